@@ -31,7 +31,7 @@ from research.installation.tiny_model import prepare_model
 from research.runs.files import AttemptFolder, AttemptOutcome
 from studies.metrics import Asked, kind_named
 from studies.records.design import Metric, RunSpec
-from studies.records.runs import evaluated
+from studies.records.runs import add_evaluation_steps
 from swarm.job import Job
 
 MOST = 0.1
@@ -69,7 +69,7 @@ def measured(
         for name, metric in metrics.items():
             spec = RunSpec(
                 study=f"cost-{name}", design_hash="0" * 64, arm="same", seed=seed, environment=job.environment,
-                job=evaluated({**values, "seed": seed}, metric), metric=metric, phase="noise",
+                job=add_evaluation_steps({**values, "seed": seed}, metric), metric=metric, phase="noise",
             )  # fmt: skip
             folder, said = attempted_in(spec, scratch)
             yield name, taken(folder, said)

@@ -31,22 +31,22 @@ from typing import Any
 from rig.frame import circumstances, parser
 from rig.training.training import ONE_THREAD
 
-from research.design.noise_bank import BankFile, Checked, NoiseBank, Observation, job_key, metric_key, model_key
+from research.design.noise_bank import BankFile, NoiseBank, Observation, ZeroLrRun, job_key, metric_key, model_key
 from research.design.pricing import EVALUATION_EPISODES
 from research.files import read_json, write_json
 from research.installation.studies import RESULTS_VERSION
 from research.installation.tiny_model import prepare_model
-from research.proposals.metric_choice import AskedMetric, MetricChoice, scheduled
+from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_evaluations
 from research.runs.collect import CollectedEvidence, collect
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
 from studies import fold
-from studies.checks.training import fault_in, unsaid_in
-from studies.log.event import examine
+from studies.checks.training import find_fault, list_unreported
+from studies.log.event import find_corruption
 from studies.metrics import Results, kind_of
-from studies.proof import exported, is_export
+from studies.proof import is_export, read_export
 from studies.records.base import digest
 from studies.records.design import Metric, NoisePlan, RunSpec
-from studies.records.runs import noise_hash, plumbing_spec
+from studies.records.runs import noise_hash, zero_lr_spec
 from swarm.job import Job
 
 ENVIRONMENTS = ("guess", "arith")
@@ -62,7 +62,7 @@ def main() -> int:
     options = parser(__doc__, quick="2 runs of 2 steps")
     options.add_argument("--environment", action="append", choices=ENVIRONMENTS, help="only this one")
     options.add_argument("--plumbing", action="store_true", help="only the run with a learning rate of 0")
-    options.add_argument("--metric", action="append", type=AskedMetric.named, help="by this, such as episodes:0.7")
+    options.add_argument("--metric", action="append", type=RequestedMetric.parse, help="by this, such as episodes:0.7")
     arguments = options.parse_args()
     os.environ.update(ONE_THREAD)  # before anything imports torch
     if arguments.metric:
@@ -114,7 +114,7 @@ def write(path: Path, file: BankFile) -> None:
     path.write_text(json.dumps(file.model_dump(mode="json"), indent=1) + "\n")
 
 
-def checked(environment: str) -> Checked:
+def checked(environment: str) -> ZeroLrRun:
     """Make the run with a learning rate of 0; raise SystemExit where it changed anything or could not be seen to."""
     job = Job(environment=environment)
     plan = NoisePlan(
@@ -123,12 +123,12 @@ def checked(environment: str) -> Checked:
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="ajet-plumbing-") as scratch:
         prepare_model(job, Path(scratch) / "models", lambda line: None)
-        spec = plumbing_spec(f"plumbing-{environment}", plan, noise_hash(plan), SEEDS[0])
+        spec = zero_lr_spec(f"plumbing-{environment}", plan, noise_hash(plan), SEEDS[0])
         seen = evidence_of(spec, Path(scratch)).conditions
-    fault, unsaid = fault_in(seen), unsaid_in(seen)
+    fault, unsaid = find_fault(seen), list_unreported(seen)
     if fault or unsaid or seen.stillness is None:
         raise SystemExit(f"{environment}: {fault or 'nobody could say ' + ' and '.join(unsaid)}")
-    return Checked(
+    return ZeroLrRun(
         environment=environment, model=model_key(job), steps=seen.steps, weights=seen.stillness.after,
         probs_diff=seen.probs_diff, probs_tolerance=seen.stillness.probs_tolerance,
     )  # fmt: skip
@@ -151,7 +151,7 @@ def measured(job: Job, metrics: Sequence[Metric], seeds: Sequence[int]) -> Itera
         episodes=metrics[0].episodes,
     )  # fmt: skip
     lock = digest(plan.model_dump(mode="json"))
-    values = scheduled(job, metrics[0]).model_dump(mode="json", exclude={"seed", "tracking"})
+    values = add_evaluations(job, metrics[0]).model_dump(mode="json", exclude={"seed", "tracking"})
     with tempfile.TemporaryDirectory(prefix="ajet-noise-") as scratch:
         prepare_model(job, Path(scratch) / "models", lambda line: None)
         for seed in seeds:
@@ -213,8 +213,8 @@ def gallery() -> Iterator[Observation]:
     for folder in sorted(GALLERY.iterdir()):
         if not is_export(folder):
             continue
-        study, rows, _ = exported(folder)
-        for run in fold(examine(study, rows)[0]).runs.values():
+        study, rows, _ = read_export(folder)
+        for run in fold(find_corruption(study, rows)[0]).runs.values():
             values = {key: found.value for key, found in run.measurements.items()}
             if run.status == "collected":
                 yield observed(run.spec, run.spec.metric, values)
@@ -225,7 +225,7 @@ def told(job: Job, seen: Sequence[Observation], metrics: Sequence[Metric]) -> No
     bank = NoiseBank(frozenset(seen))
     for metric in metrics:
         noise = bank.find(job.environment, job, metric)
-        said = noise or bank.why_not(job.environment, job, metric)
+        said = noise or bank.explain_missing(job.environment, job, metric)
         print(f"{job.environment}, {metric.key}, {metric.episodes} episodes: {said}")
 
 

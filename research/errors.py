@@ -79,19 +79,19 @@ class NoDesignAccepted(PlannerFailed):
 class DesignRefused(ResearchError):
     """A proposal that cannot be locked: unsound, confounded, or dearer than the budget (then with an alternative).
 
-    `for_planner` says the same to who proposed it, by what a planner can change: it knows of no flag.
+    `model_feedback` says the same to who proposed it, by what a planner can change: it knows of no flag.
     """
 
-    def __init__(self, message: str, *, for_planner: str | None = None) -> None:
+    def __init__(self, message: str, *, model_feedback: str | None = None) -> None:
         super().__init__(message)
-        self.for_planner = _FLAG.sub("", message) if for_planner is None else for_planner
+        self.model_feedback = _FLAG.sub("", message) if model_feedback is None else model_feedback
 
 
 class Unmeasurable(DesignRefused):
     """A comparison whose metric cannot be read off its trainings: there is no plan of it to be shown."""
 
 
-class Declined(ResearchError):
+class TopicDeclined(ResearchError):
     """The planner declines the topic; `said` is its reason, in its words."""
 
     def __init__(self, said: str, by: str) -> None:
@@ -160,7 +160,7 @@ class NoReport(ResearchError):
     """The study has no report yet; the message says how to get one."""
 
 
-class Stuck(ResearchError):
+class NoNextStep(ResearchError):
     """A study that is neither over nor waiting has no next step: a defect of this program, to be reported."""
 
 

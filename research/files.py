@@ -71,7 +71,7 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
-def room(folder: Path) -> int | None:
+def free_bytes(folder: Path) -> int | None:
     """Return the bytes that may still be written under a folder; None where its file system does not tell."""
     found = os.statvfs(folder)
     free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
@@ -80,7 +80,7 @@ def room(folder: Path) -> int | None:
 
 def has_room(folder: Path, wanted: int = LEAST_ROOM) -> bool:
     """Whether so many bytes can be written under a folder, as far as its file system tells."""
-    free = room(folder)
+    free = free_bytes(folder)
     return free is None or free >= wanted
 
 
@@ -88,19 +88,19 @@ def require_room(folder: Path, wanted: int = LEAST_ROOM) -> None:
     """Raise SandboxError, which is waited for, unless so many bytes can be written under a folder."""
     if not has_room(folder, wanted):
         raise SandboxError(
-            f"expected {wanted >> 20} MiB of room on the disk of {folder}; found {(room(folder) or 0) >> 10} KiB. "
-            "Free some space; what was begun goes on then"
+            f"expected {wanted >> 20} MiB of room on the disk of {folder}; found {(free_bytes(folder) or 0) >> 10} "
+            "KiB. Free some space; what was begun goes on then"
         )
 
 
-def unless_full(say: Callable[[str], None]) -> Callable[[str], None]:
+def ignore_disk_full(say: Callable[[str], None]) -> Callable[[str], None]:
     """Return what says a line, and drops it where the disk that it goes to is full: no work ends for what is said."""
 
-    def said(line: str) -> None:
+    def say_line(line: str) -> None:
         try:
             say(line)
         except OSError as error:
             if not is_full(error):
                 raise
 
-    return said
+    return say_line

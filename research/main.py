@@ -19,7 +19,7 @@ def main() -> None:
             f"ajet: expected Python 3.11 or 3.12, found {version}; make a virtual environment with one of them\n"
         )
         raise SystemExit(2)
-    _print_whatever_comes()
+    _escape_unencodable()
     try:
         from research.cli.app import run
 
@@ -32,7 +32,7 @@ def main() -> None:
         raise SystemExit(2) from None
 
 
-def _print_whatever_comes() -> None:
+def _escape_unencodable() -> None:
     """Escape what the output's encoding does not hold, here and in processes begun from here, in place of failing."""
     if sys.stdout is not None:  # where it is closed
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -35,10 +35,10 @@ def bypass_proxy(environment: MutableMapping[str, str], *hosts: str) -> None:
 
 def keep_to_one_thread() -> None:
     """Let this process and those it starts take one thread each, unless a person has set their number."""
-    os.environ.update(shared_by(1))
+    os.environ.update(thread_variables(1))
 
 
-def shared_by(runs: int) -> dict[str, str]:
+def thread_variables(runs: int) -> dict[str, str]:
     """Return the variables of a run that shares the machine with others, `runs` in all; none where a person set them.
 
     A server of the run may then take its share of the cores.

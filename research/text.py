@@ -47,12 +47,12 @@ def format_seconds(seconds: float) -> str:
     if whole < 90:
         return f"{whole} s"
     if whole < 600:
-        return _two(whole, 60, "min", 1, "s")
+        return _format_units(whole, 60, "min", 1, "s")
     if whole < 3_570:
         return f"{round(whole / 60)} min"
     if whole < 86_400 - 30:
-        return _two(round(whole / 60) * 60, 3_600, "h", 60, "min")
-    return _two(round(whole / 3_600) * 3_600, 86_400, "d", 3_600, "h")
+        return _format_units(round(whole / 60) * 60, 3_600, "h", 60, "min")
+    return _format_units(round(whole / 3_600) * 3_600, 86_400, "d", 3_600, "h")
 
 
 def format_flag(seconds: float) -> str:
@@ -65,21 +65,21 @@ def format_flag(seconds: float) -> str:
     return "".join(parts)
 
 
-def _two(whole: int, large: int, large_name: str, small: int, small_name: str) -> str:
+def _format_units(whole: int, large: int, large_name: str, small: int, small_name: str) -> str:
     count, rest = divmod(whole, large)
     tail = f" {rest // small} {small_name}" if rest // small else ""
     return f"{count} {large_name}{tail}"
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def once_for_a_state(compute: Callable[[StudyState], Found]) -> Callable[[StudyState], Found]:
+def memoize_last(compute: Callable[[StudyState], Result]) -> Callable[[StudyState], Result]:
     """Return a function that keeps what it computed last; what it returns must not be changed."""
-    last: list[tuple[StudyState, Found]] = []
+    last: list[tuple[StudyState, Result]] = []
 
     @wraps(compute)
-    def kept(state: StudyState) -> Found:
+    def compute_once(state: StudyState) -> Result:
         for known, found in last:  # one look at the list, as a thread beside may replace what is in it
             if known is state:
                 return found
@@ -87,7 +87,7 @@ def once_for_a_state(compute: Callable[[StudyState], Found]) -> Callable[[StudyS
         last[:] = [(state, found)]
         return found
 
-    return kept
+    return compute_once
 
 
 _ALIKE = 0.75
@@ -102,7 +102,7 @@ def did_you_mean(found: str, known: Iterable[str], alike: float = _ALIKE) -> str
     return f"; did you mean {names[near[0]]}?" if near else ""
 
 
-def meant_in(text: str, known: Sequence[str]) -> str:
+def suggest_from_text(text: str, known: Sequence[str]) -> str:
     """Return the same for whatever words of a text, one after the other, are nearest to a name; longer ones first."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     for length in range(_LONGEST_NAME, 0, -1):
@@ -112,7 +112,7 @@ def meant_in(text: str, known: Sequence[str]) -> str:
     return ""
 
 
-def existing_like(path: Path) -> str:
+def suggest_path(path: Path) -> str:
     """Return `; did you mean PATH?` where the first part of a path that is not there is spelt like one that is."""
     missing = next((part for part in reversed([path, *path.parents]) if not os.path.exists(part)), path)
     try:

@@ -31,9 +31,9 @@ from sandboxes.spec import (
     Handle,
     SandboxError,
     SandboxSpec,
-    launched_and_ended,
     read,
-    until,
+    read_run_times,
+    wait_until,
     write_once,
 )
 
@@ -41,24 +41,24 @@ ROUNDING_S = 1.0
 """How far a process's start time may be off: kernels count it in ticks."""
 
 
-def members(leader: int, began: float, *, leader_lives: bool) -> list[psutil.Process]:
+def session_members(leader: int, began: float, *, leader_lives: bool) -> list[psutil.Process]:
     """Return the living processes of the session of `leader` that began at `began` (Unix seconds).
 
     Zombies do not live. With a dead leader whose number another process bears, or after a reboot, there are none.
     """
-    if psutil.boot_time() > began + ROUNDING_S or (not leader_lives and _alive(leader)):
+    if psutil.boot_time() > began + ROUNDING_S or (not leader_lives and _is_alive(leader)):
         return []
-    return [process for process in psutil.process_iter() if _belongs(process, leader, began)]
+    return [process for process in psutil.process_iter() if _is_member(process, leader, began)]
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def _belongs(process: psutil.Process, leader: int, began: float) -> bool:
+def _is_member(process: psutil.Process, leader: int, began: float) -> bool:
     try:
         if os.getsid(process.pid) != leader or process.status() == psutil.STATUS_ZOMBIE:
             return False
@@ -112,9 +112,9 @@ class ProcessHandle:
         """The spec's labels."""
         return cast(Mapping[str, str], self._spec().get("labels", {}))
 
-    def ran(self) -> tuple[float, float | None]:
+    def run_times(self) -> tuple[float, float | None]:
         """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
-        return launched_and_ended(self._folder, self.poll())
+        return read_run_times(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
         """Return how it ended, or None while it runs."""
@@ -122,14 +122,14 @@ class ProcessHandle:
             return ended
         with self._try_lock() as free:
             # The shim may have ended since the first look, and left its word just before.
-            if not free or (ended := self._exit()) is not None or not self._started():
+            if not free or (ended := self._exit()) is not None or not self._has_started():
                 return ended
             self._conclude("lost")
         return self._exit()
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait until it ends; None when the time is over first."""
-        until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s)
+        wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s)
         return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
@@ -151,13 +151,13 @@ class ProcessHandle:
             with suppress(OSError):  # the shim is asked by a signal, too
                 write_once(self._folder / "stop.json", {"asked_at": time.time()})
             terminate(self._members())
-            until(lambda: not self._members(), grace_s)
+            wait_until(lambda: not self._members(), grace_s)
             # The shim writes the end once the command is gone: it is given a moment, and killed last.
             kill(process for process in self._members() if process.pid != self._leader())
-            until(lambda: not self._members(), FINAL_WAIT_S)
+            wait_until(lambda: not self._members(), FINAL_WAIT_S)
             kill(self._members())
-            until(lambda: not self._members(), FINAL_WAIT_S)
-            self._require_over()
+            wait_until(lambda: not self._members(), FINAL_WAIT_S)
+            self._require_ended()
         self._conclude("stopped")
         ended = self._exit()
         assert ended is not None
@@ -166,26 +166,26 @@ class ProcessHandle:
     def _cancel(self) -> bool:
         """Return whether it was never started and now never will be; waits for a shim that is starting it."""
 
-        def decided() -> bool:
+        def is_decided() -> bool:
             with self._try_lock() as free:
-                if free and not self._started():
+                if free and not self._has_started():
                     self._conclude("stopped")
-            return self._started() or self._exit() is not None
+            return self._has_started() or self._exit() is not None
 
-        if not until(decided, START_WAIT_S):
+        if not wait_until(is_decided, START_WAIT_S):
             raise SandboxError(
                 f"sandbox {self.name}: its shim neither started the command nor ended; see {self._folder}"
             )
-        return not self._started()
+        return not self._has_started()
 
-    def _require_over(self) -> None:
+    def _require_ended(self) -> None:
         """Raise SandboxError while its shim holds the lock: then it runs, whatever was found of its processes."""
 
-        def over() -> bool:
+        def is_over() -> bool:
             with self._try_lock() as free:
                 return free
 
-        if not until(over, FINAL_WAIT_S):
+        if not wait_until(is_over, FINAL_WAIT_S):
             raise SandboxError(
                 f"sandbox {self.name}: expected to end its processes; its shim lives on (was the clock set since?). "
                 f"End it: kill {self._leader()}"
@@ -194,12 +194,12 @@ class ProcessHandle:
     def _members(self) -> list[Any]:
         leader, began = self._leader(), float((read(self._folder / "started.json") or {}).get("started_at", 0.0))
         with self._try_lock() as free:
-            return members(leader, began, leader_lives=not free) if leader else []
+            return session_members(leader, began, leader_lives=not free) if leader else []
 
     def _leader(self) -> int:
         return int((read(self._folder / "started.json") or {}).get("shim_pid", 0))
 
-    def _started(self) -> bool:
+    def _has_started(self) -> bool:
         return (self._folder / "started.json").exists()
 
     def _spec(self) -> dict[str, Any]:

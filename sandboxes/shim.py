@@ -47,7 +47,7 @@ def write_atomic(path: Path, value: Mapping[str, Any]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def write_when_there_is_room(path: Path, value: Mapping[str, Any]) -> None:
+def write_retrying(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON as `write_atomic` does, as soon as the disk takes it: without it the end would look like a kill."""
     while True:
         try:
@@ -89,11 +89,11 @@ class BoundedLog:
         try:
             self._file.write(data)
             if self._file.tell() >= LOG_BYTES:
-                self._turn_over()
+                self._rotate()
         except OSError as error:
             print(f"output lost: {error}", file=sys.stderr)  # noqa: T201 - goes to shim.log
 
-    def _turn_over(self) -> None:
+    def _rotate(self) -> None:
         self._file.close()
         os.replace(self._folder / "output.log", self._folder / "output.1.log")
         self._file = open(self._folder / "output.log", "wb", buffering=0)  # noqa: SIM115
@@ -118,9 +118,9 @@ class CommandWatch:
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """Handle SIGTERM: end the command, then say it was stopped."""
-        self._end("stopped")
+        self._terminate("stopped")
 
-    def to_end(self) -> dict[str, Any]:
+    def wait(self) -> dict[str, Any]:
         """Return {reason, code, ended_at} once the command has ended and its process group is empty."""
         while self._child.poll() is None:
             self._read(0.05)
@@ -135,11 +135,11 @@ class CommandWatch:
     def _enforce(self) -> None:
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline:
-            self._end("timeout")
+            self._terminate("timeout")
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
 
-    def _end(self, reason: str) -> None:
+    def _terminate(self, reason: str) -> None:
         if self._reason is None:
             self._reason = reason
             self._kill_at = time.monotonic() + GRACE_S
@@ -187,10 +187,10 @@ def spawn(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
     )
 
 
-def tend(folder: Path) -> None:
+def supervise(folder: Path) -> None:
     """Start the folder's command unless it was started before, and see it through."""
     since = time.time()
-    if take_lock(folder) is None or begun(folder):
+    if take_lock(folder) is None or has_started(folder):
         return
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
     log = BoundedLog(folder)
@@ -199,17 +199,17 @@ def tend(folder: Path) -> None:
         child = spawn(spec)
     except OSError as error:
         log.write(f"cannot start {spec['command']}: {error}\n".encode())
-        write_when_there_is_room(folder / "exit.json", {"reason": "error", "code": 127, "ended_at": time.time()})
+        write_retrying(folder / "exit.json", {"reason": "error", "code": 127, "ended_at": time.time()})
         return
     watch = CommandWatch(folder, log, child, spec["time_limit_s"])
     signal.signal(signal.SIGTERM, watch.request_stop)
-    ended = watch.to_end()
+    ended = watch.wait()
     if child.returncode < 0 and spec.get("after_kill"):
-        clear_up(spec)
-    write_when_there_is_room(folder / "exit.json", ended)
+        clean_up(spec)
+    write_retrying(folder / "exit.json", ended)
 
 
-def clear_up(spec: Mapping[str, Any]) -> None:
+def clean_up(spec: Mapping[str, Any]) -> None:
     """Run what clears up after a killed command; what it says, and how it fails, goes to shim.log."""
     try:
         subprocess.run(
@@ -224,7 +224,7 @@ def clear_up(spec: Mapping[str, Any]) -> None:
         print(f"not cleared up: {error}", file=sys.stderr)  # noqa: T201 - goes to shim.log
 
 
-def begun(folder: Path) -> bool:
+def has_started(folder: Path) -> bool:
     """Return whether the folder's command was started, or never will be."""
     return (folder / "started.json").exists() or (folder / "exit.json").exists()
 
@@ -234,11 +234,11 @@ def main(folder: Path) -> int:
     child = os.fork()
     if child == 0:
         os.setsid()
-        tend(folder)
+        supervise(folder)
         return 0
-    while not begun(folder):
+    while not has_started(folder):
         if os.waitpid(child, os.WNOHANG)[0]:
-            return 0 if begun(folder) else 1
+            return 0 if has_started(folder) else 1
         time.sleep(0.005)
     return 0
 

@@ -40,18 +40,18 @@ _OFTEN: Mapping[str, str] = {
 """What most often sends a signal that nobody asked for."""
 
 
-def shown(text: str) -> str:
+def escape_control(text: str) -> str:
     """Return `text` with each character that could steer a terminal or a reader's eye written as an escape."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
 
 
 def last_lines(text: str, lines: int, most: int) -> str:
     """Return the end of `text` on one line of at most `most` characters; empty when there is none."""
-    end = " | ".join(shown(text).strip().splitlines()[-lines:])
+    end = " | ".join(escape_control(text).strip().splitlines()[-lines:])
     return end if len(end) <= most else "…" + end[-most + 1 :]
 
 
-def news(before: str, after: str) -> str:
+def added_text(before: str, after: str) -> str:
     """Return what `after` adds to `before`, both being the end of one growing text.
 
     Where the two overlap by fewer than 256 characters, all of `after` is taken for new.
@@ -64,14 +64,16 @@ def news(before: str, after: str) -> str:
     return after if start < 0 else after[len(before) - start :]
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return how code ended its process before its work was done, by the exit code, negative for a signal."""
     return (
-        f"by {signal_named(-code)}" if code < 0 else f"by itself, with exit code {code} (os._exit, or a library's exit)"
+        f"by {describe_signal(-code)}"
+        if code < 0
+        else f"by itself, with exit code {code} (os._exit, or a library's exit)"
     )
 
 
-def signal_named(number: int) -> str:
+def describe_signal(number: int) -> str:
     """Return a signal by number and name, and what it often means."""
     try:
         name = signal.Signals(number).name
@@ -168,7 +170,7 @@ class Handle(Protocol):
         """The spec's labels."""
         ...
 
-    def ran(self) -> tuple[float, float | None]:
+    def run_times(self) -> tuple[float, float | None]:
         """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
         ...
 
@@ -225,7 +227,7 @@ def read(path: Path) -> dict[str, Any] | None:
     return cast(dict[str, Any], value)
 
 
-def launched_and_ended(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
+def read_run_times(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
     """Return when the sandbox of a folder was launched and when it ended, if it has, in Unix seconds.
 
     Raises SandboxError for a folder that was removed meanwhile.
@@ -246,10 +248,10 @@ def write_once(path: Path, value: Mapping[str, Any]) -> None:
         return
     finally:
         draft.unlink()
-    sync_names(path.parent)
+    fsync_folder(path.parent)
 
 
-def sync_names(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Have the disk keep which files there are in `folder`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -258,7 +260,7 @@ def sync_names(folder: Path) -> None:
         os.close(descriptor)
 
 
-def until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_S) -> bool:
+def wait_until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_S) -> bool:
     """Wait for the condition; return whether it came true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -269,7 +271,7 @@ def until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def hold_lock(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; raise SandboxError when somebody else does for minutes."""
     lock = FileLock(folder / "lock", timeout=LOCK_WAIT_S, poll_interval=TICK_S, mode=0o600, fallback_to_soft=False)
     try:

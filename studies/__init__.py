@@ -17,13 +17,14 @@ from studies.errors import (
     UnknownStudy,
 )
 from studies.log.event import Event, EventType
-from studies.log.event_log import EventLog, StudyLog, WorkClock
+from studies.log.event_log import BudgetClock, EventLog, StudyLog
 from studies.log.fold import fold
 from studies.log.study import AttemptState, RunState, StudyState
 from studies.verdicts.judge import judge_hypothesis
 
 __all__ = [
     "AttemptState",
+    "BudgetClock",
     "ControllerLeaseLost",
     "Event",
     "EventLog",
@@ -40,7 +41,6 @@ __all__ = [
     "StudyLog",
     "StudyState",
     "UnknownStudy",
-    "WorkClock",
     "fold",
     "judge_hypothesis",
 ]

@@ -27,7 +27,7 @@ class Canonical(BaseModel):
     added_fields: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def recorded(cls, value: Mapping[str, Any] | str | bytes) -> Self:
+    def from_record(cls, value: Mapping[str, Any] | str | bytes) -> Self:
         """Return what a record (its values, or JSON) means; ValidationError for one with unknown fields."""
         if isinstance(value, str | bytes):
             return cls.model_validate_json(value, context=_RECORD)

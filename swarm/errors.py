@@ -177,16 +177,16 @@ def from_wire(status: int, body: Any, retry_after: float | None = None) -> Swarm
     return kind(str(error.get("message")), param=error.get("param"), retry_after=retry_after)
 
 
-def wrong_value(error: ValidationError) -> InvalidRequest:
+def to_invalid_request(error: ValidationError) -> InvalidRequest:
     """Return the first of what pydantic found wrong as one line: the field, what was expected, what was found."""
     first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"])
-    said = _plainly(str(first["type"]), str(first["msg"]))
-    found = "" if first["type"] in _SAY_IT_ALL or said == HALF_A_CHARACTER else f", found {_shown(first['input'])}"
+    said = _simplify_message(str(first["type"]), str(first["msg"]))
+    found = "" if first["type"] in _SAY_IT_ALL or said == HALF_A_CHARACTER else f", found {_abbreviate(first['input'])}"
     return InvalidRequest((f"{field}: " if field else "") + said + found, param=field or None)
 
 
-def _plainly(kind: str, message: str) -> str:
+def _simplify_message(kind: str, message: str) -> str:
     """Return pydantic's message in this project's words."""
     if kind == "extra_forbidden":
         return "there is no such field"
@@ -207,5 +207,5 @@ def _plainly(kind: str, message: str) -> str:
     return message.removeprefix("Value error, ")
 
 
-def _shown(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     return ascii(value)[:_FOUND_SHOWN]

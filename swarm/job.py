@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from swarm.canonical import Canonical, is_record
-from swarm.verl_config import VerlFields, taught
+from swarm.verl_config import VerlFields, training_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ TINY_CONTEXT = 2048
 """Tokens that a tiny model has positions for."""
 
 
-def _named(name: str) -> str:
+def _check_name(name: str) -> str:
     if not name or len(name.encode()) > LONGEST_AGENT or not name.isprintable():
         raise ValueError(f"expected a name of 1 to {LONGEST_AGENT} bytes of printable characters, found {name[:80]!r}")
     return name
 
 
-AgentName = Annotated[str, AfterValidator(_named)]
+AgentName = Annotated[str, AfterValidator(_check_name)]
 
 
 class TinyModel(Canonical):
@@ -133,7 +133,7 @@ _MAY_CHANGE = {
 """Fields with which a training that was begun with others may go on: what a step learns does not depend on them."""
 
 
-def usual_rate(model: ModelSpec, lora_rank: int) -> float:
+def default_learning_rate(model: ModelSpec, lora_rank: int) -> float:
     """Return the step size of a job that names none: a pretrained model breaks at the tiny one's."""
     if not isinstance(model, PathModel):
         return 1e-3
@@ -439,7 +439,7 @@ class Job(Canonical):
     """Where metrics go; None logs to the server's own log only."""
 
     @model_validator(mode="after")
-    def _batch_divides(self) -> Self:
+    def _check_batch_size(self) -> Self:
         if self.episodes_per_step % self.group_size:
             raise ValueError(
                 f"episodes_per_step must be a multiple of group_size; "
@@ -448,7 +448,7 @@ class Job(Canonical):
         return self
 
     @model_validator(mode="after")
-    def _own_fields(self) -> Self:
+    def _check_backend_fields(self) -> Self:
         if self.verl is not None and self.backend != "verl":
             raise ValueError(f"`verl` holds fields of the backend verl; found the backend {self.backend!r}")
         if self.backend == "verl" and not 0.01 <= self.temperature <= 2:
@@ -458,7 +458,7 @@ class Job(Canonical):
         return self
 
     @model_validator(mode="after")
-    def _taking_turns(self) -> Self:
+    def _check_colocation(self) -> Self:
         if self.verl is not None and self.verl.colocated and self.max_staleness:
             raise ValueError(
                 "verl.colocated: expected a max_staleness of 0, as learners and replicas take turns on their devices; "
@@ -467,18 +467,18 @@ class Job(Canonical):
         return self
 
     @model_validator(mode="after")
-    def _meaning_something(self) -> Self:
+    def _check_verl_names(self) -> Self:
         if self.verl is not None:
             known = type(self).model_fields.items()
             defaults = {name: field.get_default(call_default_factory=True) for name, field in known}
             # by value: a record says every field, and would be refused for what nobody asked
-            self.verl.named.require_meaning(
+            self.verl.algorithm.require_meaning(
                 {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
             )
         return self
 
     @model_validator(mode="after")
-    def _heads_that_vllm_has(self, info: ValidationInfo) -> Self:
+    def _fit_head_size(self, info: ValidationInfo) -> Self:
         """Give a tiny model the heads that the backend has attention for; what a record says of them stands."""
         model = self.model
         if self.backend != "verl" or is_record(info) or not isinstance(model, TinyModel):
@@ -488,15 +488,15 @@ class Job(Canonical):
         return self
 
     @model_validator(mode="after")
-    def _defaults_of_its_model(self) -> Self:
+    def _fill_model_defaults(self) -> Self:
         if isinstance(self.model, PathModel) and "max_context" not in self.model_fields_set:
             self.__dict__["max_context"] = 256
         if "learning_rate" not in self.model_fields_set:
-            self.__dict__["learning_rate"] = usual_rate(self.model, self.lora_rank)
+            self.__dict__["learning_rate"] = default_learning_rate(self.model, self.lora_rank)
         return self
 
     @model_validator(mode="after")
-    def _warm_up_ends(self) -> Self:
+    def _check_warmup(self) -> Self:
         if self.lr_warmup_steps > self.steps:
             raise ValueError(
                 f"lr_warmup_steps must be at most steps, or learning_rate is never reached; "
@@ -505,7 +505,7 @@ class Job(Canonical):
         return self
 
     @model_validator(mode="after")
-    def _evaluated_in_order(self) -> Self:
+    def _check_evaluations(self) -> Self:
         if list(self.evaluate_after) != sorted(set(self.evaluate_after)):
             raise ValueError(f"evaluate_after must be steps in growing order; found {list(self.evaluate_after)}")
         if self.evaluate_after and self.eval_every is not None:
@@ -521,13 +521,13 @@ class Job(Canonical):
         return self
 
     @model_validator(mode="after")
-    def _agents_are_named_once(self) -> Self:
+    def _check_agents(self) -> Self:
         if len(set(self.train_agents)) < len(self.train_agents):
             raise ValueError(f"expected each name in train_agents once; found {list(self.train_agents)}")
         return self
 
     @model_validator(mode="after")
-    def _minibatches_have_episodes(self) -> Self:
+    def _check_minibatches(self) -> Self:
         if self.minibatches > self.episodes_per_step:
             raise ValueError(
                 f"minibatches must be at most episodes_per_step, as each has one episode at least; "
@@ -536,7 +536,7 @@ class Job(Canonical):
         return self
 
     @classmethod
-    def usual(cls, model: ModelSpec, lora_rank: int = 0) -> dict[str, Any]:
+    def default_fields(cls, model: ModelSpec, lora_rank: int = 0) -> dict[str, Any]:
         """Return, as JSON values, what fields are where a job of this model does not say them."""
         own = {"model": TinyModel().model_dump(mode="json"), "lora_rank": cls().lora_rank}
         return {**cls(model=model, lora_rank=lora_rank).model_dump(mode="json"), **own}
@@ -549,7 +549,7 @@ class Job(Canonical):
     @property
     def follows_calls(self) -> bool:
         """Whether an episode's tokens are learned from in the order of its calls, whatever rows they lie in."""
-        return self.verl is not None and self.verl.named.has_critic
+        return self.verl is not None and self.verl.algorithm.has_critic
 
     def trains(self, agent: str) -> bool:
         """Return whether calls of an agent of this name, "" where it says none, are trained."""
@@ -571,7 +571,7 @@ class Job(Canonical):
         """Return the sha256 of `canonical()`, in hex: a field that is added later does not change it."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
-    def same(self, other: Job) -> bool:
+    def equals(self, other: Job) -> bool:
         """Return whether both mean the same training."""
         return self._without(_APART) == other._without(_APART)
 
@@ -582,7 +582,7 @@ class Job(Canonical):
         (checkpoints, timeouts, memory, the processes and nodes that it is spread over).
         """
         may = _APART | _MAY_CHANGE | {"verl"} | ({"steps"} if self.lr_schedule == "constant" else set())
-        return self._without(may) == other._without(may) and taught(self.verl) == taught(other.verl)
+        return self._without(may) == other._without(may) and training_fields(self.verl) == training_fields(other.verl)
 
     def differences(self, other: Job) -> tuple[str, ...]:
         """Return in words where this job is not `other`, field by field."""

@@ -32,31 +32,31 @@ PLANNERS: Final = "ajet.planners"
 BUILT_IN_BACKENDS: Final = ("local", "fake", "verl")
 
 
-class EntryPointBroken(Exception):
+class BrokenEntryPoint(Exception):
     """An installed name cannot be used; the message is one line that says why, and of which package."""
 
 
-def installed(group: str) -> tuple[str, ...]:
+def list_installed(group: str) -> tuple[str, ...]:
     """Return the names that installed packages bring in a group, sorted."""
     return tuple(sorted({found.name for found in entry_points(group=group)}))
 
 
-def known(group: str, built_in: Sequence[str]) -> tuple[str, ...]:
+def list_known(group: str, built_in: Sequence[str]) -> tuple[str, ...]:
     """Return all names of a group: those that ajet has itself, then those of packages."""
-    return (*built_in, *(name for name in installed(group) if name not in built_in))
+    return (*built_in, *(name for name in list_installed(group) if name not in built_in))
 
 
 def backend_names() -> tuple[str, ...]:
     """Return the names that a job's `backend` may have here."""
-    return known(BACKENDS, BUILT_IN_BACKENDS)
+    return list_known(BACKENDS, BUILT_IN_BACKENDS)
 
 
 def load(group: str, name: str) -> Any:
     """Import and return what a package brings under a name; raise EntryPointBroken for what cannot be had."""
-    found = _by_value(group, name)
+    found = _group_by_value(group, name)
     if len(found) != 1:
         packages = " and ".join(sorted(found)) or "none"
-        raise EntryPointBroken(
+        raise BrokenEntryPoint(
             f"expected one package that brings {name!r} in {group}; found {packages}; install one of them"
         )
     entry = next(iter(found.values()))
@@ -64,13 +64,13 @@ def load(group: str, name: str) -> Any:
         return entry.load()
     except Exception as error:  # somebody's module may raise anything when it is imported
         said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise EntryPointBroken(
+        raise BrokenEntryPoint(
             f"expected {name!r} of {group} to be imported ({entry.value}, of {_package(entry)}); found {said}; mend or "
             "remove that package"
         ) from error
 
 
-def _by_value(group: str, name: str) -> dict[str, EntryPoint]:
+def _group_by_value(group: str, name: str) -> dict[str, EntryPoint]:
     """Return the entry points of a name, by what they say: one that is listed twice is one."""
     return {f"{_package(entry)} ({entry.value})": entry for entry in entry_points(group=group, name=name)}
 

@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from swarm.wire import Status
 
 
-class _Told(BaseModel):
+class _SnapshotModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
 
-class StepWait(_Told):
+class StepWait(_SnapshotModel):
     """One thing that the present step waits for."""
 
     what: str
@@ -36,7 +36,7 @@ class StepWait(_Told):
     """Of a straggler: seconds since it began."""
 
 
-class StreamSnapshot(_Told):
+class StreamSnapshot(_SnapshotModel):
     """Where one stream stands."""
 
     name: str
@@ -52,7 +52,7 @@ class StreamSnapshot(_Told):
     """Places of unfinished groups that nobody plays."""
 
 
-class OwnerSnapshot(_Told):
+class OwnerSnapshot(_SnapshotModel):
     """What one client holds."""
 
     owner: str
@@ -64,7 +64,7 @@ class OwnerSnapshot(_Told):
     """Seconds since the first of them began."""
 
 
-class DropSnapshot(_Told):
+class DropSnapshot(_SnapshotModel):
     """An episode that was dropped or fenced."""
 
     at: float
@@ -75,7 +75,7 @@ class DropSnapshot(_Told):
     reason: str
 
 
-class Snapshot(_Told):
+class Snapshot(_SnapshotModel):
     """What a server is doing at one moment."""
 
     at: float
@@ -123,7 +123,7 @@ class Snapshot(_Told):
     """Tasks that were passed over as plays of them failed again and again, the last ones, and how often each."""
 
 
-def side_words(conversations: int) -> str:
+def describe_side_conversations(conversations: int) -> str:
     """Return what to do about conversations that are trained with the reward of the one they began beside."""
     if not conversations:
         return ""
@@ -133,7 +133,7 @@ def side_words(conversations: int) -> str:
     )
 
 
-class StepRecord(_Told):
+class StepRecord(_SnapshotModel):
     """What a finished step measured."""
 
     step: int
@@ -141,7 +141,7 @@ class StepRecord(_Told):
     """By the names of trackers; without numbers that are not finite, and for an evaluated step with `eval/...`."""
 
 
-class HistoryPage(_Told):
+class HistoryPage(_SnapshotModel):
     """Finished steps in their order."""
 
     job_digest: str | None

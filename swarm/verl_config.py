@@ -128,7 +128,7 @@ def require_known(kind: Kind, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class VerlAlgorithm:
     """The names that a job says; None: this project's own, by the job's other fields."""
 
     estimator: str | None = None
@@ -264,12 +264,12 @@ class VerlFields(Canonical):
 
     @field_validator("critic")
     @classmethod
-    def _saying_something(cls, value: CriticFields | None) -> CriticFields | None:
+    def _drop_default_critic(cls, value: CriticFields | None) -> CriticFields | None:
         """Return None for a critic of defaults alone: to say a default is to say nothing."""
         return None if value == CriticFields() else value
 
     @model_validator(mode="after")
-    def _known_to_verl(self) -> Self:
+    def _check_names(self) -> Self:
         if self.advantage_estimator is not None:
             require_known("advantage_estimator", self.advantage_estimator)
         if self.policy_loss is not None:
@@ -279,14 +279,14 @@ class VerlFields(Canonical):
         return self
 
     @model_validator(mode="after")
-    def _of_a_critic(self) -> Self:
-        if self.critic is not None and not self.named.has_critic:
+    def _check_critic(self) -> Self:
+        if self.critic is not None and not self.algorithm.has_critic:
             found = self.advantage_estimator or "none"
             raise ValueError(f"verl.critic: expected verl.advantage_estimator gae, found {found}: leave the critic out")
         return self
 
     @model_validator(mode="after")
-    def _paired(self) -> Self:
+    def _check_placement(self) -> Self:
         if self.colocated and (self.trainers != self.replicas or self.tensor_parallel != 1):
             raise ValueError(
                 "verl.colocated: expected as many replicas as trainers and a tensor_parallel of 1, as one of each "
@@ -296,9 +296,9 @@ class VerlFields(Canonical):
         return self
 
     @property
-    def named(self) -> Named:
+    def algorithm(self) -> VerlAlgorithm:
         """The functions of verl's that the job names."""
-        return Named(self.advantage_estimator, self.policy_loss, self.rollout_correction)
+        return VerlAlgorithm(self.advantage_estimator, self.policy_loss, self.rollout_correction)
 
     @property
     def devices(self) -> int:
@@ -312,6 +312,6 @@ class VerlFields(Canonical):
         return f"{apart}, one of each on a device in turns" if self.colocated else apart
 
 
-def taught(fields: VerlFields | None) -> dict[str, Any]:
+def training_fields(fields: VerlFields | None) -> dict[str, Any]:
     """Return what of the fields a step depends on."""
     return (fields or VerlFields()).model_dump(exclude=_SPREAD)

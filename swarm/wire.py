@@ -193,7 +193,7 @@ class BeginRequest(_Wire):
 
     @field_validator("task_id")
     @classmethod
-    def _names_a_task_or_leaves_it(cls, task_id: str | None, info: ValidationInfo) -> str | None:
+    def _check_task_id(cls, task_id: str | None, info: ValidationInfo) -> str | None:
         if (task_id is None) == (info.data.get("tasks") is None) and "tasks" in info.data:
             found = "neither" if task_id is None else "both"
             raise ValueError(f"expected `task_id`, or `tasks` to leave the task to the server; found {found}")
@@ -201,7 +201,7 @@ class BeginRequest(_Wire):
 
     @field_validator("kind")
     @classmethod
-    def _hands_out_training(cls, kind: EpisodeKind, info: ValidationInfo) -> EpisodeKind:
+    def _check_kind(cls, kind: EpisodeKind, info: ValidationInfo) -> EpisodeKind:
         if kind != "train" and info.data.get("tasks") is not None:
             raise ValueError("expected a `task_id` for an evaluation: only training streams have places to hand out")
         return kind
@@ -515,7 +515,7 @@ def tasks_digest(ids: Iterable[str]) -> str:
     """Return the sha256, in hex, of task ids whatever their order; how often each occurs counts."""
     digest = hashlib.sha256()
     for id in sorted(ids):
-        encoded = _encoded(id)
+        encoded = _encode(id)
         digest.update(len(encoded).to_bytes(4, "big") + encoded)
     return digest.hexdigest()
 
@@ -527,10 +527,10 @@ def stream_label(stream: str) -> str:
     the same.
     """
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", stream)[:64]
-    return plain if plain == stream else f"{plain}+{hashlib.sha256(_encoded(stream)).hexdigest()[:6]}"
+    return plain if plain == stream else f"{plain}+{hashlib.sha256(_encode(stream)).hexdigest()[:6]}"
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 

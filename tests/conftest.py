@@ -23,7 +23,7 @@ from hypothesis import settings
 
 from research.installation.home import Home
 from research.isolation.client_image import ensure_client_image
-from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
+from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
 from sandboxes.images import Image
 from swarm.environments import registry
 from tests import golden
@@ -158,7 +158,7 @@ def container_engine() -> Iterator[ContainerEngine]:
     """Return the engine that answers."""
     try:
         found = connect(os.environ)
-    except NoEngine as error:
+    except EngineNotFound as error:
         no_engine(str(error))
         raise
     yield found

@@ -172,7 +172,7 @@ def glossary() -> list[tuple[str, tuple[str, ...], str]]:
 def test_the_glossary_is_a_page_and_each_noun_stands_there_once() -> None:
     lines = (ROOT / "docs/glossary.md").read_text().splitlines()
     nouns = [noun for nouns, _, _ in glossary() for noun in nouns.split("; ")]
-    assert len(lines) <= 70
+    assert len(lines) <= 80
     assert len(nouns) == len(set(nouns))
     assert len(glossary()) == sum(line.startswith("| ") for line in lines) - 1, "each line can be read"
 

@@ -33,16 +33,16 @@ from typing import Any
 from pydantic import JsonValue
 from rig.training.training import BENCHMARKS, BOOT_S, ONE_THREAD
 
-from research.environments.install import environment_of
+from research.environments.install import load_environment
 from research.installation.home import Home
-from studies.records.alpha import stake_of_one_round
+from studies.records.alpha import allocate_single_round
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.procedure import Look, Prediction
+from studies.records.procedure import InterimAnalysis, Prediction
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 from swarm.client import AsyncSwarmClient
 from swarm.environments.play import agent_of
-from swarm.environments.registry import built_in
+from swarm.environments.registry import get_built_in
 from swarm.job import Job, TinyModel
 
 TASKS = ("arith", "guess", "market")
@@ -98,7 +98,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
 def _figures(task: str, before: float, joint: Sequence[TrainedArm], alone: Sequence[TrainedArm]) -> dict[str, Any]:
     verdict = judge(
-        stake_of_one_round(_design(task, len(joint))),
+        allocate_single_round(_design(task, len(joint))),
         task,
         {"single": _arm("single", [run.success[task] for run in alone]),
          JOINT: _arm(JOINT, [run.success[task] for run in joint])},
@@ -134,7 +134,7 @@ def _design(task: str, seeds: int) -> Design:
         environment=task, base_job={}, control_arm="single", hypotheses=(claim,),
         arms=(Arm(name="single", overrides={"streams": {task: 1}}), Arm(name=JOINT, overrides={"streams": _TOGETHER})),
         seeds=tuple(range(1, seeds + 1)), metric=Metric(meaning="success on held-out tasks", episodes=FULL.held_out),
-        test="welch", alpha=level, looks=(Look(seeds=seeds, alpha=level),), equivalence_margin=MARGIN,
+        test="welch", alpha=level, looks=(InterimAnalysis(seeds=seeds, alpha=level),), equivalence_margin=MARGIN,
         budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
         multiplicity="none", shared_seeds=False,
     )  # fmt: skip
@@ -143,7 +143,7 @@ def _design(task: str, seeds: int) -> Design:
 def _prepared(folder: Path, size: Size) -> tuple[Path, str]:
     """Bring the mix and make the model of it; return where, and the mix's whole name."""
     home = Home(folder, f"sqlite:///{folder / 'ajet.db'}").prepare()
-    environment = environment_of(str(EXAMPLE), None, home, _tell).name
+    environment = load_environment(str(EXAMPLE), None, home, _tell).name
     _tell("making the tiny model of the mix")
     spec = TinyModel(warm_start_steps=size.warm_start_steps)
     words = ("--environment", environment, "--environments", str(home.environments), "--models", str(home.models))
@@ -208,7 +208,7 @@ class Bench:
 
     async def success(self, task: str) -> float:
         """Return the share of held-out tasks that the present policy solves."""
-        environment = built_in(task)
+        environment = get_built_in(task)
         held_out = random.Random(0).sample(list(environment.tasks("hidden")), self.size.held_out)
         results = await self.client.evaluate(agent_of(environment), held_out)
         return fmean(bool(result.success) for result in results)
@@ -228,7 +228,7 @@ class Bench:
 
 
 async def _play(client: AsyncSwarmClient, task: str, seed: int) -> None:
-    environment = built_in(task)
+    environment = get_built_in(task)
     tasks = list(environment.tasks("train"))
     random.Random(seed).shuffle(tasks)
     await client.rollout(agent_of(environment), tasks, concurrency=64, stream=task)

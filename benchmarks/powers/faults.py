@@ -35,7 +35,7 @@ from typing import Any, Final
 import psutil
 
 from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
-from studies.statistics.comparison import constant, equivalent, two_one_sided, welch
+from studies.statistics.comparison import is_constant, is_equivalent, two_one_sided, welch
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.environments import get_environment
 from swarm.environments.play import agent_of
@@ -108,10 +108,10 @@ def verdict(found: list[FaultyTraining]) -> dict[str, Any]:
     """Return the comparison of the arms: disturbed less undisturbed."""
     calm, hit = ([one.reward for one in found if one.disturbed is disturbed] for disturbed in (False, True))
     means = {"undisturbed": fmean(calm), "disturbed": fmean(hit)}
-    if constant(calm) and constant(hit):
+    if is_constant(calm) and is_constant(hit):
         return {**means, "equivalent": None, "why": "no arm varies: no interval can be had"}
     judged = two_one_sided(welch(calm, hit), MARGIN, ALPHA)
-    return {**means, **judged.model_dump(mode="json"), "equivalent": equivalent(judged)}
+    return {**means, **judged.model_dump(mode="json"), "equivalent": is_equivalent(judged)}
 
 
 def trained(folder: Path, size: FaultSize, seed: int, *, disturbed: bool) -> FaultyTraining:

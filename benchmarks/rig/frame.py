@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from research.controller.session import versions
+from research.controller.session import collect_versions
 from research.installation.machine import describe
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -45,7 +45,7 @@ def circumstances(options: argparse.Namespace) -> dict[str, Any]:
         "quick": options.quick,
         "machine": describe(),
         "processor": platform.processor() or platform.machine(),
-        "versions": versions(),
+        "versions": collect_versions(),
         "commit": commit.stdout.strip() or None,
         "date": datetime.now(UTC).date().isoformat(),
     }

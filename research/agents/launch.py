@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from research.agents.request import AgentRequest, Confinement, PlayedServer
-from research.environments.reference import client_files, hand_out
+from research.agents.request import AgentRequest, Confinement, ServerAccess
+from research.environments.reference import client_files, write_client_files
 from research.isolation.access_policy import AccessPolicy
 from research.isolation.mode import EngineThread
 from research.own_process import bypass_proxy
@@ -33,9 +33,9 @@ from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import EGRESS_PORT, PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
-from sandboxes.spec import news
+from sandboxes.spec import added_text
 from swarm.environments.custom import to_json
-from swarm.environments.processes import VARIABLE, lifeline
+from swarm.environments.processes import VARIABLE, watchdog_pipe
 from swarm.wire import EVALUATION_STREAM
 
 GRACE_S = 5.0
@@ -60,7 +60,7 @@ class RunningAgent(Protocol):
         """Wait a moment; return how it ended, or None while it runs."""
         ...
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return its output since the last call."""
         ...
 
@@ -82,7 +82,7 @@ class ProcessAgent:
         self._result = result
         self._deadline = asyncio.get_running_loop().time() + (float("inf") if time_limit_s is None else time_limit_s)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._heard = ""
+        self._output = ""
         self._reader = asyncio.create_task(self._read())
         self.refused: Mapping[str, int] = {}
 
@@ -97,16 +97,16 @@ class ProcessAgent:
             return Exit("timeout", None)
         return None
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return its output since the last call."""
-        said, self._heard = self._heard, ""
+        said, self._output = self._output, ""
         return said
 
     async def result(self) -> dict[str, Any] | None:
         """Return the summary or evaluation it left."""
         return json.loads(self._result.read_bytes()) if self._result.exists() else None
 
-    async def tell(self, word: str) -> None:
+    async def send(self, word: str) -> None:
         """Tell a standby a word (`swarm.environments.processes`); one that has ended hears nothing."""
         assert self._process.stdin is not None
         with suppress(ConnectionError):
@@ -132,28 +132,28 @@ class ProcessAgent:
     async def _read(self) -> None:
         assert self._process.stdout is not None
         while piece := await self._process.stdout.read(1 << 16):
-            self._heard += self._decoder.decode(piece)
+            self._output += self._decoder.decode(piece)
 
 
 @asynccontextmanager
-async def in_process(
-    request: AgentRequest, server: PlayedServer, folder: Path, environment: Mapping[str, str]
+async def run_in_process(
+    request: AgentRequest, server: ServerAccess, folder: Path, environment: Mapping[str, str]
 ) -> AsyncIterator[ProcessAgent]:
     """Run an agent in a plain process; `folder` takes what it is given, a brought environment too, and its result."""
     tasks, result, environments = folder / "tasks.json", folder / RESULT, folder / ENVIRONMENTS
     tasks.write_text(to_json(request.tasks), encoding="utf-8")
     if request.environment is not None:
-        hand_out(request.environment, environments)
+        write_client_files(request.environment, environments)
     code = str(request.code.folder) if request.code else ""
     own = {"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token}
     bypass_proxy(own, urlsplit(server.url).hostname or "")
-    with lifeline() as held:
+    with watchdog_pipe() as held:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *request.arguments(
                 server=server.url, code=code, tasks=str(tasks), out=str(result), environments=str(environments),
             ),
             env={**own, VARIABLE: str(held)},
-            stdin=asyncio.subprocess.PIPE if request.standby else asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if request.prewarmed else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             start_new_session=True, pass_fds=(held,),
         )  # fmt: skip
@@ -191,10 +191,10 @@ class ContainerAgent:
         """Wait a moment; return how it ended, or None while it runs."""
         return await self._thread.do(self._launched.wait, LOOK_S)
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return its output since the last call."""
         now = await self._thread.do(self._launched.logs, tail_bytes=LOG_TAIL_BYTES)
-        fresh, self._seen = news(self._seen, now), now
+        fresh, self._seen = added_text(self._seen, now), now
         return fresh
 
     async def result(self) -> dict[str, Any] | None:
@@ -213,7 +213,7 @@ class ContainerAgent:
     async def end(self, labels: Mapping[str, str]) -> None:
         """End and remove it, also when it was being launched."""
         try:
-            await self._thread.see_through(self._sandbox.reap, labels)
+            await self._thread.do_shielded(self._sandbox.reap, labels)
         finally:
             self._thread.close()
 
@@ -224,9 +224,9 @@ class ContainerAgent:
 
 
 @asynccontextmanager
-async def in_container(
+async def run_in_container(
     request: AgentRequest,
-    server: PlayedServer,
+    server: ServerAccess,
     folder: Path,
     given: Confinement,
     host: ContainerHost,
@@ -265,7 +265,7 @@ def container_spec(
     if request.environment is not None:
         files |= client_files(request.environment, ENVIRONMENTS)
     if request.code is not None:
-        files |= {f"agent/{path}": content for path, content in request.code.packed().items()}
+        files |= {f"agent/{path}": content for path, content in request.code.pack().items()}
     arguments = request.arguments(
         server=f"http://127.0.0.1:{SERVER_PORT}",
         code="/input/agent",

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from research.agents.launch import ProcessAgent, in_process
-from research.agents.request import PlayedServer
+from research.agents.launch import ProcessAgent, run_in_process
+from research.agents.request import ServerAccess
 from research.agents.run import (
     OWNED_BY,
     AgentResult,
@@ -30,12 +30,12 @@ from research.agents.run import (
     Restart,
     RestartPolicy,
     TimeLimit,
-    after,
-    ended_by_signals,
-    finished_by,
+    cancel_on_signals,
+    count_finished,
+    decide_restart,
     follow,
-    hear,
-    status_of,
+    read_status,
+    write_output,
 )
 from sandboxes import Exit
 from swarm.client import Agent, AsyncSwarmClient, ChatReply, Episode, Result, SyncEpisode
@@ -53,7 +53,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class DebuggedPlay:
+class DebugResult:
     """What one play came to."""
 
     episode: str
@@ -66,7 +66,7 @@ class DebuggedPlay:
     """What the server captured; None where it could not be read."""
 
 
-class ShownEpisode(Episode[Task]):
+class VerboseEpisode(Episode[Task]):
     """An episode whose calls go through another thread's event loop, and are shown."""
 
     def __init__(self, episode: Episode[Task], loop: asyncio.AbstractEventLoop, say: Say) -> None:
@@ -78,13 +78,13 @@ class ShownEpisode(Episode[Task]):
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], *, agent: str = "", **params: Any) -> ChatReply:
         """Ask the policy, and show what was said."""
-        self._tell(messages, {**params, "agent": agent} if agent else params)
+        self._show_messages(messages, {**params, "agent": agent} if agent else params)
         began = time.monotonic()
-        reply = await self._there(super().chat(messages, agent=agent, **params))
-        self._answered(reply, time.monotonic() - began)
+        reply = await self._run_in_loop(super().chat(messages, agent=agent, **params))
+        self._show_reply(reply, time.monotonic() - began)
         return reply
 
-    def _tell(self, messages: Sequence[Mapping[str, Any]], params: Mapping[str, Any]) -> None:
+    def _show_messages(self, messages: Sequence[Mapping[str, Any]], params: Mapping[str, Any]) -> None:
         self.calls += 1
         self._say(f"call {self.calls}" + (f"   {dict(params)!r:.200}" if params else ""))
         fresh = messages[self._shown :] if len(messages) > self._shown else messages
@@ -94,39 +94,41 @@ class ShownEpisode(Episode[Task]):
             self._say(f"  {message.get('role', '?')}: {_content(message)}")
         self._shown = len(messages)
 
-    def _answered(self, reply: ChatReply, seconds: float) -> None:
+    def _show_reply(self, reply: ChatReply, seconds: float) -> None:
         self._say(f"  -> {_content(reply.raw['choices'][0]['message'])}   [{reply.finish_reason}, {seconds:.2f} s]")
 
-    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         if asyncio.get_running_loop() is self._loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
-class Debugging:
+class Debugger:
     """Plays on one server; used in the main thread, with a bridge to the event loop of another one."""
 
-    def __init__(self, server: PlayedServer, bridge: Bridge, say: Say) -> None:
+    def __init__(self, server: ServerAccess, bridge: Bridge, say: Say) -> None:
         self._server = server
         self._bridge = bridge
         self._say = say
 
-    def play(self, function: Callable[..., Any] | Agent, task: Task, *, plain: bool) -> DebuggedPlay:
+    def play(self, function: Callable[..., Any] | Agent, task: Task, *, plain: bool) -> DebugResult:
         """Play one task; what the agent raises comes through, and the episode is given up."""
         client = AsyncSwarmClient(self._server.url, self._server.token, owner="ajet client debug")
         try:
-            return self._played(client, function, task, plain)
+            return self._play(client, function, task, plain)
         finally:
             self._bridge.run(client.close())
 
-    def _played(self, client: AsyncSwarmClient, function: Callable[..., Any], task: Task, plain: bool) -> DebuggedPlay:
+    def _play(self, client: AsyncSwarmClient, function: Callable[..., Any], task: Task, plain: bool) -> DebugResult:
         begun = self._bridge.run(client.begin(task, kind="eval", stream=EVALUATION_STREAM, wait_s=ROOM_S))
-        episode, began = ShownEpisode(begun, self._bridge.loop, self._say), time.monotonic()
+        episode, began = VerboseEpisode(begun, self._bridge.loop, self._say), time.monotonic()
         keeper = asyncio.run_coroutine_threadsafe(_keep_alive(begun), self._bridge.loop)
         try:
-            result = function(SyncEpisode(self._bridge, episode)) if plain else asyncio.run(_awaited(function, episode))
+            result = (
+                function(SyncEpisode(self._bridge, episode)) if plain else asyncio.run(_call_agent(function, episode))
+            )
             seconds = time.monotonic() - began
-            return DebuggedPlay(episode.id, result, seconds, episode.calls, self._record(client, episode.id))
+            return DebugResult(episode.id, result, seconds, episode.calls, self._record(client, episode.id))
         finally:
             keeper.cancel()
             with suppress(concurrent.futures.CancelledError):
@@ -140,7 +142,7 @@ class Debugging:
         return None
 
 
-async def _awaited(function: Callable[..., Any], episode: ShownEpisode) -> Any:
+async def _call_agent(function: Callable[..., Any], episode: VerboseEpisode) -> Any:
     found = function(episode)
     return await found if inspect.isawaitable(found) else found
 
@@ -183,7 +185,7 @@ class CodeWatch:
         self.code = code_hash(folder)
         """The sha256 of what was saved last."""
 
-    async def saved(self) -> None:
+    async def wait_for_save(self) -> None:
         """Wait until other code than the last lies there, whole."""
         while True:
             began = time.monotonic()
@@ -209,18 +211,20 @@ class CodeGeneration:
     stack: AsyncExitStack
 
     @classmethod
-    async def stand_by(cls, run: AgentRun) -> CodeGeneration:
+    async def prewarm(cls, run: AgentRun) -> CodeGeneration:
         """Start a process that gets warm."""
         async with AsyncExitStack() as stack:
             stack.callback(run.clear)
             client = await stack.enter_async_context(AsyncSwarmClient(run.server.url, run.server.token, owner=OWNED_BY))
             await client.take_over()
             environment = {**run.place.environment, OWNER: client.owner}
-            agent = await stack.enter_async_context(in_process(run.request, run.server, run.place.folder, environment))
+            agent = await stack.enter_async_context(
+                run_in_process(run.request, run.server, run.place.folder, environment)
+            )
             return cls(run, client, agent, stack.pop_all())
         raise AssertionError  # the stack swallows nothing
 
-    async def replaced(self) -> int:
+    async def retire(self) -> int:
         """Fence what its code has open, and end it; return how many episodes that were."""
         fenced = 0
         with suppress(SwarmError):  # a server that is away: its leases run out
@@ -230,15 +234,15 @@ class CodeGeneration:
             fenced += await self.client.give_up_open("code_changed")
         return fenced
 
-    async def died(self) -> int:
+    async def give_up(self) -> int:
         """Give up what its process left open; return how many episodes it had finished."""
         with suppress(SwarmError):
             await self.client.give_up_open("owner_died")
-            return await finished_by(self.client, "train")
+            return await count_finished(self.client, "train")
         return 0
 
 
-class Reloading:
+class Reloader:
     """One run whose code is loaded again at each save."""
 
     def __init__(self, run: AgentRun) -> None:
@@ -246,37 +250,37 @@ class Reloading:
         self._run = run
         self._limit = TimeLimit(run.request.time_limit_s)
         self._watch = CodeWatch(run.request.code.folder)
-        self._saved = asyncio.create_task(self._watch.saved())
+        self._saved = asyncio.create_task(self._watch.wait_for_save())
         self._policy = RestartPolicy()
         self._restarts: list[Restart] = []
         self._reloads = 0
         self._made = 0
         self._loading: CodeGeneration | None = None
-        self._warm: asyncio.Task[CodeGeneration] = self._stand_by(0.0)
+        self._warm: asyncio.Task[CodeGeneration] = self._prewarm(0.0)
 
     async def play(self) -> AgentResult:
         """Play until the job is finished, or what plays is not to be gone on with."""
         try:
             while True:
-                ended = await self._generation()
+                ended = await self._run_generation()
                 if ended is not None:
                     return replace(ended, restarts=tuple(self._restarts), reloads=self._reloads)
         finally:
             await self._close()
 
-    async def _generation(self) -> AgentResult | None:
+    async def _run_generation(self) -> AgentResult | None:
         """Play with the code that lies there until it was replaced, or must be waited for; return the run's end."""
-        generation = await self._next()
+        generation = await self._load_next()
         self._loading = None
         try:
-            await generation.agent.tell(BEGIN)
-            self._warm = self._stand_by(WARM_AFTER_S)
+            await generation.agent.send(BEGIN)
+            self._warm = self._prewarm(WARM_AFTER_S)
             began = time.monotonic()
             playing = asyncio.create_task(follow(generation.run, generation.agent))
             try:
                 await asyncio.wait({playing, self._saved}, return_when=asyncio.FIRST_COMPLETED)
                 if playing.done():
-                    return await self._ended(generation, playing.result(), time.monotonic() - began)
+                    return await self._handle_end(generation, playing.result(), time.monotonic() - began)
                 playing.cancel()  # its last words, of being interrupted, are no news
                 await self._switch(generation)
                 return None
@@ -286,69 +290,71 @@ class Reloading:
         finally:
             await generation.stack.aclose()
 
-    async def _next(self) -> CodeGeneration:
+    async def _load_next(self) -> CodeGeneration:
         """Return the process that loads what lies there now: the warm one, unless it does so already."""
         if self._loading is None:
             self._loading = await self._warm
-            await self._loading.agent.tell(LOAD)
+            await self._loading.agent.send(LOAD)
         return self._loading
 
     async def _switch(self, old: CodeGeneration) -> None:
         """Replace code that plays: the new one is imported while the old one ends."""
-        self._resaved()
-        await self._next()
-        fenced = await old.replaced()
+        self._watch_next_save()
+        await self._load_next()
+        fenced = await old.retire()
         self._reloads += 1
-        hear(f"ajet: code {self._watch.code[:12]} from here on; {fenced} open episodes of the last were fenced\n")
+        write_output(
+            f"ajet: code {self._watch.code[:12]} from here on; {fenced} open episodes of the last were fenced\n"
+        )
 
-    async def _ended(self, generation: CodeGeneration, ended: AgentResult, lived_s: float) -> AgentResult | None:
+    async def _handle_end(self, generation: CodeGeneration, ended: AgentResult, lived_s: float) -> AgentResult | None:
         """Decide on the end of a process: the run's end, or None to go on, once there is reason to."""
         ended = replace(ended, restarts=tuple(self._restarts))
         if ended.exit.reason != "finished":
-            ended = replace(ended, finished=await generation.died())
+            ended = replace(ended, finished=await generation.give_up())
         if ended.exit.reason == "timeout":
             return ended
         if self._run.restart and not (ended.exit.reason == "error" and ended.exit.code == 2):
-            ended, restart = await after(self._run, ended, self._policy, lived_s)
+            ended, restart = await decide_restart(self._run, ended, self._policy, lived_s)
             if restart is not None:
                 self._restarts.append(restart)
                 await asyncio.wait({self._saved}, timeout=restart.pause_s)
                 if self._saved.done():
-                    self._resaved()
+                    self._watch_next_save()
                 return None
             return ended
         if ended.exit.reason == "finished" or ended.exit.code == LOST:
             return ended
-        return await self._until_saved(ended)
+        return await self._wait_for_save(ended)
 
-    async def _until_saved(self, ended: AgentResult) -> AgentResult | None:
+    async def _wait_for_save(self, ended: AgentResult) -> AgentResult | None:
         """Wait for the next save; return the end where the job is finished meanwhile, by others."""
-        hear("ajet: nothing is played by this client until the next save\n")
+        write_output("ajet: nothing is played by this client until the next save\n")
         while not self._saved.done():
-            status = await status_of(self._run)
+            status = await read_status(self._run)
             if status is not None and status.finished:
                 return replace(ended, exit=Exit("finished", 0))
             left = self._limit.left_s()
             if left is not None and left <= _NOTHING_LEFT_S:
                 return replace(ended, exit=Exit("timeout", None))
             await asyncio.wait({self._saved}, timeout=JOB_LOOK_S if left is None else min(left, JOB_LOOK_S))
-        self._resaved()
+        self._watch_next_save()
         self._reloads += 1
-        hear(f"ajet: code {self._watch.code[:12]}\n")
+        write_output(f"ajet: code {self._watch.code[:12]}\n")
         return None
 
-    def _resaved(self) -> None:
+    def _watch_next_save(self) -> None:
         """Look out for the save after the one that was seen."""
         self._saved.result()
-        self._saved = asyncio.create_task(self._watch.saved())
+        self._saved = asyncio.create_task(self._watch.wait_for_save())
 
-    def _stand_by(self, after_s: float) -> asyncio.Task[CodeGeneration]:
-        async def started() -> CodeGeneration:
+    def _prewarm(self, after_s: float) -> asyncio.Task[CodeGeneration]:
+        async def start() -> CodeGeneration:
             await asyncio.sleep(after_s)
             self._made += 1
-            return await CodeGeneration.stand_by(self._run.again(self._made, self._limit.left_s()))
+            return await CodeGeneration.prewarm(self._run.next_client(self._made, self._limit.left_s()))
 
-        return asyncio.create_task(started())
+        return asyncio.create_task(start())
 
     async def _close(self) -> None:
         for task in (self._saved, self._warm):
@@ -363,8 +369,8 @@ class Reloading:
 async def reload(run: AgentRun) -> AgentResult:
     """Run an agent, its code loaded again at each save, until the job is finished."""
     try:
-        async with ended_by_signals():
-            ended = await Reloading(run).play()
+        async with cancel_on_signals():
+            ended = await Reloader(run).play()
     finally:
         run.clear()
-    return replace(ended, status=await status_of(run))
+    return replace(ended, status=await read_status(run))

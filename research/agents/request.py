@@ -18,14 +18,14 @@ from typing import Literal, Self
 
 from research.errors import ResearchError
 from research.installation.home import Home
-from research.installation.servers import HOW_TO_START, reached
+from research.installation.servers import HOW_TO_START, connect_server
 from sandboxes import SandboxError
 from sandboxes.docker.archive import check, pack_folder
 from sandboxes.gateway.egress import Destination
 from sandboxes.spec import Limits
 from swarm.client import SwarmClient
 from swarm.environments import Split, Task, get_environment
-from swarm.environments.custom import fitting, is_brought, read_tasks
+from swarm.environments.custom import check_tasks, is_custom, read_tasks
 from swarm.errors import EngineUnavailable
 from swarm.job import Job
 
@@ -66,11 +66,11 @@ class AgentFiles:
         agent._check_syntax()
         return agent
 
-    def at(self, folder: str | Path) -> str:
+    def locator_in(self, folder: str | Path) -> str:
         """Return the agent as `FILE:NAME`, its files being in `folder`."""
         return f"{folder}/{self.file}:{self.function}"
 
-    def packed(self) -> Mapping[str, bytes]:
+    def pack(self) -> Mapping[str, bytes]:
         """Return the files of the agent's folder by their paths in it; raises BadAgent."""
         try:
             return check(pack_folder(self.folder, most_bytes=MOST_BYTES, most_files=MOST_FILES))
@@ -128,7 +128,7 @@ class AgentRequest:
     reward: AgentFiles | None = None
     """Judges the plays of the environment's own agent in place of its games."""
     time_limit_s: float | None = None
-    standby: bool = False
+    prewarmed: bool = False
     """The process loads the user's files, and plays, when it is told to."""
 
     @property
@@ -144,13 +144,14 @@ class AgentRequest:
         given = {
             "--server": server, "--tasks": tasks, "--out": out, "--concurrency": self.concurrency,
             "--seed": self.seed, "--timeout": self.timeout_s, "--environment": self.environment,
-            "--environments": environments if self.environment and is_brought(self.environment) else None,
-            "--agent": self.agent and self.agent.at(code), "--reward": self.reward and self.reward.at(code),
+            "--environments": environments if self.environment and is_custom(self.environment) else None,
+            "--agent": self.agent and self.agent.locator_in(code),
+            "--reward": self.reward and self.reward.locator_in(code),
             **({"--stream": self.stream} if self.action == "play" else
                {"--split": self.split, "--episodes": None if self.during else self.episodes}),
         }  # fmt: skip
         words = (f"{option}={value}" for option, value in given.items() if value is not None)
-        switches = [*(["--during"] if self.during else []), *(["--standby"] if self.standby else [])]
+        switches = [*(["--during"] if self.during else []), *(["--standby"] if self.prewarmed else [])]
         return ("-m", MODULE, self.action, *words, *switches)
 
 
@@ -178,14 +179,14 @@ class SandboxOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedServer:
+class ServerAccess:
     """The swarm server that an agent plays on."""
 
     url: str
     token: str = field(repr=False)
 
 
-def memory_of(text: str) -> int:
+def parse_memory(text: str) -> int:
     """Return the bytes of `512m` or `2g`; raises BadOption."""
     found = _SIZE.fullmatch(text.strip())
     size = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
@@ -194,14 +195,14 @@ def memory_of(text: str) -> int:
     return int(size)
 
 
-def stream_of(text: str) -> str:
+def parse_stream(text: str) -> str:
     """Return the name of a stream; raises BadOption."""
     if not 0 < len(text) <= MOST_STREAM or not text.isprintable():
         raise BadOption(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {text[:40]!r}")
     return text
 
 
-def variables_of(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
+def parse_variables(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
     """Return the variables of `NAME=VALUE` texts; raises BadOption.
 
     In a container, a name that looks like a secret's is refused: whatever runs there could read it and send it on.
@@ -222,7 +223,7 @@ def variables_of(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
     return found
 
 
-def tasks_of(
+def select_tasks(
     environment: str | None, file: Path | None, job: Job, *, own_agent: bool, evaluated: bool
 ) -> tuple[str | None, Split, tuple[Task, ...]]:
     """Return the name of the environment, the split, and the tasks. Raises InvalidRequest.
@@ -234,16 +235,16 @@ def tasks_of(
     if file is not None and own_agent and environment is None:
         return None, split, read_tasks(file)
     whose = get_environment(environment or job.environment)
-    return whose.name, split, tuple(whose.tasks(split)) if file is None else fitting(read_tasks(file), whose)
+    return whose.name, split, tuple(whose.tasks(split)) if file is None else check_tasks(read_tasks(file), whose)
 
 
-def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> PlayedServer:
+def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> ServerAccess:
     """Return the server asked for, else that of AJET_SERVER, else this installation's own. Raises ResearchError.
 
     Another server's client token is read from AJET_TOKEN; that of one which runs here from its folder.
     """
-    found = reached(asked, role="client", environ=environ, home=home)
-    return PlayedServer(found.url, found.token)
+    found = connect_server(asked, role="client", environ=environ, home=home)
+    return ServerAccess(found.url, found.token)
 
 
 def check_evaluated(job: Job) -> None:
@@ -255,14 +256,14 @@ def check_evaluated(job: Job) -> None:
         )
 
 
-def check_ready(server: PlayedServer, *, train: bool, stream: str | None = "default") -> Job:
+def check_ready(server: ServerAccess, *, train: bool, stream: str | None = "default") -> Job:
     """Return the server's job; raise BadOption if it has none, or none that can still be trained in this stream.
 
     Evaluations are of no stream.
     """
     with SwarmClient(server.url, server.token, owner="ajet client run") as client:
         status, job = client.status(), client.job()
-        shared = _with_shares(client) if train and stream is not None else ()
+        shared = _find_shared_streams(client) if train and stream is not None else ()
     if job is None or status.group_size is None:
         raise BadOption(f"expected a job on the server at {server.url}, found none; {HOW_TO_START}")
     if train and status.finished:
@@ -275,7 +276,7 @@ def check_ready(server: PlayedServer, *, train: bool, stream: str | None = "defa
     return job
 
 
-def _with_shares(client: SwarmClient) -> tuple[str, ...]:
+def _find_shared_streams(client: SwarmClient) -> tuple[str, ...]:
     """Return the streams that have shares; none where every stream comes as it comes, or before the engine serves."""
     try:
         return tuple(stream.name for stream in client.streams().streams if stream.share is not None)

@@ -27,9 +27,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from research.agents.launch import ContainerHost, RunningAgent, in_container, in_process
-from research.agents.request import AgentRequest, BadOption, Confinement, PlayedServer, SandboxOptions, variables_of
-from research.environments.install import packages_of, path_with
+from research.agents.launch import ContainerHost, RunningAgent, run_in_container, run_in_process
+from research.agents.request import AgentRequest, BadOption, Confinement, SandboxOptions, ServerAccess, parse_variables
+from research.environments.install import packages_of, python_path_variables
 from research.environments.reference import requirements_of
 from research.installation.home import Home
 from research.installation.tiny_model import Note
@@ -37,7 +37,7 @@ from research.isolation.client_image import ensure_client_image, ensure_derived_
 from research.isolation.mode import choose
 from sandboxes import Exit
 from sandboxes.docker.engine import HOW_TO_GET_DOCKER, connect
-from sandboxes.spec import shown
+from sandboxes.spec import escape_control
 from swarm.client import AsyncSwarmClient
 from swarm.environments.processes import OWNER
 from swarm.errors import SwarmError, Unreachable
@@ -81,13 +81,13 @@ class RestartPolicy:
         return None if self._in_vain >= MOST_IN_VAIN else pause
 
 
-def why_again(ended: Exit) -> str | None:
+def restart_reason(ended: Exit) -> str | None:
     """Return why a client that ended so, with steps left to train, is to be started again; None: it is not."""
     code = ended.code
     if ended.reason == "timeout" or (ended.reason == "error" and code == BAD_INPUT):
         return None
     if ended.reason == "error":
-        return _of_code(code)
+        return _describe_code(code)
     return {
         "finished": "it ended before the job was finished",
         "out_of_memory": "it used up its memory",
@@ -97,7 +97,7 @@ def why_again(ended: Exit) -> str | None:
     }[ended.reason]
 
 
-def _of_code(code: int | None) -> str:
+def _describe_code(code: int | None) -> str:
     if code is not None and code < 0:
         return f"it was killed by signal {-code}"
     lost = "the server was lost, the disk was full, or the agent failed again and again"
@@ -148,12 +148,12 @@ class AgentPlacement:
                 "expected a plain process for --reload, which loads files where they lie; found a container. Add "
                 "--sandbox process: the agent then has all your rights"
             )
-        variables = variables_of(options.variables, contained=contained)
+        variables = parse_variables(options.variables, contained=contained)
         played = [] if environment is None else [environment]
         host = _container_host(options, home, environ, note, requirements_of(played)) if contained else None
         if host is None:
-            _unconfined(options, note)
-            variables |= path_with(path for name in played for path in packages_of(name, home, note))
+            _check_process_options(options, note)
+            variables |= python_path_variables(path for name in played for path in packages_of(name, home, note))
         name = f"ajet-client-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         folder = home.path / "clients" / name
         folder.mkdir(mode=0o700, parents=True)
@@ -164,12 +164,12 @@ def _container_host(
     options: SandboxOptions, home: Home, environ: Mapping[str, str], note: Note, needs: str
 ) -> ContainerHost:
     engine = connect(environ)
-    text = needs + _text_of(options.requirements)
+    text = needs + _read_requirements(options.requirements)
     image = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
     return ContainerHost(engine, image.id, home.containers)
 
 
-def _unconfined(options: SandboxOptions, note: Note) -> None:
+def _check_process_options(options: SandboxOptions, note: Note) -> None:
     """Warn that nothing is isolated; raise BadOption for what only a container can do."""
     for option, value in options.only_contained.items():
         if value is not None:
@@ -181,7 +181,7 @@ def _unconfined(options: SandboxOptions, note: Note) -> None:
     note("the agent runs as a plain process with all your rights: nothing is isolated")
 
 
-def _text_of(path: Path | None) -> str:
+def _read_requirements(path: Path | None) -> str:
     if path is None:
         return ""
     try:
@@ -195,18 +195,18 @@ class AgentRun:
     """All that a run needs."""
 
     request: AgentRequest
-    server: PlayedServer
+    server: ServerAccess
     place: AgentPlacement
     restart: bool = False
     """It is started again where it dies."""
     reload: bool = False
     """Its code is loaded again at each save."""
 
-    def again(self, number: int, within_s: float | None) -> AgentRun:
+    def next_client(self, number: int, within_s: float | None) -> AgentRun:
         """Return the run of another client of it, in a folder of its own, with what is left of the time limit."""
         folder = self.place.folder.with_name(f"{self.place.folder.name}-{number}")
         folder.mkdir(mode=0o700)
-        request = replace(self.request, time_limit_s=within_s, standby=self.reload)
+        request = replace(self.request, time_limit_s=within_s, prewarmed=self.reload)
         return replace(self, request=request, place=replace(self.place, folder=folder))
 
     def clear(self) -> None:
@@ -219,8 +219,8 @@ class AgentRun:
         request, place = self.request, self.place
         environment = {**place.environment, OWNER: owner}
         if place.host is None:
-            return in_process(request, self.server, place.folder, environment)
-        return in_container(request, self.server, place.folder, place.given, place.host, environment)
+            return run_in_process(request, self.server, place.folder, environment)
+        return run_in_container(request, self.server, place.folder, place.given, place.host, environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +273,9 @@ class AgentResult:
 
 async def perform(run: AgentRun) -> AgentResult:
     """Run an agent to its end; only the log of its connections is kept of its folder."""
-    async with ended_by_signals():
+    async with cancel_on_signals():
         ended = await play(run)
-    return replace(ended, status=await status_of(run))
+    return replace(ended, status=await read_status(run))
 
 
 async def play(run: AgentRun) -> AgentResult:
@@ -290,13 +290,13 @@ async def play(run: AgentRun) -> AgentResult:
             with suppress(SwarmError):
                 await mine.give_up_open("owner_died")
                 kind: EpisodeKind = "eval" if run.request.action == "evaluate" else "train"
-                return replace(ended, finished=await finished_by(mine, kind))
+                return replace(ended, finished=await count_finished(mine, kind))
             return ended
     finally:
         run.clear()
 
 
-async def finished_by(client: AsyncSwarmClient, kind: EpisodeKind) -> int:
+async def count_finished(client: AsyncSwarmClient, kind: EpisodeKind) -> int:
     """Return how many of the newest episodes of a kind were finished under the client's name, also within others'."""
     found = (await client.episodes(_MOST_LOOKED_AT)).episodes
     return sum(
@@ -305,7 +305,7 @@ async def finished_by(client: AsyncSwarmClient, kind: EpisodeKind) -> int:
     )
 
 
-async def status_of(run: AgentRun) -> Status | None:
+async def read_status(run: AgentRun) -> Status | None:
     """Return the job's status; None where the server does not say."""
     with suppress(SwarmError):
         async with AsyncSwarmClient(run.server.url, run.server.token) as client:
@@ -318,8 +318,8 @@ async def follow(run: AgentRun, agent: RunningAgent) -> AgentResult:
     progress, contained = asyncio.create_task(_report_progress(run)), run.place.host is not None
     try:
         while (ended := await agent.wait()) is None:
-            hear(await agent.said(), contained)
-        hear(await agent.said(), contained)
+            write_output(await agent.read_output(), contained)
+        write_output(await agent.read_output(), contained)
     finally:
         progress.cancel()
         await asyncio.gather(progress, return_exceptions=True)
@@ -327,7 +327,7 @@ async def follow(run: AgentRun, agent: RunningAgent) -> AgentResult:
 
 
 @asynccontextmanager
-async def ended_by_signals() -> AsyncIterator[None]:
+async def cancel_on_signals() -> AsyncIterator[None]:
     """Take SIGTERM, and the end of the terminal, for Ctrl-C while inside."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
@@ -340,27 +340,27 @@ async def ended_by_signals() -> AsyncIterator[None]:
             loop.remove_signal_handler(number)
 
 
-def hear(text: str, contained: bool = False) -> None:
+def write_output(text: str, contained: bool = False) -> None:
     """Pass on the agent's output; that of a container must not steer a terminal, also one behind a pipe (`| tee`)."""
-    sys.stderr.write(shown(text) if contained else text)
+    sys.stderr.write(escape_control(text) if contained else text)
     sys.stderr.flush()
 
 
 async def _report_progress(run: AgentRun) -> None:
     """Write a line whenever the job has advanced."""
     before, stream = "", run.request.stream
-    named = "" if stream == "default" else f"{shown(stream)}: "
+    named = "" if stream == "default" else f"{escape_control(stream)}: "
     async with AsyncSwarmClient(run.server.url, run.server.token) as client:
         while True:
             await asyncio.sleep(PROGRESS_S)
             with suppress(SwarmError):
-                now = await _now(run, client)
+                now = await _progress_line(run, client)
                 if now != before:
-                    hear(f"ajet: {named}{now}\n")
+                    write_output(f"ajet: {named}{now}\n")
                 before = now
 
 
-async def _now(run: AgentRun, client: AsyncSwarmClient) -> str:
+async def _progress_line(run: AgentRun, client: AsyncSwarmClient) -> str:
     try:
         status = await client.status(within_s=SILENT_S)
     except Unreachable as error:
@@ -384,42 +384,44 @@ def job_status(status: Status) -> str:
 async def supervise(run: AgentRun) -> AgentResult:
     """Run clients of an agent one after the other until the job is finished, or none is to be started again."""
     try:
-        async with ended_by_signals():
-            ended = await _supervised(run)
+        async with cancel_on_signals():
+            ended = await _restart_loop(run)
     finally:
         run.clear()
-    return replace(ended, status=await status_of(run))
+    return replace(ended, status=await read_status(run))
 
 
-async def _supervised(run: AgentRun) -> AgentResult:
+async def _restart_loop(run: AgentRun) -> AgentResult:
     limit, policy, restarts = TimeLimit(run.request.time_limit_s), RestartPolicy(), list[Restart]()
     while True:
         began = time.monotonic()
-        ended = replace(await play(run.again(len(restarts), limit.left_s())), restarts=tuple(restarts))
-        ended, restart = await after(run, ended, policy, time.monotonic() - began)
+        ended = replace(await play(run.next_client(len(restarts), limit.left_s())), restarts=tuple(restarts))
+        ended, restart = await decide_restart(run, ended, policy, time.monotonic() - began)
         if restart is None:
             return ended
         restarts.append(restart)
         await asyncio.sleep(restart.pause_s)
 
 
-async def after(
+async def decide_restart(
     run: AgentRun, ended: AgentResult, policy: RestartPolicy, lived_s: float
 ) -> tuple[AgentResult, Restart | None]:
     """Return how a client ended, seen with its job, and its restart, or None where there is none; says each."""
-    status = await status_of(run)
+    status = await read_status(run)
     if status is not None and status.finished:  # whatever became of this one: others may have played the rest
         return replace(ended, exit=Exit("finished", 0)), None
-    reason = why_again(ended.exit)
+    reason = restart_reason(ended.exit)
     if reason is None:
         return ended, None
     pause_s = policy.pause(lived_s, ended.finished)
     if pause_s is None:
-        hear(f"ajet: {reason}; not started again: {MOST_IN_VAIN} clients in a row finished no episode\n")
+        write_output(f"ajet: {reason}; not started again: {MOST_IN_VAIN} clients in a row finished no episode\n")
         return ended, None
     restart = Restart(reason, round(lived_s, 3), ended.finished, pause_s)
     number = len(ended.restarts) + 1
-    hear(f"ajet: restart {number} in {pause_s:g} s: {reason}, after {lived_s:.1f} s and {ended.finished} episodes\n")
+    write_output(
+        f"ajet: restart {number} in {pause_s:g} s: {reason}, after {lived_s:.1f} s and {ended.finished} episodes\n"
+    )
     return ended, restart
 
 

@@ -28,14 +28,14 @@ from typer.main import get_group
 
 from research.errors import BadTopic
 from research.own_process import begin_process
-from research.terminal import bare, warn
+from research.terminal import strip_control_chars, warn
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
 
 
 @dataclass(frozen=True, slots=True)
-class Lazy:
+class LazyCommand:
     """A command that is not imported yet."""
 
     module: str
@@ -50,14 +50,14 @@ class Lazy:
         if isinstance(found, typer.Typer):
             host.add_typer(found, name=name)
         else:
-            host.command(name, cls=NamingOnce)(found)
+            host.command(name, cls=UniqueOptionsCommand)(found)
         return get_group(host).commands[name]
 
 
 class LazyGroup(TyperGroup):
     """A group of commands that are imported one at a time, each when it is run."""
 
-    lazy: ClassVar[Mapping[str, Lazy]] = {}
+    lazy: ClassVar[Mapping[str, LazyCommand]] = {}
 
     def __init__(self, **settings: Any) -> None:
         listed = {name: TyperCommand(name, help=lazy.help) for name, lazy in self.lazy.items()}
@@ -72,50 +72,50 @@ class LazyGroup(TyperGroup):
 class Ajet(LazyGroup):
     """What `ajet` can be asked for."""
 
-    lazy: ClassVar[Mapping[str, Lazy]] = {
-        "research": Lazy(
+    lazy: ClassVar[Mapping[str, LazyCommand]] = {
+        "research": LazyCommand(
             "research.cli.research",
             "research",
             "Turn a topic into hypotheses, training runs, verdicts and a report.",
         ),
-        "up": Lazy(
+        "up": LazyCommand(
             "research.cli.up",
             "up",
             "Start (or find) the local Prefect server and print its address, or stay and work on studies there.",
         ),
-        "doctor": Lazy("research.cli.system", "doctor", "Say what is installed, what works and what to do."),
-        "study": Lazy(
+        "doctor": LazyCommand("research.cli.system", "doctor", "Say what is installed, what works and what to do."),
+        "study": LazyCommand(
             "research.cli.study",
             "app",
             "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, "
             "recipe, verify, export.",
         ),
-        "findings": Lazy(
+        "findings": LazyCommand(
             "research.cli.findings",
             "findings",
             "List what the studies of this installation found, and what they did not: every verdict, with its "
             "conditions.",
         ),
-        "swarm": Lazy("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
-        "env": Lazy(
+        "swarm": LazyCommand("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
+        "env": LazyCommand(
             "research.cli.environments",
             "app",
             "Environments: what there are, what one is, how to begin one, what it is worth.",
         ),
-        "client": Lazy("research.cli.client", "app", "Clients: agents of your own on a swarm server."),
-        "sandbox": Lazy(
+        "client": LazyCommand("research.cli.client", "app", "Clients: agents of your own on a swarm server."),
+        "sandbox": LazyCommand(
             "research.cli.sandbox",
             "app",
             "Sandboxes: where clients and evaluators run. Build the image, list, read logs, stop, prune.",
         ),
-        "job": Lazy("research.cli.catalogs", "job_app", "Jobs: what a swarm server trains."),
-        "model": Lazy(
+        "job": LazyCommand("research.cli.catalogs", "job_app", "Jobs: what a swarm server trains."),
+        "model": LazyCommand(
             "research.cli.catalogs", "model_app", "Models: fetch a real one, list those that are here, check a folder."
         ),
-        "metric": Lazy(
+        "metric": LazyCommand(
             "research.cli.catalogs", "metric_app", "Metrics: what a study can be judged by, and what each of it is."
         ),
-        "planner": Lazy("research.cli.findings", "app", "Planners: how well they predict."),
+        "planner": LazyCommand("research.cli.findings", "app", "Planners: how well they predict."),
     }
 
 
@@ -154,7 +154,7 @@ def run() -> NoReturn:
         raise
     except KeyboardInterrupt:
         sys.exit(130)
-    except _expected() as error:
+    except _expected_errors() as error:
         _fail(str(error))
     except OSError as error:
         from research.installation.home import cause_of
@@ -163,7 +163,7 @@ def run() -> NoReturn:
     sys.exit(0)
 
 
-def _expected() -> tuple[type[Exception], ...]:
+def _expected_errors() -> tuple[type[Exception], ...]:
     """Return what every room raises for a person to read; importing the rooms takes longer than `--help` does."""
     from research.errors import ResearchError
     from sandboxes import SandboxError
@@ -196,7 +196,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
 """Options that are given once, and what to do where there are two."""
 
 
-class NamingOnce(TyperCommand):
+class UniqueOptionsCommand(TyperCommand):
     """A command that refuses two environments, models or jobs where it takes one of each."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
@@ -224,7 +224,7 @@ class _BareConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(bare(segment.text), segment.style)
+            yield segment if segment.control else Segment(strip_control_chars(segment.text), segment.style)
 
 
 @cache
@@ -240,7 +240,7 @@ def console() -> Console:
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Text:
     """Return rows under a header, aligned; the last column is wrapped. Rich's table renders each cell by itself."""
-    cells = [[bare(cell) for cell in row] for row in rows]
+    cells = [[strip_control_chars(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(header, *cells, strict=True)][:-1]
     before = sum(widths) + len(_GAP) * len(widths)
     room = max(_LEAST_WRAPPED, console().width - before)

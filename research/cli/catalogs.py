@@ -20,10 +20,10 @@ from research.cli.app import Json, console, print_json
 from research.errors import ResearchError
 from research.installation.home import Home
 from research.installation.tiny_model import Note
-from research.models.catalog import Shelved, fetchable, read_record, shelf
+from research.models.catalog import CatalogEntry, find_model, read_catalog, read_record
+from research.models.fetch import build_job, measure_model
 from research.models.fetch import fetch as fetch_model
-from research.models.fetch import job_on, measured_check
-from research.proposals.metric_choice import default_threshold, form, known_kind
+from research.proposals.metric_choice import default_threshold, find_kind, flag_syntax
 from research.terminal import warn
 from research.text import did_you_mean
 from studies.metrics import MetricKind, kinds
@@ -121,14 +121,14 @@ def _fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
         default = field.get_default(call_default_factory=True)
         rows.append({
             "field": prefix + name,
-            "default": None if default is PydanticUndefined else _plain(default),
+            "default": None if default is PydanticUndefined else _to_json_value(default),
             "required": field.is_required(),
             "description": " ".join((field.description or "").split()),
         })  # fmt: skip
     return rows
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
 
 
@@ -176,7 +176,7 @@ def explain_metric(
 
         ajet metric explain area --json
     """
-    kind = known_kind(name.partition(":")[0])
+    kind = find_kind(name.partition(":")[0])
     if json:
         print_json(_as_json(kind))
         return
@@ -202,7 +202,7 @@ def _screen(kind: MetricKind) -> Iterator[str]:
 def _form(kind: MetricKind) -> str:
     if "threshold" in kind.takes and default_threshold(kind.name) is None:
         return f"--metric {kind.name}[:THRESHOLD]"
-    return f"--metric {form(kind)}"
+    return f"--metric {flag_syntax(kind)}"
 
 
 def _unit(kind: MetricKind) -> str:
@@ -253,7 +253,7 @@ def list_models(json: Json = False) -> None:
 
         ajet model list --json
     """
-    found = shelf(Home.locate().for_reading().models)
+    found = read_catalog(Home.locate().for_reading().models)
     if json:
         print_json([{**asdict(each), "folder": str(each.folder)} for each in found])
         return
@@ -278,7 +278,7 @@ def fetch(
 
         ajet model fetch smollm2-135m --json
     """
-    wanted, home = fetchable(name), Home.locate().prepare()
+    wanted, home = find_model(name), Home.locate().prepare()
     with _progress(json) as note:
         folder, before = fetch_model(wanted, home.models, note)
     record = read_record(folder)
@@ -312,10 +312,10 @@ def check(
 
         ajet model check /models/mine --json
     """
-    job = job_on(folder, max_context=max_context, dtype=dtype.value, lora_rank=lora_rank)
+    job = build_job(folder, max_context=max_context, dtype=dtype.value, lora_rank=lora_rank)
     home = Home.locate().prepare()
     with _progress(json) as note:
-        found = measured_check(job, home.models, note)
+        found = measure_model(job, home.models, note)
     if json:
         print_json(found.model_dump(mode="json"))
         return
@@ -337,7 +337,7 @@ def _progress(json: bool) -> Iterator[Note]:
         yield lambda line: status.update(Text(line))
 
 
-def _table(found: list[Shelved]) -> Table:
+def _table(found: list[CatalogEntry]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("model", "state", "size", "licence", "package", "folder"):
         table.add_column(column, header_style="dim", no_wrap=column != "folder", overflow="fold")

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from research.agents.reload import DebuggedPlay, Debugging
+from research.agents.reload import Debugger, DebugResult
 from research.agents.reload import reload as reloaded
 from research.agents.request import (
     AgentFiles,
@@ -30,14 +30,14 @@ from research.agents.request import (
     check_evaluated,
     check_ready,
     find_server,
-    memory_of,
-    stream_of,
-    tasks_of,
+    parse_memory,
+    parse_stream,
+    select_tasks,
 )
 from research.agents.run import AgentPlacement, AgentResult, AgentRun, job_status, perform, supervise
 from research.cli.app import console, print_json
 from research.cli.episodes import episode_screen
-from research.environments.install import environment_of, packages_of
+from research.environments.install import load_environment, packages_of
 from research.errors import ResearchError
 from research.installation.home import Home
 from research.installation.servers import Server
@@ -45,15 +45,15 @@ from research.isolation.client_image import build_wheel
 from research.terminal import warn
 from research.text import parse_budget
 from sandboxes.gateway.egress import Destination
-from sandboxes.spec import Limits, shown
+from sandboxes.spec import Limits, escape_control
 from swarm.client.async_client import EPISODE_TIMEOUT_S
-from swarm.client.episode import WrongResult, worth_of
+from swarm.client.episode import WrongResult, parse_reward
 from swarm.client.threads import Bridge
 from swarm.environments import Task
-from swarm.environments.loading import playable
+from swarm.environments.loading import load_playable
 from swarm.environments.play import agent_of
 from swarm.environments.processes import traceback_of
-from swarm.environments.registry import environments, look_in
+from swarm.environments.registry import add_folder, environments
 from swarm.environments.user_code import Reward as EpisodeReward
 from swarm.environments.user_code import is_async, load
 from swarm.errors import EngineUnavailable, ServerFailed, Throttled, Unreachable
@@ -67,15 +67,17 @@ def exit_code(ended: AgentResult) -> int:
     """Return the command's exit code."""
     if ended.exit.reason == "finished":
         return AGENT_FAILED if ended.unfinished else 0
-    return ended.exit.code or AGENT_FAILED if _explained(ended) else AGENT_FAILED
+    return ended.exit.code or AGENT_FAILED if _is_explained(ended) else AGENT_FAILED
 
 
 def show(ended: AgentResult) -> None:
     """Write how it ended, for people."""
     if ended.result is not None:
         asked = ended.run.request
-        said = (_during if asked.during else _trained if asked.action == "play" else _evaluated)(ended.result)
-        console().print(shown(said))  # the file is the agent's, and so are its words
+        said = (
+            _format_evaluations if asked.during else _format_training if asked.action == "play" else _format_evaluation
+        )(ended.result)
+        console().print(escape_control(said))  # the file is the agent's, and so are its words
     if ended.restarts:
         console().print(f"restarts       {len(ended.restarts)}; what is told is of the last client")
     if ended.reloads:
@@ -88,26 +90,26 @@ def show(ended: AgentResult) -> None:
         console().print(f"connections    {ended.egress_log}")
 
 
-def tell_why(ended: AgentResult) -> None:
+def report_failure(ended: AgentResult) -> None:
     """Write to stderr why it failed, unless the process printed that itself."""
-    if ended.exit.reason != "finished" and not _explained(ended):
-        warn(_why(ended))
+    if ended.exit.reason != "finished" and not _is_explained(ended):
+        warn(_failure_reason(ended))
     if ended.unfinished:
         warn("the agent ended before the job was finished; run it again, and it goes on where its stream stands")
 
 
-def _explained(ended: AgentResult) -> bool:
+def _is_explained(ended: AgentResult) -> bool:
     return ended.exit.reason == "error" and ended.exit.code in EXPLAINED
 
 
-def _trained(summary: Mapping[str, Any]) -> str:
+def _format_training(summary: Mapping[str, Any]) -> str:
     dropped = summary.get("dropped")
     dropped = dropped if isinstance(dropped, dict) else {}
     lost = ", ".join(f"{count} by {reason}" for reason, count in sorted(dropped.items())) or "none"
-    return f"trained        {summary.get('episodes')} episodes, {_means(summary)}; dropped: {lost}"
+    return f"trained        {summary.get('episodes')} episodes, {_format_means(summary)}; dropped: {lost}"
 
 
-def _evaluated(outcomes: Mapping[str, Any]) -> str:
+def _format_evaluation(outcomes: Mapping[str, Any]) -> str:
     found = outcomes.get("episodes")
     episodes = [episode for episode in found if isinstance(episode, dict)] if isinstance(found, list) else []
     said = {what: [episode.get(what) for episode in episodes] for what in ("reward", "success")}
@@ -117,12 +119,12 @@ def _evaluated(outcomes: Mapping[str, Any]) -> str:
     why = ", ".join(f"{count} by {name}" for name, count in failed.most_common(3))
     lost = f"; failed by the agent, which counts as not solved: {why}" if why else ""
     version = outcomes.get("policy_version")
-    return f"evaluated      {len(episodes)} episodes, {_means(means)}; policy version {version}{lost}"
+    return f"evaluated      {len(episodes)} episodes, {_format_means(means)}; policy version {version}{lost}"
 
 
-def _during(evaluations: Mapping[str, Any]) -> str:
+def _format_evaluations(evaluations: Mapping[str, Any]) -> str:
     found = evaluations.get("evaluations")
-    lines = [_evaluated(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    lines = [_format_evaluation(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     return "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
 
 
@@ -132,13 +134,13 @@ def _mean(values: Iterable[Any]) -> float:
     return sum(numbers) / max(1, len(numbers))
 
 
-def _means(summary: Mapping[str, Any]) -> str:
+def _format_means(summary: Mapping[str, Any]) -> str:
     said = f"mean reward {_mean([summary.get('reward_mean')]):.3f}"
     success = summary.get("success_mean")
     return said if success is None else f"{said}, solved {_mean([success]):.3f}"
 
 
-def _why(ended: AgentResult) -> str:
+def _failure_reason(ended: AgentResult) -> str:
     limits, seconds = ended.run.place.given.limits, ended.run.request.time_limit_s
     return {
         "out_of_memory": f"the agent used up its memory of {limits.memory_bytes >> 20} MiB; give it more with --memory",
@@ -193,20 +195,20 @@ def debug(
     home = Home.locate()
     at = find_server(server, os.environ, home)
     job = check_ready(at, train=False)
-    look_in(home.environments)
+    add_folder(home.environments)
     if environment is not None and environment not in environments():
-        environment = environment_of(environment, None, home.prepare(), warn).name
-    whose, _, known = tasks_of(environment, tasks, job, own_agent=agent is not None, evaluated=False)
-    chosen = _chosen(known, task)
+        environment = load_environment(environment, None, home.prepare(), warn).name
+    whose, _, known = select_tasks(environment, tasks, job, own_agent=agent is not None, evaluated=False)
+    chosen = _find_task(known, task)
     files = _files(agent, reward)
     if whose is not None:
         sys.path[:0] = map(str, packages_of(whose, home.prepare(), warn))
-    with prints_on_stderr() if json else nullcontext():
+    with route_stdout_to_stderr() if json else nullcontext():
         played = _agent(files, whose, rewarded=reward is not None)
         with _bridge() as bridge:
-            say = _say(json)
+            say = _make_printer(json)
             say(f"task {chosen.id}: {dict(chosen.data)!r:.500}")
-            found = _play(Debugging(at, bridge, say), played, chosen, files)
+            found = _play(Debugger(at, bridge, say), played, chosen, files)
     if json:
         print_json(_as_json(found, chosen))
         return
@@ -230,14 +232,14 @@ def _files(agent: str | None, reward: str | None) -> AgentFiles | None:
 def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> DebuggedAgent:
     """Return the agent of the files, else the environment's own, judged by the files' reward."""
     if files is not None and not rewarded:
-        function = load(files.at(files.folder), "agent", takes="episode", add_package=_HOW_TO_ADD)
+        function = load(files.locator_in(files.folder), "agent", takes="episode", add_package=_HOW_TO_ADD)
         return DebuggedAgent(function, plain=not is_async(function))
     assert environment is not None  # without an agent of one's own the tasks are an environment's
-    judge = EpisodeReward.load(files.at(files.folder)) if files is not None else None
-    return DebuggedAgent(agent_of(playable(environment), judge), plain=False)
+    judge = EpisodeReward.load(files.locator_in(files.folder)) if files is not None else None
+    return DebuggedAgent(agent_of(load_playable(environment), judge), plain=False)
 
 
-def _chosen(tasks: tuple[Task, ...], name: str | None) -> Task:
+def _find_task(tasks: tuple[Task, ...], name: str | None) -> Task:
     if name is None:
         return tasks[0]
     for task in tasks:
@@ -248,7 +250,7 @@ def _chosen(tasks: tuple[Task, ...], name: str | None) -> Task:
 
 
 @contextmanager
-def prints_on_stderr() -> Iterator[None]:
+def route_stdout_to_stderr() -> Iterator[None]:
     """Send to stderr what is written to stdout inside, by print, by the debugger or by processes that are started."""
     sys.stdout.flush()
     stdout = os.dup(STDOUT)
@@ -276,17 +278,17 @@ def _bridge() -> Iterator[Bridge]:
         bridge.loop.close()
 
 
-def _say(json: bool) -> Any:
+def _make_printer(json: bool) -> Any:
     stream = sys.stderr if json else sys.stdout
-    return lambda text: print(shown(text), file=stream, flush=True)
+    return lambda text: print(escape_control(text), file=stream, flush=True)
 
 
-def _play(debugging: Debugging, agent: DebuggedAgent, task: Task, files: AgentFiles | None) -> DebuggedPlay:
+def _play(debugging: Debugger, agent: DebuggedAgent, task: Task, files: AgentFiles | None) -> DebugResult:
     """Play the task; where the agent raises, show the traceback of the user's files and leave."""
     began = time.monotonic()
     try:
         found = debugging.play(agent.function, task, plain=agent.plain)
-        reward, _ = worth_of(found.result)
+        reward, _ = parse_reward(found.result)
     except WrongResult as error:
         warn(str(error))
     except (Unreachable, EngineUnavailable, ServerFailed, Throttled) as error:
@@ -303,8 +305,8 @@ def _play(debugging: Debugging, agent: DebuggedAgent, task: Task, files: AgentFi
     raise typer.Exit(FAILED)
 
 
-def _as_json(found: DebuggedPlay, task: Task) -> dict[str, Any]:
-    reward, success = worth_of(found.result)
+def _as_json(found: DebugResult, task: Task) -> dict[str, Any]:
+    reward, success = parse_reward(found.result)
     calls = found.record.calls if found.record is not None else found.calls
     return {
         "episode": found.episode, "task": task.id, "reward": reward, "success": success, "calls": calls,
@@ -312,8 +314,8 @@ def _as_json(found: DebuggedPlay, task: Task) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(found: DebuggedPlay, *, full: bool) -> None:
-    reward, success = worth_of(found.result)
+def _show(found: DebugResult, *, full: bool) -> None:
+    reward, success = parse_reward(found.result)
     record = found.record
     if record is not None and (full or record.calls > found.calls):  # of an SDK: nothing of it was shown yet
         console().print(episode_screen(record, full=full))
@@ -571,8 +573,8 @@ def run(
 
         ajet client run agent.py --reload --sandbox process
     """
-    _check_together(agent, reward, evaluate=evaluate, evaluations=evaluations, restart=restart, reload=reload)
-    _check_counted(episodes, evaluate=evaluate, evaluations=evaluations)
+    _check_combinations(agent, reward, evaluate=evaluate, evaluations=evaluations, restart=restart, reload=reload)
+    _check_episodes(episodes, evaluate=evaluate, evaluations=evaluations)
     only = {"--requirements": requirements, "--allow": allow, "--memory": memory, "--cpus": cpus, "--gpu": gpu}
     options = SandboxOptions(sandbox, requirements, tuple(env or ()), only_contained=only, reload=reload)
     evaluated = evaluate or evaluations
@@ -580,16 +582,16 @@ def run(
     given = Confinement(_destinations(allow), _limits(memory, cpus, concurrency), tuple(gpu or ()))
     seconds, home = parse_budget(time_limit), Home.locate()
     at = find_server(server, os.environ, home)
-    job = check_ready(at, train=not evaluate, stream=None if evaluated else stream_of(stream))
+    job = check_ready(at, train=not evaluate, stream=None if evaluated else parse_stream(stream))
     if evaluations:
         check_evaluated(job)
-    look_in(home.environments)
+    add_folder(home.environments)
     if environment is not None and environment not in environments():
-        environment = environment_of(environment, None, home.prepare(), warn).name
-    whose, split, chosen = tasks_of(environment, tasks, job, own_agent=files is not None, evaluated=evaluated)
+        environment = load_environment(environment, None, home.prepare(), warn).name
+    whose, split, chosen = select_tasks(environment, tasks, job, own_agent=files is not None, evaluated=evaluated)
     request = AgentRequest(
         action="evaluate" if evaluated else "play", during=evaluations, agent=files, reward=judge,
-        environment=whose, tasks=chosen, split=split, stream=stream_of(stream),
+        environment=whose, tasks=chosen, split=split, stream=parse_stream(stream),
         episodes=episodes or EVALUATED_EPISODES, concurrency=concurrency, seed=seed, timeout_s=timeout,
         time_limit_s=seconds,
     )  # fmt: skip
@@ -597,7 +599,7 @@ def run(
     _run(AgentRun(request, at, place, restart, reload), json)
 
 
-def _check_together(
+def _check_combinations(
     agent: str | None, reward: str | None, *, evaluate: bool, evaluations: bool, restart: bool, reload: bool
 ) -> None:
     """Raise BadOption for options that mean nothing together."""
@@ -611,7 +613,7 @@ def _check_together(
         raise BadOption("expected an agent or a --reward with --reload; found no file of yours that could be saved")
 
 
-def _check_counted(episodes: int | None, *, evaluate: bool, evaluations: bool) -> None:
+def _check_episodes(episodes: int | None, *, evaluate: bool, evaluations: bool) -> None:
     """Raise BadOption for a number of episodes beside what plays as many as the job says."""
     if episodes is not None and not evaluate:
         said = "--evaluations, which plays the job's `evaluation_episodes`" if evaluations else "a training"
@@ -635,7 +637,7 @@ def _destinations(allow: list[str] | None) -> tuple[Destination, ...]:
 
 def _limits(memory: str | None, cpus: float | None, concurrency: int) -> Limits:
     return Limits(
-        memory_bytes=DEFAULTS.memory_bytes if memory is None else memory_of(memory),
+        memory_bytes=DEFAULTS.memory_bytes if memory is None else parse_memory(memory),
         cpus=DEFAULTS.cpus if cpus is None else cpus,
         processes=max(DEFAULTS.processes, THREADS_A_PLAY * concurrency),
         open_files=max(DEFAULTS.open_files, FILES_A_PLAY * concurrency),
@@ -654,5 +656,5 @@ def _run(agent: AgentRun, json: bool) -> None:
         print_json(ended.to_json())
     else:
         show(ended)
-    tell_why(ended)
+    report_failure(ended)
     raise typer.Exit(exit_code(ended))

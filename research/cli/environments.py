@@ -22,37 +22,37 @@ from research.design.pricing import runs_at_once
 from research.environments.catalog import (
     NO_MODEL,
     MeasuredEnvironment,
-    all_measured,
     catalogue,
-    keep,
+    find_measurements,
+    save_measurement,
     unusual_conditions,
 )
 from research.environments.check import EnvironmentCheck, PlayBounds, Plays, has_parts, play_alone
 from research.environments.check import check as check_environment
-from research.environments.install import environment_of, packages_of, remove
+from research.environments.install import load_environment, packages_of, remove
 from research.environments.model_check import ModelTrial, job_of, try_model
-from research.environments.reference import begin_in
+from research.environments.reference import write_example
 from research.errors import BadEnvironment
 from research.installation.base_job import base_job, require_backend
 from research.installation.home import Home
 from research.installation.tiny_model import Note
-from research.models.fetch import checks_in
+from research.models.fetch import check_loader
 from research.text import did_you_mean
-from sandboxes.spec import shown as safe
+from sandboxes.spec import escape_control as safe
 from studies import EventLog
 from studies.statistics.proportions import rate_interval
 from swarm.environments.base import Environment, Task
 from swarm.environments.building import SPLITS
-from swarm.environments.custom import BroughtEnvironment, shown_facts
-from swarm.environments.play import shown
-from swarm.errors import wrong_value
+from swarm.environments.custom import CustomEnvironment, describe_manifest
+from swarm.environments.play import format_message
+from swarm.errors import to_invalid_request
 from swarm.job import Job, TinyModel
 
 SECONDS = 1800.0
 """For the evaluation, and again for the training."""
 _OURS = ("environment", "model", "tracking")
 
-Held = Annotated[
+FieldOverrides = Annotated[
     list[str],
     typer.Option("--set", help="FIELD=VALUE of the job, such as max_tokens=64 (ajet job explain).", show_default=False),
 ]
@@ -67,7 +67,7 @@ class TrialRequest:
     runs_at_once: int
     """Runs that a study would make at once here."""
 
-    def of(self, environment: Environment) -> ModelTrial:
+    def build_trial(self, environment: Environment) -> ModelTrial:
         """Return the trial in an environment; raise BadEnvironment where its model could not be made."""
         if isinstance(self.job.model, TinyModel) and not has_parts(environment)[1]:
             raise BadEnvironment(
@@ -83,7 +83,7 @@ class TrialRequest:
         return tuple(random.Random(0).sample(tasks, min(self.groups, len(tasks))))
 
 
-def trial_of(
+def parse_trial_request(
     file: Path | None, model_path: str | None, tiny: bool, groups: int, held: Sequence[str], models: Path
 ) -> TrialRequest | None:
     """Return what options ask for, None for no model; `models` is where this installation keeps what it knows of them.
@@ -101,9 +101,9 @@ def trial_of(
     try:
         job = job_of(base, dict(map(_field, held)))
     except ValidationError as error:
-        raise BadEnvironment(f"{wrong_value(error)}; see `ajet job explain`") from error
+        raise BadEnvironment(f"{to_invalid_request(error)}; see `ajet job explain`") from error
     require_backend(job.backend)
-    return TrialRequest(job, groups, runs_at_once([job], checks_in(models)))
+    return TrialRequest(job, groups, runs_at_once([job], check_loader(models)))
 
 
 def _field(text: str) -> tuple[str, Any]:
@@ -129,13 +129,13 @@ _INDENT = 14
 def catalogue_tables(found: Mapping[str, Any]) -> Iterator[Line]:
     """Yield what there is, a table for each way of having it."""
     yield _table("built in", ("name", "title", "tasks"), (
-        (each["name"], each["title"], _tasks(each["tasks"])) for each in found["built_in"]
+        (each["name"], each["title"], _format_splits(each["tasks"])) for each in found["built_in"]
     ))  # fmt: skip
     if found["installed"]:
         yield _table("installed", ("name", "object"), ((each["name"], each["object"]) for each in found["installed"]))
     if found["brought"]:
         columns = ("name", "title", "tasks", "hidden tasks", "checked", "size", "brought from")
-        yield _table("brought here", columns, map(_brought, found["brought"]))
+        yield _table("brought here", columns, map(_custom_row, found["brought"]))
     yield _table("by address", ("example", "package"), (
         (each["example"], "here" if each["here"] else f"not here: pip install '{each['requirement']}'")
         for each in found["addresses"]
@@ -152,15 +152,15 @@ def _table(title: str, columns: Sequence[str], rows: Any) -> Table:
     return table
 
 
-def _brought(each: Mapping[str, Any]) -> tuple[str, ...]:
+def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
     if "fault" in each:
         return each["name"], Text(each["fault"], "red").plain, "", "", "", "", ""
     apart = "apart from its code" if each["hidden_apart"] else "its code has them"
-    size, tasks = size_of(each["bytes"]), _tasks(each["tasks"])
-    return each["name"], each["title"], tasks, apart, _checked(each), size, each["from"]
+    size, tasks = format_size(each["bytes"]), _format_splits(each["tasks"])
+    return each["name"], each["title"], tasks, apart, _format_check(each), size, each["from"]
 
 
-def _checked(each: Mapping[str, Any]) -> str:
+def _format_check(each: Mapping[str, Any]) -> str:
     """Return in a few words how an environment was checked, and whether that went well."""
     models, faults = each["measured_with"], len(each["faults"])
     if not models:
@@ -169,11 +169,11 @@ def _checked(each: Mapping[str, Any]) -> str:
     return f"{how}: {faults} fault{'s' if faults > 1 else ''}" if faults else how
 
 
-def _tasks(splits: Mapping[str, int]) -> str:
+def _format_splits(splits: Mapping[str, int]) -> str:
     return "/".join(str(splits[split]) for split in SPLITS)
 
 
-def size_of(count: int) -> str:
+def format_size(count: int) -> str:
     """Return a number of bytes as people read it."""
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
@@ -181,20 +181,20 @@ def size_of(count: int) -> str:
 def show_lines(environment: Environment, plays: Plays, measured: Sequence[MeasuredEnvironment]) -> Iterator[Line]:
     """Yield what an environment is."""
     yield Text(environment.name, "bold")
-    yield from _words(environment)
-    if isinstance(environment, BroughtEnvironment):
+    yield from _description_lines(environment)
+    if isinstance(environment, CustomEnvironment):
         yield from _provenance(environment)
     yield from _faults(plays.faults)
     if plays.example is not None:
         yield from _example(plays.example)
     for each in measured:
         yield Text("")
-        yield from trial_lines(each) if each.model != NO_MODEL else _alone_lines(each)
+        yield from trial_lines(each) if each.model != NO_MODEL else _measurement_lines(each)
     if not measured:
         yield Text(f"not measured yet: ajet env check {environment.name}", "dim")
 
 
-def _words(environment: Environment) -> Iterator[Text]:
+def _description_lines(environment: Environment) -> Iterator[Text]:
     low, high = environment.reward_range
     yield Text(f"title         {environment.title}")
     yield Text(f"success       {environment.measures}")
@@ -206,7 +206,7 @@ def _words(environment: Environment) -> Iterator[Text]:
         yield Text(f"kinds         {', '.join(sorted(kinds)[:10])}{' ...' if len(kinds) > 10 else ''}")
 
 
-def _provenance(environment: BroughtEnvironment) -> Iterator[Text]:
+def _provenance(environment: CustomEnvironment) -> Iterator[Text]:
     known = environment.manifest
     apart = "apart from its code" if known.hidden_apart else "its code can make or holds them, and clients hold it"
     yield Text(f"hidden tasks  {apart}")
@@ -222,12 +222,12 @@ def _example(example: Mapping[str, Any]) -> Iterator[Text]:
         names = ", ".join(function.get("parameters", {}).get("properties", {}))
         yield Text(f"  tool        {function['name']}({names}): {function.get('description', '')}")
     for message in example["messages"]:
-        yield Text(f"  {message['role']:<12}{_beginning(shown(message))}")
+        yield Text(f"  {message['role']:<12}{_truncate(format_message(message))}")
     facts = "".join(f", {name} {value:g}" for name, value in example["facts"].items())
     yield Text(f"  reward      {example['reward']:g}, {'solved' if example['success'] else 'not solved'}{facts}")
 
 
-def _beginning(text: str) -> str:
+def _truncate(text: str) -> str:
     """Return a text as it is, its lines below each other; of a long one the beginning."""
     beginning = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return safe(beginning).replace("\n", "\n" + " " * _INDENT)
@@ -259,7 +259,7 @@ def _faults(found: Iterable[str]) -> Iterator[Text]:
     return (Text.assemble(("fault         ", "red"), fault) for fault in found)
 
 
-def _alone_lines(known: MeasuredEnvironment) -> Iterator[Text]:
+def _measurement_lines(known: MeasuredEnvironment) -> Iterator[Text]:
     yield Text(f"measured {known.measured_at}, without a model", "bold")
     yield from _faults(known.faults or ())
     if known.calls_per_episode is not None and known.environment_seconds_per_episode is not None:
@@ -363,21 +363,21 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
         ajet env show my_shop --json
     """
     home = Home.locate().prepare()
-    with _noting(json) as note:
-        environment = environment_of(ref, reward, home, note)
+    with _progress(json) as note:
+        environment = load_environment(ref, reward, home, note)
         packages = packages_of(environment.name, home, note)
         plays = play_alone(environment.name, home, packages, PlayBounds(plays=1), note)
     facts: dict[str, Any] = {
         "environment": environment.name, "title": environment.title, "measures": environment.measures,
         "reward_range": list(environment.reward_range), "solved_at": environment.solved_at,
-        **(shown_facts(environment.manifest) if isinstance(environment, BroughtEnvironment) else {}),
+        **(describe_manifest(environment.manifest) if isinstance(environment, CustomEnvironment) else {}),
         "example": plays.example, "faults": list(plays.faults),
-        "measured": [each.model_dump(mode="json") for each in all_measured(home, environment.name)],
+        "measured": [each.model_dump(mode="json") for each in find_measurements(home, environment.name)],
     }  # fmt: skip
     if json:
         print_json(facts)
         return
-    for line in show_lines(environment, plays, all_measured(home, environment.name)):
+    for line in show_lines(environment, plays, find_measurements(home, environment.name)):
         console().print(line)
 
 
@@ -391,7 +391,7 @@ def init(folder: Annotated[Path, typer.Argument(help="Where to begin; made if mi
 
         ajet env init my_shop --json
     """
-    path = begin_in(folder)
+    path = write_example(folder)
     following = f"ajet env check {shlex.quote(str(folder))}"
     if json:
         print_json({"wrote": str(path), "next": following})
@@ -421,7 +421,7 @@ def remove_one(
     if json:
         print_json({"removed": name, "bytes": freed})
         return
-    console().print(f"removed  {name} ({size_of(freed)})", soft_wrap=True)
+    console().print(f"removed  {name} ({format_size(freed)})", soft_wrap=True)
 
 
 @app.command()
@@ -432,7 +432,7 @@ def check(
     tiny: Annotated[bool, typer.Option("--tiny", help="Let a tiny model, made on the spot, play it too.")] = False,
     groups: Annotated[int, typer.Option(min=1, max=512, help="Search tasks the model plays 8 times each.")] = 16,
     job: Annotated[Path | None, typer.Option(help="Play it as a study of this job would, with its model.")] = None,
-    held: Held = [],  # noqa: B006  # typer's own copy
+    held: FieldOverrides = [],  # noqa: B006  # typer's own copy
     plays: Annotated[int, typer.Option(min=1, max=10_000, help="Plays of each player without a model.")] = 64,
     play_seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="What one such play may take.")] = 20.0,
     json: Json = False,
@@ -454,20 +454,20 @@ def check(
 
         ajet env check my_shop --job job.json --model-path models/mine
     """
-    trial = trial_of(job, model_path, tiny, groups, held, Home.locate().models)
+    trial = parse_trial_request(job, model_path, tiny, groups, held, Home.locate().models)
     home = Home.locate().prepare()
-    with _noting(json) as note:
+    with _progress(json) as note:
         found = check_environment(ref, reward, home, PlayBounds(plays=plays, play_s=play_seconds), note)
     if not json:
         for line in check_lines(found):
             console().print(line)
     played: MeasuredEnvironment | None = None
     if trial is not None and not found.faults:
-        with _noting(json) as note:
+        with _progress(json) as note:
             name = found.environment.name
-            asked = trial.of(found.environment)
+            asked = trial.build_trial(found.environment)
             played = try_model(asked, trial.tasks(found.environment), home, packages_of(name, home, note), note)
-        keep(home, played)
+        save_measurement(home, played)
     if json:
         print_json(_as_json(found, played))
     elif played is not None:
@@ -477,16 +477,16 @@ def check(
 
 
 @contextmanager
-def _noting(json: bool) -> Iterator[Note]:
+def _progress(json: bool) -> Iterator[Note]:
     """Yield where to say what is being done: a line that changes for a person, nothing for a script."""
     if json or not sys.stdout.isatty():
-        yield _quiet
+        yield _discard
         return
     with console().status("looking") as status:
         yield status.update
 
 
-def _quiet(_: str) -> None:
+def _discard(_: str) -> None:
     return
 
 

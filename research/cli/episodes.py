@@ -24,9 +24,9 @@ from rich.tree import Tree
 
 from research.cli.app import Json, console, print_json
 from research.errors import ResearchError
-from research.installation.servers import Server, reached
+from research.installation.servers import Server, connect_server
 from swarm.client import ExportFormat, SwarmClient
-from swarm.snapshot import side_words
+from swarm.snapshot import describe_side_conversations
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 
 if TYPE_CHECKING:
@@ -114,13 +114,13 @@ def call_views(record: EpisodeRecord) -> tuple[CallView, ...]:
             tuple(_tokens(call.sampled)),
             call.truncated,
             call.trained,
-            _earned(call),
+            _format_reward(call),
         )
-        for call, depth in _in_reading_order(record.record)
+        for call, depth in _order_calls(record.record)
     )
 
 
-def sums(calls: Sequence[CallView]) -> TokenCounts:
+def count_tokens(calls: Sequence[CallView]) -> TokenCounts:
     """Return the sums over an episode's calls."""
     sampled = [token for call in calls for token in call.sampled]
     return TokenCounts(
@@ -145,34 +145,36 @@ def has_texts(calls: Sequence[CallView]) -> bool:
 def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
     """Return what is known of the episode besides its tokens, by name."""
     known = [
-        ("task", shown(record.task_id)),
-        ("stream", f"{shown(record.stream)}, {record.kind}"),
-        ("owner", shown(record.owner)),
-        ("state", record.state + (f": {shown(record.reason)}" if record.reason else "")),
+        ("task", escape_unprintable(record.task_id)),
+        ("stream", f"{escape_unprintable(record.stream)}, {record.kind}"),
+        ("owner", escape_unprintable(record.owner)),
+        ("state", record.state + (f": {escape_unprintable(record.reason)}" if record.reason else "")),
     ]
     if record.code is not None:
         known.append(("code", record.code))
     if record.group is not None:
-        known.append(("group", shown(record.group) + (f", step {record.step}" if record.step is not None else "")))
+        known.append(
+            ("group", escape_unprintable(record.group) + (f", step {record.step}" if record.step is not None else ""))
+        )
     if record.reward is not None:
         told = {True: ", success", False: ", no success", None: ""}[record.success]
         known.append(("reward", f"{record.reward:g}{told}"))
     if record.refusals:
         counts = ", ".join(f"{count} {code}" for code, count in sorted(record.refusals.items()))
-        known.append(("refused", f"calls {counts}; the last: {shown(record.refusal or '')}"))
+        known.append(("refused", f"calls {counts}; the last: {escape_unprintable(record.refusal or '')}"))
     began = sum(call.trained and call.drift == "start" for call in record.record)
     named = any(call.agent for call in record.record)
-    if record.kind == "train" and not named and (note := side_words(max(0, began - 1))):
+    if record.kind == "train" and not named and (note := describe_side_conversations(max(0, began - 1))):
         known.append(("note", note))
     return known
 
 
-def shown(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return text without anything that could move a cursor or hide a letter: such characters are made visible."""
-    return "".join(_visible(character) for character in text)
+    return "".join(_escape_character(character) for character in text)
 
 
-def _visible(character: str) -> str:
+def _escape_character(character: str) -> str:
     if unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}:
         return character
     code = ord(character)
@@ -181,7 +183,7 @@ def _visible(character: str) -> str:
     return "␡" if code == 0x7F else f"<U+{code:04X}>"
 
 
-def _in_reading_order(calls: Sequence[CallRecord]) -> Iterator[tuple[CallRecord, int]]:
+def _order_calls(calls: Sequence[CallRecord]) -> Iterator[tuple[CallRecord, int]]:
     children: dict[int | None, list[CallRecord]] = {}
     for call in calls:
         children.setdefault(call.parent, []).append(call)
@@ -200,18 +202,18 @@ def _tokens(span: TokenSpan) -> Iterator[ViewedToken]:
         text = span.texts[place] if span.texts else None
         if place < len(span.logprobs):
             logprob = span.logprobs[place]
-            yield ViewedToken(token, text, place in special, level_of(logprob), logprob, span.versions[place])
+            yield ViewedToken(token, text, place in special, find_level(logprob), logprob, span.versions[place])
         else:
             yield ViewedToken(token, text, place in special)
 
 
-def level_of(logprob: float) -> int:
+def find_level(logprob: float) -> int:
     """Return the place in LEVELS of a natural log-prob."""
     probability = math.exp(min(logprob, 0.0))
     return next(place for place, (least, _) in enumerate(LEVELS) if probability >= least)
 
 
-def _earned(call: CallRecord) -> str:
+def _format_reward(call: CallRecord) -> str:
     worth = "" if call.reward is None else f"reward {call.reward:.4g}"
     return "   ".join(part for part in (call.agent or "", worth) if part)
 
@@ -220,14 +222,14 @@ def episode_page(record: EpisodeRecord) -> str:
     """Return the page as HTML."""
     calls = call_views(record)
     return _template().render(
-        id=shown(record.id),
+        id=escape_unprintable(record.id),
         facts=facts(record),
         calls=calls,
-        sums=sums(calls),
+        sums=count_tokens(calls),
         levels=[name for _, name in LEVELS],
         has_texts=has_texts(calls),
         word=_page_token,
-        shape=_shape,
+        shape=_css_classes,
     )
 
 
@@ -248,10 +250,10 @@ def _template() -> Template:
 def _page_token(token: ViewedToken) -> str:
     if token.text is None:
         return str(token.id)
-    return "↵\n".join(shown(line) for line in token.text.split("\n")) or PART
+    return "↵\n".join(escape_unprintable(line) for line in token.text.split("\n")) or PART
 
 
-def _shape(token: ViewedToken) -> str:
+def _css_classes(token: ViewedToken) -> str:
     """Return the classes of a token."""
     names = ["s"] if token.special else []
     if token.level is not None:
@@ -270,7 +272,7 @@ _MOST = 240
 def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
     """Return the whole view; `full` shows contexts to their last token."""
     calls = call_views(record)
-    tree = Tree(Text(f"episode {shown(record.id)}", style="bold"), guide_style="dim")
+    tree = Tree(Text(f"episode {escape_unprintable(record.id)}", style="bold"), guide_style="dim")
     branches = [tree]
     for call in calls:
         branch = branches[call.depth].add(Group(_heading(call), _spans(call, full)))
@@ -296,12 +298,12 @@ def episode_table(found: EpisodeList) -> Table:
         cells = (
             one.id, one.task_id, one.stream, one.kind, one.state, step, reward, one.calls, one.tokens, *code, one.owner,
         )  # fmt: skip
-        table.add_row(*(Text(shown(str(cell))) for cell in cells))
+        table.add_row(*(Text(escape_unprintable(str(cell))) for cell in cells))
     return table
 
 
 def _facts(record: EpisodeRecord, calls: Sequence[CallView]) -> Table:
-    total = sums(calls)
+    total = count_tokens(calls)
     table = Table(box=None, show_header=False, pad_edge=False)
     counted = f"{total.prompt:,} in prompts ({total.new:,} of them new), {total.sampled:,} sampled"
     rows = [*facts(record), ("calls", f"{total.calls:,}"), ("tokens", counted), ("log-prob", _mean(total.mean_logprob))]
@@ -317,7 +319,7 @@ def _heading(call: CallView) -> Text:
     return Text.assemble(
         (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), "   ", call.versions,
         ("" if call.trained else "   not trained", "yellow"),
-        (f"   {shown(call.earned)}" if call.earned else "", "green"),
+        (f"   {escape_unprintable(call.earned)}" if call.earned else "", "green"),
         (f"{counted}   log-prob {_mean(call.mean_logprob)}", "dim"),
     )  # fmt: skip
 
@@ -329,12 +331,12 @@ def _spans(call: CallView, full: bool) -> Table:
     sampled = _text(call.sampled)
     if call.truncated:
         sampled.append(" cut short ", style="reverse")
-    grid.add_row("context", _text(call.context) if full else _shortened(call.context))
+    grid.add_row("context", _text(call.context) if full else _abbreviate(call.context))
     grid.add_row("sampled", sampled)
     return grid
 
 
-def _shortened(tokens: Sequence[ViewedToken]) -> Text:
+def _abbreviate(tokens: Sequence[ViewedToken]) -> Text:
     if len(tokens) <= _MOST:
         return _text(tokens)
     half = _MOST // 2
@@ -355,7 +357,7 @@ def _screen_token(token: ViewedToken) -> str:
     if token.text is None:
         return f"{token.id} "
     lines = token.text.split("\n")
-    return "↵\n".join(shown(line) for line in lines) or PART
+    return "↵\n".join(escape_unprintable(line) for line in lines) or PART
 
 
 def _style(token: ViewedToken) -> str:
@@ -411,7 +413,7 @@ def episodes(
 
         ajet swarm episodes --limit 100 --json
     """
-    at = reached(server)
+    at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
         found = client.episodes(limit)
     if json:
@@ -446,7 +448,7 @@ def inspect(
 
         ajet swarm inspect 3f9a1c-0000007 --json
     """
-    at = reached(server)
+    at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
         record = client.episode(episode)
     if html is not None:
@@ -481,9 +483,9 @@ def export(
     """
     if all == (episode is not None):
         raise BadExport("expected one of --episode ID and --all")
-    at = reached(server)
+    at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
-        size, found = client.exported(to, _FORMS[format], episode)
+        size, found = client.export_with_counts(to, _FORMS[format], episode)
     counts = {} if found is None else found.model_dump()
     if json:
         print_json({"file": str(to), "format": format.value, "bytes": size, **counts})

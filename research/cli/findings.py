@@ -11,12 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, columns, console, print_json
-from research.cli.lookup import Name, found, opened
+from research.cli.lookup import Name, open_installation, open_study
 from research.design.known_findings import KnownFinding
-from research.design.prior_findings import Contradiction, KnownFindings, contradictions, find, known_findings
-from research.design.recipe import ConfirmedValue, Recipe, evidence, recipe_of
+from research.design.prior_findings import (
+    Contradiction,
+    KnownFindings,
+    find_contradictions,
+    load_findings,
+    search_findings,
+)
+from research.design.recipe import ConfirmedValue, Recipe, describe_evidence, recipe_of
 from research.installation.home import Home
-from research.planners.factory import Forecaster, TrackRecord, track
+from research.planners.factory import Forecaster, TrackRecord, load_track_record
 from research.terminal import warn
 from studies import EventLog
 from studies.records.statements import setting
@@ -50,7 +56,7 @@ def calibration(
         ajet planner calibration --planner llm --json
     """
     home = Home.locate().prepare()
-    found = track(EventLog(home.database), planner)
+    found = load_track_record(EventLog(home.database), planner)
     if json:
         planners = [dataclasses.asdict(entry) for entry in found.forecasters]
         print_json({"planners": planners, "left_out": dict(found.left_out)})
@@ -62,7 +68,7 @@ def calibration(
 def _calibration_screen(found: TrackRecord, planner: str | None) -> list[Table | Text]:
     if not found.forecasters:
         whose = f" of the planner {planner!r}" if planner else ""
-        left = f" ({_left_out(found)})" if found.left_out else ""
+        left = f" ({_format_exclusions(found)})" if found.left_out else ""
         return [Text(f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."')]
     lines: list[Table | Text] = []
     for entry in found.forecasters:
@@ -71,20 +77,20 @@ def _calibration_screen(found: TrackRecord, planner: str | None) -> list[Table |
             [_bins(entry), Text("")] if entry.bins else [Text("  nothing to score yet: no verdict is valid"), Text("")]
         )
     if found.left_out:
-        lines.append(Text(f"not scored: {_left_out(found)}", "dim"))
+        lines.append(Text(f"not scored: {_format_exclusions(found)}", "dim"))
     return lines
 
 
 def _scores(entry: Forecaster) -> Iterator[str]:
     scores = entry.scores
     ended = ", ".join(f"{scores.verdicts[name]} {name}" for name in _VERDICTS if name in scores.verdicts)
-    yield f"{_counted(scores.predictions, 'claim')} in {_counted(entry.studies, 'study', 'studies')}: {ended}"
+    yield f"{_format_count(scores.predictions, 'claim')} in {_format_count(entry.studies, 'study', 'studies')}: {ended}"
     if entry.brier is not None and entry.constant is not None:
         yield f"Brier {entry.brier:.3f}, of a constant forecaster {entry.constant:.3f}: all {entry.valid} valid"
     if scores.brier is not None and scores.constant is not None:
         yield f"Brier {scores.brier:.3f}, of a constant forecaster {scores.constant:.3f}: the {scores.scored} decided"
     if scores.coverage is not None and scores.mean_level is not None:
-        held, n = _share(scores.coverage), _counted(scores.intervals, "interval")
+        held, n = _share(scores.coverage), _format_count(scores.intervals, "interval")
         yield f"predicted intervals held {held} of the estimates, at a level of {scores.mean_level:.0%}: {n}"
 
 
@@ -102,11 +108,11 @@ def _share(interval: Interval) -> str:
     return f"{interval.mean:.0%} [{interval.low:.0%}, {interval.high:.0%}]"
 
 
-def _counted(number: int, one: str, many: str = "") -> str:
+def _format_count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def _left_out(found: TrackRecord) -> str:
+def _format_exclusions(found: TrackRecord) -> str:
     return ", ".join(f"{reason}: {count}" for reason, count in sorted(found.left_out.items()))
 
 
@@ -122,7 +128,7 @@ def recipe(name: Name = None, json: Json = False) -> None:
 
         ajet study recipe larger-group --json
     """
-    home, _, state = found(name)
+    home, _, state = open_study(name)
     told = recipe_of(state, home.study(state.id))
     if json:
         print_json({"study": state.id, **_recipe_json(told)})
@@ -143,7 +149,9 @@ def _line(value: ConfirmedValue) -> str:
         for said, rounds in (("held", value.held_by), ("not held", value.not_held_by))
         if rounds
     ]
-    return f"{value.text} is better than {over}: {value.finding.study}, {evidence(value.finding)}{''.join(later)}"
+    return (
+        f"{value.text} is better than {over}: {value.finding.study}, {describe_evidence(value.finding)}{''.join(later)}"
+    )
 
 
 def _recipe_json(told: Recipe) -> dict[str, Any]:
@@ -183,10 +191,10 @@ def findings(
 
         ajet findings equivalent --json
     """
-    home, log = opened()
-    known = known_findings(home, log)
-    shown = find(known.findings, words or ())
-    against = contradictions(shown)
+    home, log = open_installation()
+    known = load_findings(home, log)
+    shown = search_findings(known.findings, words or ())
+    against = find_contradictions(shown)
     if json:
         print_json(_findings_json(known, shown, against))
         return
@@ -197,12 +205,12 @@ def findings(
 def _findings_screen(
     known: KnownFindings, shown: tuple[KnownFinding, ...], against: tuple[Contradiction, ...], *, asked: bool
 ) -> list[Text]:
-    lines = [columns(_HEADER, [_row(each) for each in shown])] if shown else [Text(_none(known, asked))]
-    lines += [Text(_told(each), "yellow") for each in against]
+    lines = [columns(_HEADER, [_row(each) for each in shown])] if shown else [Text(_empty_message(known, asked))]
+    lines += [Text(_format_contradiction(each), "yellow") for each in against]
     return [*lines, *(Text(f"left out  {study}: {why}", "dim") for study, why in known.left_out.items())]
 
 
-def _none(known: KnownFindings, asked: bool) -> str:
+def _empty_message(known: KnownFindings, asked: bool) -> str:
     if asked and known.findings:
         return f"none of {len(known.findings)} findings has all of these words"
     return 'no study has found anything yet; begin one with: ajet research "..."'
@@ -224,7 +232,7 @@ def _interval(finding: KnownFinding) -> str:
     return f"[{finding.low:.3g}, {finding.high:.3g}]{level}"
 
 
-def _told(entry: Contradiction) -> str:
+def _format_contradiction(entry: Contradiction) -> str:
     one, other = (", ".join(each.name for each in side) for side in (entry.one, entry.other))
     differ = "; ".join(entry.differ) or "nothing that is recorded"
     return f"contradiction  {one} against {other}; they differ in {differ}"

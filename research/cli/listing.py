@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 from rich.text import Text
 
 from research.cli.app import Json, columns, console, print_json
-from research.cli.lookup import opened
+from research.cli.lookup import open_installation
 from research.installation.home import Home
-from research.installation.studies import RESULTS_VERSION, StudyKeeping, StudyReading
+from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading
 from studies import EventLog, LogCorrupt, fold
 
 FILE: Final = "listed.json"
@@ -27,24 +27,26 @@ class ListedStudy(NamedTuple):
     summary: Mapping[str, Any]
 
 
-def listed(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> list[ListedStudy]:
+def read_listing(
+    home: Home, log: EventLog, on_progress: Callable[[int, int], None] = lambda done, of: None
+) -> list[ListedStudy]:
     """Return all studies, newest first; `told` hears how many of those that are read anew are done, and of how many."""
-    keeping = StudyKeeping(FILE, _FORM, lambda study: _read_anew(home, log, study))
-    found = keeping.contents(home, log, told).values()
+    keeping = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study))
+    found = keeping.contents(home, log, on_progress).values()
     return [ListedStudy(tuple(content["row"]), content["summary"]) for content in found]
 
 
-def _read_anew(home: Home, log: EventLog, study: str) -> StudyReading:
+def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
     """Return what is to be told of a study; of one whose log is corrupt, that it is."""
 
-    from research.cli.studies import Line, unreadable_line  # what is told of a study, and reads reports for it
+    from research.cli.studies import StudyLine, unreadable_line  # what is told of a study, and reads reports for it
 
     try:
-        line = Line(fold(log.read(study)), home.study(study))
+        line = StudyLine(fold(log.read(study)), home.study(study))
     except LogCorrupt as error:
-        told = _json_row(*unreadable_line(study, error))
-        return StudyReading(lambda: told)
-    return StudyReading(lambda: _json_row(line.row(), line.summary()), line.state.head_hash, line.checked())
+        content = _json_row(*unreadable_line(study, error))
+        return StudyReading(lambda: content)
+    return StudyReading(lambda: _json_row(line.row(), line.summary()), line.state.head_hash, line.evidence_files())
 
 
 def _json_row(row: tuple[str, ...], summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,8 +64,8 @@ def list_studies(json: Json = False) -> None:
 
         ajet study list --json
     """
-    home, log = opened()
-    studies = _every_line(home, log, json)
+    home, log = open_installation()
+    studies = _read_with_spinner(home, log, json)
     if json:
         print_json([line.summary for line in studies])
         return
@@ -71,8 +73,8 @@ def list_studies(json: Json = False) -> None:
     console().print(table if studies else 'no study yet; begin one with: ajet research "..."')
 
 
-def _every_line(home: Home, log: EventLog, json: bool) -> list[ListedStudy]:
+def _read_with_spinner(home: Home, log: EventLog, json: bool) -> list[ListedStudy]:
     if json or not console().is_terminal:
-        return listed(home, log)
+        return read_listing(home, log)
     with console().status("reading studies") as status:
-        return listed(home, log, lambda done, of: status.update(Text(f"reading study {done + 1} of {of}")))
+        return read_listing(home, log, lambda done, of: status.update(Text(f"reading study {done + 1} of {of}")))

@@ -13,13 +13,13 @@ from studies import EventLog, StudyState, fold
 Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")]
 
 
-def opened() -> tuple[Home, EventLog]:
+def open_installation() -> tuple[Home, EventLog]:
     """Return the installation and its log, to be read."""
     home = Home.locate().for_reading()
     return home, EventLog(home.database)
 
 
-def found(name: str | None) -> tuple[Home, EventLog, StudyState]:
+def open_study(name: str | None) -> tuple[Home, EventLog, StudyState]:
     """Return the study that is meant, with the installation and log that it is of; raise NoSuchStudy."""
-    home, log = opened()
+    home, log = open_installation()
     return home, log, fold(log.read(find_study(log, name)))

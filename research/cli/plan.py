@@ -11,49 +11,49 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import console, print_json
-from research.controller.evaluation import PlanningContext
+from research.controller.evaluation import PlanningInputs
 from research.controller.options import (
     DEFAULT_BUDGET,
+    AnalysisCount,
     Backend,
+    ComparisonShape,
     Effect,
     Env,
     Episodes,
-    Held,
     JobFile,
-    Judged,
-    LookCount,
     MaxRuns,
+    MetricFlags,
     ModelPath,
     PlannerModel,
     PlannerName,
     Power,
+    ResearchRequest,
     Reward,
     Rounds,
-    Shaped,
+    SetFields,
     Topic,
-    TopicRequest,
     Vary,
     WallClock,
-    planning_by,
+    select_planner,
 )
 from research.controller.preview import PlanPreview, PowerRow, preview, run_hours
 from research.controller.session import parallel_of
-from research.design.comparison import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
+from research.design.comparison import DEFAULT_ANALYSES, DEFAULT_POWER, StatisticalRequirements
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
-from research.design.pricing import EVALUATION_EPISODES, make_pricing, observed_seconds
-from research.environments.catalog import every_measurement
+from research.design.pricing import EVALUATION_EPISODES, make_pricing, median_seconds
+from research.environments.catalog import find_all_measurements
 from research.environments.reference import records_of
-from research.errors import Declined, DesignRefused
+from research.errors import DesignRefused, TopicDeclined
 from research.installation.base_job import require_known
 from research.installation.home import Home
-from research.models.fetch import checks_in
+from research.models.fetch import check_loader
 from research.planners.rules import RulesPlanner, require_readable
-from research.proposals.metric_choice import amount, plain, with_unit
+from research.proposals.metric_choice import format_amount, format_difference, format_value
 from research.terminal import warn
 from research.text import format_seconds
 from studies import EventLog
-from studies.records.alpha import Ledgers
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, Hypothesis, NoisePlan
 from studies.records.procedure import EnvironmentRecord
 from studies.records.statements import metric_name, setting
@@ -63,8 +63,8 @@ from swarm.job import Job
 def plan(
     topic: Topic = None,
     vary: Vary = [],  # noqa: B006  # typer's own copy
-    shape: Shaped = None,
-    held: Held = [],  # noqa: B006
+    shape: ComparisonShape = None,
+    held: SetFields = [],  # noqa: B006
     env: Env = None,
     reward: Reward = None,
     job: JobFile = None,
@@ -74,10 +74,10 @@ def plan(
     planner_model: PlannerModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
-    metric: Judged = [],  # noqa: B006
+    metric: MetricFlags = [],  # noqa: B006
     effect: Effect = None,
     power: Power = DEFAULT_POWER,
-    looks: LookCount = DEFAULT_LOOKS,
+    looks: AnalysisCount = DEFAULT_ANALYSES,
     rounds: Rounds = None,
     episodes: Episodes = EVALUATION_EPISODES,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
@@ -101,13 +101,13 @@ def plan(
 
         ajet study plan "group size 4 vs 8" --json
     """
-    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric, rounds)
-    request = TopicRequest.read(
+    requirements = StatisticalRequirements.from_flags(effect, power, looks, episodes, metric, rounds)
+    request = ResearchRequest.from_options(
         topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path,
         backend=backend, shape=shape, note=warn,
     )  # fmt: skip
     require_known((request.base or Job()).backend)
-    chosen = planning_by(request.requested, planner, planner_model, note=warn)
+    chosen = select_planner(request.requested, planner, planner_model, note=warn)
     if isinstance(chosen, RulesPlanner):
         require_readable(request.topic, request.requested, request.base, request.requirements.metric)
     home = Home.locate().prepare()
@@ -115,7 +115,7 @@ def plan(
     with console().status("planning") if console().is_terminal and not json else nullcontext():
         try:
             seen = preview(context, chosen)
-        except Declined as end:
+        except TopicDeclined as end:
             _show_declined(end, json)
             return
     if json:
@@ -127,23 +127,23 @@ def plan(
         raise DesignRefused(seen.refused)
 
 
-def _context(request: TopicRequest, log: EventLog, home: Home) -> PlanningContext:
+def _context(request: ResearchRequest, log: EventLog, home: Home) -> PlanningInputs:
     """Return what a study of this request would be planned by on this machine."""
-    check_of, seen = checks_in(home.models), observed_seconds(log)
+    check_of, seen = check_loader(home.models), median_seconds(log)
     runs = parallel_of(request.base, request.requested, check_of)
     compiler = DesignCompiler(
-        price=make_pricing(runs, seen, measured=every_measurement(home), check_of=check_of),
+        price=make_pricing(runs, seen, measured=find_all_measurements(home), check_of=check_of),
         budget=Budget(wall_clock_s=request.budget_s, max_runs=request.max_runs),
         base=request.base,
         requirements=request.requirements,
-        ledgers=Ledgers.begin(request.requirements.rounds or 1),
+        ledgers=AlphaLedgers.begin(request.requirements.rounds or 1),
         bank=NoiseBank.of(log),
         models=request.requested.models,
     )
-    return PlanningContext(request.topic, compiler, lambda: request.budget_s, request.requested)
+    return PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested)
 
 
-def _show_declined(end: Declined, json: bool) -> None:
+def _show_declined(end: TopicDeclined, json: bool) -> None:
     """Say that there is no plan, as the planner declines the topic."""
     if json:
         print_json({"accepted": False, "declined": {"by": end.by, "reason": end.said}})
@@ -167,7 +167,7 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     for known in records_of([seen.environment]):
         yield from _environment(known)
     yield from _metric(seen)
-    yield Text(f"arms  {' vs '.join(seen.arms)}{_searched(seen)}")
+    yield Text(f"arms  {' vs '.join(seen.arms)}{_format_search(seen)}")
     yield from _design(seen)
     yield Text(f"noise  {_noise(seen)}")
     if seen.curve:
@@ -178,12 +178,12 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     yield from _rounds(seen)
     yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
     yield _stages(seen)
-    for line in _expected(seen):
+    for line in _expected_lines(seen):
         yield Text(line)
     yield Text(f"priced  by {seen.basis}")
 
 
-def _first(plan: NoisePlan) -> str:
+def _format_noise_plan(plan: NoisePlan) -> str:
     alike = f"{len(plan.seeds)} A/A runs: one job, another seed each" if plan.seeds else ""
     still = "one training with a learning rate of 0, which must change nothing" if plan.plumbing is not None else ""
     return "; ".join(filter(None, (still, alike)))
@@ -205,8 +205,10 @@ def _metric(seen: PlanPreview) -> Iterator[Text]:
     if asked is not None and asked.words:
         yield Text(f"  chosen  for {asked.words!r}, as --metric {asked.text}; another by --metric (`ajet metric list`)")
     if metric.unit:
-        yield Text(f"  range  {plain(metric, metric.worst)} to {plain(metric, metric.best)} {metric.unit}")
-    yield Text(f"  effect  {with_unit(metric, seen.effect)} is the smallest that matters; another by --effect")
+        yield Text(
+            f"  range  {format_value(metric, metric.worst)} to {format_value(metric, metric.best)} {metric.unit}"
+        )
+    yield Text(f"  effect  {format_difference(metric, seen.effect)} is the smallest that matters; another by --effect")
     if metric.schedule is not None:
         yield Text(
             f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "
@@ -215,7 +217,7 @@ def _metric(seen: PlanPreview) -> Iterator[Text]:
 
 
 def _effect(seen: PlanPreview) -> str:
-    return with_unit(seen.metric, seen.effect)
+    return format_difference(seen.metric, seen.effect)
 
 
 def _environment(known: EnvironmentRecord) -> Iterator[Text]:
@@ -232,11 +234,11 @@ def _hypothesis(entry: Hypothesis) -> Iterator[Text]:
         f"  predicted {said.low:+g} to {said.high:+g} ({said.level:.0%}), supported with {said.probability:.0%}"
         + (f"; given up when {entry.kill_if}" if entry.kill_if else "")
     )
-    for fear in entry.confounds:
-        yield Text(f"  feared  {fear}")
+    for confounder in entry.confounds:
+        yield Text(f"  feared  {confounder}")
 
 
-def _searched(seen: PlanPreview) -> str:
+def _format_search(seen: PlanPreview) -> str:
     if seen.design is None:
         return "" if seen.hypotheses else " vs the best candidates of a screen"
     if seen.design.screen is None:
@@ -250,15 +252,15 @@ def _searched(seen: PlanPreview) -> str:
 def _design(seen: PlanPreview) -> Iterator[Text]:
     if seen.design is None:
         if seen.first is not None:
-            yield Text(f"first  {_first(seen.first)}; the design follows")
+            yield Text(f"first  {_format_noise_plan(seen.first)}; the design follows")
         return
-    looks = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
+    analyses = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
     test = {
         "common": "t, one variance of all arms", "paired": "paired t", "welch": "Welch's t",
         "boschloo": "Boschloo's exact test of two rates", "contrast": "Welch's t of a contrast of all arms",
     }  # fmt: skip
     also = _SEVERAL[seen.design.multiplicity]
-    yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {looks}")
+    yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {analyses}")
     if seen.design.test == "contrast":
         times = sum(weight * weight for weight in seen.design.hypotheses[0].weights) / 2
         yield Text(
@@ -286,20 +288,20 @@ def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
         table.add_column(column, header_style="dim", justify="right", no_wrap=True)
     for row in seen.rounds:
         levels = (f"{row.difference:.2%}", f"{row.equivalence:.2%}")
-        table.add_row(str(row.number), *levels, *(_smallest(seen, effect) for effect in (row.sees, row.at_half)))
+        table.add_row(str(row.number), *levels, *(_format_effect(seen, effect) for effect in (row.sees, row.at_half)))
     yield table
 
 
-def _smallest(seen: PlanPreview, effect: float | None) -> str:
-    return "none" if effect is None else with_unit(seen.metric, effect)
+def _format_effect(seen: PlanPreview, effect: float | None) -> str:
+    return "none" if effect is None else format_difference(seen.metric, effect)
 
 
 def _noise(seen: PlanPreview) -> str:
     if seen.noise is None:
         return seen.unknown or "unknown"
     part = seen.noise.evaluation_sd
-    evaluation = f", of which evaluation {amount(seen.metric, part)}" if part is not None else ""
-    sd = amount(seen.metric, seen.noise.sd)
+    evaluation = f", of which evaluation {format_amount(seen.metric, part)}" if part is not None else ""
+    sd = format_amount(seen.metric, seen.noise.sd)
     return f"sd {sd} between seeds{evaluation}; {seen.noise.df} degrees of freedom: {seen.noise.basis}"
 
 
@@ -319,7 +321,7 @@ def _curve(seen: PlanPreview) -> Table:
 
 
 def _difference(seen: PlanPreview, row: PowerRow) -> str:
-    return "nothing" if row.detectable is None else amount(seen.metric, row.detectable)
+    return "nothing" if row.detectable is None else format_amount(seen.metric, row.detectable)
 
 
 def _stages(seen: PlanPreview) -> Table:
@@ -333,14 +335,14 @@ def _stages(seen: PlanPreview) -> Table:
     return table
 
 
-def _expected(seen: PlanPreview) -> Iterator[str]:
+def _expected_lines(seen: PlanPreview) -> Iterator[str]:
     yield f"time  {format_seconds(seen.total_s)} at the worst; {seen.budget}"
     for entry in seen.expected:
         if seen.design is not None and len(seen.design.looks) > 1:
             name = (
                 "without a difference"
                 if not entry.effect
-                else f"with a difference of {with_unit(seen.metric, entry.effect)}"
+                else f"with a difference of {format_difference(seen.metric, entry.effect)}"
             )
             yield f"      about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
 

@@ -16,10 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.studies import asking, opening, paused
-from research.controller.progress import NONE_DOUBTED, hidden_success, progress_lines, progress_of, verdict_key
+from research.cli.studies import describe_pause, render_opening, render_question
+from research.controller.progress import NONE_DOUBTED, format_success, progress_lines, progress_of, verdict_key
 from research.scheduler.budget import GIVEN_UP
-from research.scheduler.required_runs import budget_amended
+from research.scheduler.required_runs import last_budget_amendment
 from research.scheduler.steps import SHRINK_RULE
 from research.text import format_seconds
 from studies import RunState, StudyState
@@ -43,16 +43,16 @@ def stage(state: StudyState) -> str:
     if state.report is not None:
         return "done"
     if state.design is None:
-        noisy = state.noise_plan is not None and not _over(state.runs_in("noise"))
+        noisy = state.noise_plan is not None and not _are_finished(state.runs_in("noise"))
         return "noise" if noisy else "lock" if state.hypotheses else "plan"
     if "screen" in stages(state) and state.selection is None:
         return "screen"
     if state.status in ("judged", "concluded"):
         return "report"
-    return "judge" if _over(state.runs_in("confirm")) else "train"
+    return "judge" if _are_finished(state.runs_in("confirm")) else "train"
 
 
-def _over(runs: Sequence[RunState]) -> bool:
+def _are_finished(runs: Sequence[RunState]) -> bool:
     return bool(runs) and all(run.status in ("collected", "invalid") for run in runs)
 
 
@@ -87,18 +87,18 @@ class LiveScreen:
         now = time.monotonic()
         if now - self._last_draw >= 0.5 or stage(state) == "done":
             self._last_draw = now
-            self._live.update(_Wrapped(self._screen(state)))
+            self._live.update(_WrappedScreen(self._screen(state)))
 
     def note(self, line: str) -> None:
         """Show a line under the screen until the next redraw."""
         under = () if self._state is None else (self._screen(self._state),)
-        self._live.update(_Wrapped(Group(*under, Text(line, "cyan"))))
+        self._live.update(_WrappedScreen(Group(*under, Text(line, "cyan"))))
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Leave the screen as it stands, so that others may write under it."""
         self._live.stop()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Show a screen again, under what was written."""
         self._live.start()
 
@@ -106,7 +106,7 @@ class LiveScreen:
         return screen(state, self._budget_left(state), self._read, self._doubts)
 
 
-class _Wrapped:
+class _WrappedScreen:
     """A screen whose long lines go on in the next one, also on a console that leaves wrapping to the terminal.
 
     A live screen counts its lines to draw over them, so what a console does not wrap it cuts.
@@ -143,7 +143,7 @@ class LineLog:
                 self._write(f"[{format_seconds(self._budget_left(state))} left] {line}")
         if self._paused != (now := state.status == "paused"):
             self._paused = now
-            self._write(paused(state) if now else f"study {state.id} is paused no more")
+            self._write(describe_pause(state) if now else f"study {state.id} is paused no more")
 
     def note(self, line: str) -> None:
         """Write a line that has not been written before."""
@@ -157,17 +157,23 @@ def screen(
 ) -> Group:
     """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"))
-    lines = (head, *opening(state), *_before(state, doubts), _stage_line(state), _spent_line(state, budget_left_s))
-    below = (*_standing(state, doubts), *_given_up(state), *_paused(state), *_asking(state))
+    lines = (
+        head,
+        *render_opening(state),
+        *_round_lines(state, doubts),
+        _stage_line(state),
+        _budget_line(state, budget_left_s),
+    )
+    below = (*_verdict_lines(state, doubts), *_budget_cut_lines(state), *_pause_lines(state), *_question_lines(state))
     return Group(*lines, _run_table(state, read), *below)
 
 
-def _before(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
+def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
     """Return a line for what came out of each round that is over, and one for the round that this is."""
     if state.most_rounds == 1:
         return []
     over = [
-        Text(f"round {each.round}  {verdict.hypothesis}: {_said(verdict, doubts)}", "dim")
+        Text(f"round {each.round}  {verdict.hypothesis}: {_format_verdict(verdict, doubts)}", "dim")
         for each in state.rounds_before
         for verdict in each.verdicts
     ]
@@ -187,40 +193,43 @@ def _stage_line(state: StudyState) -> Text:
     return line
 
 
-def _spent_line(state: StudyState, budget_left_s: float) -> Text:
+def _budget_line(state: StudyState, budget_left_s: float) -> Text:
     spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
     return Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim")
 
 
-def _standing(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
+def _verdict_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
     """Return a line for each verdict so far, where the data are looked at more than once."""
-    looks = len(state.design.looks) if state.design else 0
-    if looks < 2:
+    analyses = len(state.design.looks) if state.design else 0
+    if analyses < 2:
         return []
-    return [Text(f"{v.hypothesis}  look {v.look} of {looks}: {_said(v, doubts)}", "dim") for v in state.verdicts]
+    return [
+        Text(f"{v.hypothesis}  look {v.look} of {analyses}: {_format_verdict(v, doubts)}", "dim")
+        for v in state.verdicts
+    ]
 
 
-def _said(verdict: Verdict, doubts: Mapping[str, str]) -> str:
+def _format_verdict(verdict: Verdict, doubts: Mapping[str, str]) -> str:
     doubt = doubts.get(verdict_key(verdict))
     return f"{verdict.verdict}. {verdict.reason}" if doubt is None else f"does not follow: {doubt}"
 
 
-def _given_up(state: StudyState) -> list[Text]:
+def _budget_cut_lines(state: StudyState) -> list[Text]:
     """Return a line for each thing that is given up so that the confirmation is kept within the budget.
 
     What was foreseen before the budget was amended stands no more; a screen that was cut stays cut.
     """
-    amended = budget_amended(state)
+    amended = last_budget_amendment(state)
     given_up = (d for d in state.decisions if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP))
     return [Text(f"{d.action}: {d.reason}", "yellow") for d in given_up]
 
 
-def _paused(state: StudyState) -> list[Text]:
-    return [Text(paused(state), "yellow")] if state.status == "paused" else []
+def _pause_lines(state: StudyState) -> list[Text]:
+    return [Text(describe_pause(state), "yellow")] if state.status == "paused" else []
 
 
-def _asking(state: StudyState) -> list[Text]:
-    return [] if state.open_question is None else [asking(state)]
+def _question_lines(state: StudyState) -> list[Text]:
+    return [] if state.open_question is None else [render_question(state)]
 
 
 def _run_table(state: StudyState, read: ReadProgress) -> Table:
@@ -244,8 +253,8 @@ def _run_row(run: RunState, progress: Progress) -> tuple[Any, ...]:
         str(run.spec.seed),
         status,
         _bar(run, progress),
-        _train(progress),
-        _hidden(run, progress),
+        _format_train_success(progress),
+        _format_hidden_success(run, progress),
     )
 
 
@@ -255,11 +264,11 @@ def _bar(run: RunState, progress: Progress) -> Any:
     return ProgressBar(total=steps, completed=done)
 
 
-def _train(progress: Progress) -> str:
+def _format_train_success(progress: Progress) -> str:
     value = progress.get("train_success")
     return "" if value is None else f"{value:.2f}"
 
 
-def _hidden(run: RunState, progress: Progress) -> str:
+def _format_hidden_success(run: RunState, progress: Progress) -> str:
     value = progress.get("hidden_success")
-    return hidden_success(run) or ("" if value is None else f"{value:.2f}")
+    return format_success(run) or ("" if value is None else f"{value:.2f}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from research.cli.app import Json, console, print_json
-from research.cli.lookup import Name, found
+from research.cli.lookup import Name, open_study
 from research.cli.studies import report_paths
 from research.controller.session import require_files
 from research.errors import BadHead, NoReport
@@ -22,10 +22,10 @@ from studies.log.fold import WORKED
 from studies.proof import Discrepancy, Proof
 from studies.proof import export as export_study
 from studies.proof import verify as verify_study
-from studies.proof.export import exported, is_export
+from studies.proof.export import is_export, read_export
 from studies.proof.reports import before_report
 from studies.report import build_report, draw_metric
-from studies.report.build import written
+from studies.report.build import file_hashes
 
 DRIFTED: Final = 1
 """Exit code of a study that is not what it says."""
@@ -61,7 +61,7 @@ def verify(
     """
     if head is not None and not _HEAD.fullmatch(head):
         raise BadHead(f"expected 8 to 64 hexadecimal digits of a head hash; found {head[:80]!r}")
-    study, rows, folder, known = _stored(name)
+    study, rows, folder, known = _read_stored(name)
     proof = verify_study(study, rows, folder, head=head, known=known)
     if json:
         print_json(_as_json(proof))
@@ -91,7 +91,7 @@ def export(
 
         ajet study export larger-group studies/gallery/larger-group
     """
-    study, rows, folder, _ = _of_home(name)
+    study, rows, folder, _ = _read_from_home(name)
     to = to or Path(study)
     proof = verify_study(study, rows, folder)
     if not proof.holds:
@@ -104,30 +104,30 @@ def export(
         return
     console().print(f"exported {len(names)} files to {to}")
     console().print(f"head  {proof.head}  (verify it with: ajet study verify {to} --head {proof.head[:16]})")
-    if places := _places(to, names):
+    if places := _find_local_paths(to, names):
         warn(f"the log names folders of this machine, {places[0]} among them; it is exported whole")
 
 
-Stored = tuple[str, list[dict[str, Any]], Path, list[Discrepancy]]
+StoredStudy = tuple[str, list[dict[str, Any]], Path, list[Discrepancy]]
 """A study, its stored events, the folder of its files, and what was found broken in reading them."""
 
 
-def _stored(name: str | None) -> Stored:
+def _read_stored(name: str | None) -> StoredStudy:
     if name is not None and (folder := Path(name)).is_dir() and (is_export(folder) or "/" in name or name == "."):
-        study, rows, broken = exported(folder)
+        study, rows, broken = read_export(folder)
         return study, rows, folder, broken
-    return _of_home(name)
+    return _read_from_home(name)
 
 
-def _of_home(name: str | None) -> Stored:
+def _read_from_home(name: str | None) -> StoredStudy:
     home = Home.locate().for_reading()
     log = EventLog(home.database)
     study = find_study(log, name)
     require_files(home, log, study)
-    return study, log.stored(study), home.study(study), []
+    return study, log.read_unverified(study), home.study(study), []
 
 
-def _places(folder: Path, names: tuple[str, ...]) -> list[str]:
+def _find_local_paths(folder: Path, names: tuple[str, ...]) -> list[str]:
     """Return which of this machine's folders the exported files name: the installation's, and its owner's home."""
     own = {str(Home.locate().path), str(Path.home())} - {"/"}
     texts = [(folder / name).read_text(encoding="utf-8", errors="replace") for name in names]
@@ -138,15 +138,15 @@ def _say(proof: Proof) -> None:
     out = console()
     for drift in proof.drifts:
         out.print(f"drift  {drift}")
-    counted = ", ".join(f"{n} {_counted(what, n)}" for what, n in proof.held.items())
+    counted = ", ".join(f"{n} {_pluralize(what, n)}" for what, n in proof.held.items())
     out.print(f"{'held' if proof.holds else 'held otherwise'}  {counted or 'nothing'}")
-    for sentence in proof.told:
+    for sentence in proof.notes:
         out.print(f"note  {sentence}")
     out.print(f"study {proof.study} {'verifies' if proof.holds else 'does not verify'}")
     out.print(f"head  {proof.head}")
 
 
-def _counted(what: str, n: int) -> str:
+def _pluralize(what: str, n: int) -> str:
     return what if n == 1 else _PLURALS.get(what, f"{what}s")
 
 
@@ -154,7 +154,7 @@ def _as_json(proof: Proof) -> dict[str, Any]:
     return {
         "study": proof.study, "holds": proof.holds, "head": proof.head,
         "drifts": [{"place": drift.place, "difference": drift.difference} for drift in proof.drifts],
-        "held": dict(proof.held), "notes": list(proof.told),
+        "held": dict(proof.held), "notes": list(proof.notes),
     }  # fmt: skip
 
 
@@ -181,13 +181,13 @@ def report(
 
         ajet study report --plot actor/entropy --plot actor/ppo_kl
     """
-    home, log, state = found(name)
+    home, log, state = open_study(name)
     folder = home.study(state.id)
     require_files(home, log, state.id)
     if plot:
-        _plotted(state, folder, plot, json)
+        _draw_plots(state, folder, plot, json)
         return
-    paths = _built(log, state, folder) if build else report_paths(state, folder)
+    paths = _rebuild_report(log, state, folder) if build else report_paths(state, folder)
     if paths is None:
         raise NoReport(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
     if missing := [path for path in paths.values() if not Path(path).exists()]:
@@ -198,7 +198,7 @@ def report(
         console().print("\n".join(paths.values()))
 
 
-def _plotted(state: StudyState, folder: Path, metrics: list[str], json: bool) -> None:
+def _draw_plots(state: StudyState, folder: Path, metrics: list[str], json: bool) -> None:
     """Draw metrics and say where the pictures are."""
     drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in metrics}
     if json:
@@ -207,18 +207,18 @@ def _plotted(state: StudyState, folder: Path, metrics: list[str], json: bool) ->
         console().print("\n".join(path for paths in drawn.values() for path in paths))
 
 
-def _built(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:
+def _rebuild_report(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:
     """Build the report of all that happened before a report did, and have the log know it unless it does already."""
     record = StudyLog(log, state.id)
     while True:
         state = record.state()
         shown = fold(before_report(log.read(state.id)[: state.event_count]))
         made = build_report(replace(shown, newest_report=state.newest_report), folder)
-        for line in made.said():
+        for line in made.describe_backups():
             warn(line)
         payload = made.payload(folder)
         try:
-            if written(state.newest_report) != written(payload):
+            if file_hashes(state.newest_report) != file_hashes(payload):
                 record.append(EventType.REPORT_BUILT, {**payload, WORKED: 0.0}, actor="user")
         except HeadMoved:
             continue

@@ -23,22 +23,22 @@ from rich.console import Console
 
 from research.cli.app import console, print_json
 from research.cli.progress import LineLog, LiveScreen, Progress
-from research.cli.studies import asking, ending, summary
+from research.cli.studies import render_ending, render_question, summary
 from research.controller.controller import Observer, budget_left
-from research.controller.interventions import answer
+from research.controller.interventions import answer_question
 from research.controller.options import (
     DEFAULT_BUDGET,
+    AnalysisCount,
     Approve,
     Backend,
+    ComparisonShape,
     Detach,
     Effect,
     Env,
     Episodes,
-    Held,
     JobFile,
-    Judged,
-    LookCount,
     MaxRuns,
+    MetricFlags,
     ModelPath,
     OtherServer,
     PlannerModel,
@@ -46,49 +46,49 @@ from research.controller.options import (
     Power,
     Record,
     Replay,
+    ResearchRequest,
     Reward,
     Rounds,
     Sandbox,
-    Shaped,
+    SetFields,
     Topic,
-    TopicRequest,
     Vary,
     WallClock,
     begin_study,
-    mirror_of,
-    planner_of,
+    make_mirror,
+    require_planner,
 )
 from research.controller.progress import verdict_key
-from research.controller.session import Session, StudyRequest, controlling, new_study_id
+from research.controller.session import Session, StudyRequest, hold_lease, new_study_id
 from research.controller.wandb import NO_MIRROR, wandb_login
-from research.design.comparison import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
+from research.design.comparison import DEFAULT_ANALYSES, DEFAULT_POWER, StatisticalRequirements
 from research.design.pricing import EVALUATION_EPISODES
 from research.environments.reference import requirements_of
 from research.errors import BadApproval, BadParameters
-from research.files import unless_full
-from research.installation.base_job import far_off
+from research.files import ignore_disk_full
+from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
 from research.planners.protocol import Planner
 from research.runs.files import AttemptFolder, read_progress
-from research.scheduler.approvals import ApprovalMode, approval_mode
-from research.scheduler.required_runs import stopped_by_budget
-from research.terminal import bare, warn
+from research.scheduler.approvals import ApprovalMode, parse_mode
+from research.scheduler.required_runs import is_stopped_by_budget
+from research.terminal import strip_control_chars, warn
 from studies import EventLog, RunState, StudyLog, StudyState, fold
 from studies.log.locks import ControllerLease
-from studies.log.study import AskedApproval
-from studies.proof import doubt
+from studies.log.study import LoggedApprovalRequest
+from studies.proof import verdict_fault
 from swarm.job import Job
 
 if TYPE_CHECKING:
-    from research.orchestration.deployment import Giving
+    from research.orchestration.deployment import ScheduleStudy
 
 _HOW = "type yes or no, with a note after it if you like (no: too dear), and Enter"
 _WORDS = {"y": True, "yes": True, "approve": True, "n": False, "no": False, "deny": False}
 
 
-def prompting(observer: Observer, record: StudyLog, console: Console) -> Observer:
+def add_prompt(observer: Observer, record: StudyLog, console: Console) -> Observer:
     """Return an observer that asks for approval too, where a person sits at the terminal; else the one it is given."""
     if isinstance(observer, LiveScreen) and sys.stdin.isatty():
         return ApprovalPrompt(observer, record, console, sys.stdin.fileno())
@@ -110,58 +110,58 @@ class ApprovalPrompt:
         self._record = record
         self._console = console
         self._descriptor = descriptor
-        self._asked: AskedApproval | None = None
+        self._asked: LoggedApprovalRequest | None = None
 
     def observe(self, state: StudyState) -> None:
         """Show the study; ask what it asks, and take an answer that was typed."""
         asked = state.open_question if state.stopped_reason is None else None
         if asked is None:
-            self._take_away(state)
+            self._clear_question(state)
             self._screen.observe(state)
         elif self._asked is None or self._asked.digest != asked.digest:
             self._ask(state, asked)
-        elif (line := typed_line(self._descriptor)) is not None:
+        elif (line := poll_line(self._descriptor)) is not None:
             self._read(line, asked)
 
     def note(self, line: str) -> None:
         """Show a line on what a long step is doing."""
         self._screen.note(line) if self._asked is None else self._console.print(line)
 
-    def _ask(self, state: StudyState, asked: AskedApproval) -> None:
+    def _ask(self, state: StudyState, asked: LoggedApprovalRequest) -> None:
         self._screen.observe(state)
-        self._screen.hold()
+        self._screen.pause()
         with suppress(termios.error):
             termios.tcflush(self._descriptor, termios.TCIFLUSH)
-        self._console.print(asking(state))
+        self._console.print(render_question(state))
         self._console.print(_HOW)
         self._asked = asked
 
-    def _read(self, line: str, asked: AskedApproval) -> None:
+    def _read(self, line: str, asked: LoggedApprovalRequest) -> None:
         said = read_answer(line)
         if said is None:
             self._console.print(_HOW)
             return
         granted, note = said
         try:
-            answer(self._record, asked.digest, "terminal", note, granted=granted)
+            answer_question(self._record, asked.digest, "terminal", note, granted=granted)
         except BadApproval as error:
             self._console.print(error.message)
 
-    def _take_away(self, state: StudyState) -> None:
+    def _clear_question(self, state: StudyState) -> None:
         """Say how the question that was asked ended, if it did, and go on with the screen."""
         if self._asked is None:
             return
         ended = [entry for entry in state.approvals if entry.asked.digest == self._asked.digest]
         if ended:
-            self._console.print(ended[0].said())
+            self._console.print(ended[0].describe())
         elif state.open_question is None:
             self._console.print("the question is not asked any more")
         self._asked = None
         if state.stopped_reason is None:
-            self._screen.go_on()
+            self._screen.resume()
 
 
-def typed_line(descriptor: int) -> str | None:
+def poll_line(descriptor: int) -> str | None:
     """Return a line that was typed at a terminal; None while there is none, or where it listens to another process."""
     with suppress(OSError):
         if os.tcgetpgrp(descriptor) == os.getpgrp() and select.select([descriptor], [], [], 0)[0]:
@@ -190,16 +190,16 @@ def conduct(
     from research.orchestration import PrefectView  # imports Prefect
 
     view = PrefectView(home, begun, say, warn) if prefect else None
-    mirror = mirror_of(home, begun, say, warn)
+    mirror = make_mirror(home, begun, say, warn)
     session = Session(home, log, study, planner, isolation, lease.check, mirror or NO_MIRROR)
     try:
         with view or nullcontext(), mirror or nullcontext():
             with _spinner("planning", json):
                 planned = session.plan()
-            for odd in dict.fromkeys(filter(None, map(far_off, _jobs_of(planned)))):
+            for odd in dict.fromkeys(filter(None, map(describe_unusual_rate, _planned_jobs(planned)))):
                 warn(odd)
-            observer, shown = watching(home, planned, json=json)
-            observer = prompting(observer, StudyLog(log, study), console())
+            observer, shown = make_observer(home, planned, json=json)
+            observer = add_prompt(observer, StudyLog(log, study), console())
             with shown:
                 observer.observe(planned)
                 state = session.run(observer)
@@ -212,27 +212,27 @@ def conduct(
     if json:
         print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
     else:
-        console().print(ending(state, home.study(study)))
+        console().print(render_ending(state, home.study(study)))
         if view is not None and view.own:
             console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
-    if state.status == "stopped" and (code := _code_of_stop(state)):
+    if state.status == "stopped" and (code := _stop_exit_code(state)):
         raise typer.Exit(code)
 
 
-def _code_of_stop(state: StudyState) -> int:
+def _stop_exit_code(state: StudyState) -> int:
     """Return the exit code of a study that is stopped: what a budget carried to a verdict is an end as any other."""
-    if not stopped_by_budget(state):
+    if not is_stopped_by_budget(state):
         return INTERRUPTED
     judged = any(verdict.verdict != "invalid" for each in state.rounds for verdict in each.verdicts)
     return 0 if judged else BUDGET_ENDED
 
 
-def _jobs_of(state: StudyState) -> Iterator[Job]:
+def _planned_jobs(state: StudyState) -> Iterator[Job]:
     """Yield the jobs that are planned: of each arm, or of the runs before the design."""
     if (design := state.design) is not None:
-        yield from (Job.recorded({**design.base_job, **arm.job_overrides}) for arm in design.arms)
+        yield from (Job.from_record({**design.base_job, **arm.job_overrides}) for arm in design.arms)
     elif state.noise_plan is not None:
-        yield Job.recorded(state.noise_plan.job)
+        yield Job.from_record(state.noise_plan.job)
 
 
 def require_detachable(record: Path | None = None, replay: Path | None = None, *, prefect: bool) -> None:
@@ -252,7 +252,7 @@ def require_detachable(record: Path | None = None, replay: Path | None = None, *
         )
 
 
-def detached(give: Giving, study: str, json: bool) -> None:
+def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
     """Give a study to the worker, and say where it is seen."""
     address = give(study)
     if json:
@@ -261,12 +261,12 @@ def detached(give: Giving, study: str, json: bool) -> None:
         console().print(f"study {study} is the worker's now: {address}\nfollow it with: ajet study watch {study}")
 
 
-def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
+def choose_isolation(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
     """Return what `find` finds, showing what it notes: a client image may have to be made first."""
     with _spinner("looking for a container engine", json):
         found = find(warn if json else console().print)
     if found.sandboxing.kind == "docker" and not json:
-        console().print(f"sandbox     {found.sandboxing.described()}")
+        console().print(f"sandbox     {found.sandboxing.describe()}")
     return found
 
 
@@ -274,14 +274,16 @@ def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:
     return nullcontext() if json or not console().is_terminal else console().status(text)
 
 
-def watching(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
+def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
     """Return what shows the progress of a study: a live screen on a terminal, lines elsewhere.
 
     Use the second as a context. Verdicts that stand and do not follow are not shown as such.
     """
     folder = home.study(state.id)
     reasons = {
-        verdict_key(v): doubt(each, folder, v) for each in state.rounds for v in (*each.verdicts, *each.replications)
+        verdict_key(v): verdict_fault(each, folder, v)
+        for each in state.rounds
+        for v in (*each.verdicts, *each.replications)
     }
     doubts = {key: reason for key, reason in reasons.items() if reason is not None}
 
@@ -297,17 +299,17 @@ def watching(home: Home, state: StudyState, *, json: bool = False) -> tuple[Obse
     stream = sys.stderr if json else sys.stdout
 
     def write(line: str) -> None:
-        stream.write(bare(line) + "\n")
+        stream.write(strip_control_chars(line) + "\n")
         stream.flush()
 
-    return LineLog(unless_full(write), budget_left, doubts), nullcontext()
+    return LineLog(ignore_disk_full(write), budget_left, doubts), nullcontext()
 
 
 def research(
     topic: Topic = None,
     vary: Vary = [],  # noqa: B006  # typer's own copy
-    shape: Shaped = None,
-    held: Held = [],  # noqa: B006
+    shape: ComparisonShape = None,
+    held: SetFields = [],  # noqa: B006
     env: Env = None,
     reward: Reward = None,
     job: JobFile = None,
@@ -317,10 +319,10 @@ def research(
     planner_model: PlannerModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
-    metric: Judged = [],  # noqa: B006
+    metric: MetricFlags = [],  # noqa: B006
     effect: Effect = None,
     power: Power = DEFAULT_POWER,
-    looks: LookCount = DEFAULT_LOOKS,
+    looks: AnalysisCount = DEFAULT_ANALYSES,
     rounds: Rounds = None,
     episodes: Episodes = EVALUATION_EPISODES,
     approve: Approve = "none",
@@ -372,27 +374,27 @@ def research(
 
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
-    asks = approval_mode(approve)
-    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric, rounds)
-    request = TopicRequest.read(
+    asks = parse_mode(approve)
+    requirements = StatisticalRequirements.from_flags(effect, power, looks, episodes, metric, rounds)
+    request = ResearchRequest.from_options(
         topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path,
         backend=backend, shape=shape, note=warn,
     )  # fmt: skip
-    chosen = planner_of(request, planner, planner_model, record=record, replay=replay, note=warn)
+    chosen = require_planner(request, planner, planner_model, record=record, replay=replay, note=warn)
     if detach:
         require_detachable(record, replay, prefect=prefect)
-    from research.orchestration.deployment import worker_of  # imports Prefect
+    from research.orchestration.deployment import worker_scheduler  # imports Prefect
 
-    give = worker_of(Home.locate().prepare()) if detach else None
+    give = worker_scheduler(Home.locate().prepare()) if detach else None
     _begin(request, chosen, sandbox, asks, give, prefect=prefect, json=json)
 
 
 def _begin(
-    request: TopicRequest,
+    request: ResearchRequest,
     planner: Planner,
     sandbox: str | None,
     approve: ApprovalMode,
-    give: Giving | None,
+    give: ScheduleStudy | None,
     *,
     prefect: bool,
     json: bool,
@@ -400,8 +402,8 @@ def _begin(
     """Create the study that was asked for, and give it to the worker, or drive it to its end as its controller."""
     home = Home.locate().prepare()
     log = EventLog(home.database)
-    needs = requirements_of(request.requested.brought)
-    isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note, needs))
+    needs = requirements_of(request.requested.custom_environments)
+    isolation = choose_isolation(json, lambda note: choose(sandbox, os.environ, home, note, needs))
     study = new_study_id(request.topic)
     created = StudyRequest(
         request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
@@ -409,10 +411,10 @@ def _begin(
         wandb_login(os.environ).online, served=give is not None,
     )  # fmt: skip
     if give is not None:
-        with controlling(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run
+        with hold_lease(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run
             begin_study(home, log, study, created)
-        detached(give, study, json)
+        hand_to_worker(give, study, json)
         return
-    with controlling(home, log, study, warn) as lease:
+    with hold_lease(home, log, study, warn) as lease:
         begin_study(home, log, study, created)
         conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)

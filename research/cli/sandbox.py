@@ -16,16 +16,16 @@ from rich.text import Text
 
 from research.cli.app import Json, console, print_json
 from research.installation.home import Home
-from research.installation.studies import readable
-from research.isolation.inventory import Listed, find, handle, listed
-from research.isolation.mode import one_line, sandboxing_of
+from research.installation.studies import readable_studies
+from research.isolation.inventory import SandboxInfo, find_sandbox, find_sandboxes, open_handle
+from research.isolation.mode import one_line, read_sandboxing
 from research.scheduler.next_step import is_done
 from research.terminal import warn
 from research.text import format_seconds
 from sandboxes import Exit, Handle, SandboxError
-from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
+from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect
 from sandboxes.images import Image, Note
-from sandboxes.spec import news, shown
+from sandboxes.spec import added_text, escape_control
 from studies import EventLog
 
 FOLLOW_S = 0.5
@@ -65,7 +65,7 @@ def build(
     home, engine = Home.locate().prepare(), connect(os.environ)
     began = time.monotonic()
     with _progress(json) as note:
-        image = _built(engine, home, note, base=base, requirements=text)
+        image = _build_image(engine, home, note, base=base, requirements=text)
     size = int(engine.client.images.get(image.id).attrs["Size"])
     below = int(engine.client.images.get(image.base).attrs["Size"])
     if json:
@@ -93,10 +93,10 @@ def list_sandboxes(
     """
     home = Home.locate()
     engine, trouble = _engine()
-    found = listed(home, engine)
+    found = find_sandboxes(home, engine)
     shown = [each for each in found if everything or each.state != "ended"]
     if json:
-        print_json({"engine": _described(engine), "sandboxes": [_record(each) for each in shown]})
+        print_json({"engine": _engine_json(engine), "sandboxes": [_record(each) for each in shown]})
         return
     if trouble is not None:
         warn(f"containers are shown as their folders have them, for no engine answers: {trouble}")
@@ -124,9 +124,9 @@ def logs(
     _write(text)
     while follow and found.poll() is None:
         time.sleep(FOLLOW_S)
-        text = _written(found, text)
+        text = _write_new_output(found, text)
     if follow:
-        _written(found, text)
+        _write_new_output(found, text)
 
 
 @app.command()
@@ -142,7 +142,7 @@ def stop(name: Name, json: Json = False) -> None:
     if json:
         print_json({"name": found.name, "reason": ended.reason, "code": ended.code})
     else:
-        console().print(f"{found.name}   {_how(ended)}")
+        console().print(f"{found.name}   {_describe_exit(ended)}")
 
 
 @app.command()
@@ -163,7 +163,7 @@ def prune(
     from research.isolation.inventory import find_waste, image_bytes
 
     home, engine = Home.locate().prepare(), connect(os.environ)
-    waste = find_waste(home, engine, _pinned(home))
+    waste = find_waste(home, engine, _find_pinned_images(home))
     before = image_bytes(engine)
     for each in waste if not dry_run else []:
         each.remove()
@@ -182,7 +182,9 @@ def prune(
         console().print(f"{len(waste)} removed{of_images}")
 
 
-def _built(engine: ContainerEngine, home: Home, note: Note, *, base: str | None, requirements: str | None) -> Image:
+def _build_image(
+    engine: ContainerEngine, home: Home, note: Note, *, base: str | None, requirements: str | None
+) -> Image:
     from research.isolation.client_image import ensure_client_image, ensure_derived_image
 
     if requirements is None:
@@ -213,39 +215,39 @@ def _engine() -> tuple[ContainerEngine | None, str | None]:
     """Return the engine that answers, or why none does."""
     try:
         return connect(os.environ), None
-    except NoEngine as error:
+    except EngineNotFound as error:
         return None, one_line(error)
 
 
 def _handle(name: str) -> Handle:
     home = Home.locate()
     engine, _ = _engine()
-    return handle(home, engine, find(home, engine, name))
+    return open_handle(home, engine, find_sandbox(home, engine, name))
 
 
-def _written(found: Handle, before: str) -> str:
+def _write_new_output(found: Handle, before: str) -> str:
     """Write what came since `before`, the window's text at the last look; return its text now."""
     after = found.logs(tail_bytes=WINDOW_BYTES)
-    _write(news(before, after))
+    _write(added_text(before, after))
     return after
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(shown(text))
+    sys.stdout.write(escape_control(text))
     sys.stdout.flush()
 
 
-def _pinned(home: Home) -> list[str]:
+def _find_pinned_images(home: Home) -> list[str]:
     """Return the images that unfinished studies name; one whose log is corrupt cannot go on, and needs none."""
-    states = readable(EventLog(home.database))
-    return [image for state in states if not is_done(state) and (image := sandboxing_of(state.settings).image)]
+    states = readable_studies(EventLog(home.database))
+    return [image for state in states if not is_done(state) and (image := read_sandboxing(state.settings).image)]
 
 
-def _described(engine: ContainerEngine | None) -> dict[str, str] | None:
+def _engine_json(engine: ContainerEngine | None) -> dict[str, str] | None:
     return None if engine is None else {"host": engine.host, "version": engine.version}
 
 
-def _record(each: Listed) -> dict[str, Any]:
+def _record(each: SandboxInfo) -> dict[str, Any]:
     ended = None if each.exit is None else {"reason": each.exit.reason, "code": each.exit.code}
     return {
         "name": each.name, "kind": each.kind, "state": each.state, "exit": ended, "created_at": each.created_at,
@@ -253,9 +255,9 @@ def _record(each: Listed) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(shown: list[Listed]) -> Table:
+def _table(shown: list[SandboxInfo]) -> Table:
     table = Table(box=None, pad_edge=False)
-    rows = [(each.name, each.kind, _state(each), _age(each), _short(each.image)) for each in shown]
+    rows = [(each.name, each.kind, _state(each), _age(each), _short_id(each.image)) for each in shown]
     for place, column in enumerate(("sandbox", "kind", "state", "age")):  # whole in any terminal: names are typed again
         widest = max(len(column), *(len(row[place]) for row in rows))
         table.add_column(column, header_style="dim", no_wrap=True, min_width=widest)
@@ -265,17 +267,17 @@ def _table(shown: list[Listed]) -> Table:
     return table
 
 
-def _state(each: Listed) -> str:
-    return each.state if each.exit is None else _how(each.exit)
+def _state(each: SandboxInfo) -> str:
+    return each.state if each.exit is None else _describe_exit(each.exit)
 
 
-def _age(each: Listed) -> str:
+def _age(each: SandboxInfo) -> str:
     return format_seconds(max(0.0, time.time() - each.created_at))
 
 
-def _short(image: str | None) -> str:
+def _short_id(image: str | None) -> str:
     return (image or "").removeprefix("sha256:")[:12]
 
 
-def _how(ended: Exit) -> str:
+def _describe_exit(ended: Exit) -> str:
     return ended.reason.replace("_", " ") + (f", code {ended.code}" if ended.reason == "error" else "")

@@ -9,25 +9,25 @@ from typing import Annotated, Any
 import typer
 
 from research.cli.app import Json, console, print_json
-from research.cli.listing import listed
-from research.cli.lookup import Name, found
-from research.cli.research import conduct, detached, isolating, require_detachable, watching
-from research.cli.studies import answered_of, asking, ending, summary
+from research.cli.listing import read_listing
+from research.cli.lookup import Name, open_study
+from research.cli.research import choose_isolation, conduct, hand_to_worker, make_observer, require_detachable
+from research.cli.studies import answer_json, render_ending, render_question, summary
 from research.controller import interventions
 from research.controller.interventions import (
-    answer,
+    answer_question,
     end_attempts,
-    open_question,
     request_continue,
     request_pause,
     request_stop,
+    require_question,
 )
-from research.controller.options import Detach, isolation_again, planner_again
-from research.controller.session import controlling, is_driven, is_driven_beside
+from research.controller.options import Detach, reopen_isolation, reopen_planner
+from research.controller.session import has_controller, has_local_controller, hold_lease
 from research.errors import BadAmendment, BadApproval, NotRunning, StudyBusy
 from research.installation.home import Home
 from research.installation.studies import find_study
-from research.orchestration.deployment import worker_of
+from research.orchestration.deployment import worker_scheduler
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
 from research.terminal import warn
@@ -66,11 +66,11 @@ def amend(
     if note is not None and reason is not None:
         raise BadAmendment("expected a note without --reason; found both; the note is its own reason")
     if accept is not None:
-        event = interventions.accept(record, accept, reason)
+        event = interventions.accept_violation(record, accept, reason)
     elif budget is not None:
-        event = interventions.extend(record, parse_budget(budget), reason)
+        event = interventions.change_budget(record, parse_budget(budget), reason)
     else:
-        event = interventions.note(record, note or "")
+        event = interventions.add_note(record, note or "")
     _say(record, event, json)
 
 
@@ -86,7 +86,7 @@ def note(
         ajet study note larger-group "Yes, arith matters to us as much as guess."
     """
     record = _find(name)
-    _say(record, interventions.note(record, text), json)
+    _say(record, interventions.add_note(record, text), json)
 
 
 def veto(
@@ -102,7 +102,7 @@ def veto(
         ajet study veto larger-group h2 --reason "its reward is known to be hacked"
     """
     record = _find(name)
-    _say(record, interventions.veto(record, hypothesis, reason), json)
+    _say(record, interventions.veto_hypothesis(record, hypothesis, reason), json)
 
 
 def _find(name: str | None) -> StudyLog:
@@ -156,7 +156,7 @@ def approve(name: AskingStudy = None, note: Note = "", json: Json = False) -> No
         ajet study approve larger-group --note "within this week's hours"
     """
     home, log = _open()
-    _answered(home, log, name, note, json, granted=True)
+    _answer_question(home, log, name, note, json, granted=True)
 
 
 def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
@@ -169,7 +169,7 @@ def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
         ajet study deny larger-group --note "too dear for what it would tell"
     """
     home, log = _open()
-    state = _answered(home, log, name, note, json, granted=False)
+    state = _answer_question(home, log, name, note, json, granted=False)
     if any(attempts_running(state)):
         end_attempts(home, log, StudyLog(log, state.id), warn)
 
@@ -179,31 +179,33 @@ def _open() -> tuple[Home, EventLog]:
     return home, EventLog(home.database)
 
 
-def _answered(home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool) -> StudyState:
+def _answer_question(
+    home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool
+) -> StudyState:
     """Show what is asked, answer it, and say how the study goes on."""
-    record = StudyLog(log, find_study(log, name or _that_asks(home, log)))
-    asked = open_question(state := record.state())
+    record = StudyLog(log, find_study(log, name or _find_asking_study(home, log)))
+    asked = require_question(state := record.state())
     if not json:
-        console().print(asking(state, how=False))
-    given = answer(record, asked.digest, "command", note, granted=granted)
+        console().print(render_question(state, how=False))
+    given = answer_question(record, asked.digest, "command", note, granted=granted)
     state = record.state()
     if json:
-        print_json({"study": state.id, "seq": given.seq, **answered_of(given)})
+        print_json({"study": state.id, "seq": given.seq, **answer_json(given)})
     else:
-        console().print(f"{given.said()}; {_how_it_goes_on(home, log, state)}")
+        console().print(f"{given.describe()}; {_describe_next_step(home, log, state)}")
     return state
 
 
-def _that_asks(home: Home, log: EventLog) -> str | None:
+def _find_asking_study(home: Home, log: EventLog) -> str | None:
     """Return the study that asks; None where none does. Raise BadApproval where several do: each costs something."""
-    several = [line.summary["study"] for line in listed(home, log) if line.summary["asks"] is not None]
+    several = [line.summary["study"] for line in read_listing(home, log) if line.summary["asks"] is not None]
     if len(several) > 1:
         raise BadApproval(f"expected the name of one of the studies that wait for approval; found {', '.join(several)}")
     return several[0] if several else None
 
 
-def _how_it_goes_on(home: Home, log: EventLog, state: StudyState) -> str:
-    resume, driven = f"ajet study resume {state.id}", is_driven(home, log, state.id)
+def _describe_next_step(home: Home, log: EventLog, state: StudyState) -> str:
+    resume, driven = f"ajet study resume {state.id}", has_controller(home, log, state.id)
     if state.denial is not None:
         told = state.design is None or driven  # a controller that lives builds it
         report = "" if told else f"; its report: ajet study report {state.id} --build"
@@ -226,8 +228,8 @@ def watch(name: Name = None) -> None:
 
         ajet study watch
     """
-    home, log, state = found(name)
-    observer, shown = watching(home, state)
+    home, log, state = open_study(name)
+    observer, shown = make_observer(home, state)
     record = StudyLog(log, state.id)  # reads only what is new
     with shown:
         while not is_done(state):
@@ -235,7 +237,7 @@ def watch(name: Name = None) -> None:
             time.sleep(LOOK_S)
             state = record.state()
         observer.observe(state)
-    console().print(ending(state, home.study(state.id)))
+    console().print(render_ending(state, home.study(state.id)))
 
 
 def resume(
@@ -257,7 +259,7 @@ def resume(
 
         ajet study resume larger-group --detach
     """
-    home, log, state = found(name)
+    home, log, state = open_study(name)
     if state.status == "concluded" and is_done(state):
         _show_end(home, state, json)
         return
@@ -265,26 +267,26 @@ def resume(
     command = ["ajet", *sys.argv[1:]]
     if detach:
         require_detachable(prefect=prefect)
-        if state.stopped_reason is None and is_driven_beside(home, log, state.id):
+        if state.stopped_reason is None and has_local_controller(home, log, state.id):
             request_continue(log, state.id, command)
-            _show_going_on(home, log, state.id, json)
+            _show_ongoing(home, log, state.id, json)
         else:
-            detached(worker_of(home), state.id, json)
+            hand_to_worker(worker_scheduler(home), state.id, json)
         return
-    planner = planner_again(home, log, state)
-    isolation = isolating(json, lambda note: isolation_again(home, state, note))
+    planner = reopen_planner(home, log, state)
+    isolation = choose_isolation(json, lambda note: reopen_isolation(home, state, note))
     try:
-        with controlling(home, log, state.id, warn) as lease:
+        with hold_lease(home, log, state.id, warn) as lease:
             said = {"command": command, WORKED: 0.0, SERVED: False}
             StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
             conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
     except StudyBusy:
         if not request_continue(log, state.id, command):
             raise
-        _show_going_on(home, log, state.id, json)
+        _show_ongoing(home, log, state.id, json)
 
 
-def _show_going_on(home: Home, log: EventLog, study: str, json: bool) -> None:
+def _show_ongoing(home: Home, log: EventLog, study: str, json: bool) -> None:
     """Say that a study goes on under the controller that it has."""
     _show_end(home, fold(log.read(study)), json)
     if not json:
@@ -302,7 +304,7 @@ def pause(name: Name = None, json: Json = False) -> None:
 
         ajet study pause
     """
-    home, log, state = found(name)
+    home, log, state = open_study(name)
     if not request_pause(log, state.id):
         raise NotRunning(f"expected a study that goes on; {state.id} is {state.status}; there is nothing to pause")
     _show_end(home, fold(log.read(state.id)), json)
@@ -315,7 +317,7 @@ def stop(name: Name = None, json: Json = False) -> None:
 
         ajet study stop
     """
-    home, log, state = found(name)
+    home, log, state = open_study(name)
     request_stop(home, log, state.id, note=warn)
     _show_end(home, fold(log.read(state.id)), json)
 
@@ -324,4 +326,4 @@ def _show_end(home: Home, state: StudyState, json: bool) -> None:
     if json:
         print_json(summary(state, home.study(state.id)))
     else:
-        console().print(ending(state, home.study(state.id)))
+        console().print(render_ending(state, home.study(state.id)))

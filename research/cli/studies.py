@@ -19,19 +19,19 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, console, print_json
-from research.cli.lookup import Name, found
+from research.cli.lookup import Name, open_study
 from research.controller.progress import progress_of
-from research.installation.studies import checked_files
-from research.isolation.mode import sandboxing_of
-from research.planners.history import plain
-from research.scheduler.approvals import how_to_answer, priced
-from research.scheduler.required_runs import active, budget_decision, runs_left
+from research.installation.studies import evidence_files
+from research.isolation.mode import read_sandboxing
+from research.planners.history import sanitize_line
+from research.scheduler.approvals import describe_cost, how_to_answer
+from research.scheduler.required_runs import budget_decision, open_hypotheses, runs_left
 from research.scheduler.steps import ASK_RULE
 from research.text import format_flag
 from studies import LogCorrupt, RunState, StudyState
 from studies.log.event_log import lock_error
-from studies.log.study import ApprovalAnswer, AskedApproval, PlannerNote
-from studies.proof import DOES_NOT_FOLLOW, doubt
+from studies.log.study import ApprovalAnswer, LoggedApprovalRequest, PlannerNote
+from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.design import Design
 from studies.records.verdict import Verdict
 from studies.report.claims import last_words
@@ -50,12 +50,12 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
     """Return what a script wants to know: status, counts, verdicts, report paths; of an inquiry, which round it is."""
     far = progress_of(state)
     return {
-        **round_of(state),
+        **round_progress(state),
         "study": state.id,
         "topic": state.topic,
         "status": state.status,
         "reason": state.stopped_reason or state.paused_reason or state.concluded_reason,
-        "asks": None if state.open_question is None else asked_of(state.open_question),
+        "asks": None if state.open_question is None else question_json(state.open_question),
         "planner_asks": [{"id": note.id, "text": note.text, "ts": note.ts} for note in planner_questions(state)],
         "declined": state.declined,
         "said": None if state.said is None else state.said.model_dump(mode="json"),
@@ -79,7 +79,7 @@ def round_number(state: StudyState) -> dict[str, Any]:
     return {} if state.most_rounds == 1 else {"round": state.round}
 
 
-def round_of(state: StudyState) -> dict[str, Any]:
+def round_progress(state: StudyState) -> dict[str, Any]:
     """Return which round a study is in, of at most how many; nothing for a study of one round."""
     return {} if state.most_rounds == 1 else {"round": state.round, "most_rounds": state.most_rounds}
 
@@ -100,15 +100,15 @@ def planner_questions(state: StudyState) -> list[PlannerNote]:
     return [note for note in state.notebook if note.kind == "ask"]
 
 
-def questions_of_the_planner(state: StudyState) -> list[Text]:
+def planner_question_lines(state: StudyState) -> list[Text]:
     """Return a line for each question of the planner, and how one is answered; nobody waits for that."""
-    lines = [Text(f"planner asks  {plain(note.text)}", "bold yellow") for note in planner_questions(state)]
+    lines = [Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow") for note in planner_questions(state)]
     return [*lines, Text(f'answer: ajet study note {state.id} "..."')] if lines else []
 
 
 def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str, Any]:
     """Return a verdict as a script gets it: all of it, or that it does not follow, and nothing that it claims."""
-    if (reason := doubt(state, folder, verdict)) is None:
+    if (reason := verdict_fault(state, folder, verdict)) is None:
         speaks = None if verdict.verdict == "invalid" else verdict.scope
         return {**verdict.model_dump(mode="json"), "scope": speaks}
     said = f"{reason}; ajet study verify {state.id}"
@@ -121,7 +121,10 @@ def short_verdicts(state: StudyState, folder: Path) -> str:
 
 
 def _short(state: StudyState, folder: Path) -> str:
-    told = (verdict.verdict if doubt(state, folder, verdict) is None else DOES_NOT_FOLLOW for verdict in state.verdicts)
+    told = (
+        verdict.verdict if verdict_fault(state, folder, verdict) is None else DOES_NOT_FOLLOW
+        for verdict in state.verdicts
+    )
     return ", ".join(told)
 
 
@@ -146,7 +149,7 @@ def _paths(state: StudyState, folder: Path) -> Iterable[tuple[str, str]]:
     return (report_paths(state, folder) or {}).items()
 
 
-def edited(state: StudyState, kind: str, path: str) -> str:
+def describe_edit(state: StudyState, kind: str, path: str) -> str:
     """Return what is said beside a report's page that is not as it was written; nothing where it is."""
     try:
         same = state.report is None or sha256(Path(path).read_bytes()).hexdigest() == state.report[kind]["sha256"]
@@ -155,7 +158,7 @@ def edited(state: StudyState, kind: str, path: str) -> str:
     return "" if same else f"  (changed after it was written; see: ajet study verify {state.id})"
 
 
-def changed_lock(state: StudyState, folder: Path) -> str | None:
+def describe_changed_lock(state: StudyState, folder: Path) -> str | None:
     """Return the line that a study whose lock was changed after a verdict begins with; None where it was not."""
     if not folder.is_dir():
         return None
@@ -164,7 +167,7 @@ def changed_lock(state: StudyState, folder: Path) -> str | None:
     return None if error is None else f"{error}. No verdict follows from it; see: ajet study verify {state.id}"
 
 
-def generated_rewards(state: StudyState) -> list[Text]:
+def reward_lines(state: StudyState) -> list[Text]:
     """Return a line for each reward function that the planner's model wrote; its source is in the report."""
     code = {
         name: source for each in state.rounds if each.design is not None for name, source in each.design.code.items()
@@ -178,13 +181,13 @@ def generated_rewards(state: StudyState) -> list[Text]:
     ]
 
 
-def opening(state: StudyState) -> list[Text]:
+def render_opening(state: StudyState) -> list[Text]:
     """Return the first lines of a study: what was asked, what is tested by round, and what of the topic is not."""
     question = question_of(state)
     return [
         Text(f"asked  {question.asked}"),
         *(
-            Text(f"tested{in_round(each)}  {sentence}")
+            Text(f"tested{round_suffix(each)}  {sentence}")
             for each in state.rounds
             for sentence in question_of(each).tested
         ),
@@ -192,52 +195,57 @@ def opening(state: StudyState) -> list[Text]:
     ]
 
 
-def in_round(state: StudyState) -> str:
+def round_suffix(state: StudyState) -> str:
     """Return of which round something is, to follow its name; nothing in a study of one round."""
     return "" if state.most_rounds == 1 else f" in round {state.round}"
 
 
-def ending(state: StudyState, folder: Path) -> RenderableType:
+def render_ending(state: StudyState, folder: Path) -> RenderableType:
     """Return the last lines of `ajet research`: the report's own verdict sentences, what they mean in practice, where
     the report is, how to go on, and the log's head."""
     head = headline(state, lock_error(state, folder))
-    lines: list[RenderableType] = [*_ended_before(state, folder), *(Text(line, "bold red") for line in head.warnings)]
+    lines: list[RenderableType] = [
+        *_earlier_answers(state, folder),
+        *(Text(line, "bold red") for line in head.warnings),
+    ]
     for answer in head.answers if state.verdicts else ():
         named = len(head.answers) > 1 or state.rounds_before
-        lines += _answered(state, folder, answer, f"{answer.hypothesis}: " if named else "")
+        lines += _answer_lines(state, folder, answer, f"{answer.hypothesis}: " if named else "")
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
-    doubted = head.warnings or any(doubt(each, folder, found) for each in state.rounds for found in each.verdicts)
+    doubted = head.warnings or any(
+        verdict_fault(each, folder, found) for each in state.rounds for found in each.verdicts
+    )
     if state.most_rounds > 1:
         asked_on = (decision.reason for decision in state.decisions if decision.rule == ASK_RULE)
         lines += [Text(f"no further question: {reason}") for reason in asked_on]
     if state.status == "concluded" and not doubted:
         lines.append(Text(f"ask next, {head.next.why}{f': {head.next.command}' if head.next.command else ''}"))
     if state.status == "stopped":
-        lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
+        lines.append(Text(f"stopped: {state.stopped_reason}; {_describe_resume(state)}", "yellow"))
     if state.status == "paused":
-        lines.append(Text(paused(state), "yellow"))
+        lines.append(Text(describe_pause(state), "yellow"))
     if state.open_question is not None:
-        lines.append(asking(state))
-    lines += [Text(f"report  {path}{edited(state, kind, path)}") for kind, path in _paths(state, folder)]
+        lines.append(render_question(state))
+    lines += [Text(f"report  {path}{describe_edit(state, kind, path)}") for kind, path in _paths(state, folder)]
     if state.status in ("concluded", "stopped"):
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
         lines.append(Text(f"head  {state.head_hash}  ({kept})"))
     return Group(*lines)
 
 
-def _ended_before(state: StudyState, folder: Path) -> list[RenderableType]:
+def _earlier_answers(state: StudyState, folder: Path) -> list[RenderableType]:
     """Return the answers of the rounds that are over, the first one first; none in a study of one round."""
     lines: list[RenderableType] = []
     for each in state.rounds_before:
         head = headline(each, lock_error(each, folder))
         lines += [Text(warning, "bold red") for warning in head.warnings]
         for answer in head.answers:
-            lines += _answered(each, folder, answer, f"round {each.round}, {answer.hypothesis}: ")
+            lines += _answer_lines(each, folder, answer, f"round {each.round}, {answer.hypothesis}: ")
     return lines
 
 
-def _answered(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
+def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
     """Return an answer and what it means in practice, as far as its verdict follows."""
     verdict = state.verdict_on(answer.hypothesis)
     told = _verdict_json(state, folder, verdict) if verdict is not None else None
@@ -247,32 +255,32 @@ def _answered(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str
     return [said] if verdict is None else [said, Text(f"in practice: {answer.practice}")]
 
 
-def paused(state: StudyState) -> str:
+def describe_pause(state: StudyState) -> str:
     """Say why a study is paused, what that means and how it goes on."""
     said = "nothing new begins, what runs finishes; go on with"
     return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
 
 
-def asking(state: StudyState, *, how: bool = True) -> Text:
+def render_question(state: StudyState, *, how: bool = True) -> Text:
     """Say what a study asks to be approved, what it costs, and `how` it is answered; empty where it asks nothing."""
     if (asked := state.open_question) is None:
         return Text()
-    lines = [f"asks to begin: {asked.question.would}", priced(asked), f"answer: {how_to_answer(state)}"]
+    lines = [f"asks to begin: {asked.question.would}", describe_cost(asked), f"answer: {how_to_answer(state)}"]
     return Text("\n  ".join(lines if how else lines[:2]), "bold yellow")
 
 
-def asked_of(asked: AskedApproval) -> dict[str, Any]:
+def question_json(asked: LoggedApprovalRequest) -> dict[str, Any]:
     """Return a question as a script gets it."""
     return {**asked.question.model_dump(mode="json"), "digest": asked.digest, "ts": asked.ts}
 
 
-def answered_of(entry: ApprovalAnswer) -> dict[str, Any]:
+def answer_json(entry: ApprovalAnswer) -> dict[str, Any]:
     """Return an answer as a script gets it."""
     told = {"granted": entry.granted, "by": entry.by, "note": entry.note, "ts": entry.ts}
-    return {**told, "asked": asked_of(entry.asked)}
+    return {**told, "asked": question_json(entry.asked)}
 
 
-def _how_to_go_on(state: StudyState) -> str:
+def _describe_resume(state: StudyState) -> str:
     """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
     resume = f"ajet study resume {state.id}"
     more = format_flag(2 * state.budget_s)
@@ -285,7 +293,7 @@ def _how_to_go_on(state: StudyState) -> str:
         return f"go on with: {resume}"
     if runs_left(state) == 0:
         return f"conclude with: {resume}" if state.design else "start it again with a larger --max-runs"
-    if state.design is not None and state.design.hypotheses and not active(state, state.design):
+    if state.design is not None and state.design.hypotheses and not open_hypotheses(state, state.design):
         return f"each hypothesis had its last look, so more time changes nothing; conclude with: {resume}"
     without = "stops again" if state.design is None else "concludes"
     return (
@@ -295,7 +303,7 @@ def _how_to_go_on(state: StudyState) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class StudyLine:
     """One study: its line for people, and its summary for scripts; `folder` is the study's."""
 
     state: StudyState
@@ -313,9 +321,9 @@ class Line:
         """Return what `--json` prints of it."""
         return summary(self.state, self.folder)
 
-    def checked(self) -> list[str]:
+    def evidence_files(self) -> list[str]:
         """Return the files of the study's folder that a verdict is checked against before it is shown."""
-        return checked_files(self.state)
+        return evidence_files(self.state)
 
 
 def unreadable_line(study: str, error: LogCorrupt) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -333,29 +341,29 @@ def show(name: Name = None, json: Json = False) -> None:
 
         ajet study show larger-group --json
     """
-    home, _, state = found(name)
+    home, _, state = open_study(name)
     if json:
         print_json({**summary(state, home.study(state.id)), **_details(state)})
         return
     out = console()
-    if (changed := changed_lock(state, home.study(state.id))) is not None:
+    if (changed := describe_changed_lock(state, home.study(state.id))) is not None:
         out.print(Text(changed, "bold red"))
     # Topics and statements are people's and models' words: never read as markup.
     now = "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
     out.print(Text.assemble((state.id, "bold"), f"  {state.status}{now}"))
-    for line in opening(state):
+    for line in render_opening(state):
         out.print(line)
     for each in state.rounds:
         if each.design is not None:
-            out.print(f"design{in_round(each)}  {_design(each, each.design)}")
-    for line in generated_rewards(state):
+            out.print(f"design{round_suffix(each)}  {_design(each, each.design)}")
+    for line in reward_lines(state):
         out.print(line)
-    out.print(f"sandbox  {sandboxing_of(state.settings).described()}")
+    out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
     out.print(f"progress  {progress_of(state)}")
     out.print(_runs(state))
-    for line in questions_of_the_planner(state):
+    for line in planner_question_lines(state):
         out.print(line)
-    out.print(ending(state, home.study(state.id)))
+    out.print(render_ending(state, home.study(state.id)))
 
 
 def _design(state: StudyState, design: Design) -> str:
@@ -369,14 +377,14 @@ def _details(state: StudyState) -> dict[str, Any]:
         **({} if state.most_rounds == 1 else {"rounds": [_round(each) for each in state.rounds]}),
         "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
         "design": state.design.model_dump(mode="json") if state.design else None,
-        "sandbox": sandboxing_of(state.settings).model_dump(mode="json"),
-        "approvals": [answered_of(entry) for entry in state.approvals],
+        "sandbox": read_sandboxing(state.settings).model_dump(mode="json"),
+        "approvals": [answer_json(entry) for entry in state.approvals],
         "run_table": [
             {
                 **round_number(each), "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed,
                 "status": run.status, "attempts": len(run.attempts), "seconds": run.seconds,
                 **{key: measurement.value for key, measurement in run.measurements.items()},
-                **_copied(run),
+                **_wandb_fields(run),
             }
             for each in state.every_round for run in each.runs.values()
         ],
@@ -386,7 +394,7 @@ def _details(state: StudyState) -> dict[str, Any]:
 def _round(state: StudyState) -> dict[str, Any]:
     """Return what a round of an inquiry asked, and why; its verdicts stand with all others."""
     return {
-        **round_of(state),
+        **round_progress(state),
         "why_asked": state.why_asked,
         "design_hash": state.design_hash,
         "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
@@ -394,7 +402,7 @@ def _round(state: StudyState) -> dict[str, Any]:
     }
 
 
-def _copied(run: RunState) -> dict[str, str]:
+def _wandb_fields(run: RunState) -> dict[str, str]:
     """Return where the log of a run's last attempt is shown at W&B, and how that copy stands; nothing for none."""
     last = run.attempts[-1] if run.attempts else None
     return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}

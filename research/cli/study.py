@@ -7,84 +7,84 @@ from typing import ClassVar
 
 import typer
 
-from research.cli.app import Lazy, LazyGroup
+from research.cli.app import LazyCommand, LazyGroup
 
 
 class Studies(LazyGroup):
     """What can be done with studies."""
 
-    lazy: ClassVar[Mapping[str, Lazy]] = {
-        "plan": Lazy(
+    lazy: ClassVar[Mapping[str, LazyCommand]] = {
+        "plan": LazyCommand(
             "research.cli.plan",
             "plan",
             "Show what a study would be, what it could see and what it would cost; nothing is run.",
         ),
-        "list": Lazy(
+        "list": LazyCommand(
             "research.cli.listing",
             "list_studies",
             "List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.",
         ),
-        "show": Lazy("research.cli.studies", "show", "Show one study: hypotheses, design, runs, verdicts."),
-        "watch": Lazy(
+        "show": LazyCommand("research.cli.studies", "show", "Show one study: hypotheses, design, runs, verdicts."),
+        "watch": LazyCommand(
             "research.cli.steering", "watch", "Follow a study until it ends; it is not stopped when you leave."
         ),
-        "approve": Lazy(
+        "approve": LazyCommand(
             "research.cli.steering",
             "approve",
             "Approve what a study waits for (`ajet research --approve`), after showing what it is and what it costs.",
         ),
-        "deny": Lazy(
+        "deny": LazyCommand(
             "research.cli.steering",
             "deny",
             "Deny what a study waits for: it stops, and its verdicts so far stand. `ajet study resume` asks again.",
         ),
-        "pause": Lazy(
+        "pause": LazyCommand(
             "research.cli.steering",
             "pause",
             "Let a study begin nothing new, while the runs that are under way finish; `resume` lets it go on.",
         ),
-        "stop": Lazy(
+        "stop": LazyCommand(
             "research.cli.steering",
             "stop",
             "Stop a study: its runs are ended, what was collected is kept, `resume` goes on.",
         ),
-        "resume": Lazy(
+        "resume": LazyCommand(
             "research.cli.steering",
             "resume",
             "Go on with a study that was paused or stopped, or whose controller was killed; runs that go on "
             "are adopted.",
         ),
-        "amend": Lazy(
+        "amend": LazyCommand(
             "research.cli.steering",
             "amend",
             "Amend a study in the open: accept a violation, change its budget (before the lock too), or add a note.",
         ),
-        "note": Lazy(
+        "note": LazyCommand(
             "research.cli.steering",
             "note",
             "Write a note into a study, such as the answer to what its planner asks; the report shows it.",
         ),
-        "veto": Lazy(
+        "veto": LazyCommand(
             "research.cli.steering",
             "veto",
             "Give a hypothesis up: its runs are ended, no more are begun, and it is judged on what is there.",
         ),
-        "report": Lazy(
+        "report": LazyCommand(
             "research.cli.reports",
             "report",
             "Say where a study's report is; with --build, make it again from the log and the hashed files.",
         ),
-        "recipe": Lazy(
+        "recipe": LazyCommand(
             "research.cli.findings",
             "recipe",
             "Print the best confirmed job of a study, for `ajet swarm start --job`; its evidence goes to stderr.",
         ),
-        "verify": Lazy(
+        "verify": LazyCommand(
             "research.cli.reports",
             "verify",
             "Compute every number, hash, lock, level and verdict of a study again from its files and its log.",
         ),
-        "export": Lazy(
+        "export": LazyCommand(
             "research.cli.reports",
             "export",
             "Export a study to a folder that verifies elsewhere: its log, lock, runs' files, report and figures.",

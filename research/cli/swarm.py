@@ -19,30 +19,30 @@ from research.cli.app import console, print_json
 from research.cli.episodes import episodes, export, inspect
 from research.cli.swarm_admin import check_backend, export_model, shares
 from research.cli.top import OlderServer, TopFrame, Watcher, status_lines, top
-from research.environments.install import environment_of
+from research.environments.install import load_environment
 from research.files import read_json
-from research.installation.base_job import far_off, read_job, require_backend, with_backend, with_fields
+from research.installation.base_job import describe_unusual_rate, read_job, require_backend, with_backend, with_fields
 from research.installation.home import Home
 from research.installation.servers import (
     BadServer,
     NoSwarm,
-    ReachedServer,
     Server,
+    ServerConnection,
+    ServerOptions,
     SwarmProcess,
     SwarmProcessError,
-    Wish,
-    checked,
+    connect_server,
+    ensure_server,
+    find_running,
     own_name,
-    reached,
-    running,
+    resolve_target,
     servers,
-    started,
-    starting,
     stop_swarm,
+    validate_name,
 )
 from research.terminal import warn
 from swarm.client import SwarmClient
-from swarm.environments.registry import environments, get_environment, look_in
+from swarm.environments.registry import add_folder, environments, get_environment
 from swarm.errors import SwarmError, UnknownAnswer, Unreachable
 from swarm.job import Job, PathModel
 from swarm.models import require_model_folder
@@ -101,7 +101,7 @@ def token(
 
         ajet swarm token --role admin --server speaker
     """
-    process = running(own_name(name))
+    process = find_running(own_name(name))
     keys = read_json(process.folder / "tokens.json") or {}
     if role not in keys:
         raise NoSwarm(f"expected a key for the role {role} in {process.folder / 'tokens.json'}; found none")
@@ -126,7 +126,7 @@ def _row(name: str | None, process: SwarmProcess | None) -> Mapping[str, Any]:
 
 
 DEFAULT_PORT = 8700
-PATIENCE_S = 15.0
+RETRY_TIMEOUT_S = 15.0
 """A server that does not say within so long what it does is stopped, or busy beyond use."""
 
 _BOOTING = "booting the model (made on the spot at first use: a minute or two)"
@@ -220,10 +220,10 @@ def start(
 
         AJET_TOKEN=... ajet swarm start --server http://trainer:8700 --job job.json
     """
-    home, (name, server) = Home.locate(), starting(name, server)
-    look_in(home.environments)
+    home, (name, server) = Home.locate(), resolve_target(name, server)
+    add_folder(home.environments)
     if environment is not None and environment not in environments():
-        environment = environment_of(environment, None, home.prepare(), warn).name
+        environment = load_environment(environment, None, home.prepare(), warn).name
     wanted = _job(job, environment)
     if model is not None:
         wanted = _with_model(wanted or Job(), model)
@@ -231,7 +231,7 @@ def start(
         wanted = with_backend(wanted or Job(), backend)
     if max_context is not None:
         wanted = with_fields(wanted or Job(), max_context=max_context)
-    if wanted is not None and (odd := far_off(wanted)) is not None:
+    if wanted is not None and (odd := describe_unusual_rate(wanted)) is not None:
         warn(odd)
     if wanted is not None and server is None:
         require_backend(wanted.backend)
@@ -239,21 +239,23 @@ def start(
     if check:
         check_backend(wanted or Job(), home.models, as_json=json)
     own = None if wanted is None or server is not None else "verl" if wanted.backend == "verl" else "local"
-    wish = Wish(None if name is None else checked(name), host, store, token_file, tuple(peer or ()), own)
+    options = ServerOptions(
+        None if name is None else validate_name(name), host, store, token_file, tuple(peer or ()), own
+    )
     if server is None:
-        process, ran = started(home, wish, port=port, idle=wanted is not None)
-        at = ReachedServer(process.url, process.admin_token, process)
+        process, ran = ensure_server(home, options, port=port, idle=wanted is not None)
+        at = ServerConnection(process.url, process.admin_token, process)
     else:
-        at, ran = _elsewhere(server, wish, wanted), True
+        at, ran = _find_remote(server, options, wanted), True
     with SwarmClient(at.url, at.token) as client:
-        status = _served(at, client, wanted, ran=ran, quiet=json)
+        status = _start_job(at, client, wanted, ran=ran, quiet=json)
     if json:
-        print_json({"url": at.url, "tokens": _tokens(at), "status": status.model_dump(mode="json")})
+        print_json({"url": at.url, "tokens": _tokens_path(at), "status": status.model_dump(mode="json")})
     else:
-        _say_started(at, status)
+        _print_status(at, status)
 
 
-def _served(at: ReachedServer, client: SwarmClient, wanted: Job | None, *, ran: bool, quiet: bool) -> Status:
+def _start_job(at: ServerConnection, client: SwarmClient, wanted: Job | None, *, ran: bool, quiet: bool) -> Status:
     """Return the status once the wanted job serves; one that failed in a server that `ran` is tried again."""
     if ran and (before := _status(at, client)).state is ServerState.FAILED:
         warn(f"the server had failed ({before.reason}); trying again")
@@ -262,12 +264,12 @@ def _served(at: ReachedServer, client: SwarmClient, wanted: Job | None, *, ran: 
     if wanted is None:
         return client.status()
     shown = console().is_terminal and not quiet
-    with console().status(_BOOTING) if shown else _told(at):
+    with console().status(_BOOTING) if shown else _report_boot(at):
         return client.ensure_training(wanted)
 
 
 @contextmanager
-def _told(at: ReachedServer) -> Iterator[None]:
+def _report_boot(at: ServerConnection) -> Iterator[None]:
     """Say to whoever captures the output that it boots, and every quarter of a minute how far it is."""
     over, began = threading.Event(), time.monotonic()
 
@@ -291,12 +293,12 @@ def _last_event(log: Path) -> str:
     return f": {lines[-1].partition('event=')[2]}" if lines else ""
 
 
-def _say_started(at: ReachedServer, status: Status) -> None:
+def _print_status(at: ServerConnection, status: Status) -> None:
     console().print(Text.assemble(f"swarm server   {at.url}   ", (status.state, "bold")))
     if status.fresh_start is not None:
         console().print(Text.assemble("a new training ", status.fresh_start))
     if at.process is not None:
-        console().print(f"tokens         {_tokens(at)} (yours only)")
+        console().print(f"tokens         {_tokens_path(at)} (yours only)")
     off = status.state is ServerState.OFFLINE
     console().print(f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}")
 
@@ -313,14 +315,14 @@ def show_status(
 
         ajet swarm status --json
     """
-    at = reached(server)
+    at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
         status = _status(at, client)
         if json:
             pid = None if at.process is None else at.process.pid
             print_json({"url": at.url, "pid": pid, **status.model_dump(mode="json")})
             return
-        console().print(_lines(_looked(at, client, status), at))
+        console().print(_lines(_fetch_frame(at, client, status), at))
 
 
 @app.command()
@@ -337,7 +339,7 @@ def stop(
 
         ajet swarm stop --server speaker
     """
-    at = reached(server)
+    at = connect_server(server)
     if at.process is not None:
         stop_swarm(at.process)
     else:
@@ -351,49 +353,49 @@ def stop(
         console().print(f"stopped the training at {at.url}; its process there goes on, without a job")
 
 
-def _elsewhere(server: str, wish: Wish, wanted: Job | None) -> ReachedServer:
+def _find_remote(server: str, options: ServerOptions, wanted: Job | None) -> ServerConnection:
     """Return a server that runs already, to be given a job; raise BadServer for options of a server to be started."""
     if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
         warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
-    if wish != Wish():
+    if options != ServerOptions():
         raise BadServer(
             f"expected the server {server} (--server, or AJET_SERVER) alone, or with --job: it runs already; found "
             "options that start one here; leave them out, or name one that is to run here with --name"
         )
     if wanted is None:
         raise BadServer(f"expected --job FILE or --environment NAME for the server {server}; found neither")
-    return reached(server)
+    return connect_server(server)
 
 
-def _tokens(at: ReachedServer) -> str | None:
+def _tokens_path(at: ServerConnection) -> str | None:
     return None if at.process is None else str(at.process.folder / "tokens.json")
 
 
-def _status(at: ReachedServer, client: SwarmClient) -> Status:
+def _status(at: ServerConnection, client: SwarmClient) -> Status:
     try:
-        return client.status(within_s=PATIENCE_S)
+        return client.status(within_s=RETRY_TIMEOUT_S)
     except Unreachable as error:
         if at.process is None or isinstance(error, UnknownAnswer):
             raise
-        raise _busy(at.process, error) from error
+        raise _busy_error(at.process, error) from error
 
 
-def _busy(process: SwarmProcess, error: Unreachable) -> SwarmProcessError:
+def _busy_error(process: SwarmProcess, error: Unreachable) -> SwarmProcessError:
     return SwarmProcessError(
         f"{error}, but its process {process.pid} is there: it is stopped or busy. Try again, look into "
         f"{process.folder / 'server.log'}, or end it with `ajet swarm stop`"
     )
 
 
-def _looked(at: ReachedServer, client: SwarmClient, status: Status) -> TopFrame:
+def _fetch_frame(at: ServerConnection, client: SwarmClient, status: Status) -> TopFrame:
     """Return a look at the server; of one of an earlier release no more than its status."""
     try:
-        return Watcher(at.url, client).look()
+        return Watcher(at.url, client).poll()
     except OlderServer:
         return TopFrame(at.url, Snapshot(at=time.time(), status=status), None, ())
 
 
-def _lines(frame: TopFrame, at: ReachedServer) -> Table:
+def _lines(frame: TopFrame, at: ServerConnection) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     where = at.url if at.process is None else f"{at.url} (pid {at.process.pid})"
     for name, said in status_lines(frame, where):

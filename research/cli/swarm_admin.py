@@ -19,10 +19,18 @@ from research.cli.app import columns, console, print_json
 from research.errors import BackendMissing, ModelFailed, ResearchError
 from research.installation.base_job import python_of, read_job, require_backend
 from research.installation.home import Home
-from research.installation.servers import NoSwarm, Server, find_swarm, kept, named, own_name, reached
-from research.models.fetch import watched
+from research.installation.servers import (
+    NoSwarm,
+    Server,
+    connect_server,
+    find_server_names,
+    find_swarm,
+    load_binding,
+    own_name,
+)
+from research.models.fetch import run_command
 from swarm.client import SwarmClient
-from swarm.client.identity import folder_of
+from swarm.client.identity import server_folder
 from swarm.job import Job
 from swarm.models.card import ModelCard
 from swarm.wire import Status, StreamStatus, stream_label
@@ -83,8 +91,8 @@ def export_model(
     require_backend("local")
     home = Home.locate()
     folder = _folder(home, server)
-    wanted = read_job(job) if job is not None else _loaded(folder)
-    store = kept(folder).store
+    wanted = read_job(job) if job is not None else _find_running_job(folder)
+    store = load_binding(folder).store
     with tempfile.TemporaryDirectory(prefix="ajet-export-") as scratch:
         out = Path(scratch) / "card.json"
         command = [
@@ -95,26 +103,26 @@ def export_model(
             *(["--job", wanted.model_dump_json()] if wanted is not None else []),
         ]  # fmt: skip
         with console().status("exporting") as shown:
-            ended = watched(command, lambda line: shown.update(line), _with_store(store))
+            ended = run_command(command, lambda line: shown.update(line), _with_store(store))
         if ended.code or not out.is_file():
             raise ModelFailed(f"nothing was exported: {ended.why}" if ended.code != 2 else ended.why)
         card = ModelCard.model_validate_json(out.read_bytes())
     if json:
         print_json({"folder": str(to), **card.model_dump(mode="json")})
     else:
-        console().print(Text(_told(card, to)))
+        console().print(Text(_describe_export(card, to)))
 
 
 def _folder(home: Home, name: str | None) -> Path:
     """Return the folder of a server of this installation, which need not run."""
-    folder = folder_of(home.path, own_name(name))
+    folder = server_folder(home.path, own_name(name))
     if not folder.is_dir():
-        known = f"; those started here: {', '.join(named(home))}" if named(home) else ""
+        known = f"; those started here: {', '.join(find_server_names(home))}" if find_server_names(home) else ""
         raise NoSwarm(f"expected a swarm server's folder at {folder}, found none: train first{known}")
     return folder
 
 
-def _loaded(folder: Path) -> Job | None:
+def _find_running_job(folder: Path) -> Job | None:
     """Return the job of the server that runs in a folder; None where none runs, or it has none."""
     server = find_swarm(folder)
     if server is None:
@@ -129,7 +137,7 @@ def _with_store(url: str | None) -> dict[str, str]:
     return others if url is None else {**others, STORE: url}
 
 
-def _told(card: ModelCard, to: Path) -> str:
+def _describe_export(card: ModelCard, to: Path) -> str:
     adapter = {"none": "all weights", "merged": "LoRA, merged", "apart": "LoRA, apart"}[card.adapter]
     found = card.measured
     worth = (
@@ -180,14 +188,14 @@ def shares(
         ajet swarm shares math=1 chess=1 --replace --json
     """
     wanted = shares_of(new or ())
-    at = reached(server)
+    at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
         found = client.streams().streams
         if wanted:
             if not replace:
                 require_same(wanted, found)
             found = client.share(wanted).streams
-        rows = described(found, client.status(), client.job())
+        rows = stream_rows(found, client.status(), client.job())
     if json:
         print_json({"changed": bool(wanted), "streams": rows})
     elif not rows:
@@ -234,12 +242,12 @@ def require_same(wanted: Mapping[str, float], known: Sequence[StreamStatus]) -> 
         )
 
 
-def described(streams: Sequence[StreamStatus], status: Status, job: Job | None) -> list[dict[str, Any]]:
+def stream_rows(streams: Sequence[StreamStatus], status: Status, job: Job | None) -> list[dict[str, Any]]:
     """Return what is shown of each stream, with the last step's metrics where it has some."""
-    return [_described(stream, status.metrics, job) for stream in streams]
+    return [_stream_row(stream, status.metrics, job) for stream in streams]
 
 
-def _described(stream: StreamStatus, metrics: Mapping[str, float], job: Job | None) -> dict[str, Any]:
+def _stream_row(stream: StreamStatus, metrics: Mapping[str, float], job: Job | None) -> dict[str, Any]:
     label, share = f"stream/{stream_label(stream.name)}", stream.share
     return {
         "name": stream.name,

@@ -29,11 +29,11 @@ from research.controller.wandb import wandb_login
 from research.errors import BadSandbox, ResearchError
 from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
 from research.installation.home import Home
-from research.installation.machine import cores, parallel
+from research.installation.machine import cores, max_parallel_runs
 from research.isolation.client_image import last_image
-from research.isolation.mode import Kind, asked_for, one_line
-from research.planners.factory import is_address
-from research.planners.llm import host_of
+from research.isolation.mode import Kind, one_line, resolve_kind
+from research.planners.factory import is_http_url
+from research.planners.llm import url_origin
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images import identity
@@ -73,7 +73,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
     ]
 
 
-def healthy(checks: Iterable[Check]) -> bool:
+def is_healthy(checks: Iterable[Check]) -> bool:
     """Whether a default study can run."""
     return all(check.level != "missing" for check in checks)
 
@@ -96,7 +96,7 @@ def _prefect() -> Check:
 
 def _machine() -> Check:
     memory = psutil.virtual_memory().total / 2**30
-    found = f"{cores()} cores, {memory:.0f} GiB; {parallel()} training run(s) at once"
+    found = f"{cores()} cores, {memory:.0f} GiB; {max_parallel_runs()} training run(s) at once"
     return Check("machine", "ok", found)
 
 
@@ -112,7 +112,7 @@ def _storage(environ: Mapping[str, str]) -> list[Check]:
     place = Check("home", "ok", f"{home.path} ({source})")
     if not os.access(existing, os.W_OK | os.X_OK):
         place = Check("home", "missing", f"{existing} cannot be written to", f"{source}: name a folder of yours")
-    return [place, disk, _guarded("database", lambda: _database(home))]
+    return [place, disk, _run_check("database", lambda: _database(home))]
 
 
 def _database(home: Home) -> Check:
@@ -126,7 +126,7 @@ def _database(home: Home) -> Check:
     return Check("database", "ok", f"{count} studies in {shown}")
 
 
-def _guarded(name: str, check: Callable[[], Check]) -> Check:
+def _run_check(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except (ResearchError, StudiesError) as error:
@@ -142,7 +142,7 @@ def _gpu() -> Check:
 def _sandboxes(environ: Mapping[str, str]) -> list[Check]:
     """Return what is found of the engine, the image, and the choice between them and processes."""
     try:
-        kind = asked_for(None, environ)
+        kind = resolve_kind(None, environ)
     except BadSandbox as error:
         return [Check("sandbox", "missing", "unusable", str(error))]
     try:
@@ -192,8 +192,8 @@ def _wandb(environ: Mapping[str, str]) -> Check:
 
 def _language_model(environ: Mapping[str, str]) -> Check:
     if address := environ.get("OPENAI_BASE_URL"):
-        if is_address(address):
-            return Check("language model", "ok", host_of(address))
+        if is_http_url(address):
+            return Check("language model", "ok", url_origin(address))
         return Check("language model", "optional", "OPENAI_BASE_URL is no address", "set one, http://HOST:PORT/v1")
     if environ.get("OPENAI_API_KEY"):
         return Check("language model", "ok", "OPENAI_API_KEY is set")
@@ -217,7 +217,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable o
     """
     checks = examine()
     if json:
-        print_json({"healthy": healthy(checks), "checks": [asdict(check) for check in checks]})
+        print_json({"healthy": is_healthy(checks), "checks": [asdict(check) for check in checks]})
     else:
         table = Table(box=None, pad_edge=False)
         for column in ("", "part", "found", "what to do"):
@@ -226,6 +226,6 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable o
             table.add_row(_MARKS[check.level], check.name, check.found, check.remedy)
         console().print(table)
         ready, not_ready = ("ready:", "green"), ("not ready:", "red")
-        said = (ready, ' ajet research "..."') if healthy(checks) else (not_ready, " see above")
+        said = (ready, ' ajet research "..."') if is_healthy(checks) else (not_ready, " see above")
         console().print(Text.assemble(*said))
-    raise typer.Exit(0 if healthy(checks) else 1)
+    raise typer.Exit(0 if is_healthy(checks) else 1)

@@ -28,13 +28,13 @@ from rich.text import Text
 
 from research.cli.app import console, print_json
 from research.errors import ResearchError
-from research.installation.servers import Server, reached
-from research.terminal import bare
+from research.installation.servers import Server, connect_server
+from research.terminal import strip_control_chars
 from research.text import format_seconds
-from sandboxes.spec import shown
+from sandboxes.spec import escape_control
 from swarm.client import SwarmClient
 from swarm.errors import NotFound, Unreachable
-from swarm.snapshot import Snapshot, StepRecord, side_words
+from swarm.snapshot import Snapshot, StepRecord, describe_side_conversations
 from swarm.wire import EvaluationSummary, ServerState, Status
 
 REWARD: Final = "critic/rewards/mean"
@@ -89,7 +89,7 @@ class Watcher:
         self._frame: TopFrame | None = None
         self._heard = now()
 
-    def look(self) -> TopFrame:
+    def poll(self) -> TopFrame:
         """Return what there is now; Unreachable where it never answered, OlderServer where it cannot tell."""
         try:
             snapshot = self._client.snapshot(within_s=ANSWER_S)
@@ -102,7 +102,7 @@ class Watcher:
         except Unreachable:
             if self._frame is None:
                 raise
-            return _silent(self._frame, self._now() - self._heard)
+            return _silent_frame(self._frame, self._now() - self._heard)
         self._heard = self._now()
         self._frame = TopFrame(self._url, snapshot, first, steps)
         return self._frame
@@ -118,12 +118,12 @@ class Watcher:
         return first[0] if first else None, steps
 
 
-def _silent(frame: TopFrame, seconds: float) -> TopFrame:
+def _silent_frame(frame: TopFrame, seconds: float) -> TopFrame:
     return TopFrame(frame.url, frame.snapshot, frame.first, frame.steps, max(seconds, 0.1))
 
 
 @contextmanager
-def unbuffered() -> Iterator[None]:
+def cbreak_mode() -> Iterator[None]:
     """Let keys come at once and unseen while inside; nothing changes where nobody types at a terminal."""
     if not sys.stdin.isatty():
         yield
@@ -139,7 +139,7 @@ def unbuffered() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def pressed(key: str, within_s: float) -> bool:
+def wait_for_key(key: str, within_s: float) -> bool:
     """Wait so many seconds; return at once with whether the key was pressed."""
     if not sys.stdin.isatty():
         time.sleep(within_s)
@@ -226,13 +226,13 @@ def waits_words(snapshot: Snapshot) -> str:
 def evaluation_words(status: Status) -> str:
     """Return the last evaluation of `eval_every`, and the best; the latter's score is optimistic."""
     if status.evaluation is None:
-        return NOTHING if status.best is None else f"best {_scored(status.best)}"
-    last, best = status.evaluation, "" if status.best is None else f", best {_scored(status.best)}"
+        return NOTHING if status.best is None else f"best {_format_score(status.best)}"
+    last, best = status.evaluation, "" if status.best is None else f", best {_format_score(status.best)}"
     what = "reward" if last.success is None else "success"
-    return f"{what} {_scored(last)} ({last.episodes} episodes){best}"
+    return f"{what} {_format_score(last)} ({last.episodes} episodes){best}"
 
 
-def _scored(found: EvaluationSummary) -> str:
+def _format_score(found: EvaluationSummary) -> str:
     score = found.reward if found.success is None else found.success
     return f"{score:.3g} at step {found.step}"
 
@@ -261,17 +261,19 @@ def line_words(snapshot: Snapshot) -> str:
 
 def drops_words(snapshot: Snapshot) -> str:
     """Return how many episodes were dropped, by reason, the most frequent first, and the tasks that are skipped."""
-    skipped = [f"{shown(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]]
+    skipped = [
+        f"{escape_control(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]
+    ]
     of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""
-    return counted_words(snapshot.drops) + of_tasks
+    return format_counts(snapshot.drops) + of_tasks
 
 
 def refusals_words(snapshot: Snapshot) -> str:
     """Return how many model calls were refused, by code, and what the last was told."""
-    return f"{counted_words(snapshot.refusals)}; the last: {shown(snapshot.refusal or NOTHING)}"
+    return f"{format_counts(snapshot.refusals)}; the last: {escape_control(snapshot.refusal or NOTHING)}"
 
 
-def counted_words(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     """Return how many there are, by reason, the most frequent first."""
     found = sorted(counts.items(), key=lambda reason: (-reason[1], reason[0]))
     if not found:
@@ -308,7 +310,7 @@ def screen(frame: TopFrame, width: int, *, unicode: bool = True) -> list[Text]:
 
 def _one_line(text: str, unicode: bool) -> str:
     """Return what others said as one line that steers no terminal."""
-    said = bare(text).replace("\n", " ").replace("\t", " ")
+    said = strip_control_chars(text).replace("\n", " ").replace("\t", " ")
     return said if unicode else said.encode("ascii", "replace").decode()
 
 
@@ -318,24 +320,24 @@ def _head(frame: TopFrame) -> Iterator[Text]:
     yield Text.assemble(("ajet swarm top", "bold"), f"  {frame.url}  {at}  ", ("q quits", "dim"))
     if frame.silent_s:
         yield Text(f"no answer for {format_seconds(frame.silent_s)}; this is what it said before", "bold red")
-    yield _named("state", state_words(status), _STYLES.get(status.state, "bold green"))
-    yield _named("job", job_words(snapshot))
-    yield _named("step", step_words(snapshot), "bold")
+    yield _format_row("state", state_words(status), _STYLES.get(status.state, "bold green"))
+    yield _format_row("job", job_words(snapshot))
+    yield _format_row("step", step_words(snapshot), "bold")
     waits = snapshot.waits or ()
-    yield _named("waits for", waits[0].text if waits else waits_words(snapshot), "bold yellow" if waits else "")
+    yield _format_row("waits for", waits[0].text if waits else waits_words(snapshot), "bold yellow" if waits else "")
     for wait in waits[1:4]:
-        yield _named("", wait.text, "yellow")
+        yield _format_row("", wait.text, "yellow")
     open_ones = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
-    yield _named("episodes", f"{open_ones}, {line_words(snapshot)}")
-    yield _named("tokens", tokens_words(snapshot))
+    yield _format_row("episodes", f"{open_ones}, {line_words(snapshot)}")
+    yield _format_row("tokens", tokens_words(snapshot))
     if status.evaluation is not None or status.best is not None:
-        yield _named("evaluation", evaluation_words(status))
+        yield _format_row("evaluation", evaluation_words(status))
     if snapshot.flat is not None:
-        yield _named("warning", snapshot.flat, "yellow")
-    yield _named("drops", drops_words(snapshot), "" if not snapshot.drops else "yellow")
+        yield _format_row("warning", snapshot.flat, "yellow")
+    yield _format_row("drops", drops_words(snapshot), "" if not snapshot.drops else "yellow")
 
 
-def _named(name: str, said: str, style: str = "") -> Text:
+def _format_row(name: str, said: str, style: str = "") -> Text:
     return Text.assemble((f"{name:<{_NAME}} ", "dim"), (said, style))
 
 
@@ -421,8 +423,8 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("job", job_words(snapshot)),
         *([("new training", status.fresh_start)] if status.fresh_start is not None else []),
         ("step", step_words(snapshot)),
-        ("reward", _now_and_then(frame, REWARD)),
-        ("success", _now_and_then(frame, SUCCESS)),
+        ("reward", _last_and_first(frame, REWARD)),
+        ("success", _last_and_first(frame, SUCCESS)),
         *([("warning", snapshot.flat)] if snapshot.flat is not None else []),
         ("evaluation", evaluation_words(status)),
         ("episodes", f"{episodes}, {line_words(snapshot)}"),
@@ -430,23 +432,27 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("waits for", waits_words(snapshot)),
         ("drops", drops_words(snapshot)),
         *([("refused", f"calls {refusals_words(snapshot)}")] if snapshot.refusals else []),
-        *([("note", note)] if (note := side_words(snapshot.side_conversations)) else []),
+        *([("note", note)] if (note := describe_side_conversations(snapshot.side_conversations)) else []),
         ("more", MORE),
     ]
 
 
-def _now_and_then(frame: TopFrame, metric: str) -> str:
+def _last_and_first(frame: TopFrame, metric: str) -> str:
     last = frame.steps[-1] if frame.steps else None
     if last is None or metric not in last.metrics:
         return "-"
-    return f"{_at(last, metric)}{_from(frame.first, last, metric)}"
+    return f"{_format_value(last, metric)}{_format_first(frame.first, last, metric)}"
 
 
-def _from(first: StepRecord | None, last: StepRecord, metric: str) -> str:
-    return "" if first is None or first.step == last.step or metric not in first.metrics else f", {_at(first, metric)}"
+def _format_first(first: StepRecord | None, last: StepRecord, metric: str) -> str:
+    return (
+        ""
+        if first is None or first.step == last.step or metric not in first.metrics
+        else f", {_format_value(first, metric)}"
+    )
 
 
-def _at(record: StepRecord, metric: str) -> str:
+def _format_value(record: StepRecord, metric: str) -> str:
     return f"{number(record.metrics[metric])} at step {record.step}"
 
 
@@ -475,28 +481,28 @@ def top(
 
         ajet swarm top --json
     """
-    at = reached(server)
+    at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
         watcher = Watcher(at.url, client)
         if json:
-            print_json(watcher.look().to_json())
+            print_json(watcher.poll().to_json())
         elif once or not console().is_terminal:
-            console().print(_drawn(watcher.look()), no_wrap=True)
+            console().print(_render(watcher.poll()), no_wrap=True)
         else:
             _live(watcher)
 
 
 def _live(watcher: Watcher) -> None:
-    first = watcher.look()  # what is wrong is told on the screen that stays
+    first = watcher.poll()  # what is wrong is told on the screen that stays
     try:
-        with unbuffered(), Live(_drawn(first), console=console(), screen=True, auto_refresh=False) as live:
-            while not pressed("q", EVERY_S):
-                live.update(_drawn(watcher.look()), refresh=True)
+        with cbreak_mode(), Live(_render(first), console=console(), screen=True, auto_refresh=False) as live:
+            while not wait_for_key("q", EVERY_S):
+                live.update(_render(watcher.poll()), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _drawn(frame: TopFrame) -> Group:
+def _render(frame: TopFrame) -> Group:
     out = console()
     width = out.width if out.is_terminal else PIPED_WIDTH
     return Group(*screen(frame, width, unicode=out.encoding.startswith("utf")))

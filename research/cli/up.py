@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from research.cli.app import console, print_json
-from research.controller.session import interruptible
+from research.controller.session import catch_interrupts
 from research.errors import ResearchError
 from research.installation.home import Home
 from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server, stop_server
@@ -83,16 +83,16 @@ def _stop(home: Home, json: bool) -> None:
 
 def _work(home: Home, limit: int, json: bool) -> None:
     """Look after the server and the worker until somebody ends this process."""
-    from research.orchestration.supervision import working
+    from research.orchestration.supervision import become_supervisor
 
-    with working(home), interruptible() as until:
+    with become_supervisor(home), catch_interrupts() as until:
         server = _server(home)
         _say(server, json)
         os.environ.update(client_environment(home.prefect))
         from research.orchestration.deployment import ProcessPool
-        from research.orchestration.prefect_api import place_of  # Prefect reads its settings at import
+        from research.orchestration.prefect_api import installation_name  # Prefect reads its settings at import
         from research.orchestration.worker import StudyWorker
 
         say = warn if json else console().print
         say(f"worker      {limit} studies at once; begin them there, or with: ajet research --detach. Ctrl-C ends it")
-        StudyWorker(home, ProcessPool(place_of(home), Path.cwd()), limit, say, warn).run(until)
+        StudyWorker(home, ProcessPool(installation_name(home), Path.cwd()), limit, say, warn).run(until)

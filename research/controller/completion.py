@@ -15,34 +15,34 @@ from typing import Any, Protocol
 from research.runs.launcher import AttemptLauncher
 from research.scheduler.steps import BuildReport, CompletionStep, ConcludeStudy, Decide, Judge, StopStudy
 from studies import EventType, StudyLog, StudyState
-from studies.checks.evidence import spoilt
+from studies.checks.evidence import find_spoilt_runs
 from studies.errors import ControllerLeaseLost, HeadMoved, StoreError
 from studies.log.event_log import lock_error
-from studies.records.verdict import PlannerWords
+from studies.records.verdict import PlannerMessage
 from studies.report import Report
 from studies.verdicts.judge import judge_hypothesis
 
 log = logging.getLogger(__name__)
-BuildsReport = Callable[[StudyState, Path], Report]
+ReportBuilder = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
 
 
-class Plans(Protocol):
+class StudyPlanner(Protocol):
     """Plans a study: `research.controller.planning.Planning`, or a stand-in for it in tests."""
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         """Lock the design, or the A/A runs that it waits for."""
         ...
 
-    def next_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+    def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         """Begin the next round, or write down why there is none."""
         ...
 
-    def conclusion(self, state: StudyState, seconds_left: float) -> PlannerWords | None:
+    def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
         """Return the planner's last words; None when it has none."""
         ...
 
-    def advice(self, state: StudyState) -> dict[str, str]:
+    def suggest_next(self, state: StudyState) -> dict[str, str]:
         """Return what is worth asking next (`why`, `command`), compiled; the command is empty where nothing is."""
         ...
 
@@ -54,9 +54,9 @@ class Completion:
         self,
         record: StudyLog,
         folder: Path,
-        planning: Plans,
+        planning: StudyPlanner,
         launcher: AttemptLauncher,
-        build_report: BuildsReport,
+        build_report: ReportBuilder,
         note: Callable[[str], None],
     ) -> None:
         self._record = record
@@ -66,7 +66,7 @@ class Completion:
         self._build_report = build_report
         self._note = note
 
-    def do(self, state: StudyState, step: CompletionStep, seconds_left: float) -> None:
+    def run_step(self, state: StudyState, step: CompletionStep, seconds_left: float) -> None:
         """Carry out one step; it leaves an event."""
         match step:
             case Judge():
@@ -76,16 +76,18 @@ class Completion:
             case StopStudy(reason):
                 self._record.append(EventType.STUDY_STOPPED, {"reason": reason})
             case ConcludeStudy(reason):
-                said = self._planning.conclusion(state, seconds_left)
+                said = self._planning.write_final_message(state, seconds_left)
                 quoted = {} if said is None else {"said": said.model_dump(mode="json")}
-                self._record.append(EventType.STUDY_CONCLUDED, {"reason": reason, **quoted, **self._advice(state)})
+                self._record.append(
+                    EventType.STUDY_CONCLUDED, {"reason": reason, **quoted, **self._suggest_next(state)}
+                )
             case BuildReport():
                 self._report(state)
 
-    def _advice(self, state: StudyState) -> dict[str, Any]:
+    def _suggest_next(self, state: StudyState) -> dict[str, Any]:
         """Return what is worth doing next. Whatever goes wrong with it keeps no study from its end."""
         try:
-            return {"next": self._planning.advice(state)}
+            return {"next": self._planning.suggest_next(state)}
         except (StoreError, HeadMoved, ControllerLeaseLost):
             raise
         except Exception as error:
@@ -93,7 +95,7 @@ class Completion:
             return {}
 
     def _judge(self, state: StudyState, step: Judge) -> None:
-        bad = tuple(spoilt(state, self._folder, step.phase))
+        bad = tuple(find_spoilt_runs(state, self._folder, step.phase))
         for run, code, reason in bad:
             self._launcher.invalidate(run, code, reason)
         if bad:
@@ -110,6 +112,6 @@ class Completion:
 
     def _report(self, state: StudyState) -> None:
         report = self._build_report(state, self._folder)
-        for line in report.said():
+        for line in report.describe_backups():
             self._note(line)
         self._record.append(EventType.REPORT_BUILT, report.payload(self._folder))

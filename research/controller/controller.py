@@ -24,12 +24,12 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import Any, Protocol
 
-from research.controller.completion import BuildsReport, Completion, Plans
+from research.controller.completion import Completion, ReportBuilder, StudyPlanner
 from research.controller.planning import DrawSecret, Planning
-from research.controller.wandb import NO_MIRROR, TellsOfCopies
+from research.controller.wandb import NO_MIRROR, LogMirror
 from research.design.noise_bank import NoiseBank
-from research.design.pricing import Pricing, make_pricing, observed_seconds
-from research.environments.catalog import every_measurement
+from research.design.pricing import Pricing, make_pricing, median_seconds
+from research.environments.catalog import find_all_measurements
 from research.errors import ModelFailed
 from research.files import is_full
 from research.installation.base_job import base_job_of
@@ -37,7 +37,7 @@ from research.installation.home import Home
 from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
-from research.models.fetch import checks_in
+from research.models.fetch import check_loader
 from research.planners.context import HomeFindings
 from research.planners.protocol import Planner
 from research.runs.collect import ReadTracking
@@ -62,12 +62,12 @@ from research.scheduler.steps import (
     StopAttempt,
 )
 from sandboxes import Sandbox, SandboxError
-from studies import EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState, WorkClock
+from studies import BudgetClock, EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState
 from studies.log.event_log import Change, Clock
 from studies.records.design import MODEL
 from studies.records.procedure import Phase, Selection
 from studies.records.runs import NOISE_ARM
-from studies.records.statements import claims, confirmed_arms, model_name
+from studies.records.statements import claims, model_name, select_arms
 from studies.report import build_report
 from swarm.job import Job, PathModel
 
@@ -97,7 +97,7 @@ def budget_left(state: StudyState, at: datetime | None = None) -> float:
     return max(0.0, state.budget_s - state.worked_s - min(BEAT_S, max(0.0, since)))
 
 
-def stopping(state: StudyState, reason: str) -> Change | None:
+def build_stop_event(state: StudyState, reason: str) -> Change | None:
     """Return the event that stops a study; None where it is stopped or concluded."""
     if state.status in ("stopped", "concluded"):
         return None
@@ -132,11 +132,11 @@ class StudyController:
         base: Job | None = None,
         note: Note = lambda line: None,
         read_tracking: ReadTracking | None = None,
-        build_report: BuildsReport = build_report,
+        build_report: ReportBuilder = build_report,
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
-        planning: Plans | None = None,
-        mirror: TellsOfCopies = NO_MIRROR,
+        planning: StudyPlanner | None = None,
+        mirror: LogMirror = NO_MIRROR,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
@@ -160,16 +160,16 @@ class StudyController:
         self._check = check
         self._noted_waiting = False
         self._mirror = mirror
-        self._work = WorkClock(seconds)
-        self._record = StudyLog(log, study, self._work)
+        self._budget_clock = BudgetClock(seconds)
+        self._record = StudyLog(log, study, self._budget_clock)
         self._slots = MachineSlots(log, home, study, sandbox)
         self._launcher = AttemptLauncher(home, self._record, sandbox, self._slots, clock, isolation, read_tracking)
         settings = self.state().settings
 
         def prices() -> Pricing:
             """Return the price list as of now: other studies go on beside this one."""
-            observed, kind = observed_seconds(log, besides=study), isolation.sandboxing.kind
-            known = every_measurement(home), checks_in(home.models)
+            observed, kind = median_seconds(log, exclude=study), isolation.sandboxing.kind
+            known = find_all_measurements(home), check_loader(home.models)
             return pricing or make_pricing(int(settings["parallel"]), observed, kind, *known)
 
         self._planning = planning or Planning(
@@ -186,13 +186,13 @@ class StudyController:
 
     def budget_left(self, state: StudyState) -> float:
         """Return the seconds that the study may still work (never below 0)."""
-        return max(0.0, state.budget_s - self._record.worked_s())
+        return max(0.0, state.budget_s - self._record.active_seconds())
 
     def plan(self) -> StudyState:
         """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
-        while isinstance(step := self._next(state := self.state()), PlanStudy):
-            with suppress(HeadMoved), self._charging():
-                self._do(state, step)
+        while isinstance(step := self._find_next_step(state := self.state()), PlanStudy):
+            with suppress(HeadMoved), self._charge_time():
+                self._run_step(state, step)
         return state
 
     def tick(self) -> TickResult:
@@ -204,7 +204,7 @@ class StudyController:
         before = self.state()
         while not self._take_steps():
             pass
-        return _result(before, self.state())
+        return _compare_states(before, self.state())
 
     def stop(self, reason: str, actor: str = "user") -> TickResult:
         """Stop the study and end its attempts; `study.resumed` lets it go on."""
@@ -214,53 +214,55 @@ class StudyController:
     def halt(self, reason: str, actor: str = "system") -> None:
         """Append that the study is stopped, unless it is; its attempts are ended by the next tick."""
         self._check()
-        self._record.change(lambda state: stopping(state, reason), actor=actor)
+        self._record.change(lambda state: build_stop_event(state, reason), actor=actor)
 
     def _take_steps(self) -> bool:
         """Watch running attempts and take step after step; return False if somebody else appended in between."""
         self._check()
         try:
-            with self._charging():
+            with self._charge_time():
                 self._watch(self.state())
                 self._record_copies()
-                while (step := self._next(state := self.state())) is not None and self._may_begin(state, step):
-                    self._do(state, step)
+                while (step := self._find_next_step(state := self.state())) is not None and self._may_begin(
+                    state, step
+                ):
+                    self._run_step(state, step)
                     if self.state().head_hash == state.head_hash:
                         raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
-                self._slots.let_by()
+                self._slots.yield_slot()
                 self._record_work(state)
         except HeadMoved:
             return False
         return True
 
     @contextmanager
-    def _charging(self) -> Iterator[None]:
+    def _charge_time(self) -> Iterator[None]:
         """Charge the work on a step that leaves no event: overtaken by somebody's event, or left by a second Ctrl-C."""
         try:
             yield
         except (HeadMoved, KeyboardInterrupt):
             self._check()
-            if self._work.uncharged() >= LEAST_CHARGED_S:
+            if self._budget_clock.pending_seconds() >= LEAST_CHARGED_S:
                 worked = EventType.STUDY_WORKED, dict[str, Any]()
                 self._record.change(lambda state: worked if state.concluded_reason is None else None)
             raise
 
     def _watch(self, state: StudyState) -> None:
-        self._slots.look([run.active.name for run in attempts_running(state) if run.active is not None])
-        if self._stands_still(state):
-            self._work.skip()
+        self._slots.poll([run.active.name for run in attempts_running(state) if run.active is not None])
+        if self._is_idle(state):
+            self._budget_clock.skip()
         if state.stopped_reason is None:
             for run in attempts_running(state):
                 self._launcher.watch(state, run)
 
-    def _stands_still(self, state: StudyState) -> bool:
+    def _is_idle(self, state: StudyState) -> bool:
         """Return whether nothing was worked since the last look: nobody may go on, or other studies have all slots."""
         still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
         if still or state.open_question is not None:
             return not any(attempts_running(state))
         return self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
 
-    def _waited_for_copies(self) -> bool:
+    def _wait_for_copies(self) -> bool:
         """Wait for copies that are under way; return whether there was news of them."""
         self._mirror.settle()
         return self._record_copies()
@@ -268,7 +270,7 @@ class StudyController:
     def _record_copies(self) -> bool:
         """Append how copies at W&B stand now; return whether there was news."""
         news = False
-        for copy in self._mirror.found():
+        for copy in self._mirror.updates():
             payload = copy.payload()
             self._record.change(lambda state, payload=payload: (EventType.ATTEMPT_COPIED, payload))  # type: ignore[misc]
             news = True
@@ -277,20 +279,20 @@ class StudyController:
     def _record_work(self, state: StudyState) -> None:
         """Append the time worked, where nothing else was appended for a while."""
         at_work = state.stopped_reason is None and state.concluded_reason is None
-        if at_work and self._work.uncharged() >= BEAT_S:
+        if at_work and self._budget_clock.pending_seconds() >= BEAT_S:
             self._record.append(EventType.STUDY_WORKED, {})
 
-    def _next(self, state: StudyState) -> Step | None:
+    def _find_next_step(self, state: StudyState) -> Step | None:
         return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
 
     def _may_begin(self, state: StudyState, step: Step) -> bool:
         """Return whether a step can be done now: a launch once it has a slot, all else at any time."""
         if isinstance(step, TAKES_LONG):
-            self._slots.let_by()
+            self._slots.yield_slot()
         if not isinstance(step, Launch):
             return True
         self._check()
-        if self._launcher.take_slot(state, self._launcher.name_of(state.runs[step.run_id], step.attempt)):
+        if self._launcher.take_slot(state, self._launcher.attempt_name(state.runs[step.run_id], step.attempt)):
             return True
         self._note_waiting()
         return False
@@ -308,13 +310,13 @@ class StudyController:
             f"while none of its runs goes. Sooner by: ajet study stop {next(iter(holders))}{undriven}"
         )
 
-    def _do(self, state: StudyState, step: Step) -> None:
+    def _run_step(self, state: StudyState, step: Step) -> None:
         self._check()
         match step:
             case PlanStudy():
                 self._planning.plan(state, lambda: self.budget_left(state))
             case PlanRound():
-                self._planning.next_round(state, lambda: self.budget_left(state))
+                self._planning.begin_round(state, lambda: self.budget_left(state))
             case AskCandidate(index, arm):
                 self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
             case AskApproval(question):
@@ -328,15 +330,15 @@ class StudyController:
             case PrepareModel(phase):
                 self._prepare_model(state, phase)
             case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
-                self._run(state, step)
-            case BuildReport() if self._waited_for_copies():
+                self._advance_run(state, step)
+            case BuildReport() if self._wait_for_copies():
                 pass  # the next state is reported on
             case _:
-                self._completion.do(state, step, self.budget_left(state))
+                self._completion.run_step(state, step, self.budget_left(state))
 
     def _decide_screen(self, state: StudyState, selection: Selection) -> None:
         assert state.design is not None
-        arms = confirmed_arms(state.design, tuple(state.candidates.values()), selection)
+        arms = select_arms(state.design, tuple(state.candidates.values()), selection)
         self._append(
             EventType.SCREEN_DECIDED,
             selection=selection.model_dump(mode="json"),
@@ -345,17 +347,17 @@ class StudyController:
         )
 
     def _prepare_model(self, state: StudyState, phase: Phase) -> None:
-        jobs = {arm: Job.recorded(job) for arm, job in _jobs(state, phase).items()}
+        jobs = {arm: Job.from_record(job) for arm, job in _jobs_by_arm(state, phase).items()}
         made = {arm: prepare_model(job, self._home.models, self._note) for arm, job in jobs.items()}
         prepared = {
             "sha256": next(iter(made.values()))["sha256"],
             "seconds": round(sum(each["seconds"] for each in made.values()), 3),
-            **({"models": [_named(arm, jobs[arm], made[arm]) for arm in jobs]} if len(jobs) > 1 else {}),
+            **({"models": [_describe_model(arm, jobs[arm], made[arm]) for arm in jobs]} if len(jobs) > 1 else {}),
             **({} if phase == "confirm" else {"phase": phase}),
         }
         self._append(EventType.MODEL_PREPARED, **prepared)
 
-    def _run(self, state: StudyState, step: RunStep) -> None:
+    def _advance_run(self, state: StudyState, step: RunStep) -> None:
         run = state.runs[step.run_id]
         match step:
             case Launch(_, attempt):
@@ -373,7 +375,7 @@ class StudyController:
         self._record.append(type, payload)
 
 
-def _jobs(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]]:
+def _jobs_by_arm(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]]:
     """Return the jobs whose models the runs of a phase begin with: the control's, then those of arms with another.
 
     By their arms.
@@ -397,13 +399,13 @@ def _jobs(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]]:
     return {design.control_arm: base, **{arm.name: {**base, MODEL: arm.overrides[MODEL]} for arm in others}}
 
 
-def _named(arm: str, job: Job, made: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_model(arm: str, job: Job, made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model of an arm as the log has it: its name, the hash of its folder, and that of the weights."""
     folder = job.model.sha256 if isinstance(job.model, PathModel) else None
     return {"arm": arm, "name": model_name(job.model.model_dump()), "folder": folder, "sha256": made["sha256"]}
 
 
-def _result(before: StudyState, after: StudyState) -> TickResult:
+def _compare_states(before: StudyState, after: StudyState) -> TickResult:
     def attempts(state: StudyState, *, ended: bool) -> set[str]:
         return {a.name for run in state.every_run.values() for a in run.attempts if not ended or a.status is not None}
 
@@ -412,13 +414,13 @@ def _result(before: StudyState, after: StudyState) -> TickResult:
     return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))
 
 
-PATIENCE_S = 300.0
+RETRY_TIMEOUT_S = 300.0
 """How long a machine that starts nothing, or an engine that does not answer, is waited for."""
 PAUSE_S = 2.0
 INTERRUPTED = "interrupted by the user"
 
 
-class Ticking(Protocol):
+class TickLoop(Protocol):
     """A controller: `tick` moves the study on and returns its state and whether it is done."""
 
     def tick(self) -> TickOutcome:
@@ -457,11 +459,11 @@ class Observer(Protocol):
 
 
 def drive(
-    loop: Ticking,
+    loop: TickLoop,
     observers: Sequence[Observer],
     interrupted: Event,
     poll_s: float = 0.5,
-    patience_s: float = PATIENCE_S,
+    retry_timeout_s: float = RETRY_TIMEOUT_S,
     pause_s: float = PAUSE_S,
     interruption: Callable[[], str | None] = lambda: INTERRUPTED,
 ) -> StudyState:
@@ -478,7 +480,7 @@ def drive(
     trouble: float | None = None
     while True:
         try:
-            outcome = loop.stop(_reason(interruption)) if interrupted.is_set() else loop.tick()
+            outcome = loop.stop(_get_stop_reason(interruption)) if interrupted.is_set() else loop.tick()
         except ModelFailed:
             if not interrupted.is_set():
                 raise
@@ -487,10 +489,10 @@ def drive(
             if isinstance(error, OSError) and not is_full(error):
                 raise
             first, trouble = trouble is None, trouble or time.monotonic()
-            if interrupted.is_set() or time.monotonic() - trouble >= patience_s:
+            if interrupted.is_set() or time.monotonic() - trouble >= retry_timeout_s:
                 raise
             for observer in observers if first else ():
-                observer.note(f"waiting for {_awaited(error)}: {' '.join(str(error).split())}")
+                observer.note(f"waiting for {_describe_missing(error)}: {' '.join(str(error).split())}")
             interrupted.wait(pause_s)
             continue
         trouble = None
@@ -501,13 +503,13 @@ def drive(
         interrupted.wait(poll_s)
 
 
-def _reason(interruption: Callable[[], str | None]) -> str:
+def _get_stop_reason(interruption: Callable[[], str | None]) -> str:
     if (reason := interruption()) is None:
         raise KeyboardInterrupt
     return reason
 
 
-def _awaited(error: Exception) -> str:
+def _describe_missing(error: Exception) -> str:
     if isinstance(error, OSError):
         return "room on the disk"
     return "a sandbox" if isinstance(error, SandboxError) else "the event log"

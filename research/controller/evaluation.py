@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from research.controller.rounds import PricedExploration, Replicated, explored, replicated
-from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, proposed_code, seed_source
-from research.errors import BadMetric, Declined, DesignRefused, PlannerFailed
-from research.installation.base_job import fixed_fields
-from research.planners.context import NO_LOOKS, NO_REWARD_NOW, Digest, Looks, tunable_facts
-from research.planners.history import InquiryFacts, Notebook, Quoted
-from research.planners.prompts import DECLINABLE, environments_named, unread_words
+from research.controller.rounds import PricedExploration, ReplicationProposal, build_replication, price_exploration
+from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, collect_reward_code, seed_source
+from research.errors import BadMetric, DesignRefused, PlannerFailed, TopicDeclined
+from research.installation.base_job import find_fixed_fields
+from research.planners.context import NO_REWARD_NOW, NO_TOOLS, PlannerContext, PlannerTools, field_specs
+from research.planners.history import CampaignFacts, Notebook, Quote
+from research.planners.prompts import DECLINABLE, describe_unparsed_words, find_environments
 from research.planners.protocol import Planner, PlannerTurn
-from research.planners.rules import RulesPlanner, environment_asked
+from research.planners.rules import RulesPlanner, choose_environment
 from research.proposals.actions import (
     Action,
-    Aside,
     AskUser,
     Decline,
     Explore,
@@ -32,19 +31,20 @@ from research.proposals.actions import (
     ProposeDesign,
     Replicate,
     Revise,
+    SideAction,
 )
 from research.proposals.flags import RequestedComparison
-from research.proposals.metric_choice import AskedMetric, not_judged
-from studies.records.alpha import Ledgers
+from research.proposals.metric_choice import RequestedMetric, describe_unjudged
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan
 from studies.records.procedure import Noise
-from studies.records.verdict import who
+from studies.records.verdict import planner_label
 from swarm.environments.registry import environments
 from swarm.job import Job
 
 
 @dataclass(frozen=True, slots=True)
-class PlanningContext:
+class PlanningInputs:
     """What a topic is planned by."""
 
     topic: str
@@ -55,26 +55,26 @@ class PlanningContext:
     requested: RequestedComparison = field(default_factory=RequestedComparison)
     code_allowed: bool = False
     """Whether runs are in containers, so that a reward function may be proposed."""
-    notes: tuple[Quoted, ...] = ()
+    notes: tuple[Quote, ...] = ()
     """Notes that people left in the study, quoted."""
     locked: Metric | None = None
     """What the study is judged by, once that is locked: its environment may be gone by then."""
-    inquiry: InquiryFacts | None = None
+    campaign: CampaignFacts | None = None
     """What the rounds before found; None in the first."""
     notebook: Notebook | None = None
     """What the planner wrote down; None where it can write nothing down."""
-    findings: tuple[Quoted, ...] = ()
+    findings: tuple[Quote, ...] = ()
     """What earlier studies here found about the topic."""
-    looks: Callable[[PlanningContext], Looks] = lambda context: NO_LOOKS
+    tools: Callable[[PlanningInputs], PlannerTools] = lambda context: NO_TOOLS
     """Returns what a planner may look at, by the levels and prices of a context."""
     plays_seen: bool = False
     """Whether a planner looked at plays of hidden tasks: then no reward function is taken any more."""
 
-    def compiler_now(self) -> DesignCompiler:
+    def current_compiler(self) -> DesignCompiler:
         """Return the compiler with the time that is left now."""
         return replace(self.compiler, seconds_left=self.seconds_left())
 
-    def judged_by(self, action: Action) -> PlanningContext:
+    def with_metric_of(self, action: Action) -> PlanningInputs:
         """Return the context with the metric that a proposal names.
 
         Raises DesignRefused for one that there is not, and for another one than the user's flag names.
@@ -83,7 +83,7 @@ class PlanningContext:
             return self
         requirements = self.compiler.requirements
         try:
-            named = AskedMetric.named(action.metric)
+            named = RequestedMetric.parse(action.metric)
         except BadMetric as error:
             raise DesignRefused(error.message) from error
         if (asked := requirements.metric) is not None and not asked.words and asked.text != named.text:
@@ -98,34 +98,34 @@ class PlanningContext:
 
         Raises DesignRefused for a metric that the environment does not give.
         """
-        return self.locked or self.compiler.metric_in(self._played(self.compiler.base or Job()).environment)
+        return self.locked or self.compiler.metric_in(self._set_environment(self.compiler.base or Job()).environment)
 
-    def replicated(self, action: Replicate) -> Replicated:
+    def build_replication(self, action: Replicate) -> ReplicationProposal:
         """Return the comparison that a claim is put to the test with once more; raise DesignRefused."""
-        return replicated(action, self.inquiry, self.compiler)
+        return build_replication(action, self.campaign, self.compiler)
 
     def hypotheses(self, proposal: Propose) -> tuple[Hypothesis, ...]:
         """Return the hypotheses of a proposal as records; raise DesignRefused for one that cannot be tested."""
         judged = None if self.compiler.requirements.metric is None else self.metric()
-        number = 1 if self.inquiry is None else self.inquiry.round
+        number = 1 if self.campaign is None else self.campaign.round
         return accept_hypotheses(proposal, self.requested.models, judged, number)
 
-    def digest(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> Digest:
+    def build_context(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> PlannerContext:
         """Return what the planner is told before its proposal, or (with the proposal) before its design."""
         compiler, metric = self.compiler, self.metric()
         job = compiler.base or Job()
-        return Digest(
+        return PlannerContext(
             topic=self.topic,
             seconds_left=self.seconds_left(),
-            seconds_per_run=compiler.price.judged(self._played(job), metric),
+            seconds_per_run=compiler.price.run_with_evaluations(self._set_environment(job), metric),
             parallel=compiler.price.parallel,
             max_runs=compiler.budget.max_runs,
-            effect=compiler.requirements.least(metric),
+            effect=compiler.requirements.min_effect(metric),
             effect_given=compiler.requirements.effect is not None,
             metric=metric,
-            asked=compiler.requirements.metric,
-            checked=self._checked(job),
-            noise=self._noise(job),
+            requested_metric=compiler.requirements.metric,
+            checked=self._find_measurements(job),
+            noise=self._find_noise(job),
             hypotheses=proposal.hypotheses if proposal else (),
             not_tested=proposal.action.not_tested if proposal else "",
             search=proposal is not None and proposal.action.search,
@@ -133,22 +133,22 @@ class PlanningContext:
             rejected=rejected,
             wanted=self.requested,
             code_allowed=self.code_allowed and not self.plays_seen,
-            fields=tunable_facts(job, self.requested.models),
-            fixed=fixed_fields(job),
-            inquiry=self.inquiry,
+            fields=field_specs(job, self.requested.models),
+            fixed=find_fixed_fields(job),
+            campaign=self.campaign,
             notebook=self.notebook,
             findings=self.findings,
-            may_look=self.looks(self),
+            tools=self.tools(self),
             plays_seen=self.plays_seen,
         )
 
-    def _played(self, job: Job) -> Job:
+    def _set_environment(self, job: Job) -> Job:
         """Return the job in the environment that the user's job, a flag or the topic names."""
-        if "environment" in fixed_fields(job):
+        if "environment" in find_fixed_fields(job):
             return job
-        return job.model_copy(update={"environment": environment_asked(self.topic, self.requested)})
+        return job.model_copy(update={"environment": choose_environment(self.topic, self.requested)})
 
-    def _checked(self, job: Job) -> dict[str, dict[str, float]]:
+    def _find_measurements(self, job: Job) -> dict[str, dict[str, float]]:
         """Return what was measured of each environment with the job's model."""
         figures = {}
         for name in environments():
@@ -158,7 +158,7 @@ class PlanningContext:
                 figures[name] = {what: value for what, value in said.items() if value is not None}
         return figures
 
-    def _noise(self, job: Job) -> dict[str, Noise]:
+    def _find_noise(self, job: Job) -> dict[str, Noise]:
         found = {}
         for name in environments():
             with suppress(DesignRefused):  # an environment that does not give the metric
@@ -169,25 +169,25 @@ class PlanningContext:
 class ActionCheck:
     """Says why an action would be refused (`research.planners.protocol.Check`), and remembers what it compiled."""
 
-    def __init__(self, context: PlanningContext, digest: Digest) -> None:
+    def __init__(self, inputs: PlanningInputs, context: PlannerContext) -> None:
+        self._inputs = inputs
         self._context = context
-        self._digest = digest
         self._last: tuple[Action, CompiledDesign | DesignRefused | None] | None = None
 
     def __call__(self, action: Action) -> DesignRefused | None:
         """Return why an action would be refused, None for one that is accepted."""
-        result = self._evaluated(action)
+        result = self._evaluate_once(action)
         return result if isinstance(result, DesignRefused) else None
 
-    def compiled(self, action: Action) -> CompiledDesign:
+    def compile_design(self, action: Action) -> CompiledDesign:
         """Return what the compiler made of a design, or of a replication; raise DesignRefused."""
-        result = self._evaluated(action)
+        result = self._evaluate_once(action)
         if isinstance(result, DesignRefused):
             raise result
         assert result is not None
         return result
 
-    def _evaluated(self, action: Action) -> CompiledDesign | DesignRefused | None:
+    def _evaluate_once(self, action: Action) -> CompiledDesign | DesignRefused | None:
         # Written out, since to Python 0 is False, and to a job it is not.
         if self._last is None or self._last[0].model_dump_json() != action.model_dump_json():
             try:
@@ -197,79 +197,79 @@ class ActionCheck:
         return self._last[1]
 
     def _evaluate(self, action: Action) -> CompiledDesign | None:
-        context, digest = self._context.judged_by(action), self._digest
+        inputs, context = self._inputs.with_metric_of(action), self._context
         if isinstance(action, Note | Revise | AskUser):
-            _require_new(action, digest)
+            _require_recordable(action, context)
             return None
-        if action.action != digest.stage and not _may_stand_in(action, digest):
-            raise DesignRefused(f"expected the action {digest.stage!r} now; found {action.action!r}")
+        if action.action != context.stage and not _is_substitute(action, context):
+            raise DesignRefused(f"expected the action {context.stage!r} now; found {action.action!r}")
         if isinstance(action, Replicate):
-            return self._compiled_again(context, action)
+            return self._compile_replication(inputs, action)
         if isinstance(action, Explore):
-            self.exploration(action)
+            self.price_exploration(action)
             return None
         if isinstance(action, Propose):
-            self._require_proposable(context, action)
-        return self._compiled(context, action) if isinstance(action, ProposeDesign) else None
+            self._require_proposable(inputs, action)
+        return self._compile_proposal(inputs, action) if isinstance(action, ProposeDesign) else None
 
-    def exploration(self, action: Explore) -> PricedExploration:
+    def price_exploration(self, action: Explore) -> PricedExploration:
         """Return what would be tried; raise DesignRefused."""
-        context = self._context
-        if context.inquiry is None:
+        inputs = self._inputs
+        if inputs.campaign is None:
             raise DesignRefused("expected a question first; found an exploration, which is of later rounds")
-        if (other := context.requested.refuses(action.environment)) is not None:
+        if (other := inputs.requested.find_conflict(action.environment)) is not None:
             raise other
-        return explored(context.compiler_now(), context.inquiry, action)
+        return price_exploration(inputs.current_compiler(), inputs.campaign, action)
 
-    def _compiled_again(self, context: PlanningContext, action: Replicate) -> CompiledDesign:
-        again = context.replicated(action)
-        if (other := context.requested.refuses(again.design.environment)) is not None:
+    def _compile_replication(self, inputs: PlanningInputs, action: Replicate) -> CompiledDesign:
+        again = inputs.build_replication(action)
+        if (other := inputs.requested.find_conflict(again.design.environment)) is not None:
             raise other
-        context = context.judged_by(again.proposal)
-        return context.compiler_now().compile(context.hypotheses(again.proposal), again.design)
+        inputs = inputs.with_metric_of(again.proposal)
+        return inputs.current_compiler().compile(inputs.hypotheses(again.proposal), again.design)
 
-    def _require_proposable(self, context: PlanningContext, action: Propose) -> None:
-        if context.plays_seen and any(entry.variable == REWARD for entry in action.hypotheses):
+    def _require_proposable(self, inputs: PlanningInputs, action: Propose) -> None:
+        if inputs.plays_seen and any(entry.variable == REWARD for entry in action.hypotheses):
             raise DesignRefused(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
-        asked = environment_asked(context.topic, context.requested)
-        context.compiler_now().check_proposal(action, asked, code_allowed=context.code_allowed)
+        asked = choose_environment(inputs.topic, inputs.requested)
+        inputs.current_compiler().check_proposal(action, asked, code_allowed=inputs.code_allowed)
 
-    def _compiled(self, context: PlanningContext, action: ProposeDesign) -> CompiledDesign:
-        digest = self._digest
-        if (action.screen is not None) != digest.search:
-            told = ("a screen, as a search was proposed", "none") if digest.search else ("no screen", "one")
+    def _compile_proposal(self, inputs: PlanningInputs, action: ProposeDesign) -> CompiledDesign:
+        context = self._context
+        if (action.screen is not None) != context.search:
+            told = ("a screen, as a search was proposed", "none") if context.search else ("no screen", "one")
             raise DesignRefused(
                 f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
             )
-        if (other := context.requested.refuses(action.environment)) is not None:
+        if (other := inputs.requested.find_conflict(action.environment)) is not None:
             raise other
-        return context.compiler_now().compile(digest.hypotheses, action)
+        return inputs.current_compiler().compile(context.hypotheses, action)
 
 
-def _may_stand_in(action: Action, digest: Digest) -> bool:
+def _is_substitute(action: Action, context: PlannerContext) -> bool:
     """Return whether an action may be taken in the place of the due one.
 
     That is to decline, and, in a later round, to conclude or to replicate a claim.
     """
-    if digest.stage not in DECLINABLE or isinstance(action, Propose | ProposeDesign):
+    if context.stage not in DECLINABLE or isinstance(action, Propose | ProposeDesign):
         return False
-    if isinstance(action, Replicate | Explore) and digest.stage != "propose":
+    if isinstance(action, Replicate | Explore) and context.stage != "propose":
         return False
-    return isinstance(action, Decline) or digest.inquiry is not None
+    return isinstance(action, Decline) or context.campaign is not None
 
 
-def _require_new(aside: Aside, digest: Digest) -> None:
+def _require_recordable(side_action: SideAction, context: PlannerContext) -> None:
     """Raise DesignRefused for what cannot be written down beside an action."""
-    if digest.notebook is None or digest.stage not in DECLINABLE:
+    if context.notebook is None or context.stage not in DECLINABLE:
         raise DesignRefused(
-            f"expected the action {digest.stage!r} now; found {aside.action!r}; nothing is written down"
+            f"expected the action {context.stage!r} now; found {side_action.action!r}; nothing is written down"
         )
-    if (why := digest.notebook.refuses(aside)) is not None:
+    if (why := context.notebook.find_conflict(side_action)) is not None:
         raise DesignRefused(why)
 
 
 @dataclass(frozen=True, slots=True)
-class TakenTurn:
+class TurnResult:
     """A turn as it was taken, now or before a restart."""
 
     action: Action
@@ -281,7 +281,7 @@ class TakenTurn:
     """Why its action would be refused; a study takes no such turn."""
 
 
-TakeTurn = Callable[[Digest, ActionCheck], TakenTurn]
+TakeTurn = Callable[[PlannerContext, ActionCheck], TurnResult]
 """Takes a turn of the due kind, or raises what ends the planning."""
 
 
@@ -291,7 +291,7 @@ class AcceptedProposal:
 
     action: Propose
     hypotheses: tuple[Hypothesis, ...]
-    turn: TakenTurn
+    turn: TurnResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,10 +301,10 @@ class EvaluatedDesign:
     topic: str
     proposal: AcceptedProposal
     action: ProposeDesign
-    turn: TakenTurn
+    turn: TurnResult
     result: CompiledDesign | DesignRefused
 
-    def compiled(self) -> CompiledDesign:
+    def get_compiled(self) -> CompiledDesign:
         """Return the compiled design; raise DesignRefused."""
         if isinstance(self.result, DesignRefused):
             raise self.result
@@ -312,122 +312,122 @@ class EvaluatedDesign:
 
     def noise_plan(self, study: str) -> NoisePlan | None:
         """Return the runs that the design of a study waits for; None where there are none. Raises DesignRefused."""
-        return self.compiled().noise_plan(seed_source(f"{study}:noise", self.turn.secret))
+        return self.get_compiled().noise_plan(seed_source(f"{study}:noise", self.turn.secret))
 
-    def locked(self, study: str) -> Design:
+    def build_lock(self, study: str) -> Design:
         """Return the design of a study as it is locked; raise DesignRefused."""
-        code = proposed_code(self.proposal.action)
-        return self.compiled().locked(self.topic, seed_source(study, self.turn.secret), code)
+        code = collect_reward_code(self.proposal.action)
+        return self.get_compiled().build_lock(self.topic, seed_source(study, self.turn.secret), code)
 
 
 def design_topic(
-    context: PlanningContext, take: TakeTurn, announce: Callable[[AcceptedProposal], None] = lambda proposal: None
+    inputs: PlanningInputs, take: TakeTurn, announce: Callable[[AcceptedProposal], None] = lambda proposal: None
 ) -> EvaluatedDesign:
     """Return the planner's design on a topic, evaluated; `announce` is told the proposal before a design is asked for.
 
     Raises DesignRefused for hypotheses that are unsound, and what `take` raises.
     """
-    digest = context.digest()
-    check = ActionCheck(context, digest)
-    turn = take(digest, check)
-    again = context.replicated(turn.action) if isinstance(turn.action, Replicate) else None
+    context = inputs.build_context()
+    check = ActionCheck(inputs, context)
+    turn = take(context, check)
+    again = inputs.build_replication(turn.action) if isinstance(turn.action, Replicate) else None
     action = turn.action if again is None else again.proposal
     assert isinstance(action, Propose)
-    hypotheses = context.judged_by(action).hypotheses(action)
+    hypotheses = inputs.with_metric_of(action).hypotheses(action)
     proposal = AcceptedProposal(action, hypotheses, turn)
     announce(proposal)
     if again is None:
-        return design(context, proposal, take)
-    return EvaluatedDesign(context.topic, proposal, again.design, turn, _result(check, turn.action))
+        return design_proposal(inputs, proposal, take)
+    return EvaluatedDesign(inputs.topic, proposal, again.design, turn, _compile_or_refuse(check, turn.action))
 
 
-def design(
-    context: PlanningContext, proposal: AcceptedProposal, take: TakeTurn, rejected: str | None = None
+def design_proposal(
+    inputs: PlanningInputs, proposal: AcceptedProposal, take: TakeTurn, rejected: str | None = None
 ) -> EvaluatedDesign:
     """Return the planner's design for a proposal, evaluated; `rejected` says why the one before was refused."""
-    context = context.judged_by(proposal.action)
-    digest = context.digest(proposal, rejected)
-    check = ActionCheck(context, digest)
-    turn = take(digest, check)
+    inputs = inputs.with_metric_of(proposal.action)
+    context = inputs.build_context(proposal, rejected)
+    check = ActionCheck(inputs, context)
+    turn = take(context, check)
     assert isinstance(turn.action, ProposeDesign)
-    return EvaluatedDesign(context.topic, proposal, turn.action, turn, _result(check, turn.action))
+    return EvaluatedDesign(inputs.topic, proposal, turn.action, turn, _compile_or_refuse(check, turn.action))
 
 
-def _result(check: ActionCheck, action: Action) -> CompiledDesign | DesignRefused:
+def _compile_or_refuse(check: ActionCheck, action: Action) -> CompiledDesign | DesignRefused:
     try:
-        return check.compiled(action)
+        return check.compile_design(action)
     except DesignRefused as error:
         return error
 
 
-def tried(context: PlanningContext, planner: Planner) -> EvaluatedDesign:
+def dry_run(inputs: PlanningInputs, planner: Planner) -> EvaluatedDesign:
     """Return a planner's design on a topic with turns and seeds that nobody keeps; raise as `design_topic` does."""
 
-    def take(digest: Digest, check: ActionCheck) -> TakenTurn:
-        turn = ask(planner, digest, check)
+    def take(context: PlannerContext, check: ActionCheck) -> TurnResult:
+        turn = ask_planner(planner, context, check)
         if isinstance(turn.action, Decline):
-            raise Declined(turn.action.reason, who(planner.name, planner.model))
-        return TakenTurn(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
+            raise TopicDeclined(turn.action.reason, planner_label(planner.name, planner.model))
+        return TurnResult(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
 
-    return design_topic(context, take)
+    return design_topic(inputs, take)
 
 
 AUTO_ROUNDS = 4
 """Most rounds of an inquiry of which nobody says how many: more would leave the first question little of the level."""
 
 
-def in_rounds(context: PlanningContext, designed: EvaluatedDesign) -> EvaluatedDesign:
+def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedDesign:
     """Return a first design as the first of as many rounds as its price leaves time for, where nobody says how many.
 
     Each of them then has a part of the level; where the time carries one round alone it keeps all of it.
     """
-    requirements, action = context.compiler.requirements, designed.action
-    if requirements.rounds is not None or context.inquiry is not None or action.replication is not None:
+    requirements, action = inputs.compiler.requirements, designed.action
+    if requirements.rounds is not None or inputs.campaign is not None or action.replication is not None:
         return designed
-    context = context.judged_by(designed.proposal.action)
+    inputs = inputs.with_metric_of(designed.proposal.action)
     for rounds in range(AUTO_ROUNDS, 1, -1):
-        compiler = replace(context.compiler_now(), ledgers=Ledgers.begin(rounds))
+        compiler = replace(inputs.current_compiler(), ledgers=AlphaLedgers.begin(rounds))
         with suppress(DesignRefused):
             compiled = compiler.compile(designed.proposal.hypotheses, action)
-            if compiled.affords_as_often(rounds):
+            if compiled.affords_repeats(rounds):
                 return replace(designed, result=compiled)
     return designed
 
 
-def ask(planner: Planner, digest: Digest, check: ActionCheck) -> PlannerTurn:
+def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -> PlannerTurn:
     """Return the planner's turn; raise PlannerFailed for an action that is refused, unless the turn says so itself.
 
     What the topic asks for beside the metric of a proposal is said first of what is not tested, whoever plans; so are
     the words of it that code finds nothing of, and what a model chose that nobody named.
     """
-    turn = planner.act(digest, check)
+    turn = planner.act(context, check)
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
-    if turn.refused is not None or digest.wanted.vary or digest.inquiry is not None:
+    if turn.refused is not None or context.wanted.vary or context.campaign is not None:
         return turn  # what the topic asks for is said in its first round
     action, own = turn.action, planner.name != RulesPlanner.name
     if own and isinstance(action, Propose | ProposeDesign):
-        turn = replace(turn, note=" ".join(filter(None, (turn.note, *_chosen(digest, action)))))
+        turn = replace(turn, note=" ".join(filter(None, (turn.note, *_describe_choices(context, action)))))
     if not isinstance(action, Propose):
         return turn
-    judged = AskedMetric.named(action.metric) if action.metric.strip() else digest.asked
-    unread = unread_words(digest) if own else ()
-    return replace(turn, not_tested=(*not_judged(digest.topic, judged), *turn.not_tested, *unread))
+    judged = RequestedMetric.parse(action.metric) if action.metric.strip() else context.requested_metric
+    unread = describe_unparsed_words(context) if own else ()
+    return replace(turn, not_tested=(*describe_unjudged(context.topic, judged), *turn.not_tested, *unread))
 
 
-def _chosen(digest: Digest, action: Propose | ProposeDesign) -> Iterator[str]:
+def _describe_choices(context: PlannerContext, action: Propose | ProposeDesign) -> Iterator[str]:
     """Yield what a model chose that neither the topic nor a flag names."""
     if isinstance(action, ProposeDesign):
-        if not environments_named(digest) and "environment" not in digest.fixed:
+        if not find_environments(context) and "environment" not in context.fixed:
             yield f"The environment {action.environment} is the planner's choice: the topic and the flags name none."
         return
-    asked = "" if digest.asked is None else digest.asked.text
-    if (named := action.metric.strip()) and AskedMetric.named(named).text != asked:
+    asked = "" if context.requested_metric is None else context.requested_metric.text
+    if (named := action.metric.strip()) and RequestedMetric.parse(named).text != asked:
         instead = f", in place of {asked}" if asked else ": the topic and the flags name none"
         yield f"The metric {named} is the planner's choice{instead}."
     effects = [entry.smallest_effect for entry in action.hypotheses if entry.smallest_effect is not None]
-    if effects and (named or min(effects) < digest.effect):
-        source = "which --effect says" if digest.effect_given else "the usual one"
-        instead = "" if named else f", in place of {digest.effect:g}, {source}"
+    if effects and (named or min(effects) < context.effect):
+        source = "which --effect says" if context.effect_given else "the usual one"
+        instead = "" if named else f", in place of {context.effect:g}, {source}"
         yield f"A smallest effect of {min(effects):g} is the planner's choice{instead}."

@@ -14,8 +14,8 @@ from functools import partial
 
 from pydantic import ValidationError
 
-from research.controller.controller import now, stopping
-from research.controller.session import controlling
+from research.controller.controller import build_stop_event, now
+from research.controller.session import hold_lease
 from research.errors import BadAmendment, BadApproval, StudyBusy
 from research.installation.home import Home
 from research.installation.machine import MachineSlots
@@ -28,7 +28,7 @@ from sandboxes import ProcessSandbox, SandboxError
 from studies import Event, EventLog, EventType, HeadMoved, RunState, StudyLog, StudyState
 from studies.checks.confounders import VIOLATION_CODES
 from studies.log.event_log import Change
-from studies.log.study import ApprovalAnswer, AskedApproval
+from studies.log.study import ApprovalAnswer, LoggedApprovalRequest
 from studies.records.procedure import Amendment
 from studies.records.runs import INVALID_CODES
 from studies.records.verdict import Origin
@@ -38,23 +38,23 @@ ACCEPTABLE = tuple(sorted(VIOLATION_CODES | set(INVALID_CODES)))
 MOST_REASON = 1000
 
 
-def accept(record: StudyLog, code: str, reason: str | None) -> Event:
+def accept_violation(record: StudyLog, code: str, reason: str | None) -> Event:
     """Let a violation, or the end of a run that the lock does not exclude, pass."""
     if code not in ACCEPTABLE:
         raise BadAmendment(f"expected --accept with one of {', '.join(ACCEPTABLE)}; found {code[:60]!r}")
 
-    def accepting(state: StudyState) -> Change:
+    def make_change(state: StudyState) -> Change:
         if any(entry.amendment.target == code for entry in state.amendments):
             raise BadAmendment(f"{code} is accepted already in study {state.id}; there is nothing more to accept")
-        return _amendment(state, "accept", reason, target=code)
+        return _make_amendment(state, "accept", reason, target=code)
 
-    return record.change(accepting, actor="user")
+    return record.change(make_change, actor="user")
 
 
-def extend(record: StudyLog, seconds: float, reason: str | None) -> Event:
+def change_budget(record: StudyLog, seconds: float, reason: str | None) -> Event:
     """Replace the wall-clock budget: by no less than is used, or whoever watches could say when a look is taken."""
 
-    def extending(state: StudyState) -> Change:
+    def make_change(state: StudyState) -> Change:
         if seconds < state.worked_s:
             raise BadAmendment(
                 f"expected a budget of at least the {format_seconds(state.worked_s)} that study {state.id} has used; "
@@ -62,22 +62,22 @@ def extend(record: StudyLog, seconds: float, reason: str | None) -> Event:
             )
         if seconds == state.budget_s:
             raise BadAmendment(f"study {state.id} has a budget of {format_seconds(seconds)} already; name another")
-        return _amendment(state, "budget", reason, value=seconds)
+        return _make_amendment(state, "budget", reason, value=seconds)
 
-    return record.change(extending, actor="user")
+    return record.change(make_change, actor="user")
 
 
-def note(record: StudyLog, text: str) -> Event:
+def add_note(record: StudyLog, text: str) -> Event:
     """Write down what a reader of the report should know; it changes nothing, and may be said of a finished study."""
-    return record.change(partial(_amendment, kind="note", reason=text), actor="user")
+    return record.change(partial(_make_amendment, kind="note", reason=text), actor="user")
 
 
-def veto(record: StudyLog, hypothesis: str, reason: str | None) -> Event:
+def veto_hypothesis(record: StudyLog, hypothesis: str, reason: str | None) -> Event:
     """Give a hypothesis up: no more runs for it, and a verdict on what is there."""
-    return record.change(partial(_veto, hypothesis=hypothesis, reason=reason), actor="user")
+    return record.change(partial(_make_veto, hypothesis=hypothesis, reason=reason), actor="user")
 
 
-def _veto(state: StudyState, hypothesis: str, reason: str | None) -> Change:
+def _make_veto(state: StudyState, hypothesis: str, reason: str | None) -> Change:
     known = [entry.id for entry in state.hypotheses]
     if hypothesis not in known:
         raise BadAmendment(
@@ -89,10 +89,10 @@ def _veto(state: StudyState, hypothesis: str, reason: str | None) -> Change:
     _require_open(state, "a veto")
     if state.is_settled(hypothesis):
         raise BadAmendment(f"hypothesis {hypothesis} is settled already; there are no runs left to spare")
-    return EventType.HYPOTHESIS_VETOED, {"hypothesis": hypothesis, "reason": _reason(reason)}
+    return EventType.HYPOTHESIS_VETOED, {"hypothesis": hypothesis, "reason": _check_reason(reason)}
 
 
-def _amendment(
+def _make_amendment(
     state: StudyState, kind: str, reason: str | None, *, target: str = "", value: float | None = None
 ) -> Change:
     if state.design is None and kind != "budget" and not (kind == "note" and state.takes_notes):
@@ -100,7 +100,7 @@ def _amendment(
     if kind != "note":
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")
     lowers = value is not None and value < state.budget_s
-    values = {"kind": kind, "target": target, "value": value, "reason": _reason(reason), "lowers": lowers}
+    values = {"kind": kind, "target": target, "value": value, "reason": _check_reason(reason), "lowers": lowers}
     try:
         amendment = Amendment.model_validate(values)
     except ValidationError as error:
@@ -115,7 +115,7 @@ def _require_open(state: StudyState, what: str) -> None:
         )
 
 
-def _reason(text: str | None) -> str:
+def _check_reason(text: str | None) -> str:
     said = (text or "").strip()
     if not 1 <= len(said) <= MOST_REASON:
         found = f"{len(said)} characters" if said else "none"
@@ -135,7 +135,7 @@ def request_stop(
     another installation on the same database can only be ended from there, which `note` is told.
     """
     record = StudyLog(log, study)
-    record.change(lambda state: stopping(state, reason), actor="user")
+    record.change(lambda state: build_stop_event(state, reason), actor="user")
     return end_attempts(home, log, record, note)
 
 
@@ -143,14 +143,14 @@ def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambd
     """End the attempts of a study that is stopped; return what `request_stop` does, and tell `note` the same."""
     study = record.study
     running = list(attempts_running(record.state()))
-    if running and not any(_is_here(home, study, run) for run in running):
+    if running and not any(_is_local(home, study, run) for run in running):
         note(
             f"study {study} is stopped; its {len(running)} runs go on in another installation, not in {home.path}: the "
             "controller there ends them within seconds, or `ajet study stop` there if it was killed"
         )
         return False
     try:
-        with controlling(home, log, study, note):
+        with hold_lease(home, log, study, note):
             stop_attempts(home, log, record)
     except StudyBusy:
         return False
@@ -160,31 +160,31 @@ def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambd
 def request_pause(log: EventLog, study: str, reason: str = "paused by the user") -> bool:
     """Pause a study: running attempts finish, none begins; return False where it is stopped, concluded or paused."""
 
-    def pausing(state: StudyState) -> Change | None:
-        still = state.paused_reason is not None or stopping(state, reason) is None
+    def make_change(state: StudyState) -> Change | None:
+        still = state.paused_reason is not None or build_stop_event(state, reason) is None
         return None if still else (EventType.STUDY_PAUSED, {"reason": reason})
 
-    return StudyLog(log, study).change(pausing, actor="user") is not None
+    return StudyLog(log, study).change(make_change, actor="user") is not None
 
 
 def request_continue(log: EventLog, study: str, command: Sequence[str] = ()) -> bool:
     """Let a paused study go on under the controller that works on it; return False where it is not paused."""
 
-    def going_on(state: StudyState) -> Change | None:
+    def make_change(state: StudyState) -> Change | None:
         return None if state.paused_reason is None else (EventType.STUDY_RESUMED, {"command": list(command)})
 
-    return StudyLog(log, study).change(going_on, actor="user") is not None
+    return StudyLog(log, study).change(make_change, actor="user") is not None
 
 
-def open_question(state: StudyState) -> AskedApproval:
+def require_question(state: StudyState) -> LoggedApprovalRequest:
     """Return what a study waits to have approved; raise BadApproval where nothing is asked, with what was answered."""
     if (asked := state.open_question) is not None:
         return asked
-    last = f"; the last question was answered: {state.approvals[-1].said()}" if state.approvals else ""
+    last = f"; the last question was answered: {state.approvals[-1].describe()}" if state.approvals else ""
     raise BadApproval(f"expected a study that waits for approval; {state.id} is {state.status} and asks nothing{last}")
 
 
-def answer(record: StudyLog, digest: str, by: Origin, note: str = "", *, granted: bool) -> ApprovalAnswer:
+def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *, granted: bool) -> ApprovalAnswer:
     """Answer the question with this digest; of several answers one counts, and the others raise BadApproval.
 
     A denial stops the study; what runs is ended by its controller's next tick, or by `end_attempts`.
@@ -193,15 +193,15 @@ def answer(record: StudyLog, digest: str, by: Origin, note: str = "", *, granted
     if len(said) > MOST_NOTE:
         raise BadApproval(f"expected a note of at most {MOST_NOTE} characters; found {len(said)}")
 
-    def answering(state: StudyState) -> Change:
-        if (found := open_question(state)).digest != digest:
+    def make_change(state: StudyState) -> Change:
+        if (found := require_question(state)).digest != digest:
             raise BadApproval(
                 f"study {state.id} asks something else by now: {found.question.would}; see: ajet study show {state.id}"
             )
         type = EventType.APPROVAL_GIVEN if granted else EventType.APPROVAL_DENIED
         return type, {"digest": digest, "by": by, "note": said}
 
-    event = record.change(answering, actor="user")
+    event = record.change(make_change, actor="user")
     return next(entry for entry in record.state().approvals if entry.seq == event.seq)
 
 
@@ -214,7 +214,7 @@ def stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
     sandbox = ProcessSandbox(home.sandboxes)
     slots = MachineSlots(log, home, record.study, sandbox)
     runner = AttemptLauncher(home, record, sandbox, slots, now, supervise(state.settings, os.environ, home))
-    slots.look([run.active.name for run in attempts_running(state) if run.active is not None])
+    slots.poll([run.active.name for run in attempts_running(state) if run.active is not None])
     failed: SandboxError | None = None
     tried: set[str] = set()
     while left := [run for run in attempts_running(state) if run.run_id not in tried]:
@@ -231,6 +231,6 @@ def stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
         raise failed
 
 
-def _is_here(home: Home, study: str, run: RunState) -> bool:
+def _is_local(home: Home, study: str, run: RunState) -> bool:
     """Return whether the attempt that runs was launched by this installation."""
     return run.active is not None and home.attempt(study, run.run_id, run.active.number).is_dir()

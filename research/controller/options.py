@@ -17,13 +17,13 @@ from research.controller.session import StudyRequest, create_study, require_here
 from research.controller.wandb import WandbMirror, online_logging_of, wandb_login
 from research.design.comparison import StatisticalRequirements
 from research.design.pricing import Estimates
-from research.environments.install import environment_of
-from research.environments.reference import HOW, brought_among, installed, requirements_of
+from research.environments.install import load_environment
+from research.environments.reference import HOW, find_custom_environments, find_entry_points, requirements_of
 from research.errors import BadEnvironment, BadTopic
 from research.installation.base_job import (
     backend_of,
     base_job,
-    fixed_fields,
+    find_fixed_fields,
     model_folder,
     require_agreement,
     require_backend,
@@ -32,19 +32,19 @@ from research.installation.home import Home, home_error
 from research.installation.servers import SERVER, BadServer
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
-from research.models.fetch import checks_in
+from research.models.fetch import check_loader
 from research.planners.factory import BUILT_IN, make_planner, planner_names
 from research.planners.protocol import Planner
-from research.planners.rules import RulesPlanner, environment_asked, require_readable
+from research.planners.rules import RulesPlanner, choose_environment, require_readable
 from research.planners.unsupported import asks_for_power
-from research.proposals.arms import ComparedModels, folders_in, paths_in
-from research.proposals.flags import RequestedComparison, folders_varied, topic_of
-from research.proposals.metric_choice import MetricChoice, metric_in
-from research.scheduler.required_runs import all_over
+from research.proposals.arms import ComparedModels, find_model_folders, find_paths
+from research.proposals.flags import RequestedComparison, list_model_folders, resolve_topic
+from research.proposals.metric_choice import MetricChoice, find_metric
+from research.scheduler.required_runs import is_complete
 from research.terminal import warn
 from research.text import parse_budget
 from studies import EventLog, StudyState
-from swarm.environments.custom import MARK, is_brought
+from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -70,10 +70,10 @@ Vary = Annotated[
     list[str],
     typer.Option(help="FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.", show_default=False),
 ]
-Held = Annotated[
+SetFields = Annotated[
     list[str], typer.Option("--set", help="FIELD=VALUE that all arms share, beside --vary.", show_default=False)
 ]
-Shaped = Annotated[
+ComparisonShape = Annotated[
     str | None,
     typer.Option(
         "--as",
@@ -107,9 +107,9 @@ Backend = Annotated[
     str | None,
     typer.Option(help="What generates and learns: local, verl (docs/cluster.md), ...", show_default=False),
 ]
-_BROUGHT = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
+_PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
 PlannerName = Annotated[
-    str, typer.Option(help=f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_BROUGHT}.")
+    str, typer.Option(help=f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_PACKAGED_PLANNERS}.")
 ]
 PlannerModel = Annotated[str | None, typer.Option(help="Name of the language model that plans, for `--planner llm`.")]
 WallClock = Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")]
@@ -122,7 +122,7 @@ Effect = Annotated[
         show_default="of success 0.1, of others a part of their range",
     ),
 ]
-Judged = Annotated[
+MetricFlags = Annotated[
     list[str],
     typer.Option(
         "--metric",
@@ -144,7 +144,7 @@ Rounds = Annotated[
         show_default="as many as the budget leaves time for, 4 at most",
     ),
 ]
-LookCount = Annotated[int, typer.Option(help="Most times the data are analysed; 1 for once, at the end.")]
+AnalysisCount = Annotated[int, typer.Option(help="Most times the data are analysed; 1 for once, at the end.")]
 Episodes = Annotated[int, typer.Option(help="Hidden episodes of each evaluation; more make less noise and cost time.")]
 Approve = Annotated[
     str,
@@ -175,21 +175,21 @@ def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) ->
     Its folder is made first: it says to which of the installations that may share the log the study belongs. Raises
     BadEnvironment, InvalidRequest or HomeError.
     """
-    with home.beginning():
-        for brought in brought_among(request.wanted.brought):
+    with home.creation_lock():
+        for brought in find_custom_environments(request.wanted.custom_environments):
             brought.require_unchanged()
-        _make(home.study(study))
-        create_study(log, study, request, checks_in(home.models))
+        _make_folder(home.study(study))
+        create_study(log, study, request, check_loader(home.models))
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise home_error(folder, error) from error
 
 
-def mirror_of(
+def make_mirror(
     home: Home, begun: StudyState, say: Callable[[str], None], warn: Callable[[str], None]
 ) -> WandbMirror | None:
     """Return what sends copies of a study's logs to W&B; None where it began without, or nobody is logged in now."""
@@ -206,19 +206,19 @@ def mirror_of(
     return WandbMirror(home, begun.id, online, say, warn)
 
 
-def planner_again(home: Home, log: EventLog, state: StudyState) -> Planner:
+def reopen_planner(home: Home, log: EventLog, state: StudyState) -> Planner:
     """Return the planner of a study that can go on here; raise StudyElsewhere or what its backend or planner lacks."""
     require_here(home, log, state)
-    if not all_over(state):
+    if not is_complete(state):
         require_backend(backend_of(state))
     return make_planner(state.planner["name"], state.planner["model"], os.environ)
 
 
-def isolation_again(home: Home, state: StudyState, note: Note) -> Isolation:
+def reopen_isolation(home: Home, state: StudyState, note: Note) -> Isolation:
     """Return where a study's runs go on; what is left of one whose runs are over is judging, which needs no engine."""
-    if all_over(state):
+    if is_complete(state):
         return supervise(state.settings, os.environ, home)
-    brought = RequestedComparison.of(state.settings).brought
+    brought = RequestedComparison.of(state.settings).custom_environments
     return reopen(state.settings, os.environ, home, note, lambda: requirements_of(brought))
 
 
@@ -227,7 +227,7 @@ _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRequest:
+class ResearchRequest:
     """What is to be studied, under which requirements, within which budget."""
 
     topic: str
@@ -240,7 +240,7 @@ class TopicRequest:
     """The job under all arms, as a file or a model's folder says it; None for the default."""
 
     @classmethod
-    def read(
+    def from_options(
         cls,
         topic: str | None,
         vary: Sequence[str],
@@ -256,7 +256,7 @@ class TopicRequest:
         backend: str | None = None,
         shape: str | None = None,
         note: Note,
-    ) -> TopicRequest:
+    ) -> ResearchRequest:
         """Return the request that options make; an environment is brought, and hashes of models' files are written.
 
         `note` is told what bringing an environment does.
@@ -265,47 +265,47 @@ class TopicRequest:
         """
         hashes = Home.locate().models
         base = base_job(job, model_path, hashes, backend)
-        models = _compared_models(topic, vary, hashes)
-        comparison = RequestedComparison.asked(vary, held, base, models, shape)
-        topic_of(topic, comparison)
+        models = _find_models(topic, vary, hashes)
+        comparison = RequestedComparison.parse(vary, held, base, models, shape)
+        resolve_topic(topic, comparison)
         seconds = parse_budget(budget)
-        comparison = _placed(comparison, topic or "", _environment_asked(environment, base), reward, note)
-        if base is not None and comparison.environment is not None and "environment" in fixed_fields(base):
+        comparison = _set_environment(comparison, topic or "", _choose_environment(environment, base), reward, note)
+        if base is not None and comparison.environment is not None and "environment" in find_fixed_fields(base):
             base = base.model_copy(update={"environment": comparison.environment})
-        requirements = _judged(requirements, topic or "", comparison, base)
-        asked = topic_of(topic, comparison)
+        requirements = _add_topic_metric(requirements, topic or "", comparison, base)
+        asked = resolve_topic(topic, comparison)
         if comparison.vary and requirements.metric is not None:
             asked = f"{asked} --metric {requirements.metric.text}"
         return cls(asked, comparison, requirements, seconds, max_runs, base)
 
 
-def _judged(
+def _add_topic_metric(
     requirements: StatisticalRequirements, topic: str, comparison: RequestedComparison, base: Job | None
 ) -> StatisticalRequirements:
     """Return the requirements with the metric that a flag names, else the topic.
 
     Raises DesignRefused or BadMetric for one that cannot be of this environment, or an effect beyond its range.
     """
-    said = metric_in(topic)
+    said = find_metric(topic)
     if requirements.metric is None and said is not None:
         requirements = replace(requirements, metric=said.asked)
     if requirements.metric is None:
         return requirements
-    played = comparison.environment or environment_asked(topic, comparison)
+    played = comparison.environment or choose_environment(topic, comparison)
     job = (base or Job()).model_copy(update={"environment": played})
     MetricChoice(requirements.metric, Estimates().training).metric((job,), requirements.episodes)
     return requirements
 
 
-def _environment_asked(environment: str | None, base: Job | None) -> str | None:
+def _choose_environment(environment: str | None, base: Job | None) -> str | None:
     """Return the environment that a flag or the job names; raise DesignRefused where they name two."""
     if environment is not None:
         require_agreement(base, {"environment": [environment]})
-    fixed = {} if base is None else fixed_fields(base)
+    fixed = {} if base is None else find_fixed_fields(base)
     return fixed.get("environment") if environment is None else environment
 
 
-def _placed(
+def _set_environment(
     comparison: RequestedComparison, topic: str, environment: str | None, reward: str | None, note: Note
 ) -> RequestedComparison:
     """Return the comparison in the environment that is asked for, which is brought here unless it is built in.
@@ -315,30 +315,30 @@ def _placed(
     if environment is None and reward is not None:
         raise BadEnvironment("expected --reward beside --env TASKS.jsonl; found it alone; name the tasks it judges")
     home = Home.locate()
-    whole, rest = _by_full_name(topic, home)
-    named = [*whole, *(name for name in installed() if _says(rest, name))]
+    whole, rest = _find_full_names(topic, home)
+    named = [*whole, *(name for name in find_entry_points() if _mentions(rest, name))]
     if environment is None:
-        named += _brought_before(rest, home, {name.partition(MARK)[0] for name in whole})
+        named += _find_short_names(rest, home, {name.partition(MARK)[0] for name in whole})
     if environment is None and not named:
         return comparison
     home = home if environment in environments() else home.prepare()
-    brought = [environment_of(name, None, home, note).name for name in named]
-    asked = environment_of(environment, reward, home, note).name if environment is not None else None
-    known = dict.fromkeys(name for name in (asked, *brought) if name is not None and is_brought(name))
-    return replace(comparison, environment=asked, brought=tuple(known))
+    brought = [load_environment(name, None, home, note).name for name in named]
+    asked = load_environment(environment, reward, home, note).name if environment is not None else None
+    known = dict.fromkeys(name for name in (asked, *brought) if name is not None and is_custom(name))
+    return replace(comparison, environment=asked, custom_environments=tuple(known))
 
 
-def _by_full_name(topic: str, home: Home) -> tuple[list[str], str]:
+def _find_full_names(topic: str, home: Home) -> tuple[list[str], str]:
     """Return the brought environments that a topic names in full, and the rest of it; raise BadEnvironment for others.
 
     What has the form of a full name, or the name of a brought environment before its mark, is none or all of one.
     """
-    known = _brought(home)
+    known = _list_custom_environments(home)
     named: list[str] = []
 
     def take(found: re.Match[str]) -> str:
         said, name = found[0].lower(), found[1].lower()
-        if not is_brought(said) and name not in known:
+        if not is_custom(said) and name not in known:
             return found[0]  # such as pass@8
         if said not in (several := known.get(name, [])):
             there = f"of this name there is {' and '.join(several)}; " if several else ""
@@ -350,7 +350,7 @@ def _by_full_name(topic: str, home: Home) -> tuple[list[str], str]:
     return list(dict.fromkeys(named)), rest
 
 
-def _brought(home: Home) -> dict[str, list[str]]:
+def _list_custom_environments(home: Home) -> dict[str, list[str]]:
     """Return the full names of what was brought before, by the short ones."""
     found: dict[str, list[str]] = {}
     for folder in sorted(home.environments.glob(f"[!.]*{MARK}*")):
@@ -358,13 +358,17 @@ def _brought(home: Home) -> dict[str, list[str]]:
     return found
 
 
-def _brought_before(topic: str, home: Home, known: AbstractSet[str]) -> list[str]:
+def _find_short_names(topic: str, home: Home, known: AbstractSet[str]) -> list[str]:
     """Return the brought environments that a topic names in short, but for the names that are `known` in full.
 
     Raises BadEnvironment for a name that several have.
     """
     taken = known | environments().keys()
-    named = {name: whole for name, whole in _brought(home).items() if name not in taken and _says(topic, name)}
+    named = {
+        name: whole
+        for name, whole in _list_custom_environments(home).items()
+        if name not in taken and _mentions(topic, name)
+    }
     for name, several in named.items():
         if len(several) > 1:
             raise BadEnvironment(
@@ -374,25 +378,25 @@ def _brought_before(topic: str, home: Home, known: AbstractSet[str]) -> list[str
     return [whole[0] for whole in named.values()]
 
 
-def _says(topic: str, name: str) -> bool:
+def _mentions(topic: str, name: str) -> bool:
     """Return whether a topic has a name as a word of its own."""
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", topic, re.IGNORECASE) is not None
 
 
-def _compared_models(topic: str | None, vary: Sequence[str], hashes: Path) -> ComparedModels:
+def _find_models(topic: str | None, vary: Sequence[str], hashes: Path) -> ComparedModels:
     """Return the models that flags or a topic compare."""
-    folders = folders_varied(vary) or folders_in(topic or "")
-    if len(folders) == 1 and not folders_varied(vary):
-        for other in paths_in(topic or ""):
+    folders = list_model_folders(vary) or find_model_folders(topic or "")
+    if len(folders) == 1 and not list_model_folders(vary):
+        for other in find_paths(topic or ""):
             model_folder(other, hashes)  # what is wrong with the one beside it
         raise BadTopic(
             f"expected two model folders in a topic, to compare them; found {folders[0]} alone; name another, or train "
             f"this one in all arms with --model-path {folders[0]}"
         )
-    return ComparedModels.found(folders, lambda said: model_folder(said, hashes))
+    return ComparedModels.load(folders, lambda said: model_folder(said, hashes))
 
 
-def planning_by(
+def select_planner(
     wanted: RequestedComparison,
     name: str,
     model: str | None,
@@ -412,8 +416,8 @@ def planning_by(
     return make_planner(name, model, os.environ, record=record, replay=replay, note=note)
 
 
-def planner_of(
-    request: TopicRequest,
+def require_planner(
+    request: ResearchRequest,
     name: str,
     model: str | None,
     *,
@@ -428,7 +432,7 @@ def planner_of(
             f"expected a question that training runs answer; found {topic!r}, which a table answers; see it with: "
             f"ajet study plan {shlex.quote(topic)}"
         )
-    chosen = planning_by(request.requested, name, model, record=record, replay=replay, note=note)
+    chosen = select_planner(request.requested, name, model, record=record, replay=replay, note=note)
     if isinstance(chosen, RulesPlanner):
         require_readable(topic, request.requested, request.base, request.requirements.metric)
     require_backend((request.base or Job()).backend)

@@ -24,56 +24,56 @@ from research.controller.evaluation import (
     AcceptedProposal,
     ActionCheck,
     EvaluatedDesign,
-    PlanningContext,
-    TakenTurn,
+    PlanningInputs,
     TakeTurn,
-    ask,
-    design,
+    TurnResult,
+    ask_planner,
+    design_proposal,
     design_topic,
-    in_rounds,
-    tried,
+    dry_run,
+    plan_rounds,
 )
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler, seed_source
-from research.design.noise_bank import NoiseBank, collapsed, model_key
+from research.design.noise_bank import NoiseBank, has_collapsed, model_key
 from research.design.pricing import Pricing
 from research.errors import BadTopic, DesignRefused, HomeError, NoDesignAccepted, PlannerFailed, ResearchError
 from research.files import read_json, write_json
-from research.installation.base_job import far_off
+from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
-from research.isolation.mode import sandboxing_of
-from research.planners.context import NO_FINDINGS, PLAYS, ArmFacts, Digest, FindsFindings, Stage
-from research.planners.history import InquiryFacts, Notebook, quoted
-from research.planners.prompts import voiced
+from research.isolation.mode import read_sandboxing
+from research.planners.context import NO_FINDINGS, PLAYS, ArmSummary, FindingsSource, PlannerContext, Stage
+from research.planners.history import CampaignFacts, Notebook, quote_latest
+from research.planners.prompts import final_message
 from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner
-from research.planners.tools import StudyLooks
-from research.proposals.actions import Action, Aside, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate
+from research.planners.tools import StudyTools
+from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
 from research.proposals.arms import NO_MODELS
 from research.proposals.flags import RequestedComparison
-from research.proposals.metric_choice import AskedMetric
+from research.proposals.metric_choice import RequestedMetric
 from research.scheduler.steps import ASK_RULE, UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
-from studies.checks.training import conditions, plumbing_run
+from studies.checks.training import conditions, find_zero_lr_run
 from studies.errors import ReportError
 from studies.log.event_log import lock_name, write_lock
-from studies.records.alpha import Ledgers
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Budget, NoisePlan
 from studies.records.runs import noise_hash
-from studies.records.verdict import PlannerWords, quotation, who
+from studies.records.verdict import PlannerMessage, planner_label, quote_message
 from studies.report.evidence import gather
 from studies.report.measures import surprises
-from studies.report.next_question import AskedStudy, leads
+from studies.report.next_question import ProposedStudy, list_next_questions
 from studies.report.summary import IN_WORDS, last_judged
 from studies.statistics.comparison import mean_interval
-from studies.verdicts.judge import collapsed_runs
+from studies.verdicts.judge import find_collapsed_runs
 from swarm.environments.registry import get_environment
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 
 
 @dataclass(frozen=True, slots=True)
-class TurnPlace:
+class TurnId:
     """One turn: it is taken once, and found again by its place."""
 
     round: int
@@ -87,7 +87,7 @@ class TurnPlace:
         return f"{self.round}/{self.stage}/{self.number}"
 
     @classmethod
-    def named(cls, key: str) -> TurnPlace:
+    def parse(cls, key: str) -> TurnId:
         """Return the place of a key."""
         number, stage, index = key.split("/")
         return cls(int(number), cast(Stage, stage), int(index))
@@ -97,7 +97,7 @@ class TurnPlace:
         name = f"{self.stage}.json" if self.number == 1 else f"{self.stage}-{self.number}.json"
         return folder / name if self.round == 1 else folder / f"round-{self.round}" / name
 
-    def asides(
+    def list_side_events(
         self, said: Sequence[Mapping[str, Any]], state: StudyState
     ) -> Iterator[tuple[EventType, dict[str, Any]]]:
         """Yield the events of what was said beside the turn's action, as far as the log lacks them."""
@@ -108,7 +108,7 @@ class TurnPlace:
                 words = {name: value for name, value in aside.items() if name != "action"}
                 yield event, {**words, "turn": self.key, "index": index}
 
-    def is_told(self, state: StudyState) -> bool:
+    def is_recorded(self, state: StudyState) -> bool:
         """Return whether its event is in the log; events of earlier versions do not name their turn.
 
         A planner that declined took no other turn: its act stood in the place of the one that was due.
@@ -120,7 +120,7 @@ class TurnPlace:
 
 
 _ACTION: TypeAdapter[Action] = TypeAdapter(Action)
-_ASIDE: TypeAdapter[Aside] = TypeAdapter(Aside)
+_SIDE_ACTION: TypeAdapter[SideAction] = TypeAdapter(SideAction)
 _VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
 """Events of which the planner is the actor."""
 MOST_FINDINGS: Final = 6
@@ -137,20 +137,20 @@ _MOST_TRIES = 2 * _TRIES
 DECLINED = "the planner declined the topic: nothing was tested"
 
 
-class _Explores(Exception):
+class _ExplorationRequest(Exception):
     """The planner wants to see more before it asks."""
 
-    def __init__(self, action: Explore, place: TurnPlace, secret: bytes) -> None:
+    def __init__(self, action: Explore, place: TurnId, secret: bytes) -> None:
         super().__init__(action.why)
         self.action, self.place, self.secret = action, place, secret
 
 
-class _Ended(Exception):
+class _EndOfPlanning(Exception):
     """The planner declines, or has no further question."""
 
-    def __init__(self, said: PlannerWords) -> None:
-        super().__init__(said.text)
-        self.said = said
+    def __init__(self, final_message: PlannerMessage) -> None:
+        super().__init__(final_message.text)
+        self.final_message = final_message
 
 
 class Planning:
@@ -169,7 +169,7 @@ class Planning:
         base: Job,
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
-        findings: FindsFindings = NO_FINDINGS,
+        findings: FindingsSource = NO_FINDINGS,
     ) -> None:
         self._study_folder = home.study(record.study)
         self._folder = self._study_folder / "planning"
@@ -193,8 +193,8 @@ class Planning:
         """
         try:
             self._plan(state, seconds_left)
-        except _Ended as end:
-            said = end.said.model_dump(mode="json")
+        except _EndOfPlanning as end:
+            said = end.final_message.model_dump(mode="json")
             if state.round == 1:
                 payload = {"reason": DECLINED, "said": said, "declined": True}
             else:
@@ -206,33 +206,35 @@ class Planning:
             reason = f"round {state.round} {UNLOCKED}: {error}"
             self._append(EventType.STUDY_CONCLUDED, {"reason": reason})
 
-    def next_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+    def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         """Begin the next round with the planner's question, or write down why there is none.
 
         A question that cannot be had, or for which no design of the planner's is accepted, goes back to it with the
         reason, three tries in all. Where no model answers, the rules ask.
         """
         planner, refused, last = self._planner, list[str](), ""
-        number = _explored_in(state)
+        number = _find_exploration_turn(state)
         tries = number + _TRIES
         while number < tries:
             number += 1
-            inquiry = replace(InquiryFacts.of(state, self._beside), refused=tuple(refused))
-            context = self._in_round(self._context(state, seconds_left, self._noise_bank(self._log)), state, inquiry)
-            taking = self._taking(state, number, inquiry.round, planner)
+            campaign = replace(CampaignFacts.of(state, self._find_surprises), refused=tuple(refused))
+            inputs = self._set_round(
+                self._build_inputs(state, seconds_left, self._noise_bank(self._log)), state, campaign
+            )
+            taking = self._make_turn_taker(state, number, campaign.round, planner)
             try:
-                designed = design_topic(context, taking)
-                designed.compiled()
-            except _Explores as wish:
+                designed = design_topic(inputs, taking)
+                designed.get_compiled()
+            except _ExplorationRequest as wish:
                 try:
-                    self._explore(context, wish)
+                    self._plan_exploration(inputs, wish)
                     return
                 except DesignRefused as error:  # the time went by
                     last = str(error)
                     refused.append(last)
-            except _Ended as end:
+            except _EndOfPlanning as end:
                 if not (refused and planner.name == RulesPlanner.name):  # which has then asked all that it can
-                    last, refused = f"{IN_WORDS}{quotation(end.said)}", []
+                    last, refused = f"{IN_WORDS}{quote_message(end.final_message)}", []
                 break
             except NoDesignAccepted as error:
                 last = error.reason
@@ -247,15 +249,20 @@ class Planning:
                 last = str(error)
                 refused.append(last)
             else:
-                self._begin(state, inquiry.round, number, _why(designed, last if planner is not self._planner else ""))
+                self._record_round(
+                    state,
+                    campaign.round,
+                    number,
+                    _explain_question(designed, last if planner is not self._planner else ""),
+                )
                 return
         self._end_rounds(f"no further question could be had within level and budget: {last}" if refused else last)
 
-    def _explore(self, context: PlanningContext, wish: _Explores) -> None:
+    def _plan_exploration(self, inputs: PlanningInputs, wish: _ExplorationRequest) -> None:
         """Plan what was wished for; raise DesignRefused where it cannot be had any more."""
-        priced = ActionCheck(context, context.digest()).exploration(wish.action)
+        priced = ActionCheck(inputs, inputs.build_context()).price_exploration(wish.action)
         seeds = seed_source(f"{self._study}/{wish.place.key}", wish.secret)
-        plan = priced.plan(seeds, context.compiler.used)
+        plan = priced.plan(seeds, inputs.compiler.used)
         self._append(
             EventType.EXPLORATION_PLANNED,
             {
@@ -264,14 +271,14 @@ class Planning:
             },
         )  # fmt: skip
 
-    def _begin(self, state: StudyState, round: int, number: int, why: str) -> None:
+    def _record_round(self, state: StudyState, round: int, number: int, why: str) -> None:
         payload = {"number": round, "previous": state.design_hash, "why": why, "try": number}
         self._append(EventType.ROUND_BEGUN, payload)
 
     def _end_rounds(self, reason: str) -> None:
         self._append(EventType.DECISION_TAKEN, {"rule": ASK_RULE, "action": "end", "reason": reason})
 
-    def _beside(self, state: StudyState) -> Iterator[str]:
+    def _find_surprises(self, state: StudyState) -> Iterator[str]:
         """Yield what other measures of a round's runs say otherwise than its verdicts, as its report has it."""
         try:
             evidence = gather(state, self._study_folder)
@@ -280,89 +287,91 @@ class Planning:
         except ReportError as error:  # the report will refuse; a question can still be asked
             yield f"its files could not be read again: {error}"
 
-    def _in_round(self, context: PlanningContext, state: StudyState, inquiry: InquiryFacts) -> PlanningContext:
+    def _set_round(self, inputs: PlanningInputs, state: StudyState, campaign: CampaignFacts) -> PlanningInputs:
         """Return a context in a round after the first; `state` is of that round, or of the one before."""
         last = state if state.design_hash is not None else state.rounds_before[-1]
         used = frozenset(seed for before in (*last.rounds, *last.given_up) for seed in before.seeds_used)
-        compiler = replace(context.compiler, ledgers=inquiry.ledgers, previous=str(last.design_hash), used=used)
-        return replace(context, compiler=compiler, inquiry=inquiry, locked=None)
+        compiler = replace(inputs.compiler, ledgers=campaign.ledgers, previous=str(last.design_hash), used=used)
+        return replace(inputs, compiler=compiler, campaign=campaign, locked=None)
 
     def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        context = self._context(state, seconds_left, self._noise_bank(self._log))
+        inputs = self._build_inputs(state, seconds_left, self._noise_bank(self._log))
         if state.round > 1:
-            context = self._in_round(context, state, InquiryFacts.of(state.rounds_before[-1], self._beside))
-        number = _last_try(state)
-        for name in context.requested.brought:
+            inputs = self._set_round(inputs, state, CampaignFacts.of(state.rounds_before[-1], self._find_surprises))
+        number = _find_last_try(state)
+        for name in inputs.requested.custom_environments:
             get_environment(name)  # a planner is shown all that are known
-        taking = self._taking(state, number)
-        designed = design_topic(context, taking, lambda proposal: self._announce(state, proposal))
-        if state.noise_plan is None and (plan := designed.noise_plan(self._drawn_for(state))) is not None:
-            self._lock_noise(plan, context.compiler.price)
+        taking = self._make_turn_taker(state, number)
+        designed = design_topic(inputs, taking, lambda proposal: self._announce(state, proposal))
+        if state.noise_plan is None and (plan := designed.noise_plan(self._seed_scope(state))) is not None:
+            self._lock_noise(plan, inputs.compiler.price)
             return
         try:
-            self._lock(state, context, designed)
+            self._lock(state, inputs, designed)
         except DesignRefused as error:
             if state.noise_plan is None:
                 raise
-            again = self._taking(state, 2 if state.round == 1 else number + _MOST_TRIES)
-            self._lock(state, context, design(context, designed.proposal, again, error.for_planner))
+            again = self._make_turn_taker(state, 2 if state.round == 1 else number + _MOST_TRIES)
+            self._lock(state, inputs, design_proposal(inputs, designed.proposal, again, error.model_feedback))
 
-    def conclusion(self, state: StudyState, seconds_left: float) -> PlannerWords | None:
+    def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
         """Return the planner's last words, to be quoted; None when it has none, as rules have no voice of their own.
 
         They are about what the log holds: environments and models that were trained may be gone by now.
         """
         if not state.verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
-        context = self._context(state, lambda: seconds_left, NoiseBank())
-        digest = replace(
-            context.digest(),
-            inquiry=InquiryFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
+        inputs = self._build_inputs(state, lambda: seconds_left, NoiseBank())
+        context = replace(
+            inputs.build_context(),
+            campaign=CampaignFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
             hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
             design=state.design,
-            arms=arm_facts(state),
+            arms=summarize_arms(state),
             verdicts=state.verdicts,
             warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
         )
         try:
-            place = TurnPlace(state.round, "conclude", 1)
-            turn = self._turn(state, place, digest, ActionCheck(context, digest))
+            place = TurnId(state.round, "conclude", 1)
+            turn = self._take_turn(state, place, context, ActionCheck(inputs, context))
         except ResearchError:
             return None
-        return None if self._planner.name == RulesPlanner.name else self._said(turn)
+        return None if self._planner.name == RulesPlanner.name else self._parse_final_message(turn)
 
-    def advice(self, state: StudyState) -> dict[str, str]:
+    def suggest_next(self, state: StudyState) -> dict[str, str]:
         """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does."""
         refused = []
-        for lead in leads(last_judged(state)):
-            why = None if lead.asks is None else self._refuses(state, lead.asks)
+        for lead in list_next_questions(last_judged(state)):
+            why = None if lead.asks is None else self._find_refusal(state, lead.asks)
             if why is None:
                 return {"why": lead.why, "command": lead.command}
             refused.append(f"{lead.why} would be refused ({why})")
         return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
 
-    def _refuses(self, state: StudyState, asked: AskedStudy) -> str | None:
+    def _find_refusal(self, state: StudyState, asked: ProposedStudy) -> str | None:
         """Return why a study of its own would be refused here; None where it would be begun."""
-        context = self._context(state, lambda: asked.budget_s, self._noise_bank(self._log))
-        context = replace(context, locked=None, notebook=None, notes=(), plays_seen=False)
+        inputs = self._build_inputs(state, lambda: asked.budget_s, self._noise_bank(self._log))
+        inputs = replace(inputs, locked=None, notebook=None, notes=(), plays_seen=False)
         most = state.settings["max_runs"] if asked.topic is None else None
         budget = Budget(wall_clock_s=asked.budget_s, max_runs=most)
-        compiler = replace(context.compiler, budget=budget, runs_made=0, measured_by=None)
+        compiler = replace(inputs.compiler, budget=budget, runs_made=0, measured_by=None)
         try:
             if asked.topic is not None:
-                metric = AskedMetric.named(asked.metric) if asked.metric else None
+                metric = RequestedMetric.parse(asked.metric) if asked.metric else None
                 needs = StatisticalRequirements(effect=asked.effect, metric=metric, rounds=None)
-                compiler = replace(compiler, requirements=needs, ledgers=Ledgers.begin(1), models=NO_MODELS)
-                wanted = RequestedComparison(environment=asked.environment, brought=context.requested.brought)
-                context = replace(context, topic=asked.topic, requested=wanted)
-            designed = tried(replace(context, compiler=compiler), RulesPlanner())
-            odd = list(filter(None, map(far_off, designed.compiled().unsized.comparison.jobs)))
+                compiler = replace(compiler, requirements=needs, ledgers=AlphaLedgers.begin(1), models=NO_MODELS)
+                wanted = RequestedComparison(
+                    environment=asked.environment, custom_environments=inputs.requested.custom_environments
+                )
+                inputs = replace(inputs, topic=asked.topic, requested=wanted)
+            designed = dry_run(replace(inputs, compiler=compiler), RulesPlanner())
+            odd = list(filter(None, map(describe_unusual_rate, designed.get_compiled().draft.comparison.jobs)))
         except (ResearchError, InvalidRequest) as error:
             return error.message
         refused = designed.proposal.turn.refused
         return refused.message if refused is not None else next(iter(odd), None)
 
-    def _context(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningContext:
+    def _build_inputs(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningInputs:
         requested = RequestedComparison.of(state.settings)
         compiler = DesignCompiler(
             price=self._pricing().after_noise(state),
@@ -371,27 +380,27 @@ class Planning:
             base=self._base,
             requirements=(requirements := StatisticalRequirements.of(state.settings)),
             bank=bank,
-            ledgers=Ledgers.begin(requirements.rounds or 1),
+            ledgers=AlphaLedgers.begin(requirements.rounds or 1),
             models=requested.models,
             measured_by=state.noise_plan.metric if state.noise_plan is not None else None,
         )
         notes = tuple(
-            quoted((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")
+            quote_latest((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")
         )
-        return PlanningContext(
+        return PlanningInputs(
             state.topic,
             compiler,
             seconds_left,
             requested,
-            sandboxing_of(state.settings).isolates,
+            read_sandboxing(state.settings).isolates,
             notes,
             None if state.design is None else state.design.metric,
             notebook=Notebook.of(state),
             findings=tuple(self._findings.find(state.topic, MOST_FINDINGS)),
-            looks=lambda context: StudyLooks(
-                state, self._study_folder, context.compiler_now, requested, self._findings
+            tools=lambda inputs: StudyTools(
+                state, self._study_folder, inputs.current_compiler, requested, self._findings
             ),
-            plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.looks),
+            plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.tool_calls),
         )
 
     def _announce(self, state: StudyState, proposal: AcceptedProposal) -> None:
@@ -402,18 +411,18 @@ class Planning:
                 self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
 
     def _lock_noise(self, plan: NoisePlan, price: Pricing) -> None:
-        job = Job.recorded(plan.job)
-        seconds = price.judged(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
+        job = Job.from_record(plan.job)
+        seconds = price.run_with_evaluations(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
         payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
         self._append(EventType.NOISE_PLANNED, payload)
 
-    def _lock(self, state: StudyState, context: PlanningContext, designed: EvaluatedDesign) -> None:
+    def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
         """Lock a design; raise DesignRefused where it is refused, or the A/A runs left its noise unknown."""
         made = state.noise_plan
-        left = None if made is None else designed.noise_plan(self._drawn_for(state))
-        if made is not None and left is not None and (left.seeds or not _is_of_before(made, left)):
-            raise _unknown_noise(state)
-        locked = in_rounds(context, designed).locked(self._drawn_for(state))
+        left = None if made is None else designed.noise_plan(self._seed_scope(state))
+        if made is not None and left is not None and (left.seeds or not _is_legacy_plan(made, left)):
+            raise _refuse_unknown_noise(state)
+        locked = plan_rounds(inputs, designed).build_lock(self._seed_scope(state))
         name = lock_name(state.round)
         payload = {
             "design": locked.model_dump(mode="json"),
@@ -422,11 +431,11 @@ class Planning:
         }
         self._append(EventType.DESIGN_LOCKED, payload)
 
-    def _drawn_for(self, state: StudyState) -> str:
+    def _seed_scope(self, state: StudyState) -> str:
         """Return what seeds are drawn for: every round has its own, so that no claim rests on an earlier one's runs."""
         return self._study if state.round == 1 else f"{self._study}/{state.round}"
 
-    def _taking(
+    def _make_turn_taker(
         self, state: StudyState, number: int, round: int | None = None, planner: Planner | None = None
     ) -> TakeTurn:
         """Return a function that takes a turn of a round (the study's present one), the `number`th of its stage, once.
@@ -434,21 +443,21 @@ class Planning:
         `planner` takes it in the place of the study's own.
         """
 
-        def take(digest: Digest, check: ActionCheck) -> TakenTurn:
-            place = TurnPlace(round or state.round, digest.stage, number)
-            turn = self._turn(state, place, digest, check, planner)
+        def take(context: PlannerContext, check: ActionCheck) -> TurnResult:
+            place = TurnId(round or state.round, context.stage, number)
+            turn = self._take_turn(state, place, context, check, planner)
             note = str(turn["acted"]["note"])
-            if isinstance(wish := _ACTION.validate_python(turn["action"]), Explore) and digest.stage == "propose":
-                raise _Explores(wish, place, bytes.fromhex(turn["secret"]))
-            return TakenTurn(self._action(turn, digest.stage), bytes.fromhex(turn["secret"]), note)
+            if isinstance(wish := _ACTION.validate_python(turn["action"]), Explore) and context.stage == "propose":
+                raise _ExplorationRequest(wish, place, bytes.fromhex(turn["secret"]))
+            return TurnResult(self._parse_action(turn, context.stage), bytes.fromhex(turn["secret"]), note)
 
         return take
 
-    def _action(self, turn: Mapping[str, Any], stage: Stage) -> Action:
+    def _parse_action(self, turn: Mapping[str, Any], stage: Stage) -> Action:
         """Return the action of a turn, which fits the stage unless somebody exchanged the files of turns."""
         action = _ACTION.validate_python(turn["action"])
-        if isinstance(action, Conclude | Decline) and (said := self._said(turn)) is not None:
-            raise _Ended(said)
+        if isinstance(action, Conclude | Decline) and (said := self._parse_final_message(turn)) is not None:
+            raise _EndOfPlanning(said)
         kind = Propose if stage == "propose" else ProposeDesign
         if not isinstance(action, kind | Replicate) or (isinstance(action, Replicate) and stage != "propose"):
             raise HomeError(
@@ -457,20 +466,20 @@ class Planning:
             )
         return action
 
-    def _said(self, turn: Mapping[str, Any]) -> PlannerWords | None:
+    def _parse_final_message(self, turn: Mapping[str, Any]) -> PlannerMessage | None:
         """Return the words with which a turn ends the study; None for a turn that does not."""
         action = _ACTION.validate_python(turn["action"])
         if not isinstance(action, Conclude | Decline):
             return None
         if turn["said"] is not None:
-            return PlannerWords.model_validate(turn["said"])
-        return PlannerWords(by=who(self._planner.name, self._planner.model), text=action.reason)
+            return PlannerMessage.model_validate(turn["said"])
+        return PlannerMessage(by=planner_label(self._planner.name, self._planner.model), text=action.reason)
 
-    def _turn(
+    def _take_turn(
         self,
         state: StudyState,
-        place: TurnPlace,
-        digest: Digest,
+        place: TurnId,
+        context: PlannerContext,
         check: ActionCheck,
         planner: Planner | None = None,
     ) -> Mapping[str, Any]:
@@ -478,82 +487,82 @@ class Planning:
         path = place.path(self._folder)
         turn = _read_turn(path)
         if turn is None:
-            taken = self._asked(planner or self._planner, digest, check)
+            taken = self._ask_and_record(planner or self._planner, context, check)
             turn = _read_turn(path)  # a controller that took this one's place meanwhile has asked too, and went on
             if turn is None:
                 write_json(path, turn := taken)
-        if not place.is_told(state):
-            for event, payload in place.asides(turn["asides"], state):
+        if not place.is_recorded(state):
+            for event, payload in place.list_side_events(turn["asides"], state):
                 self._append(event, payload)
             self._append(EventType.PLANNER_ACTED, {**turn["acted"], "turn": place.key})
         return turn
 
-    def _asked(self, planner: Planner, digest: Digest, check: ActionCheck) -> dict[str, Any]:
+    def _ask_and_record(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
         """Ask a planner; what it looked at in a turn that came to nothing is written down too."""
         try:
-            return self._ask(planner, digest, check)
+            return self._ask_planner(planner, context, check)
         except PlannerFailed as error:
             if error.spent is not None and error.spent["looks"]:
                 self._append(EventType.PLANNER_ACTED, error.spent)
             raise
 
-    def _ask(self, planner: Planner, digest: Digest, check: ActionCheck) -> dict[str, Any]:
-        turn = ask(planner, digest, check)
+    def _ask_planner(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
+        turn = ask_planner(planner, context, check)
         if turn.refused is not None:
             raise turn.refused
         action, said = turn.action.model_dump(mode="json"), None
         if isinstance(turn.action, Conclude | Decline):
-            by = who(planner.name, planner.model)
-            said = voiced(by, turn.action.reason, digest).model_dump(mode="json")
+            by = planner_label(planner.name, planner.model)
+            said = final_message(by, turn.action.reason, context).model_dump(mode="json")
         return {
             "acted": turn.payload(),
             "action": action,
             "secret": self._draw_secret(32),
             "said": said,
-            "looks": [look.kept() for look in turn.looks],
-            "asides": [aside.model_dump(mode="json") for aside in turn.asides],
+            "looks": [look.file_payload() for look in turn.tool_results],
+            "asides": [aside.model_dump(mode="json") for aside in turn.side_actions],
         }
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
 
 
-def _why(designed: EvaluatedDesign, failed: str) -> str:
+def _explain_question(designed: EvaluatedDesign, failed: str) -> str:
     """Return why a question is asked, in the words of whoever asks; `failed` says why the rules ask for a model."""
     proposal = designed.proposal
     said = proposal.action.why.strip() or proposal.turn.note
     return f"No model answers ({failed}), so the rules ask. {said}" if failed else said
 
 
-def _explored_in(state: StudyState) -> int:
+def _find_exploration_turn(state: StudyState) -> int:
     """Return the number of the turn that asked for the last exploration since the round ended; 0 where none did."""
-    return TurnPlace.named(state.explorations[-1].turn).number if state.explorations else 0
+    return TurnId.parse(state.explorations[-1].turn).number if state.explorations else 0
 
 
-def _last_try(state: StudyState) -> int:
+def _find_last_try(state: StudyState) -> int:
     """Return which try at a round's question was accepted; where the log does not tell, the last one of them."""
     if state.question_try:
         return state.question_try
-    tries = [TurnPlace.named(act.turn) for act in state.planner_acts if act.turn]
+    tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
     return max((t.number for t in tries if (t.round, t.stage) == (state.round, "propose")), default=1)
 
 
-def _is_of_before(made: NoisePlan, left: NoisePlan) -> bool:
+def _is_legacy_plan(made: NoisePlan, left: NoisePlan) -> bool:
     """Return whether a plan that was made asked for no run with a learning rate of 0, as plans once did not."""
-    machinery = [(plan.environment, model_key(Job.recorded(plan.job))) for plan in (made, left)]
+    machinery = [(plan.environment, model_key(Job.from_record(plan.job))) for plan in (made, left)]
     return made.plumbing is None and machinery[0] == machinery[1]
 
 
-def _unknown_noise(state: StudyState) -> DesignRefused:
+def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
     runs = state.runs_in("noise")
     measured = sum(run.status == "collected" for run in runs)
     codes = Counter(run.invalid[0] for run in runs if run.invalid is not None)
     why = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
     wanted = "A/A runs that show the noise of the design"
-    fallen = sum(collapsed(run) for run in runs)
+    fallen = sum(has_collapsed(run) for run in runs)
     if fallen:
         why = ", ".join(filter(None, [f"{fallen} of them collapsed, which are no noise", why]))
-    still = plumbing_run(state)
+    still = find_zero_lr_run(state)
     if still is not None and still.status == "collected" and conditions(still).stillness is None:
         why = ", ".join(filter(None, ["what its weights did at a learning rate of 0 was not recorded", why]))
     if state.noise_plan is not None and state.noise_plan.plumbing is not None:
@@ -563,31 +572,32 @@ def _unknown_noise(state: StudyState) -> DesignRefused:
         f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}"
     )
     return DesignRefused(
-        f"{told}; look at them with `ajet study show {state.id}`, and start a new study{_again(fallen)}",
-        for_planner=f"{told}; design the job that they were runs of, or decline",
+        f"{told}; look at them with `ajet study show {state.id}`, "
+        f"and start a new study{_suggest_after_collapse(fallen)}",
+        model_feedback=f"{told}; design the job that they were runs of, or decline",
     )
 
 
-def _again(fallen: int) -> str:
+def _suggest_after_collapse(fallen: int) -> str:
     """Return what helps where A/A runs collapsed."""
     return ", which counts these runs too, or steady the job first (a lower learning rate, say)" if fallen else ""
 
 
-def arm_facts(state: StudyState) -> tuple[ArmFacts, ...]:
+def summarize_arms(state: StudyState) -> tuple[ArmSummary, ...]:
     """Return what is measured of each arm of the design, by runs of the confirmation that did not collapse."""
-    fallen = collapsed_runs(state)
+    fallen = find_collapsed_runs(state)
     return tuple(
-        _facts(arm.name, [value for run, value in state.values(arm.name).items() if run not in fallen])
+        _summarize_arm(arm.name, [value for run, value in state.values(arm.name).items() if run not in fallen])
         for arm in (state.design.arms if state.design is not None else ())
     )
 
 
-def _facts(name: str, values: Sequence[float]) -> ArmFacts:
+def _summarize_arm(name: str, values: Sequence[float]) -> ArmSummary:
     if not values:
-        return ArmFacts(name, 0)
+        return ArmSummary(name, 0)
     interval = mean_interval(values)
     ends = (interval.low, interval.high) if interval is not None else (None, None)
-    return ArmFacts(name, len(values), fmean(values), *ends)
+    return ArmSummary(name, len(values), fmean(values), *ends)
 
 
 def _read_turn(path: Path) -> dict[str, Any] | None:
@@ -600,10 +610,10 @@ def _read_turn(path: Path) -> dict[str, Any] | None:
         bytes.fromhex(turn["secret"])
         said = turn.get("said")  # turns of before it was kept have none
         if said is not None:
-            PlannerWords.model_validate(said)
+            PlannerMessage.model_validate(said)
         asides = turn.get("asides", [])  # nor these
         for aside in asides:
-            _ASIDE.validate_python(aside)
+            _SIDE_ACTION.validate_python(aside)
         held = {"acted": dict(turn["acted"]), "action": turn["action"], "secret": turn["secret"], "said": said}
         return {**held, "looks": turn.get("looks", []), "asides": asides}
     except (ValueError, KeyError, TypeError) as error:

@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from research.controller.evaluation import EvaluatedDesign, PlanningContext, in_rounds, tried
-from research.design.comparison import StatisticalRequirements, unsized_design
+from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds
+from research.design.comparison import StatisticalRequirements, draft_design
 from research.design.compiler import LEAST_POWER
 from research.design.power import MOST_SEEDS, PowerAnalysis
-from research.design.pricing import Stage, priced_by
+from research.design.pricing import Stage, describe_basis
 from research.design.sample_size import Unaffordable
 from research.errors import DesignRefused, Unmeasurable
-from research.installation.base_job import far_off, fixed_fields, trained_how
+from research.installation.base_job import describe_trained_weights, describe_unusual_rate, find_fixed_fields
 from research.planners.protocol import Planner
 from research.proposals.actions import LEAST_SEEDS
-from studies.records.alpha import Ledgers
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, Hypothesis, Metric, NoisePlan
-from studies.records.procedure import Look, Noise
+from studies.records.procedure import InterimAnalysis, Noise
 from studies.records.statements import screen_sentence, sentences
 from studies.verdicts.wording import unequal_episodes
 from swarm.job import Job, PathModel
@@ -114,142 +114,146 @@ class PlanPreview:
     """The rounds that there may be, the first one first; empty for a study of one."""
 
 
-def preview(context: PlanningContext, planner: Planner) -> PlanPreview:
+def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
     """Return what a study would be. Raises BadTopic, Declined, DesignRefused, PlannerFailed.
 
     A design is asked for although the proposal would be refused: a proposal names no environment, so that it is refused
     by the noise and prices of the topic's, and its design by those of its own. Of a comparison that no run could be
     judged by nothing is shown: Unmeasurable is raised.
     """
-    designed = tried(context, planner)
+    designed = dry_run(inputs, planner)
     if isinstance(designed.result, Unmeasurable):
         raise designed.result
     refused = designed.result if isinstance(designed.result, DesignRefused) else designed.proposal.turn.refused
     if refused is None:
-        designed = in_rounds(context, designed)
+        designed = plan_rounds(inputs, designed)
     return _Preview(
-        context.judged_by(designed.proposal.action), designed, None if refused is None else refused.message
+        inputs.with_metric_of(designed.proposal.action), designed, None if refused is None else refused.message
     ).build()
 
 
 class _Preview:
     """Builds the preview of an evaluated design."""
 
-    def __init__(self, context: PlanningContext, designed: EvaluatedDesign, refused: str | None) -> None:
-        self._context = context
+    def __init__(self, inputs: PlanningInputs, designed: EvaluatedDesign, refused: str | None) -> None:
+        self._inputs = inputs
         self._designed = designed
         self._refused = refused
         self._hypotheses = designed.proposal.hypotheses
-        self._requirements = context.compiler.requirements
+        self._requirements = inputs.compiler.requirements
         found = designed.result
-        self._sizing = context.compiler.sizing if isinstance(found, DesignRefused) else found.sizing
-        self._unsized = unsized_design(
-            self._hypotheses, designed.action, context.compiler.base, self._requirements, self._sizing.judge
+        self._calculator = inputs.compiler.calculator if isinstance(found, DesignRefused) else found.calculator
+        self._draft = draft_design(
+            self._hypotheses, designed.action, inputs.compiler.base, self._requirements, self._calculator.judge
         )
 
     def build(self) -> PlanPreview:
         """Return the preview."""
-        known = self._known()
+        known = self._find_noise()
         analysis = known[1] if known else None
-        locked = None if self._refused or known is None else self._designed.locked("plan")
+        locked = None if self._refused or known is None else self._designed.build_lock("plan")
         stages = self._stages(locked, analysis)
         turns = (self._designed.proposal.turn, self._designed.turn)
-        effect, budget_check = self._unsized.effect, self._sizing.budget_check
+        effect, budget_check = self._draft.effect, self._calculator.budget_check
         return PlanPreview(
-            topic=self._context.topic,
-            tested=self._tested(),
+            topic=self._inputs.topic,
+            tested=self._describe_tests(),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
-            unequal=self._unequal(),
-            fixed=fixed_fields(self._context.compiler.base or Job()),
-            basis=priced_by(self._context.compiler.price, self._unsized.comparison.jobs),
-            notes=(*(turn.note for turn in turns if turn.note), *self._assumed()),
-            unusual=tuple(dict.fromkeys(filter(None, map(far_off, self._unsized.comparison.jobs)))),
+            unequal=self._find_unequal_arms(),
+            fixed=find_fixed_fields(self._inputs.compiler.base or Job()),
+            basis=describe_basis(self._inputs.compiler.price, self._draft.comparison.jobs),
+            notes=(*(turn.note for turn in turns if turn.note), *self._describe_defaults()),
+            unusual=tuple(dict.fromkeys(filter(None, map(describe_unusual_rate, self._draft.comparison.jobs)))),
             hypotheses=self._hypotheses,
             requirements=self._requirements,
-            metric=self._sizing.metric(self._unsized),
+            metric=self._calculator.metric(self._draft),
             effect=effect,
             noise=known[0] if known else None,
-            unknown=self._sizing.unknown(self._unsized),
+            unknown=self._calculator.explain_unknown_noise(self._draft),
             first=None if self._refused else self._designed.noise_plan("plan"),
             design=locked,
             refused=self._refused,
-            environment=self._unsized.comparison.base.environment,
-            arms=tuple(arm.name for arm in self._unsized.comparison.arms),
+            environment=self._draft.comparison.base.environment,
+            arms=tuple(arm.name for arm in self._draft.comparison.arms),
             stages=stages,
             total_s=budget_check.cost(stages),
-            budget=budget_check.stated(),
-            curve=tuple(self._power_row(analysis, seeds, locked) for seeds in _shown(analysis, effect))
+            budget=budget_check.describe_budget(),
+            curve=tuple(
+                self._build_power_row(analysis, seeds, locked) for seeds in _choose_seed_counts(analysis, effect)
+            )
             if analysis
             else (),
-            expected=tuple(self._expected(locked, true) for true in (0.0, effect)) if locked else (),
-            rounds=tuple(self._rounds(locked, analysis)) if locked is not None and analysis is not None else (),
+            expected=tuple(self._expect_cost(locked, true) for true in (0.0, effect)) if locked else (),
+            rounds=tuple(self._list_rounds(locked, analysis)) if locked is not None and analysis is not None else (),
         )
 
-    def _rounds(self, locked: Design, analysis: PowerAnalysis) -> Iterator[RoundRow]:
+    def _list_rounds(self, locked: Design, analysis: PowerAnalysis) -> Iterator[RoundRow]:
         if (place := locked.inquiry) is None:
             return
-        ledgers, seeds = Ledgers.begin(place.of), len(locked.seeds)
-        levels = zip(ledgers.differences.could_have(), ledgers.equivalences.could_have(), strict=True)
+        ledgers, seeds = AlphaLedgers.begin(place.of), len(locked.seeds)
+        levels = zip(ledgers.differences.future_levels(), ledgers.equivalences.future_levels(), strict=True)
         for number, (difference, equivalence) in enumerate(levels, start=1):
-            at = replace(analysis, level=difference, alike=equivalence / self._unsized.claims)
+            at = replace(analysis, level=difference, alike=equivalence / self._draft.claims)
             half = replace(at, promised=LEAST_POWER)
-            yield RoundRow(number, difference, equivalence, at.detectable(seeds), half.detectable(seeds))
+            yield RoundRow(
+                number, difference, equivalence, at.min_detectable_effect(seeds), half.min_detectable_effect(seeds)
+            )
 
-    def _assumed(self) -> Iterator[str]:
+    def _describe_defaults(self) -> Iterator[str]:
         """Yield the step size that a pretrained model has because nobody says one."""
-        job, base = self._unsized.comparison.base, self._context.compiler.base or Job()
-        varied = {name for arm in self._unsized.comparison.arms for name in arm.overrides}
-        if isinstance(job.model, PathModel) and "learning_rate" not in {*fixed_fields(base), *varied}:
-            yield f"learning_rate = {job.learning_rate:g}, as is usual for {trained_how(job)}"
+        job, base = self._draft.comparison.base, self._inputs.compiler.base or Job()
+        varied = {name for arm in self._draft.comparison.arms for name in arm.overrides}
+        if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(base), *varied}:
+            yield f"learning_rate = {job.learning_rate:g}, as is usual for {describe_trained_weights(job)}"
 
-    def _tested(self) -> tuple[str, ...]:
-        environment, screen = self._unsized.comparison.base.environment, self._unsized.screen
+    def _describe_tests(self) -> tuple[str, ...]:
+        environment, screen = self._draft.comparison.base.environment, self._draft.screen
         if screen is not None:
             return (screen_sentence([knob.field for knob in screen.knobs], environment),)
-        return sentences(self._hypotheses, environment, self._unsized.effect, self._sizing.metric(self._unsized))
+        return sentences(self._hypotheses, environment, self._draft.effect, self._calculator.metric(self._draft))
 
-    def _unequal(self) -> tuple[str, ...]:
-        arms = zip(self._unsized.comparison.arms, self._unsized.comparison.jobs, strict=True)
+    def _find_unequal_arms(self) -> tuple[str, ...]:
+        arms = zip(self._draft.comparison.arms, self._draft.comparison.jobs, strict=True)
         planned = [(arm.name, job.steps * job.episodes_per_step) for arm, job in arms]
         return tuple(text for arm in planned[1:] if (text := unequal_episodes(planned[0], arm)) is not None)
 
-    def _known(self) -> tuple[Noise, PowerAnalysis] | None:
+    def _find_noise(self) -> tuple[Noise, PowerAnalysis] | None:
         try:
-            return self._sizing.power_analysis(self._unsized)
+            return self._calculator.power_analysis(self._draft)
         except Unaffordable:
             return None
 
     def _stages(self, locked: Design | None, analysis: PowerAnalysis | None) -> tuple[Stage, ...]:
         """Return the stages of the design, or of what would be needed, or of A/A runs and the least after them."""
         if locked is not None:
-            screened = self._unsized.with_candidates(locked.screen.candidates) if locked.screen else self._unsized
-            return self._sizing.stages(screened, len(locked.seeds))
+            screened = self._draft.with_candidates(locked.screen.candidates) if locked.screen else self._draft
+            return self._calculator.stages(screened, len(locked.seeds))
         if analysis is None:
-            return self._sizing.noise_first(self._unsized)
-        return self._sizing.stages(self._unsized, analysis.seeds_needed(self._unsized.effect) or MOST_SEEDS)
+            return self._calculator.noise_stages(self._draft)
+        return self._calculator.stages(self._draft, analysis.seeds_needed(self._draft.effect) or MOST_SEEDS)
 
-    def _power_row(self, analysis: PowerAnalysis, seeds: int, locked: Design | None) -> PowerRow:
+    def _build_power_row(self, analysis: PowerAnalysis, seeds: int, locked: Design | None) -> PowerRow:
         if locked is not None and seeds == len(locked.seeds):
             stages = self._stages(locked, None)
         else:
-            stages = self._sizing.stages(self._sizing.with_largest_screen(self._unsized, seeds), seeds)
+            stages = self._calculator.stages(self._calculator.widen_screen(self._draft, seeds), seeds)
         return PowerRow(
             seeds=seeds,
-            power=analysis.power(seeds, self._unsized.effect),
-            detectable=analysis.detectable(seeds),
+            power=analysis.power(seeds, self._draft.effect),
+            detectable=analysis.min_detectable_effect(seeds),
             runs=sum(stage.runs for stage in stages),
-            seconds=self._sizing.budget_check.cost(stages),
+            seconds=self._calculator.budget_check.cost(stages),
             run_hours=run_hours(stages),
-            affordable=self._sizing.budget_check.affords(stages),
+            affordable=self._calculator.budget_check.affords(stages),
         )
 
-    def _expected(self, locked: Design, effect: float) -> ExpectedCost:
+    def _expect_cost(self, locked: Design, effect: float) -> ExpectedCost:
         assert locked.noise is not None
-        made = expected_seeds(locked.looks, effect, locked.noise.sd) / len(locked.seeds)
+        made = average_sample_size(locked.looks, effect, locked.noise.sd) / len(locked.seeds)
         stages = self._stages(locked, None)
         confirm = next(stage for stage in stages if stage.name == "confirm")
         others = [stage for stage in stages if stage.name.startswith("screen")]
-        check = self._sizing.budget_check
+        check = self._calculator.budget_check
         before, cost = check.cost(others), check.cost([*others, confirm])
         runs = confirm.runs * made + sum(stage.runs for stage in others)
         return ExpectedCost(effect, runs, before + made * (cost - before))
@@ -260,21 +264,21 @@ def run_hours(stages: Sequence[Stage]) -> float:
     return sum(stage.runs * stage.seconds_per_run for stage in stages) / 3600
 
 
-def expected_seeds(looks: Sequence[Look], effect: float, sd: float) -> float:
+def average_sample_size(analyses: Sequence[InterimAnalysis], effect: float, sd: float) -> float:
     """Return the seeds of each arm that are run on average, if `effect` is the true difference."""
     from scipy import special  # takes a while to import, which a command that plans nothing should not wait for
 
     from studies.statistics.sequential import crossings
 
-    last = looks[-1].seeds
-    bounds = [-float(special.ndtri(look.alpha / 2)) for look in looks]
+    last = analyses[-1].seeds
+    bounds = [-float(special.ndtri(look.alpha / 2)) for look in analyses]
     drift = effect / (sd * math.sqrt(2 / last))
-    ends = crossings(bounds[:-1], [look.seeds / last for look in looks[:-1]], drift) if len(looks) > 1 else ()
-    saved = sum((end.above + end.below) * (last - look.seeds) for end, look in zip(ends, looks, strict=False))
+    ends = crossings(bounds[:-1], [look.seeds / last for look in analyses[:-1]], drift) if len(analyses) > 1 else ()
+    saved = sum((end.above + end.below) * (last - look.seeds) for end, look in zip(ends, analyses, strict=False))
     return last - saved
 
 
-def _shown(analysis: PowerAnalysis, effect: float) -> list[int]:
+def _choose_seed_counts(analysis: PowerAnalysis, effect: float) -> list[int]:
     """Return the numbers of seeds worth a line: some, and those around what is needed."""
     need = analysis.seeds_needed(effect) or MOST_SEEDS
     around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, max(MOST_SEEDS, need) + 1))

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from research.scheduler.approvals import how_to_answer, priced
-from research.scheduler.required_runs import RequiredRun, is_over, later_runs, noise_runs, planned
+from research.scheduler.approvals import describe_cost, how_to_answer
+from research.scheduler.required_runs import RequiredRun, is_over, later_runs, noise_runs, planned_runs
 from research.scheduler.steps import SHRINK_RULE
 from studies import RunState, StudyState
-from studies.checks.training import plumbing_said, untaught
+from studies.checks.training import describe_zero_lr_run, had_no_signal
 from studies.records.design import Design, NoisePlan
 from studies.records.runs import PLUMBING_ARM
 from studies.records.verdict import Verdict
@@ -70,26 +70,26 @@ def progress_of(state: StudyState) -> StudyProgress:
     done = sum(is_over(run) for run in state.runs.values())
     before = sum(is_over(run) for run in state.every_run.values()) - done
     concluded = state.concluded_reason is not None
-    most = done if concluded else _most(state, done)
+    most = done if concluded else _max_runs(state, done)
     return StudyProgress(
         done + before, None if most is None else most + before, concluded, design_open=state.locked_design is None,
         round=state.round, rounds=state.most_rounds, before=before,
     )  # fmt: skip
 
 
-def _most(state: StudyState, done: int) -> int | None:
+def _max_runs(state: StudyState, done: int) -> int | None:
     design, noise = state.design, state.noise_plan
     if design is None:
-        return None if noise is None else done + _open(state, set(noise_runs(noise)))
+        return None if noise is None else done + _count_open(state, set(noise_runs(noise)))
     if design.screen is not None:
         before = sum(is_over(run) for run in state.runs_in("noise"))
         return max(done, before + design.price.runs)
-    return done + _open(state, set(later_runs(state, design)))
+    return done + _count_open(state, set(later_runs(state, design)))
 
 
-def _open(state: StudyState, required: set[RequiredRun]) -> int:
+def _count_open(state: StudyState, required: set[RequiredRun]) -> int:
     """Return how many of the required runs are not over."""
-    runs = planned(state)
+    runs = planned_runs(state)
     return sum(1 for required_run in required if required_run not in runs or not is_over(runs[required_run]))
 
 
@@ -107,11 +107,11 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
     rounds = [line for entry in state.every_round for line in _round_lines(entry, doubts)]
     yield from {key: (key, line) for key, line in rounds}.values()  # what was amended is so in all rounds that follow
     for asked in state.questions:
-        said = f"waits for approval: {asked.question.would} ({priced(asked)}); {how_to_answer(state)}"
+        said = f"waits for approval: {asked.question.would} ({describe_cost(asked)}); {how_to_answer(state)}"
         yield f"asked-{asked.digest}", said
     for answer in state.approvals:
         note = f" ({answer.note})" if answer.note else ""
-        yield f"answered-{answer.asked.digest}", f"{answer.said()}{note}"
+        yield f"answered-{answer.asked.digest}", f"{answer.describe()}{note}"
     if state.concluded_reason is not None:
         yield "concluded", f"concluded: {state.concluded_reason}"
     if state.said is not None:
@@ -129,26 +129,29 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
     yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
     yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
     if state.noise_plan is not None:
-        yield f"{later}noise", _first(state.noise_plan)
+        yield f"{later}noise", _describe_noise_plan(state.noise_plan)
     if state.locked_design is not None and state.design_hash is not None:
-        yield f"{later}lock", f"design locked: {_size(state.locked_design)}, {state.design_hash[:16]}{_place(state)}"
+        yield (
+            f"{later}lock",
+            f"design locked: {_describe_design(state.locked_design)}, {state.design_hash[:16]}{_describe_round(state)}",
+        )
         yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
     for run in state.runs.values():
-        yield from _run(run)
+        yield from _run_lines(run)
     for decision in state.decisions:
         if decision.rule == SHRINK_RULE:
             yield f"decision-{decision.seq}", f"to {decision.rule}: {decision.action}: {decision.reason}"
     if state.selection is not None:
         yield f"{later}selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
     for verdict in (*state.interim, *state.verdicts, *state.replications):
-        yield _verdict(state, verdict, doubts)
+        yield _verdict_line(state, verdict, doubts)
     for amended in state.amendments:
         yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
     for name, veto in state.vetoed.items():
         yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
 
 
-def _place(state: StudyState) -> str:
+def _describe_round(state: StudyState) -> str:
     """Return which round of how many a lock is of; nothing for a study of one round."""
     return "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
 
@@ -158,19 +161,19 @@ def verdict_key(verdict: Verdict) -> str:
     return f"verdict-{verdict.hypothesis}-{verdict.phase}-{verdict.inputs_sha256}"
 
 
-def hidden_success(run: RunState) -> str:
+def format_success(run: RunState) -> str:
     """Return `before → after` of a measured run, or nothing."""
     before, after = run.measurements.get("hidden/success/initial"), run.measurements.get("hidden/success")
     return f"{before.value:.2f} → {after.value:.2f}" if before is not None and after is not None else ""
 
 
-def _first(plan: NoisePlan) -> str:
+def _describe_noise_plan(plan: NoisePlan) -> str:
     still = "a training with a learning rate of 0, to see that it changes nothing" if plan.plumbing is not None else ""
     alike = f"A/A runs first: {len(plan.seeds)} seeds of one job, to learn what seeds alone do" if plan.seeds else ""
     return f"{alike}; before them {still}" if alike and still else alike or f"first {still}"
 
 
-def _size(design: Design) -> str:
+def _describe_design(design: Design) -> str:
     if design.screen is not None:
         kept = design.screen.confirmed
         return f"{design.screen.candidates} candidates are screened, {kept} confirmed with {len(design.seeds)} seeds"
@@ -178,9 +181,9 @@ def _size(design: Design) -> str:
     return f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
 
 
-def _verdict(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> tuple[str, str]:
-    looks = len(state.design.looks) if state.design else 0
-    at = f" at look {verdict.look}" if looks > 1 else ""
+def _verdict_line(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> tuple[str, str]:
+    analyses = len(state.design.looks) if state.design else 0
+    at = f" at look {verdict.look}" if analyses > 1 else ""
     again = " in the other setting" if verdict.phase == "replicate" else ""
     key = verdict_key(verdict)
     said = (
@@ -191,15 +194,17 @@ def _verdict(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> 
     return key, f"{verdict.hypothesis}{again} {said}"
 
 
-def came_to(run: RunState) -> str:
+def describe_result(run: RunState) -> str:
     """Return in words what a measured run came to."""
     if run.spec.arm == PLUMBING_ARM:
-        return plumbing_said(run)
-    nothing = "; it had nothing to learn from: in no step did rewards differ within a group" if untaught(run) else ""
-    return f"hidden success {hidden_success(run)}{nothing}"
+        return describe_zero_lr_run(run)
+    nothing = (
+        "; it had nothing to learn from: in no step did rewards differ within a group" if had_no_signal(run) else ""
+    )
+    return f"hidden success {format_success(run)}{nothing}"
 
 
-def _run(run: RunState) -> Iterator[tuple[str, str]]:
+def _run_lines(run: RunState) -> Iterator[tuple[str, str]]:
     phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
     name = f"{phase}run {run.run_id[:8]} ({run.spec.arm} seed {run.spec.seed})"
     for attempt in run.attempts:
@@ -208,7 +213,7 @@ def _run(run: RunState) -> Iterator[tuple[str, str]]:
         yield key, f"{name}: try {attempt.number} started{goes_on}"
         if attempt.status not in (None, "finished"):
             yield f"{key}-end", f"{name}: try {attempt.number} {attempt.status}: {attempt.reason}"
-    if run.status == "collected" and hidden_success(run):
-        yield f"{run.run_id}-done", f"{name}: {came_to(run)}"
+    if run.status == "collected" and format_success(run):
+        yield f"{run.run_id}-done", f"{name}: {describe_result(run)}"
     if run.invalid is not None:
         yield f"{run.run_id}-invalid", f"{name} is invalid: {run.invalid[0]}: {run.invalid[1]}"

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from research.design.compiler import DesignCompiler
 from research.errors import DesignRefused
-from research.planners.history import InquiryFacts, RoundFacts
+from research.planners.history import CampaignFacts, RoundFacts
 from research.proposals.actions import Constant, Explore, Propose, ProposeDesign, ProposedHypothesis, Replicate, Tried
 from research.proposals.arms import arm_text, constant_value, value_text
-from research.proposals.metric_choice import AskedMetric
+from research.proposals.metric_choice import RequestedMetric
 from research.text import describe, format_seconds
 from studies.records.alpha import Exploration
 from studies.records.design import CONFIGURATION, MODEL, REWARD, Arm, Hypothesis, Metric
@@ -52,9 +52,9 @@ class PricedExploration:
         )  # fmt: skip
 
 
-def explored(compiler: DesignCompiler, inquiry: InquiryFacts, action: Explore) -> PricedExploration:
+def price_exploration(compiler: DesignCompiler, campaign: CampaignFacts, action: Explore) -> PricedExploration:
     """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost."""
-    if inquiry.explored >= MOST_OF_A_ROUND:
+    if campaign.explored >= MOST_OF_A_ROUND:
         raise DesignRefused(
             f"expected at most {MOST_OF_A_ROUND} explorations before a question; found one more; propose, or conclude"
         )
@@ -63,16 +63,16 @@ def explored(compiler: DesignCompiler, inquiry: InquiryFacts, action: Explore) -
     base = compiler.base or Job()
     steps = min(base.steps, action.steps or max(1, base.steps // 2))
     job = base.model_copy(update={"environment": action.environment, "steps": steps})
-    arms = tuple({arm.name: arm for arm in map(_arm, action.tried)}.values())
-    jobs = [_valid(job, arm) for arm in arms]
+    arms = tuple({arm.name: arm for arm in map(_build_arm, action.tried)}.values())
+    jobs = [_build_job(job, arm) for arm in arms]
     episodes = compiler.requirements.episodes
-    scored = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
-    seconds = max(compiler.price.judged(each, scored) for each in jobs)
+    metric = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
+    seconds = max(compiler.price.run_with_evaluations(each, metric) for each in jobs)
     _require_affordable(compiler, len(arms), seconds)
-    return PricedExploration(action.why, job, arms, screen_metric(scored), seconds)
+    return PricedExploration(action.why, job, arms, screen_metric(metric), seconds)
 
 
-def _arm(tried: Tried) -> Arm:
+def _build_arm(tried: Tried) -> Arm:
     overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
     if "steps" in overrides or "environment" in overrides:
         raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
@@ -83,7 +83,7 @@ def _arm(tried: Tried) -> Arm:
         raise DesignRefused(f"expected fewer settings, or shorter ones, of one try; found {name[:80]!r}") from error
 
 
-def _valid(job: Job, arm: Arm) -> Job:
+def _build_job(job: Job, arm: Arm) -> Job:
     values: dict[str, Any] = {**job.model_dump(), **arm.overrides}
     try:
         return Job.model_validate(values)
@@ -92,7 +92,7 @@ def _valid(job: Job, arm: Arm) -> Job:
 
 
 def _require_affordable(compiler: DesignCompiler, runs: int, seconds: float) -> None:
-    check = compiler.sizing.budget_check
+    check = compiler.calculator.budget_check
     need, left = -(-runs // check.price.parallel) * seconds, check.left
     if need > _SHARE * left:
         raise DesignRefused(
@@ -112,32 +112,34 @@ _MOST_CONSTANTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Replicated:
+class ReplicationProposal:
     """The proposal and the design that a claim of an earlier round becomes."""
 
     proposal: Propose
     design: ProposeDesign
 
 
-def replicated(action: Replicate, inquiry: InquiryFacts | None, compiler: DesignCompiler) -> Replicated:
+def build_replication(
+    action: Replicate, campaign: CampaignFacts | None, compiler: DesignCompiler
+) -> ReplicationProposal:
     """Return the comparison of an earlier claim once more; raise DesignRefused for one that cannot be had again."""
-    told, claim = _found(action.claim, inquiry)
+    told, claim = _find_claim(action.claim, campaign)
     if claim.variable == CONFIGURATION:
         raise DesignRefused(
             f"expected a claim about one field; found {claim.id}, which a search made and is about several; propose a "
             "hypothesis about one of them"
         )
     design = told.design
-    metric = _asked(design.metric) if compiler.requirements.metric is None else ""
-    constants = tuple(_constants(design.base_job, claim, compiler.base or Job()))
+    metric = _format_metric(design.metric) if compiler.requirements.metric is None else ""
+    constants = tuple(_find_constants(design.base_job, claim, compiler.base or Job()))
     if len(constants) > _MOST_CONSTANTS:
         raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
     try:
-        again = _proposed(claim, design.code)
+        again = _copy_hypothesis(claim, design.code)
     except ValidationError as error:
         raise DesignRefused(f"{claim.id} cannot be asked again as it was locked: {describe(error)}") from error
     why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."
-    return Replicated(
+    return ReplicationProposal(
         Propose(hypotheses=(again,), metric=metric, why=why),
         ProposeDesign(
             environment=action.environment or design.environment,
@@ -147,16 +149,16 @@ def replicated(action: Replicate, inquiry: InquiryFacts | None, compiler: Design
     )
 
 
-def _found(name: str, inquiry: InquiryFacts | None) -> tuple[RoundFacts, Hypothesis]:
+def _find_claim(name: str, campaign: CampaignFacts | None) -> tuple[RoundFacts, Hypothesis]:
     known = {
-        entry.claim.id: (told, entry.claim) for told in (inquiry.rounds if inquiry else ()) for entry in told.claims
+        entry.claim.id: (told, entry.claim) for told in (campaign.rounds if campaign else ()) for entry in told.claims
     }
     if name not in known:
         raise DesignRefused(f"expected a claim of an earlier round ({', '.join(known) or 'none'}); found {name!r}")
     return known[name]
 
 
-def _proposed(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:
+def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:
     control, treatment = (
         arm_text(value) if claim.variable == MODEL else value for value in (claim.control, claim.treatment)
     )
@@ -180,7 +182,7 @@ def _proposed(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:
     )
 
 
-def _constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[Constant]:
+def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[Constant]:
     """Yield the fields that the round held at another value than the job under all arms does."""
     usual = base.model_dump(mode="json")
     for name, value in job.items():
@@ -191,6 +193,6 @@ def _constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator
         yield Constant(field=name, value=value)
 
 
-def _asked(metric: Metric) -> str:
+def _format_metric(metric: Metric) -> str:
     """Return how the metric of a round is asked for; empty for the usual one."""
-    return AskedMetric(metric.kind, metric.threshold, metric.of).text if metric.kind else ""
+    return RequestedMetric(metric.kind, metric.threshold, metric.of).text if metric.kind else ""

@@ -20,9 +20,9 @@ from platform import python_version
 from types import FrameType
 
 from research.controller.controller import INTERRUPTED, Observer, StudyController, drive
-from research.controller.wandb import NO_MIRROR, OnlineLogging, TellsOfCopies
+from research.controller.wandb import NO_MIRROR, LogMirror, OnlineLogging
 from research.design.comparison import DEFAULT_REQUIREMENTS, StatisticalRequirements
-from research.design.pricing import KnownCheck, runs_at_once, unchecked
+from research.design.pricing import KnownCheck, no_check, runs_at_once
 from research.errors import (
     BadEnvironment,
     BadModel,
@@ -45,13 +45,13 @@ from research.scheduler.approvals import MODE, ApprovalMode
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, LeaseHeld, StudyLog, StudyState
 from studies.log.fold import SERVED, WORKED
-from studies.log.locks import ControllerLease, ControllerLeases, Holder, kept
+from studies.log.locks import ControllerLease, ControllerLeases, Holder, renew_in_background
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 
 
 @contextmanager
-def controlling(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
+def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
     """Hold the lease of a study, which beginning or ending its attempts takes; raises StudyBusy, naming the other.
 
     `note` is told where a controller that may be dead has to be watched for a while.
@@ -60,25 +60,25 @@ def controlling(home: Home, log: EventLog, study: str, note: Note) -> Iterator[C
         lease = ControllerLeases(log).take(study, Holder.here(home.path), note)
     except LeaseHeld as error:
         raise StudyBusy(str(error)) from error
-    with kept(lease):
+    with renew_in_background(lease):
         yield lease
 
 
-def is_driven(home: Home, log: EventLog, study: str) -> bool:
+def has_controller(home: Home, log: EventLog, study: str) -> bool:
     """Return whether a controller works on a study; one of another host, which cannot be looked at, counts as alive."""
     row = ControllerLeases(log).read(study)
     if row is None or row.given_back:
         return False
-    return not (row.holder.is_beside(Holder.here(home.path)) and row.holder.is_gone())
+    return not (row.holder.shares_host(Holder.here(home.path)) and row.holder.is_gone())
 
 
-def is_driven_beside(home: Home, log: EventLog, study: str) -> bool:
+def has_local_controller(home: Home, log: EventLog, study: str) -> bool:
     """Return whether a controller is seen to work on a study: one of this host, since it was started last, that lives.
 
     What another host or an earlier boot left is none, as its lease may stand there for ever.
     """
     row, me = ControllerLeases(log).read(study), Holder.here(home.path)
-    return row is not None and not row.given_back and row.holder.is_beside(me) and not row.holder.is_gone()
+    return row is not None and not row.given_back and row.holder.shares_host(me) and not row.holder.is_gone()
 
 
 def require_here(home: Home, log: EventLog, state: StudyState) -> None:
@@ -150,7 +150,7 @@ def new_study_id(topic: str, token: str | None = None) -> str:
 _FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
 
 
-def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = unchecked) -> None:
+def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = no_check) -> None:
     """Append `study.created`: what was asked, by which command, with which versions, on what machine.
 
     `check_of` knows what a model of the study was seen to take.
@@ -166,7 +166,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
         },
         "command": ["ajet", *request.command],
-        "versions": versions(),
+        "versions": collect_versions(),
         "machine": describe(),
         WORKED: 0.0,
         **({SERVED: True} if request.served else {}),
@@ -174,7 +174,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
     StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")
 
 
-def versions() -> dict[str, str]:
+def collect_versions() -> dict[str, str]:
     """Return the versions a reader needs to repeat a study: of results, Python and the packages that shape them."""
     found = {VERSION_KEY: str(RESULTS_VERSION), "python": python_version()}
     for name in _PACKAGES:
@@ -196,7 +196,7 @@ class Session:
         planner: Planner,
         isolation: Isolation = UNISOLATED,
         check: Callable[[], None] = lambda: None,
-        mirror: TellsOfCopies = NO_MIRROR,
+        mirror: LogMirror = NO_MIRROR,
         interruption: Interruption = lambda: INTERRUPTED,
     ) -> None:
         """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""
@@ -216,7 +216,7 @@ class Session:
 
         An interrupt stops it too, unless it leaves the study; a second one leaves at once: a planner may take minutes.
         """
-        with self._stopping(ResearchError, InvalidRequest), terminable():
+        with self._stop_on(ResearchError, InvalidRequest), raise_on_sigterm():
             try:
                 return self._controller.plan()
             except KeyboardInterrupt:
@@ -233,7 +233,7 @@ class Session:
         """
         self._observers.append(observer)
         # A design is compiled after A/A runs too, and may be refused for what they found; a model may change meanwhile.
-        with interruptible() as interrupted, self._stopping(BadTopic, DesignRefused, PlannerFailed):
+        with catch_interrupts() as interrupted, self._stop_on(BadTopic, DesignRefused, PlannerFailed):
             try:
                 return drive(self._controller, self._observers, interrupted, interruption=self._interruption)
             except (BadModel, BadEnvironment, InvalidRequest) as error:  # what trains now may train what nobody named
@@ -241,7 +241,7 @@ class Session:
                 raise
 
     @contextmanager
-    def _stopping(self, *errors: type[ResearchError | InvalidRequest]) -> Iterator[None]:
+    def _stop_on(self, *errors: type[ResearchError | InvalidRequest]) -> Iterator[None]:
         """Stop the study where one of these comes up, with its reason, and let it pass."""
         try:
             yield
@@ -255,7 +255,7 @@ class Session:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def raise_on_sigterm() -> Iterator[None]:
     """Let SIGTERM act as Ctrl-C does: raise KeyboardInterrupt."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -265,7 +265,7 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[threading.Event]:
+def catch_interrupts() -> Iterator[threading.Event]:
     """Turn the first SIGINT or SIGTERM into a set event; the second acts as it would have."""
     event = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

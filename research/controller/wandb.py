@@ -38,7 +38,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
-from research.files import unless_full
+from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
 from research.runs.launcher import FIRST_S, LONGEST_S
@@ -79,16 +79,16 @@ class WandbLogin:
 
 def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
     """Return whether logs are sent to W&B, by an environment and the user's files."""
-    settings = _settings(environ)
+    settings = _read_settings(environ)
     mode = environ.get("WANDB_MODE") or settings.get("mode", "")
     if mode not in ("", "online"):
         return WandbLogin(None, f"W&B's mode is {mode}")
     if environ.get("WANDB_DISABLED", "").lower() in _YES:
         return WandbLogin(None, "WANDB_DISABLED is set")
-    base_url = _address(environ.get("WANDB_BASE_URL") or settings.get("base_url", ""))
+    base_url = _parse_address(environ.get("WANDB_BASE_URL") or settings.get("base_url", ""))
     if base_url is None:
         return WandbLogin(None, "WANDB_BASE_URL is no address; expected http://HOST:PORT or https://HOST")
-    problem, source = _key(environ, base_url)
+    problem, source = _find_key(environ, base_url)
     if problem:
         return WandbLogin(None, problem)
     online = OnlineLogging(
@@ -105,7 +105,7 @@ def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
     return None if found is None else OnlineLogging.model_validate(found)
 
 
-def _key(environ: Mapping[str, str], base_url: str) -> tuple[str, str]:
+def _find_key(environ: Mapping[str, str], base_url: str) -> tuple[str, str]:
     """Return why no key can be used (else empty), and where one was found."""
     if key := environ.get("WANDB_API_KEY"):
         if len(key) < SHORTEST_KEY:
@@ -130,7 +130,7 @@ def _netrc_files(environ: Mapping[str, str]) -> list[Path]:
     return [_home(environ) / ".netrc", _home(environ) / "_netrc"]
 
 
-def _settings(environ: Mapping[str, str]) -> Mapping[str, str]:
+def _read_settings(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return what W&B's settings file of this user says; nothing where there is none that can be read."""
     parser = ConfigParser(interpolation=None)
     try:
@@ -148,7 +148,7 @@ def _home(environ: Mapping[str, str]) -> Path:
     return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
 
 
-def _address(text: str) -> str | None:
+def _parse_address(text: str) -> str | None:
     """Return scheme, host and port of an address, without a user or a path; None for what is no address."""
     if not text:
         return ""
@@ -192,7 +192,7 @@ class WandbProcess:
         self._process = process
         self._said = said
 
-    def ended(self) -> int | None:
+    def poll(self) -> int | None:
         """Return its exit code, None while it runs."""
         return self._process.poll()
 
@@ -213,7 +213,7 @@ class WandbProcess:
         return (self._said.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
 
 
-class WandbCalls:
+class WandbClient:
     """Calls on one server of W&B. A context; leaving it ends every call that is under way."""
 
     def __init__(self, online: OnlineLogging, environ: Mapping[str, str]) -> None:
@@ -222,19 +222,19 @@ class WandbCalls:
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="ajet-wandb-", ignore_cleanup_errors=True)
-        self._stdin, self._leash = os.pipe()
+        self._stdin, self._stdin_writer = os.pipe()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for end in (self._leash, self._stdin):
+        for end in (self._stdin_writer, self._stdin):
             os.close(end)
         self._folder.cleanup()
 
     def viewer(self) -> WandbViewer:
         """Return who is logged in; raises WandbUnavailable."""
-        found = self._answer("viewer", {})
+        found = self._call("viewer", {})
         return WandbViewer(self._online.entity or str(found["entity"]), str(found["pages"]).rstrip("/"))
 
     def last_step(self, entity: str, run_id: str) -> int | None:
@@ -242,7 +242,7 @@ class WandbCalls:
 
         Raises WandbUnavailable.
         """
-        found = self._answer("last_step", {"path": f"{entity}/{self._online.project}/{run_id}"})["step"]
+        found = self._call("last_step", {"path": f"{entity}/{self._online.project}/{run_id}"})["step"]
         return None if found is None else max(0, int(found))
 
     def send(self, log: Path, entity: str, said: Path, *, live: bool) -> WandbProcess:
@@ -255,7 +255,7 @@ class WandbCalls:
         run = {"id": run_id, "entity": entity, "project": self._online.project}
         return self._start("complete", {"log": str(log), "run": run, "after": after}, said)
 
-    def keep(
+    def log_artifact(
         self, run: Mapping[str, Any], artifact: Mapping[str, Any], files: list[Path], entity: str, said: Path
     ) -> WandbProcess:
         """Begin to log files as an artifact of a run."""
@@ -263,7 +263,7 @@ class WandbCalls:
         given = {"run": {**run, **where}, "artifact": artifact, "files": [str(path) for path in files]}
         return self._start("keep", given, said)
 
-    def _answer(self, command: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, command: str, given: Mapping[str, Any]) -> dict[str, Any]:
         said = Path(self._folder.name) / f"{command}.txt"
         said.unlink(missing_ok=True)
         process = self._start(command, given, said)
@@ -295,7 +295,7 @@ class WandbCalls:
         return {**own, **folders, **_QUIET, **server}
 
 
-Standing = Literal["sending", "sent", "failed"]
+CopyState = Literal["sending", "sent", "failed"]
 """How W&B's copy of a log stands: on its way, there to its last step, or not there in time."""
 
 LATEST_S = 600.0
@@ -312,13 +312,13 @@ BEGUN_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class CopyFinding:
+class CopyStatus:
     """How the copy of an attempt's log stands at W&B, for the study's log."""
 
     run_id: str
     attempt: int
     url: str
-    standing: Standing
+    standing: CopyState
     reason: str = ""
 
     def payload(self) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class AttemptCopy:
     """The copy of the log of one attempt, W&B run `tracking_id`. `now` is a monotonic clock."""
 
     def __init__(
-        self, run_id: str, attempt: int, folder: AttemptFolder, calls: WandbCalls, now: Callable[[], float]
+        self, run_id: str, attempt: int, folder: AttemptFolder, calls: WandbClient, now: Callable[[], float]
     ) -> None:
         self.run_id = run_id
         self.attempt = attempt
@@ -360,7 +360,7 @@ class AttemptCopy:
         """Whether a process sends it now."""
         return self._sending is not None
 
-    def go_on(self, entity: str, *, over: bool, may_send: bool) -> Standing | None:
+    def advance(self, entity: str, *, over: bool, may_send: bool) -> CopyState | None:
         """Do what can be done now; return how the copy stands where that is news. Raises WandbUnavailable.
 
         `over` says that its attempt has ended, `may_send` that one more process may be started.
@@ -370,20 +370,20 @@ class AttemptCopy:
         if self.settled or self._now() < self._again_at:
             return None
         if self._sending is not None:
-            self._look_after(self._sending)
+            self._check_process(self._sending)
             return None
-        log = self._log()
+        log = self._find_log()
         if log is None:
             self.settled = over
             return None
-        if not _was_begun(log):
+        if not _has_sync_state(log):
             return self._send(log, entity, may_send)
-        logged = self._last_logged(log)
+        logged = self._find_last_step(log)
         if logged is None:
             self.settled = over
-            self._wait()
+            self._back_off()
             return None
-        return self._ask(log, logged, entity)
+        return self._check_copy(log, logged, entity)
 
     @property
     def _said(self) -> Path:
@@ -395,9 +395,9 @@ class AttemptCopy:
             self._sending.end()
             self._sending = None
 
-    def _send(self, log: Path, entity: str, may_send: bool) -> Standing | None:
+    def _send(self, log: Path, entity: str, may_send: bool) -> CopyState | None:
         over = self._over_at is not None
-        if over and self._last_logged(log) is None:
+        if over and self._find_last_step(log) is None:
             self.settled = True  # an attempt that left no whole log gave no result either
             return None
         if self._is_too_late():
@@ -408,29 +408,29 @@ class AttemptCopy:
         self._sending = self._calls.send(log, entity, self._said, live=not over)
         return "sending"
 
-    def _look_after(self, sending: WandbProcess) -> None:
-        code = sending.ended()
-        if code is None and self._may_still_end():
+    def _check_process(self, sending: WandbProcess) -> None:
+        code = sending.poll()
+        if code is None and self._may_end():
             return
         self.end()
         if code != 0:
             self._completed = False
             self.reason = f"sending it did not end well: {sending.last_line()}" if code else "sending it took too long"
-            self._wait()
+            self._back_off()
 
-    def _may_still_end(self) -> bool:
+    def _may_end(self) -> bool:
         """Return whether a sending may end by itself: not that of a log which nobody will close."""
         if self._over_at is None:
             return True
-        log = self._log()
-        return log is not None and self._last_logged(log) is not None and self._now() - self._over_at < ENDING_S
+        log = self._find_log()
+        return log is not None and self._find_last_step(log) is not None and self._now() - self._over_at < ENDING_S
 
-    def _ask(self, log: Path, logged: int, entity: str) -> Standing | None:
+    def _check_copy(self, log: Path, logged: int, entity: str) -> CopyState | None:
         try:
             shown = self._calls.last_step(entity, self.tracking_id)
         except WandbUnavailable as error:
             self.reason = str(error)
-            self._wait()
+            self._back_off()
             raise
         if shown is not None and shown >= logged:
             self.settled, self.reason = True, ""
@@ -439,21 +439,21 @@ class AttemptCopy:
         if self._is_too_late():
             self.settled = True
             return "failed"
-        self._wait()
-        self._mend(log, entity, shown)
+        self._back_off()
+        self._send_missing(log, entity, shown)
         return None
 
-    def _mend(self, log: Path, entity: str, shown: int | None) -> None:
+    def _send_missing(self, log: Path, entity: str, shown: int | None) -> None:
         """Have sent what is not there, unless it may only be late."""
         last = shown or 0
         if self._last_at is None or last != self._last:
             self._last, self._last_at = last, self._now()
-        went_well = _ended_well(log) or self._completed
+        went_well = _is_synced(log) or self._completed
         if shown is not None and self._now() - self._last_at < (SHOWN_S if went_well else CUT_S):
             return
         if last == 0:
             self._sending = self._calls.send(log, entity, self._said, live=False)
-        elif not _ended_well(log):
+        elif not _is_synced(log):
             self._sending = self._calls.complete(log, entity, self.tracking_id, last, self._said)
             self._completed = True
         self._last_at = None  # what was sent now has as long to be shown
@@ -461,18 +461,18 @@ class AttemptCopy:
     def _is_too_late(self) -> bool:
         return self._over_at is not None and self._now() - self._over_at > LATEST_S
 
-    def _wait(self) -> None:
+    def _back_off(self) -> None:
         self._again_at = self._now() + self._pause_s
         self._pause_s = min(LONGEST_S, 2 * self._pause_s)
 
-    def _log(self) -> Path | None:
+    def _find_log(self) -> Path | None:
         try:
             path = find_log(self._folder.path, self.tracking_id)
         except TrackingUnreadable:
             return None
         return path if path.stat().st_size >= BEGUN_BYTES else None
 
-    def _last_logged(self, path: Path) -> int | None:
+    def _find_last_step(self, path: Path) -> int | None:
         """Return the last step of a log that was closed, 0 where it has none, None while it is open."""
         if self._logged is None:
             try:
@@ -483,15 +483,15 @@ class AttemptCopy:
         return self._logged
 
 
-def _was_begun(log: Path) -> bool:
+def _has_sync_state(log: Path) -> bool:
     return log.with_suffix(".wandb.syncstate").exists()
 
 
-def _ended_well(log: Path) -> bool:
+def _is_synced(log: Path) -> bool:
     return log.with_suffix(".wandb.synced").exists()
 
 
-def page_of(pages: str, entity: str, project: str, tracking_id: str) -> str:
+def run_url(pages: str, entity: str, project: str, tracking_id: str) -> str:
     """Return the address of a run's page."""
     return f"{pages}/{entity}/{project}/runs/{tracking_id}"
 
@@ -501,7 +501,7 @@ MOST_CHECKPOINT_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class SentFile:
+class Upload:
     """Files to be sent: the W&B run that holds them, what they are called, and where W&B's client says what it does."""
 
     run: Mapping[str, Any]
@@ -510,7 +510,7 @@ class SentFile:
     said: Path
 
 
-class SentFiles:
+class UploadQueue:
     """The files of one study that are to be sent, and the one that is under way."""
 
     def __init__(self, home: Home, study: str, warn: Callable[[str], None]) -> None:
@@ -518,8 +518,8 @@ class SentFiles:
         self._home = home
         self._study = study
         self._warn = warn
-        self._waiting: deque[SentFile] = deque()
-        self._under_way: tuple[SentFile, WandbProcess] | None = None
+        self._waiting: deque[Upload] = deque()
+        self._under_way: tuple[Upload, WandbProcess] | None = None
 
     def add_checkpoint(self, run: RunState, attempt: int) -> None:
         """Have the last checkpoint of a run sent, if it left one that is not too large."""
@@ -527,14 +527,14 @@ class SentFiles:
         found = sorted((folder.server / "checkpoints").glob("step-*"))
         if not found:
             return
-        if (size := _bytes(found[-1])) > MOST_CHECKPOINT_BYTES:
+        if (size := _count_bytes(found[-1])) > MOST_CHECKPOINT_BYTES:
             self._warn(f"not sent to W&B: the checkpoint {found[-1]} of {size / 2**20:.0f} MiB; at most "
                        f"{MOST_CHECKPOINT_BYTES / 2**20:.0f} MiB are")  # fmt: skip
             return
         about = {"study": self._study, "arm": run.spec.arm, "seed": run.spec.seed, "checkpoint": found[-1].name}
         artifact = {"name": f"checkpoint-{run.run_id}", "type": "model", "metadata": about}
         of = {"id": f"{run.run_id}-a{attempt}", "resume": "must"}
-        self._waiting.append(SentFile(of, artifact, [found[-1]], folder.log("wandb")))
+        self._waiting.append(Upload(of, artifact, [found[-1]], folder.log("wandb")))
 
     def add_report(self, state: StudyState) -> None:
         """Have the report on a study sent before anything else, if it has one."""
@@ -545,20 +545,20 @@ class SentFiles:
         run = {"id": f"{self._study}-report", "name": "report", "group": self._study, "job_type": "report",
                "tags": [self._study], "resume": "allow", "config": {"study": self._study}}  # fmt: skip
         artifact = {"name": f"report-{self._study}", "type": "report"}
-        self._waiting.appendleft(SentFile(run, artifact, files, folder / "wandb.log"))
+        self._waiting.appendleft(Upload(run, artifact, files, folder / "wandb.log"))
 
-    def go_on(self, calls: WandbCalls, entity: str) -> bool:
+    def advance(self, calls: WandbClient, entity: str) -> bool:
         """Send the next file unless one is under way; return whether anything is left to wait for."""
         if self._under_way is not None:
             file, process = self._under_way
-            if (code := process.ended()) is None:
+            if (code := process.poll()) is None:
                 return True
             self._under_way = None
             if code:
                 self._warn(f"not sent to W&B: {file.artifact['name']} ({process.last_line()})")
         if self._waiting:
             file = self._waiting[0]  # where a full disk lets nothing be started, it waits on
-            self._under_way = file, calls.keep(file.run, file.artifact, file.files, entity, file.said)
+            self._under_way = file, calls.log_artifact(file.run, file.artifact, file.files, entity, file.said)
             self._waiting.popleft()
         return self._under_way is not None
 
@@ -572,7 +572,7 @@ class SentFiles:
             self._warn(f"not sent to W&B: {', '.join(str(file.artifact['name']) for file in self._waiting)}")
 
 
-def _bytes(folder: Path) -> int:
+def _count_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -592,10 +592,10 @@ Say = Callable[[str], None]
 """Takes one line for whoever watches."""
 
 
-class TellsOfCopies(Protocol):
+class LogMirror(Protocol):
     """Tells how the copies of a study's logs stand at W&B."""
 
-    def found(self) -> Iterable[CopyFinding]:
+    def updates(self) -> Iterable[CopyStatus]:
         """Yield what was found; each is found again unless the one after it is asked for, as once it is written."""
         ...
 
@@ -607,7 +607,7 @@ class TellsOfCopies(Protocol):
 class NoMirror:
     """Finds nothing: of studies that are logged offline."""
 
-    def found(self) -> Iterable[CopyFinding]:
+    def updates(self) -> Iterable[CopyStatus]:
         """Return nothing."""
         return ()
 
@@ -638,13 +638,13 @@ class WandbMirror:
         self._home = home
         self._study = study
         self._online = online
-        self._say = unless_full(say)
-        self._warn = unless_full(warn)
+        self._say = ignore_disk_full(say)
+        self._warn = ignore_disk_full(warn)
         self._environ = environ
         self._now = now
-        self._found: deque[CopyFinding] = deque()
+        self._found: deque[CopyStatus] = deque()
         self._copies: dict[tuple[str, int], AttemptCopy] = {}
-        self._files = SentFiles(home, study, self._warn)
+        self._files = UploadQueue(home, study, self._warn)
         self._viewer: WandbViewer | None = None
         self._lost = False
         self._over, self._leaving = threading.Event(), threading.Event()
@@ -665,7 +665,7 @@ class WandbMirror:
         with suppress(KeyboardInterrupt):  # whoever waits no longer is not kept
             self._thread.join(LEAVING_S if self._lost or error is not None else 2 * CLOSING_S)
 
-    def found(self) -> Iterator[CopyFinding]:
+    def updates(self) -> Iterator[CopyStatus]:
         """Yield what was found; each is found again unless the one after it is asked for."""
         while self._found:
             yield self._found[0]
@@ -679,83 +679,83 @@ class WandbMirror:
 
     def _work(self) -> None:
         try:
-            with WandbCalls(self._online, self._environ) as calls, closing(EventLog(self._home.database)) as log:
+            with WandbClient(self._online, self._environ) as calls, closing(EventLog(self._home.database)) as log:
                 study = StudyLog(log, self._study)
                 try:
                     while not self._over.wait(AGAIN_S if self._lost else LOOK_S):
-                        self._try(lambda: self._look(calls, study))
+                        self._attempt(lambda: self._check_copies(calls, study))
                     if not self._leaving.is_set() and not self._lost:
-                        self._try(lambda: self._finish(calls, study.state()))
+                        self._attempt(lambda: self._finish(calls, study.state()))
                 finally:
-                    self._end()
+                    self._end_all()
         except Exception as error:  # noqa: BLE001 - whatever it is ends what is sent only
             self._warn(f"sending to W&B ended ({type(error).__name__}: {error}); the study goes on without it")
         finally:
             self._over.set()  # first, as whoever settles looks at it last
             self._at_rest.set()
 
-    def _try(self, look: Callable[[], None]) -> None:
+    def _attempt(self, look: Callable[[], None]) -> None:
         """Do something; say once that it fails, with the reason, and once that it works again."""
         try:
             look()
         except WandbUnavailable as error:
-            self._miss(f"W&B does not answer as it should ({error})")
+            self._report_failure(f"W&B does not answer as it should ({error})")
         except (StoreError, OSError) as error:  # the event log's server starts again, or a disk is full for a while
-            self._miss(f"sending to W&B waits ({type(error).__name__}: {error})")
+            self._report_failure(f"sending to W&B waits ({type(error).__name__}: {error})")
         else:
             if self._lost:
                 self._warn("W&B is back")
             self._lost = False
 
-    def _miss(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         if not self._lost:
             self._warn(f"{why}; the study goes on, and logs here")
         self._lost = True
         self._at_rest.set()
 
-    def _look(self, calls: WandbCalls, study: StudyLog) -> None:
+    def _check_copies(self, calls: WandbClient, study: StudyLog) -> None:
         at_rest = self._at_rest  # before the study is read: what ends meanwhile was not looked at
         state = study.state()
         if self._viewer is None:
             self._viewer = calls.viewer()
-            self._say(f"W&B         {group_page(self._viewer, self._online, self._study)}")
+            self._say(f"W&B         {group_url(self._viewer, self._online, self._study)}")
         waited = False
         for run in state.every_run.values():  # of earlier rounds, too: their last copies come late
             for attempt in run.attempts:
-                copy = self._copy(calls, run, attempt)
-                self._go_on(self._viewer, copy, run, attempt)
+                copy = self._get_copy(calls, run, attempt)
+                self._advance_copy(self._viewer, copy, run, attempt)
                 waited = waited or (attempt.status is not None and not copy.settled)
         if not waited:
             at_rest.set()
-            self._files.go_on(calls, self._viewer.entity)
+            self._files.advance(calls, self._viewer.entity)
 
-    def _copy(self, calls: WandbCalls, run: RunState, attempt: AttemptState) -> AttemptCopy:
+    def _get_copy(self, calls: WandbClient, run: RunState, attempt: AttemptState) -> AttemptCopy:
         key = run.run_id, attempt.number
         if key not in self._copies:
             self._copies[key] = AttemptCopy(run.run_id, attempt.number, self._folder(run, attempt), calls, self._now)
             self._copies[key].settled = attempt.standing == "sent"
         return self._copies[key]
 
-    def _go_on(self, viewer: WandbViewer, copy: AttemptCopy, run: RunState, attempt: AttemptState) -> None:
+    def _advance_copy(self, viewer: WandbViewer, copy: AttemptCopy, run: RunState, attempt: AttemptState) -> None:
         may_send = sum(each.sends for each in self._copies.values()) < MOST_SENDING
-        standing = copy.go_on(viewer.entity, over=attempt.status is not None, may_send=may_send)
+        standing = copy.advance(viewer.entity, over=attempt.status is not None, may_send=may_send)
         if standing is None:
             return
-        url = page_of(viewer.pages, viewer.entity, self._online.project, copy.tracking_id)
-        self._found.append(CopyFinding(run.run_id, attempt.number, url, standing, copy.reason))
+        url = run_url(viewer.pages, viewer.entity, self._online.project, copy.tracking_id)
+        self._found.append(CopyStatus(run.run_id, attempt.number, url, standing, copy.reason))
         if standing == "sent":
             self._files.add_checkpoint(run, attempt.number)
 
-    def _finish(self, calls: WandbCalls, state: StudyState) -> None:
+    def _finish(self, calls: WandbClient, state: StudyState) -> None:
         """Send the report, and the checkpoints that are left, as far as the time goes."""
         if self._viewer is None:
             return
         until = self._now() + CLOSING_S
         self._files.add_report(state)
-        while self._files.go_on(calls, self._viewer.entity) and self._now() < until and not self._leaving.is_set():
+        while self._files.advance(calls, self._viewer.entity) and self._now() < until and not self._leaving.is_set():
             self._leaving.wait(0.1)
 
-    def _end(self) -> None:
+    def _end_all(self) -> None:
         for copy in self._copies.values():
             copy.end()
         self._files.end()
@@ -764,7 +764,7 @@ class WandbMirror:
         return AttemptFolder(self._home.attempt(self._study, run.run_id, attempt.number))
 
 
-def group_page(viewer: WandbViewer, online: OnlineLogging, study: str) -> str:
+def group_url(viewer: WandbViewer, online: OnlineLogging, study: str) -> str:
     """Return the address of the page of all runs of a study."""
     return f"{viewer.pages}/{viewer.entity}/{online.project}/groups/{study}"
 
@@ -793,7 +793,7 @@ def _end_with_stdin() -> None:
     os._exit(1)
 
 
-def _viewer(given: Given) -> Given:
+def _find_viewer(given: Given) -> Given:
     import wandb
 
     return {"entity": wandb.Api().default_entity, "pages": wandb.setup().settings.app_url}
@@ -812,7 +812,7 @@ def _send(given: Given) -> Given:
     return {}
 
 
-def _last_step(given: Given) -> Given:
+def _find_last_step(given: Given) -> Given:
     import wandb
 
     try:
@@ -830,18 +830,18 @@ def _complete(given: Given) -> Given:
     for row in read_rows(Path(given["log"])):
         if row["_step"] > given["after"]:
             run.log(
-                {key: _logged_value(value) for key, value in row.items() if not key.startswith("_")}, step=row["_step"]
+                {key: _restore_value(value) for key, value in row.items() if not key.startswith("_")}, step=row["_step"]
             )
     run.finish()
     return {}
 
 
-def _logged_value(value: Any) -> Any:
+def _restore_value(value: Any) -> Any:
     """Return a value as it was logged: what is no finite number stands in the log as text."""
     return float(value) if value in WRITTEN_NOT_FINITE else value
 
 
-def _keep(given: Given) -> Given:
+def _log_artifact(given: Given) -> Given:
     import wandb
 
     run = wandb.init(mode="online", **given["run"])
@@ -855,11 +855,11 @@ def _keep(given: Given) -> Given:
 
 
 _COMMANDS: Mapping[str, Callable[[Given], Given]] = {
-    "viewer": _viewer,
+    "viewer": _find_viewer,
     "send": _send,
     "complete": _complete,
-    "last_step": _last_step,
-    "keep": _keep,
+    "last_step": _find_last_step,
+    "keep": _log_artifact,
 }
 
 

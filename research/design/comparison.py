@@ -21,8 +21,22 @@ from research.design.pricing import EVALUATION_EPISODES, BudgetCheck, Estimates,
 from research.errors import DesignRefused, Unmeasurable
 from research.installation.base_job import require_agreement
 from research.proposals.actions import ProposeDesign, ProposedScreen
-from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, feared, field_value, possible
-from research.proposals.metric_choice import AskedMetric, MetricChoice, default_effect, span, with_unit
+from research.proposals.arms import (
+    ResolvedArms,
+    Scalar,
+    compare,
+    constant_value,
+    field_value,
+    job_validator,
+    potential_confounders,
+)
+from research.proposals.metric_choice import (
+    MetricChoice,
+    RequestedMetric,
+    default_effect,
+    format_difference,
+    metric_range,
+)
 from studies.metrics import kind_of
 from studies.metrics.base import LEAST_POINTS
 from studies.metrics.builtin import Success
@@ -31,7 +45,7 @@ from studies.records.design import MODEL, REWARD, Arm, Hypothesis, Kind, Metric
 from studies.records.procedure import Knob, Prediction, Rung, Screen
 from studies.records.statements import metric_name
 from swarm.environments.base import PlainEnvironment
-from swarm.environments.custom import BroughtEnvironment
+from swarm.environments.custom import CustomEnvironment
 from swarm.environments.registry import environments
 from swarm.job import Job, TinyModel
 
@@ -39,7 +53,7 @@ from swarm.job import Job, TinyModel
 def require_environment(job: Job, variables: Iterable[str]) -> None:
     """Raise DesignRefused where a job's environment lacks what its model, or what is varied, needs."""
     environment = environments()[job.environment]
-    if isinstance(environment, BroughtEnvironment) and isinstance(job.model, TinyModel) and job.backend != "fake":
+    if isinstance(environment, CustomEnvironment) and isinstance(job.model, TinyModel) and job.backend != "fake":
         _require_demonstrations(environment)
     if REWARD in variables and not isinstance(environment, PlainEnvironment):
         raise DesignRefused(
@@ -49,18 +63,18 @@ def require_environment(job: Job, variables: Iterable[str]) -> None:
         )
 
 
-def _require_demonstrations(environment: BroughtEnvironment) -> None:
+def _require_demonstrations(environment: CustomEnvironment) -> None:
     if not environment.manifest.demonstrations:
         raise DesignRefused(
             f"expected demonstrations of {environment.name}, which a tiny model imitates before it is trained; found "
             "none; give the environment `imitate`, or train a model of your own: --model-path DIR",
-            for_planner=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
+            model_feedback=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
         )
 
 
 DEFAULT_POWER = 0.8
-DEFAULT_LOOKS = 3
-MOST_LOOKS = 5
+DEFAULT_ANALYSES = 3
+MOST_ANALYSES = 5
 LEAST_EPISODES, MOST_EPISODES = 64, 8192
 
 
@@ -77,11 +91,11 @@ class StatisticalRequirements:
     """Smallest effect of interest, in the metric's own unit, where a hypothesis names none; None for the metric's."""
     power: float = DEFAULT_POWER
     """Probability of a claim in the right direction, if the true difference is the effect."""
-    looks: int = DEFAULT_LOOKS
+    analyses: int = DEFAULT_ANALYSES
     """Most times the data are analysed."""
     episodes: int = EVALUATION_EPISODES
     """Hidden episodes of each evaluation before and after training."""
-    metric: AskedMetric | None = None
+    metric: RequestedMetric | None = None
     """What somebody asks runs to be judged by; None for success, or its gain where models are compared."""
     rounds: int | None = 1
     """Most rounds of the inquiry, over which its level is shared; None for as many as the budget leaves time for."""
@@ -90,8 +104,10 @@ class StatisticalRequirements:
         _check_effect(self.effect, self.metric)
         if not 0.5 <= self.power <= 0.99:
             raise DesignRefused(f"expected a power from 0.5 to 0.99; found {self.power:g}; 0.8 is usual")
-        if not 1 <= self.looks <= MOST_LOOKS:
-            raise DesignRefused(f"expected 1 to {MOST_LOOKS} looks; found {self.looks}; use --looks {DEFAULT_LOOKS}")
+        if not 1 <= self.analyses <= MOST_ANALYSES:
+            raise DesignRefused(
+                f"expected 1 to {MOST_ANALYSES} looks; found {self.analyses}; use --looks {DEFAULT_ANALYSES}"
+            )
         if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
             raise DesignRefused(f"expected 1 to {MOST_ROUNDS} rounds; found {self.rounds}; leave --rounds out")
         if not LEAST_EPISODES <= self.episodes <= MOST_EPISODES:
@@ -101,11 +117,11 @@ class StatisticalRequirements:
             )
 
     @classmethod
-    def asked(
+    def from_flags(
         cls,
         effect: float | None,
         power: float,
-        looks: int,
+        analyses: int,
         episodes: int,
         metrics: Sequence[str] = (),
         rounds: int | None = 1,
@@ -116,7 +132,7 @@ class StatisticalRequirements:
                 f"expected one metric; found --metric {' and --metric '.join(metrics)}; name the one that decides: a "
                 "report tells others beside it"
             )
-        return cls(effect, power, looks, episodes, AskedMetric.named(metrics[0]) if metrics else None, rounds)
+        return cls(effect, power, analyses, episodes, RequestedMetric.parse(metrics[0]) if metrics else None, rounds)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -125,9 +141,9 @@ class StatisticalRequirements:
         return cls(
             effect=None if effect is None else float(effect),
             power=float(settings.get("power", DEFAULT_POWER)),
-            looks=int(settings.get("looks", DEFAULT_LOOKS)),
+            analyses=int(settings.get("looks", DEFAULT_ANALYSES)),
             episodes=int(settings.get("episodes", EVALUATION_EPISODES)),
-            metric=AskedMetric.in_settings(settings),
+            metric=RequestedMetric.from_settings(settings),
             rounds=settings.get("rounds", 1),
         )
 
@@ -136,57 +152,57 @@ class StatisticalRequirements:
         effect = {} if self.effect is None else {"effect": self.effect}
         asked = {} if self.metric is None else self.metric.settings()
         rounds = {} if self.rounds == 1 else {"rounds": self.rounds}
-        return {**effect, "power": self.power, "looks": self.looks, "episodes": self.episodes, **asked, **rounds}
+        return {**effect, "power": self.power, "looks": self.analyses, "episodes": self.episodes, **asked, **rounds}
 
-    def least(self, metric: Metric) -> float:
+    def min_effect(self, metric: Metric) -> float:
         """Return the smallest effect of interest of a study that is judged by a metric.
 
         Raises DesignRefused for one that no two runs could differ by.
         """
         if self.effect is None:
             return default_effect(metric)
-        require_within(self.effect, metric)
+        require_effect_in_range(self.effect, metric)
         return self.effect
 
-    def wanted(self, effect: float | None, metric: Metric) -> float:
+    def choose_effect(self, effect: float | None, metric: Metric) -> float:
         """Return the effect that counts where a planner wants `effect` (None: it named none).
 
         Raises DesignRefused for a larger one than the study's: what matters is the user's to say, and a difference that
         does would pass for none.
         """
-        least = self.least(metric)
+        least = self.min_effect(metric)
         if effect is None:
             return least
         if effect > least and self.effect is None and metric.unit:
             return least  # a part of the range, which was another where it was named
         if effect > least:
             raise DesignRefused(
-                f"expected a smallest_effect of at most {with_unit(metric, least)}, which is the study's; found "
-                f"{effect:g}; name {least:g} or a smaller one"
+                f"expected a smallest_effect of at most {format_difference(metric, least)}, which is the study's; "
+                f"found {effect:g}; name {least:g} or a smaller one"
             )
-        require_within(effect, metric)
+        require_effect_in_range(effect, metric)
         return effect
 
 
-def require_within(effect: float, metric: Metric) -> None:
+def require_effect_in_range(effect: float, metric: Metric) -> None:
     """Raise DesignRefused for an effect that is none, or that no two runs can differ by."""
-    most = span(metric)
+    most = metric_range(metric)
     least = 0.0 if metric.cut_at is None else _LEAST_OF_RANGE * most
     if least < effect < most:
         return
     ends = f"{metric.worst:g} to {metric.best:g}" if metric.unit else "a share"
-    bounds = f"above {least:g} and below {with_unit(metric, most)}"
+    bounds = f"above {least:g} and below {format_difference(metric, most)}"
     told = f"expected a smallest effect {bounds}, as the metric is {ends}; found {effect:g}"
-    usual = with_unit(metric, default_effect(metric))
-    raise DesignRefused(f"{told}; use --effect {default_effect(metric):g}, which is {usual}", for_planner=told)
+    usual = format_difference(metric, default_effect(metric))
+    raise DesignRefused(f"{told}; use --effect {default_effect(metric):g}, which is {usual}", model_feedback=told)
 
 
-def _check_effect(effect: float | None, metric: AskedMetric | None) -> None:
+def _check_effect(effect: float | None, metric: RequestedMetric | None) -> None:
     """Refuse an effect that is none of any metric of the kind: the range of others is known with their jobs."""
     if effect is None:
         return
     if metric is None or metric.kind == Success.name:
-        require_within(effect, _SHARE)
+        require_effect_in_range(effect, _SHARE)
     elif not (effect > 0 and math.isfinite(effect)):
         raise DesignRefused(
             f"expected a smallest effect above 0, in the unit of --metric {metric.text}; found {effect:g}; leave "
@@ -249,23 +265,23 @@ def default_screen(
         candidates = min(possible, math.floor(left * steps / short))
         rungs: tuple[Rung, ...] = (Rung(steps=short, keep=confirmed),)
     else:
-        candidates = _halved(possible, left, telling / steps, confirmed)
-        rungs = (Rung(steps=telling, keep=_going_on(candidates, confirmed)), Rung(steps=steps, keep=confirmed))
+        candidates = _count_candidates(possible, left, telling / steps, confirmed)
+        rungs = (Rung(steps=telling, keep=_count_survivors(candidates, confirmed)), Rung(steps=steps, keep=confirmed))
     if candidates <= confirmed:
         return None
     return Screen(
-        knobs=tuple(knobs), sampler="surface", bound=BOUND, candidates=candidates, initial=initial(candidates),
+        knobs=tuple(knobs), sampler="surface", bound=BOUND, candidates=candidates, initial=count_initial(candidates),
         rungs=rungs, seed=seed,
     )  # fmt: skip
 
 
-def _halved(possible: int, left: float, share: float, confirmed: int) -> int:
+def _count_candidates(possible: int, left: float, share: float, confirmed: int) -> int:
     """Return how many candidates `left` whole runs carry, if each first runs a `share` of one."""
-    fitting = (n for n in range(possible, 0, -1) if n * share + _going_on(n, confirmed) <= left)
+    fitting = (n for n in range(possible, 0, -1) if n * share + _count_survivors(n, confirmed) <= left)
     return next(fitting, 0)
 
 
-def _going_on(candidates: int, confirmed: int) -> int:
+def _count_survivors(candidates: int, confirmed: int) -> int:
     """Return how many candidates of a short rung run whole."""
     return max(1, min(candidates, max(confirmed, math.ceil(candidates / REDUCTION))))
 
@@ -275,7 +291,7 @@ def screening_steps(steps: int) -> int:
     return math.ceil(SCREEN_LENGTH * steps)
 
 
-def initial(candidates: int) -> int:
+def count_initial(candidates: int) -> int:
     """Return how many of the candidates are spread over the space before the surface is asked."""
     return min(candidates, max(LEAST_INITIAL, round(INITIAL_SHARE * candidates)))
 
@@ -287,7 +303,7 @@ MOST_CANDIDATES = 60
 
 
 @dataclass(frozen=True, slots=True)
-class UnsizedDesign:
+class DesignDraft:
     """A comparison without seeds."""
 
     comparison: ResolvedArms
@@ -326,10 +342,10 @@ class UnsizedDesign:
         """How many treatments one variable has, at the most."""
         return self.claims - self.families + 1
 
-    def with_candidates(self, candidates: int) -> UnsizedDesign:
+    def with_candidates(self, candidates: int) -> DesignDraft:
         """Return the design with a screen of so many candidates."""
         assert self.screen is not None
-        counts = {"candidates": candidates, "initial": initial(candidates)}
+        counts = {"candidates": candidates, "initial": count_initial(candidates)}
         return replace(self, screen=self.screen.model_copy(update=counts))
 
     def metric(self, judge: MetricChoice, episodes: int) -> Metric:
@@ -338,49 +354,51 @@ class UnsizedDesign:
 
     def stages(self, seeds: int, budget_check: BudgetCheck, metric: Metric) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""
-        stages = [Stage("confirm", seeds * self.arms, self._slowest(self.comparison.jobs, budget_check, metric))]
+        stages = [Stage("confirm", seeds * self.arms, self._max_seconds(self.comparison.jobs, budget_check, metric))]
         if self.screen is not None:
-            stages = [*self._screening(self.screen, budget_check, metric), *stages]
+            stages = [*self._list_screen_stages(self.screen, budget_check, metric), *stages]
         if self.replication:
-            stages.append(Stage("replicate", seeds * self.arms, self._slowest(self.replication, budget_check, metric)))
+            stages.append(
+                Stage("replicate", seeds * self.arms, self._max_seconds(self.replication, budget_check, metric))
+            )
         return tuple(stages)
 
-    def _screening(self, screen: Screen, budget_check: BudgetCheck, metric: Metric) -> list[Stage]:
+    def _list_screen_stages(self, screen: Screen, budget_check: BudgetCheck, metric: Metric) -> list[Stage]:
         entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
         jobs = [self.comparison.base.model_copy(update={"steps": rung.steps}) for rung in screen.rungs]
         return [
-            Stage(f"screen, {rung.steps} steps", count, self._slowest([job], budget_check, metric))
+            Stage(f"screen, {rung.steps} steps", count, self._max_seconds([job], budget_check, metric))
             for count, rung, job in zip(entering, screen.rungs, jobs, strict=False)
         ]
 
-    def _slowest(self, jobs: Sequence[Job], budget_check: BudgetCheck, metric: Metric) -> float:
-        return max(budget_check.price.judged(job, metric) for job in jobs)
+    def _max_seconds(self, jobs: Sequence[Job], budget_check: BudgetCheck, metric: Metric) -> float:
+        return max(budget_check.price.run_with_evaluations(job, metric) for job in jobs)
 
 
-def unsized_design(
+def draft_design(
     hypotheses: Sequence[Hypothesis],
     proposal: ProposeDesign,
     base: Job | None,
     requirements: StatisticalRequirements,
     judge: MetricChoice | None = None,
-) -> UnsizedDesign:
+) -> DesignDraft:
     """Return what a planner proposed, without seeds; raise DesignRefused for what is not sound."""
     judge = judge or MetricChoice(requirements.metric, Estimates().training)
-    constants = _constants(proposal, hypotheses)
+    constants = _collect_constants(proposal, hypotheses)
     if proposal.screen is not None:
-        return _searching(hypotheses, proposal, proposal.screen, constants, base, requirements, judge)
+        return _draft_search(hypotheses, proposal, proposal.screen, constants, base, requirements, judge)
     if not hypotheses:
         raise DesignRefused("expected hypotheses before a design; found none; propose some first")
     comparison = compare(proposal.environment, hypotheses, constants, base)
-    for job in (comparison.base, *_replicated(proposal, comparison)[:1]):
+    for job in (comparison.base, *_replication_jobs(proposal, comparison)[:1]):
         require_environment(job, {name for entry in hypotheses for name in entry.varied})
     families = len({entry.variable for entry in hypotheses})
-    unsized = UnsizedDesign(comparison, 0.0, families, replication=_replicated(proposal, comparison))
-    metric = unsized.metric(judge, requirements.episodes)
+    draft = DesignDraft(comparison, 0.0, families, replication=_replication_jobs(proposal, comparison))
+    metric = draft.metric(judge, requirements.episodes)
     if (claim := hypotheses[0]).kind != "difference":
         _require_means(claim, metric)
-        unsized = replace(unsized, weights=claim.weights, kind=claim.kind)
-    return replace(unsized, effect=smallest_effect(hypotheses, requirements, metric))
+        draft = replace(draft, weights=claim.weights, kind=claim.kind)
+    return replace(draft, effect=min_effect_of_interest(hypotheses, requirements, metric))
 
 
 def _require_means(claim: Hypothesis, metric: Metric) -> None:
@@ -393,12 +411,14 @@ def _require_means(claim: Hypothesis, metric: Metric) -> None:
         )
 
 
-def smallest_effect(hypotheses: Sequence[Hypothesis], requirements: StatisticalRequirements, metric: Metric) -> float:
+def min_effect_of_interest(
+    hypotheses: Sequence[Hypothesis], requirements: StatisticalRequirements, metric: Metric
+) -> float:
     """Return the smallest effect of interest of a study: of all its claims, where they name one.
 
     Raises DesignRefused for a claim that names a larger one than the study's.
     """
-    return min(requirements.wanted(entry.smallest_effect, metric) for entry in hypotheses)
+    return min(requirements.choose_effect(entry.smallest_effect, metric) for entry in hypotheses)
 
 
 def check_prediction(direction: str, low: float, high: float, metric: Metric | None = None) -> None:
@@ -407,11 +427,11 @@ def check_prediction(direction: str, low: float, high: float, metric: Metric | N
     How far a time reaches follows from how long a design trains, which a proposal does not say.
     """
     timed = metric is not None and metric.unit and metric.horizon is not None
-    if metric is not None and not timed and max(abs(low), abs(high)) > span(metric):
+    if metric is not None and not timed and max(abs(low), abs(high)) > metric_range(metric):
         raise DesignRefused(
-            f"expected a predicted interval within {with_unit(metric, span(metric))} either way, as the metric reaches "
-            f"from {metric.worst:g} to {metric.best:g}; found {low:g} to {high:g}; predict a difference of "
-            f"{metric_name(metric)}"
+            f"expected a predicted interval within {format_difference(metric, metric_range(metric))} either way, "
+            f"as the metric reaches from {metric.worst:g} to {metric.best:g}; found {low:g} to {high:g}; "
+            f"predict a difference of {metric_name(metric)}"
         )
     if (direction == "increase" and high <= 0) or (direction == "decrease" and low >= 0):
         raise DesignRefused(
@@ -420,7 +440,7 @@ def check_prediction(direction: str, low: float, high: float, metric: Metric | N
         )
 
 
-def _constants(proposal: ProposeDesign, hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
+def _collect_constants(proposal: ProposeDesign, hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
     constants: dict[str, Scalar] = {}
     for constant in proposal.constants:
         if constant.field in constants or constant.field == "steps":
@@ -432,7 +452,7 @@ def _constants(proposal: ProposeDesign, hypotheses: Sequence[Hypothesis]) -> dic
     return constants
 
 
-def _searching(
+def _draft_search(
     hypotheses: Sequence[Hypothesis],
     proposal: ProposeDesign,
     proposed: ProposedScreen,
@@ -440,7 +460,7 @@ def _searching(
     base: Job | None,
     requirements: StatisticalRequirements,
     judge: MetricChoice,
-) -> UnsizedDesign:
+) -> DesignDraft:
     """Return a screen whose control is the base job, with the values that the knobs name for it.
 
     The claims are on what it finds.
@@ -450,14 +470,14 @@ def _searching(
     if proposal.environment not in environments():
         known = ", ".join(environments())
         raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
-    knobs = tuple(_knob(knob.field, knob.values) for knob in proposed.knobs)
+    knobs = tuple(_parse_knob(knob.field, knob.values) for knob in proposed.knobs)
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
     if both := fixed.keys() & {knob.field for knob in knobs}:
         raise DesignRefused(f"{min(both)} is searched, so it cannot be held constant; leave it out")
     require_agreement(base, {name: [value] for name, value in fixed.items()})
     fixed |= {knob.field: field_value(knob.field, knob.control) for knob in proposed.knobs if knob.control is not None}
     values = {**(base or Job()).model_dump(), "environment": proposal.environment, **fixed}
-    if not possible(values)({}):
+    if not job_validator(values)({}):
         raise DesignRefused("the control of the screen is no valid job; choose other constants")
     job = Job.model_validate(values)
     require_environment(job, ())
@@ -466,17 +486,17 @@ def _searching(
     metric = judge.metric((job,), requirements.episodes)
     better = "increase" if metric.higher_is_better else "decrease"
     check_prediction(better, proposed.predicted_low, proposed.predicted_high, metric)
-    effect = requirements.wanted(proposed.smallest_effect, metric)
+    effect = requirements.choose_effect(proposed.smallest_effect, metric)
     inside = all(control.overrides[knob.field] in knob.values for knob in knobs)
     points = math.prod(len(knob.values) for knob in knobs) - int(inside)
-    screen = _screen(knobs, points, _rung_steps(job, knobs, metric), proposed)
-    return UnsizedDesign(
+    screen = _build_screen(knobs, points, _rung_steps(job, knobs, metric), proposed)
+    return DesignDraft(
         comparison, effect, 1, screen, min(points, MOST_CANDIDATES),
-        _replicated(proposal, comparison),
+        _replication_jobs(proposal, comparison),
     )  # fmt: skip
 
 
-def _knob(name: str, values: Sequence[Scalar]) -> Knob:
+def _parse_knob(name: str, values: Sequence[Scalar]) -> Knob:
     if name == "steps":
         raise DesignRefused("expected knobs other than steps, as a screen trains shortly itself; found steps")
     known = tuple(dict.fromkeys(field_value(name, value) for value in values))
@@ -495,8 +515,10 @@ def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:
         return usual
     batches = next((knob.values for knob in knobs if knob.field == "episodes_per_step"), (job.episodes_per_step,))
     least = min(int(str(batch)) for batch in batches)
-    looks = ((n, len(schedule.steps({"steps": n, "episodes_per_step": least}))) for n in range(usual, job.steps + 1))
-    found = next((steps for steps, during in looks if during + 2 >= LEAST_POINTS), None)
+    evaluations = (
+        (n, len(schedule.steps({"steps": n, "episodes_per_step": least}))) for n in range(usual, job.steps + 1)
+    )
+    found = next((steps for steps, during in evaluations if during + 2 >= LEAST_POINTS), None)
     if found is None:
         raise Unmeasurable(
             f"expected candidates that are evaluated {LEAST_POINTS} times or more in {job.steps} steps, to tell "
@@ -506,7 +528,7 @@ def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:
     return found
 
 
-def _screen(knobs: tuple[Knob, ...], points: int, steps: int, proposed: ProposedScreen) -> Screen:
+def _build_screen(knobs: tuple[Knob, ...], points: int, steps: int, proposed: ProposedScreen) -> Screen:
     """Return the least screen worth its name; it is widened to what the budget affords."""
     if points <= proposed.confirm:
         raise DesignRefused(
@@ -519,7 +541,7 @@ def _screen(knobs: tuple[Knob, ...], points: int, steps: int, proposed: Proposed
         sampler="surface",
         bound=BOUND,
         candidates=candidates,
-        initial=initial(candidates),
+        initial=count_initial(candidates),
         rungs=(Rung(steps=steps, keep=proposed.confirm),),
         seed=0,
         prediction=Prediction(
@@ -531,7 +553,7 @@ def _screen(knobs: tuple[Knob, ...], points: int, steps: int, proposed: Proposed
     )
 
 
-def _replicated(proposal: ProposeDesign, comparison: ResolvedArms) -> tuple[Job, ...]:
+def _replication_jobs(proposal: ProposeDesign, comparison: ResolvedArms) -> tuple[Job, ...]:
     """Return the arms' jobs in the environment of the replication."""
     if proposal.replication is None:
         return ()
@@ -543,15 +565,15 @@ def _replicated(proposal: ProposeDesign, comparison: ResolvedArms) -> tuple[Job,
     return tuple(job.model_copy(update={"environment": other}) for job in comparison.jobs)
 
 
-def with_feared_confounds(entry: Hypothesis) -> Hypothesis:
+def add_potential_confounders(entry: Hypothesis) -> Hypothesis:
     """Return the hypothesis with the confounds that its variable brings by itself, before those the planner fears."""
     variables = () if entry.variable == REWARD else tuple(entry.varied)
-    matched = "together" if _as_many(entry) else entry.matched
-    known = tuple(dict.fromkeys((*feared(variables, matched), *entry.confounds)))
+    matched = "together" if _has_equal_episodes(entry) else entry.matched
+    known = tuple(dict.fromkeys((*potential_confounders(variables, matched), *entry.confounds)))
     return entry.model_copy(update={"confounds": known[:8]})
 
 
-def _as_many(entry: Hypothesis) -> bool:
+def _has_equal_episodes(entry: Hypothesis) -> bool:
     """Return whether steps and batches differ together such that both arms train on as many episodes."""
     steps, batches = (entry.varied.get(name) for name in ("steps", "episodes_per_step"))
     if steps is None or batches is None:

@@ -17,24 +17,24 @@ from dataclasses import dataclass, field, replace
 from research.design.comparison import (
     DEFAULT_REQUIREMENTS,
     PREDICTION_LEVEL,
+    DesignDraft,
     StatisticalRequirements,
-    UnsizedDesign,
+    add_potential_confounders,
     check_prediction,
-    smallest_effect,
-    unsized_design,
-    with_feared_confounds,
+    draft_design,
+    min_effect_of_interest,
 )
 from research.design.headroom import (
     require_headroom,
+    require_observable_collapse,
     require_replicable,
     require_room_to_gain,
     require_schedule,
     require_signal,
-    require_told_collapse,
 )
-from research.design.noise_bank import NOISE_SEEDS, NoiseBank, shipped_bank
-from research.design.pricing import BudgetCheck, Pricing, Stage, priced_by
-from research.design.sample_size import SizedDesign, Sizing, Unaffordable
+from research.design.noise_bank import NOISE_SEEDS, NoiseBank, load_shipped_bank
+from research.design.pricing import BudgetCheck, Pricing, Stage, describe_basis
+from research.design.sample_size import PoweredDesign, SampleSizeCalculator, Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused
 from research.installation.base_job import require_agreement
@@ -46,14 +46,14 @@ from research.proposals.actions import (
 )
 from research.proposals.arms import NO_MODELS, ComparedModels, common_controls, variable_value
 from research.proposals.decisions import DEFAULT_TABLE, KEPT_NAMES
-from research.proposals.metric_choice import scheduled
+from research.proposals.metric_choice import add_evaluations
 from research.proposals.reward_code import check_reward
 from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
 from studies.metrics.builtin import Gain
-from studies.records.alpha import ALPHA, Ledgers
+from studies.records.alpha import ALPHA, AlphaLedgers
 from studies.records.design import REWARD, Budget, Design, Hypothesis, Metric, NoisePlan, Price
-from studies.records.procedure import CollapseRule, Prediction, Promise, Replication, Rule
+from studies.records.procedure import CollapseRule, PowerTarget, Prediction, Replication, Rule
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from studies.records.statements import statement_of
 from swarm.environments.registry import environments
@@ -84,15 +84,15 @@ def accept_hypotheses(
     """
     prefix = "h" if round == 1 else f"r{round}h"
     accepted = tuple(
-        _hypothesis(f"{prefix}{index}", entry, models, metric)
+        _build_hypothesis(f"{prefix}{index}", entry, models, metric)
         for index, entry in enumerate(proposal.hypotheses, start=1)
     )
     common_controls(accepted)
-    proposed_code(proposal)
+    collect_reward_code(proposal)
     return accepted
 
 
-def proposed_code(proposal: Propose) -> dict[str, str]:
+def collect_reward_code(proposal: Propose) -> dict[str, str]:
     """Return the source of each reward a proposal names; raise DesignRefused where it is missing or not well formed."""
     code: dict[str, str] = {}
     for entry in proposal.hypotheses:
@@ -114,49 +114,49 @@ class CompiledDesign:
 
     hypotheses: tuple[Hypothesis, ...]
     proposal: ProposeDesign
-    unsized: UnsizedDesign
-    sized: SizedDesign | None
+    draft: DesignDraft
+    powered: PoweredDesign | None
     """None where A/A runs come first."""
-    sizing: Sizing
+    calculator: SampleSizeCalculator
     used: frozenset[int] = frozenset()
     """Seeds that are not to be drawn again."""
 
     @property
     def job(self) -> Job:
         """The control's job."""
-        return self.unsized.comparison.base
+        return self.draft.comparison.base
 
     @property
     def unchecked(self) -> bool:
         """Whether a training with a learning rate of 0 comes first, as none was seen of this environment and model."""
-        return self.sizing.bank.unchecked(self.job)
+        return self.calculator.bank.needs_zero_lr_check(self.job)
 
-    def affords_as_often(self, times: int) -> bool:
+    def affords_repeats(self, times: int) -> bool:
         """Return whether what is left carries so many designs of this price."""
-        return self.sized is not None and self.sizing.budget_check.affords(self.sized.stages * times)
+        return self.powered is not None and self.calculator.budget_check.affords(self.powered.stages * times)
 
-    def locked(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
-        """Return the design as it is locked, on seeds of `draw_seed`; `code` is `proposed_code` of the proposal.
+    def build_lock(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
+        """Return the design as it is locked, on seeds of `draw_seed`; `code` is `collect_reward_code` of the proposal.
 
         Raises DesignRefused where A/A runs come first.
         """
-        if self.sized is None:
-            raise DesignRefused(f"{self.sizing.unknown(self.unsized)} A/A runs come first")
-        sized = self.sized
-        count = sized.seeds * (2 if sized.unsized.replication else 1) + bool(sized.unsized.screen)
-        seeds = _distinct(draw_seed, count, self.used)
-        return _locked(question, self.hypotheses, self.proposal, sized, self.sizing, seeds, code)
+        if self.powered is None:
+            raise DesignRefused(f"{self.calculator.explain_unknown_noise(self.draft)} A/A runs come first")
+        powered = self.powered
+        count = powered.seeds * (2 if powered.draft.replication else 1) + bool(powered.draft.screen)
+        seeds = _draw_distinct(draw_seed, count, self.used)
+        return _build_design(question, self.hypotheses, self.proposal, powered, self.calculator, seeds, code)
 
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
         """Return the runs that the design must wait for, on seeds of their own; None where there are none.
 
         They are A/A runs of the control's job where the noise is not known, and one of it with a learning rate of 0.
         """
-        count = NOISE_SEEDS if self.sized is None else 0
+        count = NOISE_SEEDS if self.powered is None else 0
         if not count and not self.unchecked:
             return None
-        seeds = _distinct(draw_seed, count + self.unchecked, self.used)
-        metric = self.sizing.metric(self.unsized)
+        seeds = _draw_distinct(draw_seed, count + self.unchecked, self.used)
+        metric = self.calculator.metric(self.draft)
         return NoisePlan(
             environment=self.job.environment,
             job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}),
@@ -181,12 +181,12 @@ class DesignCompiler:
     base: Job | None = None
     """The job under all arms; None for `Job()`."""
     requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
-    bank: NoiseBank = field(default_factory=shipped_bank)
+    bank: NoiseBank = field(default_factory=load_shipped_bank)
     models: ComparedModels = NO_MODELS
     """Models that a hypothesis may compare."""
     measured_by: Metric | None = None
     """What A/A runs of this study were judged by, where it made any."""
-    ledgers: Ledgers = field(default_factory=lambda: Ledgers.begin(1))
+    ledgers: AlphaLedgers = field(default_factory=lambda: AlphaLedgers.begin(1))
     """The inquiry's error ledgers, as they stand before the round that is designed."""
     previous: str = ""
     """Hash of the lock of the round before; empty before the first."""
@@ -194,10 +194,12 @@ class DesignCompiler:
     """Seeds of earlier rounds, which no claim of a later one may rest on."""
 
     @property
-    def sizing(self) -> Sizing:
+    def calculator(self) -> SampleSizeCalculator:
         """The sizing by these prices, requirements, noise and levels."""
         budget = BudgetCheck(self.price, self.budget, self.seconds_left, self.runs_made)
-        return Sizing(self.requirements, budget, self.bank, self.measured_by, self.ledgers.place(self.previous))
+        return SampleSizeCalculator(
+            self.requirements, budget, self.bank, self.measured_by, self.ledgers.next_place(self.previous)
+        )
 
     def metric_in(self, environment: str | None = None) -> Metric:
         """Return what runs of the job under all arms would be judged by in an environment.
@@ -206,7 +208,7 @@ class DesignCompiler:
         """
         base = self.base or Job()
         job = base if environment is None else base.model_copy(update={"environment": environment})
-        return self.sizing.judge.metric((job,), self.requirements.episodes, models=bool(self.models.by_name))
+        return self.calculator.judge.metric((job,), self.requirements.episodes, models=bool(self.models.by_name))
 
     def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
         """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise.
@@ -217,27 +219,29 @@ class DesignCompiler:
         if proposal.screen is not None and self.ledgers.round == 1:  # later ones may begin at what was confirmed
             named = {knob.field: [knob.control] for knob in proposal.screen.knobs if knob.control is not None}
             require_agreement(self.base, named)
-        decision_table(proposal)
-        sizing = self.sizing
-        if proposal.replication is not None and sizing.place is not None:
+        build_decision_table(proposal)
+        calculator = self.calculator
+        if proposal.replication is not None and calculator.place is not None:
             told = "expected no replication in a round of several, as it is a question of its own; found one; ask it in"
-            raise DesignRefused(f"{told} the next round, or use --rounds 1", for_planner=f"{told} the next round")
-        unsized = unsized_design(hypotheses, proposal, self.base, self.requirements, sizing.judge)
-        metric = sizing.metric(unsized)
-        require_schedule(unsized, metric, self.price.estimates)
-        require_told_collapse(unsized, metric)
-        if unsized.replication:
-            there = sizing.judge.metric(unsized.replication, metric.episodes, models=unsized.varies_model)
+            raise DesignRefused(f"{told} the next round, or use --rounds 1", model_feedback=f"{told} the next round")
+        draft = draft_design(hypotheses, proposal, self.base, self.requirements, calculator.judge)
+        metric = calculator.metric(draft)
+        require_schedule(draft, metric, self.price.estimates)
+        require_observable_collapse(draft, metric)
+        if draft.replication:
+            there = calculator.judge.metric(draft.replication, metric.episodes, models=draft.varies_model)
             require_replicable(metric, there)
-        self._require_room(unsized, metric, hypotheses)
-        sized = None
-        if sizing.unknown(unsized) is None:
-            sizing, sized = self._sized(sizing, unsized, proposal)
+        self._require_room(draft, metric, hypotheses)
+        powered = None
+        if calculator.explain_unknown_noise(draft) is None:
+            calculator, powered = self._compute_size(calculator, draft, proposal)
         else:
-            sizing.noise_stage(unsized)
-        return CompiledDesign(tuple(hypotheses), proposal, unsized, sized, sizing, self.used)
+            calculator.require_noise_stages(draft)
+        return CompiledDesign(tuple(hypotheses), proposal, draft, powered, calculator, self.used)
 
-    def _sized(self, sizing: Sizing, unsized: UnsizedDesign, proposal: ProposeDesign) -> tuple[Sizing, SizedDesign]:
+    def _compute_size(
+        self, calculator: SampleSizeCalculator, draft: DesignDraft, proposal: ProposeDesign
+    ) -> tuple[SampleSizeCalculator, PoweredDesign]:
         """Return the size of a design, and what it was sized by.
 
         A later round is asked with less power than was promised rather than not at all, as long as it is half.
@@ -245,27 +249,27 @@ class DesignCompiler:
         later = self.ledgers.round > 1
         powers = [self.requirements.power, *(p for p in _LESS_POWER if later and p < self.requirements.power)]
         for power in powers:
-            by = replace(sizing, requirements=replace(self.requirements, power=power))
+            by = replace(calculator, requirements=replace(self.requirements, power=power))
             try:
-                return by, by.size(unsized, proposal.seeds_per_arm)
+                return by, by.size(draft, proposal.seeds_per_arm)
             except Unaffordable:
                 if power == powers[-1]:
                     raise
         raise AssertionError("the last power returns or raises")
 
-    def _require_room(self, unsized: UnsizedDesign, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
+    def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:
-            known = [self.price.estimates.of(job) for job in unsized.comparison.jobs]
-            levels = self.bank.levels(unsized.comparison.base, metric)
-            require_room_to_gain(unsized, levels, known, [entry for entry in hypotheses if not entry.moderator])
+            known = [self.price.estimates.of(job) for job in draft.comparison.jobs]
+            levels = self.bank.levels(draft.comparison.base, metric)
+            require_room_to_gain(draft, levels, known, [entry for entry in hypotheses if not entry.moderator])
             return
         # where two effects are compared, either may fit although their difference would not
         plain = [claim for claim in hypotheses if claim.kind != "interaction"]
         sought = [claim.direction for claim in plain if claim.sought != "equivalence"]
         directions = sought if hypotheses else ["increase" if metric.higher_is_better else "decrease"]
-        require_signal(unsized, metric, self.price.estimates.of(unsized.comparison.base), directions)
+        require_signal(draft, metric, self.price.estimates.of(draft.comparison.base), directions)
         if not kind_of(metric).rates:  # of a few runs none or all are no bound
-            require_headroom(unsized, self.bank, metric, directions)
+            require_headroom(draft, self.bank, metric, directions)
 
     def check_proposal(self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False) -> None:
         """Raise DesignRefused for a proposal that cannot be tested in any environment, however short the training.
@@ -279,7 +283,7 @@ class DesignCompiler:
         if not hypotheses:
             return  # a search: its price depends on the knobs, which the design names
         metric = self.metric_in(environment)
-        smallest_effect(hypotheses, self.requirements, metric)
+        min_effect_of_interest(hypotheses, self.requirements, metric)
         for entry in hypotheses:
             check_prediction(entry.direction, entry.prediction.low, entry.prediction.high, metric)
         refusals: dict[str, Unaffordable] = {}
@@ -296,7 +300,7 @@ class DesignCompiler:
                 return
         fewer = "; or propose fewer hypotheses" if len(hypotheses) > 1 else ""
         told = refusals.get(environment or "") or max(refusals.values(), key=lambda error: error.need_s)
-        raise DesignRefused(told.message + fewer, for_planner=told.for_planner)
+        raise DesignRefused(told.message + fewer, model_feedback=told.model_feedback)
 
 
 def seed_source(study: str, secret: bytes) -> Callable[[], int]:
@@ -313,7 +317,7 @@ def seed_source(study: str, secret: bytes) -> Callable[[], int]:
     return draw
 
 
-def decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:
+def build_decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:
     """Return the decision table: the planner's, or the default for a design with or without a replication.
 
     Raises DesignRefused for rules that share a name, or replicate where no replication is asked for.
@@ -334,10 +338,12 @@ def _refuse_code(action: Propose, allowed: bool) -> None:
             "expected hypotheses about job fields; found a reward function, which is code and runs in containers only; "
             "vary job fields"
         )
-        raise DesignRefused(f"{told}, or start the study with --sandbox docker", for_planner=f"{told}, or decline")
+        raise DesignRefused(f"{told}, or start the study with --sandbox docker", model_feedback=f"{told}, or decline")
 
 
-def _hypothesis(name: str, entry: ProposedHypothesis, models: ComparedModels, metric: Metric | None) -> Hypothesis:
+def _build_hypothesis(
+    name: str, entry: ProposedHypothesis, models: ComparedModels, metric: Metric | None
+) -> Hypothesis:
     check_prediction(entry.direction, entry.predicted_low, entry.predicted_high)
     control, treatment = (variable_value(entry.variable, value, models) for value in entry.sides)
     accepted = Hypothesis(
@@ -364,22 +370,22 @@ def _hypothesis(name: str, entry: ProposedHypothesis, models: ComparedModels, me
         moderator=entry.moderator,
         ladder=tuple(variable_value(entry.variable, value, models) for value in entry.ladder),
     )
-    return with_feared_confounds(accepted.model_copy(update={"statement": statement_of(accepted, metric)}))
+    return add_potential_confounders(accepted.model_copy(update={"statement": statement_of(accepted, metric)}))
 
 
-def _locked(
+def _build_design(
     question: str,
     hypotheses: Sequence[Hypothesis],
     proposal: ProposeDesign,
-    sized: SizedDesign,
-    sizing: Sizing,
+    powered: PoweredDesign,
+    calculator: SampleSizeCalculator,
     seeds: tuple[int, ...],
     code: Mapping[str, str],
 ) -> Design:
-    unsized, count, metric = sized.unsized, sized.seeds, sizing.metric(sized.unsized)
-    comparison, environment, place = unsized.comparison, unsized.comparison.base.environment, sizing.place
-    test, reads_collapses = sized.analysis.test(count, unsized.effect), kind_of(metric).reads_collapses
-    screen = unsized.screen.model_copy(update={"seed": seeds[-1]}) if unsized.screen else None
+    draft, count, metric = powered.draft, powered.seeds, calculator.metric(powered.draft)
+    comparison, environment, place = draft.comparison, draft.comparison.base.environment, calculator.place
+    test, reads_collapses = powered.analysis.test(count, draft.effect), kind_of(metric).reads_collapses
+    screen = draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None
     return Design(
         question=question,
         environment=environment,
@@ -392,21 +398,23 @@ def _locked(
         test=test,
         alpha=ALPHA if place is None else place.difference,
         exclusions=EXCLUDED_CODES,
-        budget=sizing.budget_check.budget,
-        price=_price(sized.stages, sizing.budget_check, comparison.jobs),
+        budget=calculator.budget_check.budget,
+        price=_compute_price(powered.stages, calculator.budget_check, comparison.jobs),
         code=code,
-        promise=Promise(power=sizing.requirements.power, effect=unsized.effect),
-        noise=sized.noise,
-        looks=sized.analysis.looks(count),
-        equivalence_margin=unsized.effect,
-        multiplicity="none" if unsized.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
+        promise=PowerTarget(power=calculator.requirements.power, effect=draft.effect),
+        noise=powered.noise,
+        looks=powered.analysis.analyses(count),
+        equivalence_margin=draft.effect,
+        multiplicity="none" if draft.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
         screen=screen,
-        replication=_replication(proposal, seeds[count : 2 * count]),
-        watchdog=watchdog_of(max(sizing.budget_check.price.step(scheduled(job, metric)) for job in comparison.jobs)),
-        decision_table=decision_table(proposal),
+        replication=_build_replication(proposal, seeds[count : 2 * count]),
+        watchdog=watchdog_of(
+            max(calculator.budget_check.price.step(add_evaluations(job, metric)) for job in comparison.jobs)
+        ),
+        decision_table=build_decision_table(proposal),
         counted_as_worst=WORST_CODES,
         most_excluded=MOST_EXCLUDED,
-        collapse=None if reads_collapses else CollapseRule(drop=sized.noise.drop),
+        collapse=None if reads_collapses else CollapseRule(drop=powered.noise.drop),
         scope_reached=reads_collapses and metric.cut_at is not None,
         shared_seeds=test == "paired",
         environments=records_of([environment, *([proposal.replication.environment] if proposal.replication else [])]),
@@ -414,12 +422,12 @@ def _locked(
     )
 
 
-def _replication(proposal: ProposeDesign, seeds: tuple[int, ...]) -> Replication | None:
+def _build_replication(proposal: ProposeDesign, seeds: tuple[int, ...]) -> Replication | None:
     other = proposal.replication
     return None if other is None else Replication(environment=other.environment, seeds=seeds)
 
 
-def _distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:
+def _draw_distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:
     seeds: dict[int, None] = {}
     for _ in range(count + len(used) + _MOST_REDRAWS):
         if (seed := draw_seed()) not in used:
@@ -429,11 +437,11 @@ def _distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) ->
     raise ValueError(f"the source of seeds gave fewer than {count} different ones in {count + _MOST_REDRAWS} draws")
 
 
-def _price(stages: Sequence[Stage], budget_check: BudgetCheck, jobs: Sequence[Job]) -> Price:
+def _compute_price(stages: Sequence[Stage], budget_check: BudgetCheck, jobs: Sequence[Job]) -> Price:
     return Price(
         runs=sum(stage.runs for stage in stages),
         parallel=budget_check.price.parallel,
         seconds_per_run=max(stage.seconds_per_run for stage in stages),
         total_s=budget_check.cost(stages),
-        basis=priced_by(budget_check.price, jobs),
+        basis=describe_basis(budget_check.price, jobs),
     )

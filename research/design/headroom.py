@@ -21,13 +21,13 @@ from functools import partial
 from statistics import fmean
 from typing import Final
 
-from research.design.comparison import LEAST_EPISODES, UnsizedDesign
+from research.design.comparison import LEAST_EPISODES, DesignDraft
 from research.design.noise_bank import NoiseBank
 from research.design.pricing import Estimates
 from research.environments.catalog import MeasuredEnvironment
 from research.errors import DesignRefused, Unmeasurable
-from research.proposals.metric_choice import amount, scheduled, span, with_unit
-from studies.checks.training import steps_to_tell
+from research.proposals.metric_choice import add_evaluations, format_amount, format_difference, metric_range
+from studies.checks.training import min_steps_to_detect
 from studies.metrics import kind_of
 from studies.metrics.base import LEAST_EPISODES as LEAST_DURING
 from studies.metrics.base import LEAST_POINTS, LOOKS, SHARE
@@ -51,9 +51,9 @@ _FINEST: Final = 100
 """Effects are offered that are one part in so many of the metric's range, or larger."""
 
 
-def require_headroom(unsized: UnsizedDesign, bank: NoiseBank, metric: Metric, directions: Sequence[str]) -> None:
+def require_headroom(draft: DesignDraft, bank: NoiseBank, metric: Metric, directions: Sequence[str]) -> None:
     """Raise DesignRefused where the control's level is known and an effect in one of `directions` does not fit."""
-    job = unsized.comparison.base
+    job = draft.comparison.base
     known = bank.levels(job, metric)
     if len(known) < LEAST_RUNS:
         return
@@ -61,22 +61,22 @@ def require_headroom(unsized: UnsizedDesign, bank: NoiseBank, metric: Metric, di
     cut_at = None if metric.threshold is None else metric.cut_at
     late = 0 if cut_at is None else sum(value >= cut_at for value in known)
     if 2 * late > len(known):
-        raise _not_reached(unsized, metric, late, len(known))
+        raise _refuse_unreached(draft, metric, late, len(known))
     at_bound = min(known) == max(known) and level in (floor, ceiling)
     room = {"increase": ceiling - level, "decrease": level - floor}
-    cramped = [way for way in directions if room[way] < unsized.effect - 1e-9 * span(metric)]
+    cramped = [way for way in directions if room[way] < draft.effect - 1e-9 * metric_range(metric)]
     if at_bound or cramped:
         up = level >= ceiling if at_bound else cramped[0] == "increase"
         end = ("ceiling", ceiling) if up else ("floor", floor)
-        raise _refused(unsized, metric, level, len(known), end, at_bound=at_bound)
+        raise _refuse_no_headroom(draft, metric, level, len(known), end, at_bound=at_bound)
 
 
-def require_schedule(unsized: UnsizedDesign, metric: Metric, estimates: Estimates) -> None:
+def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -> None:
     """Raise Unmeasurable where a training cannot be evaluated as a metric asks for: too short, or for less than it."""
     if metric.schedule is None:
         return
-    _require_equal_lengths(unsized, metric)
-    for job in map(partial(scheduled, metric=metric), unsized.comparison.jobs):
+    _require_equal_lengths(draft, metric)
+    for job in map(partial(add_evaluations, metric=metric), draft.comparison.jobs):
         if (points := len(job.evaluate_after) + 2) < LEAST_POINTS:
             raise Unmeasurable(
                 f"expected trainings of {LEAST_POINTS - 1} steps or more, to tell {metric_name(metric)}; found "
@@ -86,7 +86,7 @@ def require_schedule(unsized: UnsizedDesign, metric: Metric, estimates: Estimate
         during, training = estimates.during(job), estimates.training(job)
         if during > training:
             ways = "; or ".join(
-                [*_cheaper(unsized, metric, job, estimates), "ask for another metric, --metric success"]
+                [*_suggest_cheaper(draft, metric, job, estimates), "ask for another metric, --metric success"]
             )
             raise Unmeasurable(
                 "expected evaluations during training that take less than the training; found "
@@ -95,10 +95,10 @@ def require_schedule(unsized: UnsizedDesign, metric: Metric, estimates: Estimate
             )
 
 
-def _cheaper(unsized: UnsizedDesign, metric: Metric, job: Job, estimates: Estimates) -> Iterator[str]:
+def _suggest_cheaper(draft: DesignDraft, metric: Metric, job: Job, estimates: Estimates) -> Iterator[str]:
     """Yield what makes evaluations during training take less than it: more steps, or fewer episodes of each."""
-    if not any("steps" in arm.overrides for arm in unsized.comparison.arms):
-        longer = (_longer(job, job.steps * times) for times in range(2, _MOST_TIMES))
+    if not any("steps" in arm.overrides for arm in draft.comparison.arms):
+        longer = (_lengthen(job, job.steps * times) for times in range(2, _MOST_TIMES))
         fits = (entry.steps for entry in longer if estimates.during(entry) <= estimates.training(entry))
         if (steps := next(fits, None)) is not None:
             yield f"train more steps, --set steps={steps}"
@@ -110,7 +110,7 @@ def _cheaper(unsized: UnsizedDesign, metric: Metric, job: Job, estimates: Estima
             return
 
 
-def _longer(job: Job, steps: int) -> Job:
+def _lengthen(job: Job, steps: int) -> Job:
     """Return the job of a training of so many steps, evaluated as often as the usual schedule has it."""
     longer = job.model_copy(update={"steps": steps})
     schedule = Schedule(every=max(1, steps * job.episodes_per_step // LOOKS), episodes=job.evaluation_episodes)
@@ -118,20 +118,20 @@ def _longer(job: Job, steps: int) -> Job:
     return longer.model_copy(update={"evaluate_after": after})
 
 
-def require_told_collapse(unsized: UnsizedDesign, metric: Metric) -> None:
+def require_observable_collapse(draft: DesignDraft, metric: Metric) -> None:
     """Raise DesignRefused where it cannot be told of each run whether it collapsed: all would be without a value.
 
     A screen's runs are short, and one run of a candidate that has 1 or 0 leads no search.
     """
-    if unsized.screen is not None and kind_of(metric).rates:
+    if draft.screen is not None and kind_of(metric).rates:
         raise DesignRefused(
             f"expected a metric that one short run of a candidate tells, to search by; found {metric_name(metric)}; "
             "ask for another metric, --metric success, or compare values that you name, --vary"
         )
     if kind_of(metric).name != Collapse.name:
         return
-    for job in unsized.comparison.jobs:
-        if job.steps < (least := steps_to_tell(job.episodes_per_step)):
+    for job in draft.comparison.jobs:
+        if job.steps < (least := min_steps_to_detect(job.episodes_per_step)):
             raise DesignRefused(
                 f"expected trainings of {least} steps or more, in which a collapse can be seen with "
                 f"{job.episodes_per_step} episodes a step; found {job.steps}; train more steps, --set steps={least}"
@@ -150,14 +150,14 @@ def require_replicable(metric: Metric, there: Metric) -> None:
         )
 
 
-def _require_equal_lengths(unsized: UnsizedDesign, metric: Metric) -> None:
+def _require_equal_lengths(draft: DesignDraft, metric: Metric) -> None:
     """Raise Unmeasurable where arms train for unequal numbers of episodes: they would be read to one horizon.
 
     The shorter arm would count as not having reached what it had no time to reach.
     """
-    base, knobs = unsized.comparison.base, unsized.screen.knobs if unsized.screen is not None else ()
+    base, knobs = draft.comparison.base, draft.screen.knobs if draft.screen is not None else ()
     searched = (base.steps * int(value) for knob in knobs if knob.field == "episodes_per_step" for value in knob.values)
-    lengths = sorted({*searched, *(job.steps * job.episodes_per_step for job in unsized.comparison.jobs)})
+    lengths = sorted({*searched, *(job.steps * job.episodes_per_step for job in draft.comparison.jobs)})
     if lengths[-1] > _LONGER * lengths[0]:
         raise Unmeasurable(
             f"expected arms of as many training episodes each, as {metric_name(metric)} is read to one horizon; found "
@@ -166,7 +166,7 @@ def _require_equal_lengths(unsized: UnsizedDesign, metric: Metric) -> None:
 
 
 def require_room_to_gain(
-    unsized: UnsizedDesign,
+    draft: DesignDraft,
     levels: Sequence[float],
     known: Sequence[MeasuredEnvironment | None],
     claims: Sequence[Hypothesis],
@@ -182,23 +182,23 @@ def require_room_to_gain(
             f"expected a control whose gains vary; all {len(levels)} runs of its job gained {levels[0]:g}, so that "
             "nothing is known of the noise: train more steps, or choose another environment, --env"
         )
-    if all(map(_teaches_nothing, known)) and known[0] is not None:
-        raise _no_signal(known[0])
+    if all(map(_has_no_signal, known)) and known[0] is not None:
+        raise _refuse_no_signal(known[0])
     level = fmean(levels) if len(levels) >= LEAST_RUNS else None
-    control, *treatments = map(_beginning, known)
+    control, *treatments = map(_initial_success, known)
     for claim, begins in zip(claims, treatments, strict=True):
         if claim.sought == "equivalence":
             continue
         if claim.direction == "increase" and begins is not None:
-            _require_fit(unsized, begins, 1 - begins.low - (level or 0.0), "the model that is to gain more")
+            _require_fit(draft, begins, 1 - begins.low - (level or 0.0), "the model that is to gain more")
         elif claim.direction == "decrease" and level is None and control is not None:
-            _require_fit(unsized, control, 1 - control.low, "the control's model, which is to gain more,")
+            _require_fit(draft, control, 1 - control.low, "the control's model, which is to gain more,")
         elif claim.direction == "decrease" and level is not None and begins is not None:
-            _require_fit(unsized, begins, level + begins.high, "the model that is to gain less")
+            _require_fit(draft, begins, level + begins.high, "the model that is to gain less")
 
 
 def require_signal(
-    unsized: UnsizedDesign, metric: Metric, known: MeasuredEnvironment | None, directions: Sequence[str]
+    draft: DesignDraft, metric: Metric, known: MeasuredEnvironment | None, directions: Sequence[str]
 ) -> None:
     """Raise DesignRefused where a check of the environment with this model showed that nothing can be seen here.
 
@@ -207,9 +207,9 @@ def require_signal(
     """
     if known is None:
         return
-    if _teaches_nothing(known):
-        raise _no_signal(known)
-    found = _beginning(known)
+    if _has_no_signal(known):
+        raise _refuse_no_signal(known)
+    found = _initial_success(known)
     if found is None:
         return
     solved = f"the untrained model solved {known.base_success:.3f} of {known.base_success_n} search episodes"
@@ -218,23 +218,23 @@ def require_signal(
             f"expected a threshold that training has to reach in {known.environment}; found {metric.threshold:g}, and "
             f"when it was checked, {solved}: ask for a higher threshold, or pose harder tasks"
         )
-    if kind_of(metric).name == Success.name and "increase" in directions and metric.best - found.low < unsized.effect:
+    if kind_of(metric).name == Success.name and "increase" in directions and metric.best - found.low < draft.effect:
         raise DesignRefused(
-            f"expected room for an effect of {unsized.effect:g} in {known.environment}; when it was checked, {solved}: "
+            f"expected room for an effect of {draft.effect:g} in {known.environment}; when it was checked, {solved}: "
             "pose harder tasks, or look for a smaller effect (--effect)"
         )
 
 
-def _require_fit(unsized: UnsizedDesign, begins: Interval, room: float, who: str) -> None:
-    if room < unsized.effect - 1e-9:
+def _require_fit(draft: DesignDraft, begins: Interval, room: float, who: str) -> None:
+    if room < draft.effect - 1e-9:
         raise DesignRefused(
-            f"expected room for an effect of {unsized.effect:g} on what is gained in "
-            f"{unsized.comparison.base.environment}; {who} solved {begins.mean:.3f} of search episodes untrained, "
+            f"expected room for an effect of {draft.effect:g} on what is gained in "
+            f"{draft.comparison.base.environment}; {who} solved {begins.mean:.3f} of search episodes untrained, "
             f"which leaves {max(0.0, room):.3f}: pose other tasks, or look for a smaller effect (--effect)"
         )
 
 
-def _beginning(known: MeasuredEnvironment | None) -> Interval | None:
+def _initial_success(known: MeasuredEnvironment | None) -> Interval | None:
     """Return how often the untrained model solved search episodes, with its interval; None where nobody looked."""
     if known is None:
         return None
@@ -242,12 +242,12 @@ def _beginning(known: MeasuredEnvironment | None) -> Interval | None:
     return rate_interval(solved, known.base_success_n)
 
 
-def _teaches_nothing(known: MeasuredEnvironment | None) -> bool:
+def _has_no_signal(known: MeasuredEnvironment | None) -> bool:
     """Return whether a check saw equal rewards in every group of episodes, of enough groups."""
     return known is not None and known.equal_groups == 1.0 and known.equal_groups_n >= LEAST_GROUPS
 
 
-def _no_signal(known: MeasuredEnvironment) -> DesignRefused:
+def _refuse_no_signal(known: MeasuredEnvironment) -> DesignRefused:
     return DesignRefused(
         f"expected something to learn in {known.environment}; when it was checked with this model, all "
         f"{known.equal_groups_n} groups of {known.group_size} episodes had equal rewards, and such a group teaches "
@@ -256,60 +256,61 @@ def _no_signal(known: MeasuredEnvironment) -> DesignRefused:
     )
 
 
-def _not_reached(unsized: UnsizedDesign, metric: Metric, late: int, runs: int) -> DesignRefused:
+def _refuse_unreached(draft: DesignDraft, metric: Metric, late: int, runs: int) -> DesignRefused:
     """Return the refusal of a threshold that most runs of the control's job, or all, did not reach."""
-    steps = _other_steps(unsized, fewer=False)
+    steps = _suggest_steps(draft, fewer=False)
     longer = [] if steps is None else [f"train more steps, --set steps={steps}"]
     lower = f"ask for a lower threshold, --metric {metric.kind}:{max(0.05, round(metric.threshold or 0.0, 2) / 2):g}"
     who, whose = ("any run", f"all {runs}") if late == runs else ("most runs", f"{late} of {runs}")
     said = (
-        f"{metric.threshold:g} hidden success is not reached by {who} within {with_unit(metric, metric.worst)}: "
-        f"{whose} runs of the control's job end below, so that nothing can be seen of what another setting changes"
+        f"{metric.threshold:g} hidden success is not reached by {who} within {format_difference(metric, metric.worst)}:"
+        f" {whose} runs of the control's job end below, so that nothing can be seen of what another setting changes"
     )
     ways = [lower, *longer, "or ask for the success at the end, --metric success"]
     suggestions = [*([f"design {steps} steps"] if steps is not None else []), "decline, and say why"]
-    return DesignRefused(f"{said}: {'; '.join(ways)}", for_planner=f"{said}: {'; or '.join(suggestions)}")
+    return DesignRefused(f"{said}: {'; '.join(ways)}", model_feedback=f"{said}: {'; or '.join(suggestions)}")
 
 
-def _refused(
-    unsized: UnsizedDesign, metric: Metric, level: float, runs: int, end: tuple[str, float], *, at_bound: bool
+def _refuse_no_headroom(
+    draft: DesignDraft, metric: Metric, level: float, runs: int, end: tuple[str, float], *, at_bound: bool
 ) -> DesignRefused:
     (where, bound), up = end, end[0] == "ceiling"
     room = abs(bound - level)
     said = (
-        f"the control itself stands at the {where}: all {runs} runs of its job come to {with_unit(metric, level)}, so "
-        f"that nothing can be seen of what another setting changes"
+        f"the control itself stands at the {where}: all {runs} runs of its job come "
+        f"to {format_difference(metric, level)}, so that nothing can be seen of what another setting changes"
         if at_bound
-        else f"the control itself comes to {amount(metric, level)} in {runs} runs of its job, {amount(metric, room)} "
-        f"from the {where} of {bound:g}: an effect of {with_unit(metric, unsized.effect)} does not fit between"
+        else f"the control itself comes to {format_amount(metric, level)} in {runs} runs of its job, "
+        f"{format_amount(metric, room)} from the {where} of {bound:g}: "
+        f"an effect of {format_difference(metric, draft.effect)} does not fit between"
     )
-    steps = _other_steps(unsized, fewer=up == metric.higher_is_better)
-    least = span(metric) / _FINEST
+    steps = _suggest_steps(draft, fewer=up == metric.higher_is_better)
+    least = metric_range(metric) / _FINEST
     finer = None if at_bound or room < least else int(room / least) * least
-    flags = "; or ".join(_flags(unsized, steps, finer))
-    suggestions = "; or ".join([*_suggestions(steps, finer), "decline, and say why"])
-    return DesignRefused(f"{said}: {flags}", for_planner=f"{said}: {suggestions}")
+    flags = "; or ".join(_suggest_flags(draft, steps, finer))
+    suggestions = "; or ".join([*_suggest_designs(steps, finer), "decline, and say why"])
+    return DesignRefused(f"{said}: {flags}", model_feedback=f"{said}: {suggestions}")
 
 
-def _other_steps(unsized: UnsizedDesign, *, fewer: bool) -> int | None:
+def _suggest_steps(draft: DesignDraft, *, fewer: bool) -> int | None:
     """Return the length of training that may leave the bound; None where the length is varied, or none is shorter."""
-    steps = unsized.comparison.base.steps
-    if any("steps" in arm.overrides for arm in unsized.comparison.arms) or (fewer and steps == 1):
+    steps = draft.comparison.base.steps
+    if any("steps" in arm.overrides for arm in draft.comparison.arms) or (fewer and steps == 1):
         return None
     return steps // 2 if fewer else 2 * steps
 
 
-def _flags(unsized: UnsizedDesign, steps: int | None, finer: float | None) -> Iterator[str]:
+def _suggest_flags(draft: DesignDraft, steps: int | None, finer: float | None) -> Iterator[str]:
     if steps is not None:
-        yield f"train {'fewer' if steps < unsized.comparison.base.steps else 'more'} steps, --set steps={steps}"
-    others = [name for name in environments() if name != unsized.comparison.base.environment]
+        yield f"train {'fewer' if steps < draft.comparison.base.steps else 'more'} steps, --set steps={steps}"
+    others = [name for name in environments() if name != draft.comparison.base.environment]
     if others:
         yield f"choose another environment, --env {others[0]}"
     if finer is not None:
         yield f"look for a smaller effect, --effect {finer:g}, which needs more seeds"
 
 
-def _suggestions(steps: int | None, finer: float | None) -> Iterator[str]:
+def _suggest_designs(steps: int | None, finer: float | None) -> Iterator[str]:
     if steps is not None:
         yield f"design {steps} steps"
     yield "choose another environment, unless one is named"

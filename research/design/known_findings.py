@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from research.design.noise_bank import metric_key, model_key
-from research.installation.base_job import wherever
+from research.installation.base_job import without_model_path
 from studies import StudyState
-from studies.proof import DOES_NOT_FOLLOW, doubt
+from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.base import JsonValue, Record, canonical, digest
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.procedure import Phase
@@ -81,7 +81,7 @@ class KnownFinding(Record):
     @property
     def compared(self) -> tuple[str, tuple[str, ...], str]:
         """What was compared, whichever arm was the control: variable, values in a fixed order, metric."""
-        values = sorted((self.control, self.treatment), key=_place)
+        values = sorted((self.control, self.treatment), key=_sort_key)
         return self.variable, tuple(map(canonical, values)), self.conditions.metric
 
     @property
@@ -101,10 +101,10 @@ class KnownFinding(Record):
 
     @property
     def _in_order(self) -> bool:
-        return _place(self.treatment) >= _place(self.control)
+        return _sort_key(self.treatment) >= _sort_key(self.control)
 
 
-def _place(value: JsonValue) -> tuple[bool, float, str]:
+def _sort_key(value: JsonValue) -> tuple[bool, float, str]:
     """Return where a value stands among others: numbers by size, then all else by its text."""
     number = isinstance(value, int | float)
     return not number, float(value) if number else 0.0, canonical(value)
@@ -119,23 +119,25 @@ def findings_of(state: StudyState, folder: Path) -> tuple[KnownFinding, ...]:
 
     `folder` is the study's: a verdict that does not follow from what lies there is named as such, without numbers.
     """
-    return tuple(found for entry in state.rounds for found in _of_round(entry, folder))
+    return tuple(found for entry in state.rounds for found in _list_round_findings(entry, folder))
 
 
-def _of_round(state: StudyState, folder: Path) -> Iterator[KnownFinding]:
+def _list_round_findings(state: StudyState, folder: Path) -> Iterator[KnownFinding]:
     design = state.design
     for claim in design.hypotheses if design is not None else ():
         verdict = state.verdict_on(claim.id)
         if design is not None and verdict is not None and state.is_settled(claim.id):
-            yield _finding(state, design, claim, verdict, folder)
+            yield _build_finding(state, design, claim, verdict, folder)
         for again in state.replications:
             if design is not None and again.hypothesis == claim.id:
-                yield _finding(state, design, claim, again, folder)
+                yield _build_finding(state, design, claim, again, folder)
 
 
-def _finding(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict, folder: Path) -> KnownFinding:
+def _build_finding(
+    state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict, folder: Path
+) -> KnownFinding:
     job = _job_of(design, verdict)
-    environment, why = str(job["environment"]), doubt(state, folder, verdict)
+    environment, why = str(job["environment"]), verdict_fault(state, folder, verdict)
     least = design.promise.effect if design.promise else None
     follows = why is None
     interval = deciding_interval(design, verdict) if follows else None
@@ -144,12 +146,12 @@ def _finding(state: StudyState, design: Design, claim: Hypothesis, verdict: Verd
         claim=sentences([claim], environment, least, design.metric)[0],
         variable=claim.variable, control=claim.control, treatment=claim.treatment,
         verdict=verdict.verdict if follows else DOES_NOT_FOLLOW,
-        estimate=_finite(verdict.estimate) if follows else None,
-        low=None if interval is None else _finite(interval.low),
-        high=None if interval is None else _finite(interval.high),
+        estimate=_finite_or_none(verdict.estimate) if follows else None,
+        low=None if interval is None else _finite_or_none(interval.low),
+        high=None if interval is None else _finite_or_none(interval.high),
         level=None if interval is None else interval.level,
         n_control=verdict.n_control, n_treatment=verdict.n_treatment, exploratory=verdict.exploratory,
-        lock=str(state.design_hash), conditions=_conditions(job, design, claim), doubt=why or "",
+        lock=str(state.design_hash), conditions=_build_conditions(job, design, claim), doubt=why or "",
     )  # fmt: skip
 
 
@@ -161,11 +163,13 @@ def _job_of(design: Design, verdict: Verdict) -> dict[str, Any]:
     return {**design.base_job, **setting.overrides, "environment": setting.environment}
 
 
-def _conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis) -> FindingConditions:
-    known, recorded = _known(job), _recorded(job)
-    usual = Job.usual(TinyModel()) if recorded is None else Job.usual(recorded.model, recorded.lora_rank)
+def _build_conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis) -> FindingConditions:
+    known, recorded = _job_fields(job), _parse_job(job)
+    usual = (
+        Job.default_fields(TinyModel()) if recorded is None else Job.default_fields(recorded.model, recorded.lora_rank)
+    )
     apart = {*_NO_CONDITION, *claim.declared}
-    alike = known.items() if recorded is None else wherever(recorded).value().items()
+    alike = known.items() if recorded is None else without_model_path(recorded).value().items()
     shown = {name for name in known if name not in {*apart, MODEL, "environment"}}
     return FindingConditions(
         environment=str(job["environment"]),
@@ -178,19 +182,19 @@ def _conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis) -> Fi
     )
 
 
-def _known(job: Mapping[str, Any]) -> dict[str, Any]:
+def _job_fields(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return all fields of a job as JSON values, as they were meant when it was recorded."""
-    recorded = _recorded(job)
+    recorded = _parse_job(job)
     return dict(job) if recorded is None else recorded.model_dump(mode="json")
 
 
-def _recorded(job: Mapping[str, Any]) -> Job | None:
+def _parse_job(job: Mapping[str, Any]) -> Job | None:
     """Return a recorded job; None for one of fields that this ajet does not know."""
     try:
-        return Job.recorded(job)
+        return Job.from_record(job)
     except ValidationError:
         return None
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None

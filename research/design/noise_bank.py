@@ -26,11 +26,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from research.installation.base_job import wherever
+from research.installation.base_job import without_model_path
 from research.installation.studies import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY, every_study
 from studies import EventLog, RunState, StudyState
 from studies.checks.conditions import INITIAL
-from studies.checks.training import collapse, conditions, plumbing_fault
+from studies.checks.training import conditions, detect_collapse, zero_lr_fault
 from studies.metrics import Refused, kind_of
 from studies.records.base import digest
 from studies.records.design import Metric
@@ -87,11 +87,11 @@ class Observation(BaseModel):
         if self.collapsed or self.initial is None or not self.is_share:
             return self.collapsed
         known = TrainingCurve(start=self.initial, end=self.value, plays=self.episodes)
-        return collapse(Conditions(course=known), CollapseRule()) is not None
+        return detect_collapse(Conditions(course=known), CollapseRule()) is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class NoiseEstimate:
     """The spread of a metric between seeds, at `episodes` evaluation episodes."""
 
     variance: float
@@ -112,12 +112,12 @@ class Figures:
     drop: float | None = None
     """What those lack of the mean of their groups, on average; None where there are none to say it."""
 
-    def says(self, episodes: int) -> bool:
+    def supports(self, episodes: int) -> bool:
         """Return whether it stands for so many evaluation episodes."""
         varies = self.variance > _NOTHING**2
         return varies and self.df >= LEAST_DF and (self.evaluation is not None or episodes >= self.episodes)
 
-    def at(self, episodes: int, basis: str) -> Noise:
+    def at_episodes(self, episodes: int, basis: str) -> Noise:
         """Return the noise at so many evaluation episodes."""
         if self.evaluation is None:
             variance, evaluation = self.variance, None
@@ -138,20 +138,22 @@ class Figures:
         )
 
 
-def figures(observations: Iterable[Observation]) -> Figures | None:
+def estimate_noise(observations: Iterable[Observation]) -> NoiseEstimate | None:
     """Return the figures of observations of one metric under one key; None when no group has two of them."""
     known = sorted(observations, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
     entries = [entry for entry in known if not entry.lost]
-    groups = [group for group in _by(entries, lambda entry: (entry.group, entry.episodes)).values() if len(group) > 1]
+    groups = [
+        group for group in _group_by(entries, lambda entry: (entry.group, entry.episodes)).values() if len(group) > 1
+    ]
     if not groups:
         return None
-    per_episode = _evaluation(entries)
-    episodes = _usual(groups)
+    per_episode = _evaluation_variance(entries)
+    episodes = _most_common_episodes(groups)
     used = [group for group in groups if per_episode is not None or group[0].episodes == episodes]
     df = sum(len(group) - 1 for group in used)
-    variance = max(0.0, sum(_squares(group, episodes, per_episode) for group in used) / df)
-    correlation, pairs = _correlation(used)
-    return Figures(
+    variance = max(0.0, sum(_scaled_sum_of_squares(group, episodes, per_episode) for group in used) / df)
+    correlation, pairs = _seed_correlation(used)
+    return NoiseEstimate(
         variance=variance,
         df=df,
         episodes=episodes,
@@ -164,27 +166,27 @@ def figures(observations: Iterable[Observation]) -> Figures | None:
         steps=tuple(sorted({entry.steps for group in used for entry in group})),
         collapsed=len(known) - len(entries),
         alone=len(entries) - sum(map(len, used)),
-        drop=_drop(known),
+        drop=_mean_drop(known),
     )
 
 
-def _drop(known: Iterable[Observation]) -> float | None:
+def _mean_drop(known: Iterable[Observation]) -> float | None:
     """Return what collapsed runs lack of the mean of their group's others, on average; None where none has any."""
     lacking = []
-    for group in _by(known, lambda entry: (entry.group, entry.episodes)).values():
+    for group in _group_by(known, lambda entry: (entry.group, entry.episodes)).values():
         kept = [entry.value for entry in group if not entry.lost]
         lacking += [fmean(kept) - entry.value for entry in group if entry.lost] if kept else []
     return fmean(lacking) if lacking and fmean(lacking) > 0 else None
 
 
-def _by(entries: Iterable[Observation], key: Callable[[Observation], _K]) -> dict[_K, list[Observation]]:
+def _group_by(entries: Iterable[Observation], key: Callable[[Observation], _K]) -> dict[_K, list[Observation]]:
     found: defaultdict[_K, list[Observation]] = defaultdict(list)
     for entry in entries:
         found[key(entry)].append(entry)
     return dict(found)
 
 
-def _usual(groups: Sequence[Sequence[Observation]]) -> int:
+def _most_common_episodes(groups: Sequence[Sequence[Observation]]) -> int:
     """Return the number of episodes behind most degrees of freedom; of two, the smaller."""
     df = Counter[int]()
     for group in groups:
@@ -192,32 +194,33 @@ def _usual(groups: Sequence[Sequence[Observation]]) -> int:
     return min(df, key=lambda episodes: (-df[episodes], episodes))
 
 
-def _squares(group: Sequence[Observation], episodes: int, per_episode: float | None) -> float:
+def _scaled_sum_of_squares(group: Sequence[Observation], episodes: int, per_episode: float | None) -> float:
     """Return the group's sum of squares, as it would be at `episodes` episodes."""
     shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
-    return _around_mean([entry.value for entry in group]) + shift * (len(group) - 1)
+    return _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
 
 
-def _evaluation(entries: Iterable[Observation]) -> float | None:
+def _evaluation_variance(entries: Iterable[Observation]) -> float | None:
     """Return the variance of one policy's evaluations, times their episodes; None where too few are known.
 
     Only a share is known to be about as noisy untrained as trained: rewards and tokens may be far noisier.
     """
     shares = (entry for entry in entries if entry.initial is not None and entry.is_share)
-    again = _by(shares, lambda entry: (entry.decoding, entry.episodes))
+    again = _group_by(shares, lambda entry: (entry.decoding, entry.episodes))
     squares, df = 0.0, 0
     for (_, episodes), group in again.items():
-        squares += episodes * _around_mean([entry.initial for entry in group if entry.initial is not None])
+        squares += episodes * _sum_of_squares([entry.initial for entry in group if entry.initial is not None])
         df += len(group) - 1
     return squares / df if df >= LEAST_DF else None
 
 
-def _correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | None, int]:
+def _seed_correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | None, int]:
     """Return the correlation of residuals of two groups' runs with one seed, and the number of pairs."""
     products, left, right, pairs = 0.0, 0.0, 0.0, 0
-    for together in _by((entry for group in groups for entry in group), lambda entry: entry.pairing).values():
+    for together in _group_by((entry for group in groups for entry in group), lambda entry: entry.pairing).values():
         values = [
-            {entry.seed: entry.value for entry in group} for group in _by(together, lambda entry: entry.group).values()
+            {entry.seed: entry.value for entry in group}
+            for group in _group_by(together, lambda entry: entry.group).values()
         ]
         for first, second in combinations(values, 2):
             seeds = sorted(first.keys() & second.keys())
@@ -235,7 +238,7 @@ def _residuals(values: Sequence[float]) -> list[float]:
     return [value - mean for value in values]
 
 
-def _around_mean(values: Sequence[float]) -> float:
+def _sum_of_squares(values: Sequence[float]) -> float:
     return sum(residual**2 for residual in _residuals(values))
 
 
@@ -258,7 +261,7 @@ class NoiseBank:
     @classmethod
     def of(cls, log: EventLog, *, shipped: NoiseBank | None = None) -> NoiseBank:
         """Return the bank of a home: all its studies, and the shipped measurements (or those given)."""
-        bank = shipped_bank() if shipped is None else shipped
+        bank = load_shipped_bank() if shipped is None else shipped
         for _, state in every_study(log):
             known = cls.of_study(state) if isinstance(state, StudyState) else cls(left_out={"a corrupt log": 1})
             bank = bank.merge(known)
@@ -271,14 +274,14 @@ class NoiseBank:
         every = [run for run in state.every_run.values() if run.status == "collected"]
         collected = [run for run in every if run.spec.arm != PLUMBING_ARM]
         if version != str(RESULTS_VERSION):
-            return cls(left_out=_counted(_another(version), len(collected)))
+            return cls(left_out=_count_left_out(_describe_version(version), len(collected)))
         seen, reasons = [], Counter[str]()
         for run in collected:
-            if isinstance(found := _observation(run), Observation):
+            if isinstance(found := _observe(run), Observation):
                 seen.append(found)
             else:
                 reasons[found] += 1
-        return cls(frozenset(seen), dict(reasons), _checked(every))
+        return cls(frozenset(seen), dict(reasons), _find_zero_lr_passes(every))
 
     def merge(self, other: NoiseBank) -> NoiseBank:
         """Return what both know."""
@@ -293,32 +296,34 @@ class NoiseBank:
         alike = (seen for seen in self.observations if (seen.job, seen.metric) == (key, wanted))
         return tuple(sorted(seen.value for seen in alike if not seen.lost))
 
-    def unchecked(self, job: Job) -> bool:
+    def needs_zero_lr_check(self, job: Job) -> bool:
         """Return whether nobody saw yet that a job's environment, model and backend do nothing at learning rate 0."""
         return self.checked is not None and (job.environment, model_key(job)) not in self.checked
 
     def find(self, environment: str, job: Job, metric: Metric) -> Noise | None:
         """Return the noise of a metric with so many evaluation episodes; None where `why_not` says why."""
-        known = self._figures(environment, job, metric)
-        if known is None or not known.says(metric.episodes):
+        known = self._estimate(environment, job, metric)
+        if known is None or not known.supports(metric.episodes):
             return None
-        return known.at(metric.episodes, self._basis(known, job))
+        return known.at_episodes(metric.episodes, self._describe_basis(known, job))
 
-    def why_not(self, environment: str, job: Job, metric: Metric) -> str | None:
+    def explain_missing(self, environment: str, job: Job, metric: Metric) -> str | None:
         """Return why the bank has no estimate of this, in a sentence; None where it has one."""
-        known = self._figures(environment, job, metric)
+        known = self._estimate(environment, job, metric)
         about = f"{environment}, this model and {job.algorithm}"
         if known is None:
-            late = len(self._of(environment, job, metric))
+            late = len(self._select(environment, job, metric))
             if late and metric.threshold is not None:
                 return f"Most of the {late} runs of {about} in the noise bank never reached {metric.threshold:g}."
-            return f"The noise bank has no two runs of {about} that differ in their seed alone{self._left_out()}."
-        if known.says(metric.episodes):
+            return (
+                f"The noise bank has no two runs of {about} that differ in their seed alone{self._describe_left_out()}."
+            )
+        if known.supports(metric.episodes):
             return None
         if known.df < LEAST_DF:
             return (
-                f"The noise bank has {known.runs} runs of {about} in {_groups(known)}: {known.df} degrees of "
-                f"freedom, where {LEAST_DF} are the least{self._left_out()}."
+                f"The noise bank has {known.runs} runs of {about} in {_describe_groups(known)}: {known.df} degrees of "
+                f"freedom, where {LEAST_DF} are the least{self._describe_left_out()}."
             )
         if not known.variance:
             return f"The noise bank has {known.runs} runs of {about} that do not vary at all, which says nothing."
@@ -327,13 +332,13 @@ class NoiseBank:
             f"their spread is evaluation, so that it says nothing about {metric.episodes}."
         )
 
-    def _figures(self, environment: str, job: Job, metric: Metric) -> Figures | None:
+    def _estimate(self, environment: str, job: Job, metric: Metric) -> NoiseEstimate | None:
         groups = defaultdict(list)
-        for entry in self._of(environment, job, metric):
+        for entry in self._select(environment, job, metric):
             groups[entry.group].append(entry)
-        return figures(entry for group in groups.values() if not _late(group, metric) for entry in group)
+        return estimate_noise(entry for group in groups.values() if not _is_censored(group, metric) for entry in group)
 
-    def _of(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
+    def _select(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
         wanted = (environment, model_key(job), job.algorithm, metric_key(metric))
         return [
             entry
@@ -341,21 +346,21 @@ class NoiseBank:
             if (entry.environment, entry.model, entry.algorithm, entry.metric) == wanted
         ]
 
-    def _basis(self, known: Figures, job: Job) -> str:
-        steps = "" if known.steps == (job.steps,) else f", of {_span(known.steps)} training steps"
+    def _describe_basis(self, known: NoiseEstimate, job: Job) -> str:
+        steps = "" if known.steps == (job.steps,) else f", of {_format_range(known.steps)} training steps"
         studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
         return (
-            f"{known.runs} runs in {_groups(known)} that differ in their seed alone{steps}, from {studies}; "
-            f"results version {RESULTS_VERSION}{_and_collapsed(known)}{self._left_out()}"
+            f"{known.runs} runs in {_describe_groups(known)} that differ in their seed alone{steps}, from {studies}; "
+            f"results version {RESULTS_VERSION}{_describe_collapsed(known)}{self._describe_left_out()}"
         )
 
-    def _left_out(self) -> str:
+    def _describe_left_out(self) -> str:
         if not self.left_out:
             return ""
         return "; left out: " + ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
 
 
-class Checked(BaseModel):
+class ZeroLrRun(BaseModel):
     """A run with a learning rate of 0 that changed nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -380,11 +385,11 @@ class BankFile(BaseModel):
     results_version: int
     provenance: Mapping[str, object]
     observations: tuple[Observation, ...]
-    plumbing: tuple[Checked, ...] = ()
+    plumbing: tuple[ZeroLrRun, ...] = ()
 
 
 @cache
-def shipped_bank() -> NoiseBank:
+def load_shipped_bank() -> NoiseBank:
     """Return the bank that comes with ajet: A/A runs of the built-in tiny jobs."""
     folder = resources.files("research") / "design"
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".json")), key=lambda entry: entry.name)
@@ -398,43 +403,43 @@ def read_bank(data: bytes) -> NoiseBank:
     """Return the bank in a file's bytes; one of another results version is left out and counted."""
     file = BankFile.model_validate_json(data)
     if file.results_version != RESULTS_VERSION:
-        return NoiseBank(left_out=_counted(_another(file.results_version), len(file.observations)))
+        return NoiseBank(left_out=_count_left_out(_describe_version(file.results_version), len(file.observations)))
     checked = frozenset((entry.environment, entry.model) for entry in file.plumbing)
     return NoiseBank(frozenset(file.observations), checked=checked)
 
 
 def model_key(job: Job) -> str:
     """Return the key of a job's model and of what trains it: a scripted backend's noise is not a real one's."""
-    return digest({"model": wherever(job).model.value(), "backend": job.backend})[:16]
+    return digest({"model": without_model_path(job).model.value(), "backend": job.backend})[:16]
 
 
 def job_key(job: Job) -> str:
     """Return the key of a job whatever its seed: runs that share it differ by chance alone."""
-    return digest(_but_for_its_seed(job))[:16]
+    return digest(_drop_seed(job))[:16]
 
 
-def _but_for_its_seed(job: Job) -> dict[str, Any]:
-    found = {name: content for name, content in wherever(job).value().items() if name not in _APART}
+def _drop_seed(job: Job) -> dict[str, Any]:
+    found = {name: content for name, content in without_model_path(job).value().items() if name not in _APART}
     if isinstance(job.model, TinyModel) and job.max_context == TINY_CONTEXT:
         found["max_context"] = 256  # as it was while what is known of these jobs was measured; no answer comes near it
     return found
 
 
-def _checked(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:
+def _find_zero_lr_passes(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:
     """Return what collected runs with a learning rate of 0 showed to work, as far as their backends can say.
 
     Of a run whose server nobody asked, nothing was seen.
     """
     asked = (run for run in runs if run.spec.arm == PLUMBING_ARM and conditions(run).stillness is not None)
-    still = (run for run in asked if plumbing_fault(run) is None)
+    still = (run for run in asked if zero_lr_fault(run) is None)
     found = set()
     for run in still:
         with suppress(ValidationError):  # a job that this ajet does not know
-            found.add((run.spec.environment, model_key(Job.recorded(run.spec.job))))
+            found.add((run.spec.environment, model_key(Job.from_record(run.spec.job))))
     return frozenset(found)
 
 
-def _observation(run: RunState) -> Observation | str:
+def _observe(run: RunState) -> Observation | str:
     """Return what a collected run says, or why it says nothing."""
     if run.spec.code is not None:
         return "a run with a reward of its own"
@@ -442,7 +447,7 @@ def _observation(run: RunState) -> Observation | str:
     if (measured := run.measurements.get(metric.key)) is None:
         return "a run without its measurement"
     try:
-        job = Job.recorded(run.spec.job)
+        job = Job.from_record(run.spec.job)
     except ValidationError:
         return "a run of a job that this ajet does not know"
     initial, counted = run.measurements.get(metric.key + INITIAL), _reads_collapses(metric)
@@ -453,8 +458,8 @@ def _observation(run: RunState) -> Observation | str:
         environment=run.spec.environment,
         model=model_key(job),
         algorithm=job.algorithm,
-        group=_key([*comparison, run.spec.arm, _but_for_its_seed(job)]),
-        pairing=_key(comparison),
+        group=_hash_key([*comparison, run.spec.arm, _drop_seed(job)]),
+        pairing=_hash_key(comparison),
         decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
         seed=run.spec.seed,
         steps=job.steps,
@@ -462,14 +467,14 @@ def _observation(run: RunState) -> Observation | str:
         episodes=measured.n if metric.schedule is None else metric.episodes,
         value=measured.value,
         initial=initial.value if initial is not None else None,
-        collapsed=not counted and collapsed(run),
+        collapsed=not counted and has_collapsed(run),
         job=job_key(job),
     )
 
 
-def collapsed(run: RunState) -> bool:
+def has_collapsed(run: RunState) -> bool:
     """Return whether a collected run is known to have collapsed, by its recorded course."""
-    return collapse(conditions(run), CollapseRule()) is not None
+    return detect_collapse(conditions(run), CollapseRule()) is not None
 
 
 def metric_key(metric: Metric) -> str:
@@ -479,7 +484,7 @@ def metric_key(metric: Metric) -> str:
     return " ".join(filter(None, (f"{metric.split}:{metric.key}", horizon, plan)))
 
 
-def _late(group: Sequence[Observation], metric: Metric) -> bool:
+def _is_censored(group: Sequence[Observation], metric: Metric) -> bool:
     """Return whether most of a group never reached the threshold: their spread is the horizon's, which has none."""
     if metric.threshold is None or metric.cut_at is None:
         return False
@@ -494,26 +499,26 @@ def _reads_collapses(metric: Metric) -> bool:
         return False
 
 
-def _key(value: Sequence[object]) -> str:
+def _hash_key(value: Sequence[object]) -> str:
     return digest(list(value))[:16]
 
 
-def _another(version: object) -> str:
+def _describe_version(version: object) -> str:
     return f"results version {version} (this is version {RESULTS_VERSION})"
 
 
-def _counted(reason: str, count: int) -> dict[str, int]:
+def _count_left_out(reason: str, count: int) -> dict[str, int]:
     return {f"runs of {reason}": count} if count else {}
 
 
-def _groups(known: Figures) -> str:
+def _describe_groups(known: NoiseEstimate) -> str:
     return f"{known.groups} {'group' if known.groups == 1 else 'groups'}"
 
 
-def _and_collapsed(known: Figures) -> str:
+def _describe_collapsed(known: NoiseEstimate) -> str:
     return f"; {known.collapsed} more collapsed" if known.collapsed else ""
 
 
-def _span(steps: Iterable[int]) -> str:
+def _format_range(steps: Iterable[int]) -> str:
     found = sorted(steps)
     return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"

@@ -17,14 +17,14 @@ from typing import Literal
 
 from research.proposals.actions import LEAST_SEEDS
 from studies.records.alpha import ALPHA
-from studies.records.procedure import Look, Noise
+from studies.records.procedure import InterimAnalysis, Noise
 
 _OfMeans = Literal["welch", "common", "paired", "contrast"]
 Test = _OfMeans | Literal["boschloo"]
 
 MOST_SEEDS = 20
 """Most seeds of an arm: beyond, another evaluation or a larger effect is the better buy."""
-FIRST_LOOK = 3
+FIRST_ANALYSIS = 3
 """Fewest seeds of an arm that are looked at: where trainings collapse, a look at 2 brings nearly all false claims."""
 _LEAST_PAIRS = 20
 """Fewest pairs of runs behind a correlation that seeds are shared for."""
@@ -48,7 +48,7 @@ class PowerAnalysis:
     """Treatments of the variable that has most."""
     promised: float
     """The power that is promised."""
-    most_looks: int
+    most_analyses: int
     span: float = 1.0
     """The widest difference that two runs can have."""
     level: float = ALPHA
@@ -58,9 +58,9 @@ class PowerAnalysis:
     weights: tuple[float, ...] = ()
     """Of an interaction or a trend, what the mean of each arm counts in its effect; empty for differences."""
 
-    def looks(self, seeds: int) -> tuple[Look, ...]:
+    def analyses(self, seeds: int) -> tuple[InterimAnalysis, ...]:
         """Return when so many seeds are looked at."""
-        return planned_looks(seeds, self.most_looks, self.level, self.alike)
+        return plan_analyses(seeds, self.most_analyses, self.level, self.alike)
 
     def test(self, seeds: int, effect: float) -> Test:
         """Return the test with the greater power."""
@@ -79,7 +79,7 @@ class PowerAnalysis:
         """Return the fewest seeds that keep the promise; None where `MOST_SEEDS` are too few."""
         return next((seeds for seeds in range(LEAST_SEEDS, MOST_SEEDS + 1) if self.detects(seeds, effect)), None)
 
-    def detectable(self, seeds: int) -> float | None:
+    def min_detectable_effect(self, seeds: int) -> float | None:
         """Return the smallest effect, as finely as effects are offered, that keeps the promise; None for none."""
         parts = _FINE / 10.0 ** math.floor(math.log10(self.span))
         low, high = 0, math.ceil(self.span * parts) - 1
@@ -97,7 +97,7 @@ class PowerAnalysis:
         return "welch" if self.arms == 2 else "common"
 
     def _power(self, seeds: int, effect: float, test: _OfMeans) -> float:
-        return _power(self, seeds, effect, test)
+        return _compute_power(self, seeds, effect, test)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class RatePower(PowerAnalysis):
         """Return the probability of a claim in the right direction at the end, if `effect` is the true difference."""
         from studies.statistics.proportions import power_of_rates
 
-        alpha = self._share(self.looks(seeds)[-1].alpha)
+        alpha = self._share(self.analyses(seeds)[-1].alpha)
         return 0.0 if effect >= 1 else power_of_rates(*self._rates(effect), seeds, alpha=alpha)
 
     def seeds_needed(self, effect: float) -> int | None:
@@ -127,8 +127,8 @@ class RatePower(PowerAnalysis):
         from studies.statistics.proportions import MOST_SEEDS as MOST_TRIED
         from studies.statistics.proportions import seeds_for_rates
 
-        alone = seeds_for_rates(*self._rates(effect), promised=self.promised, alpha=self._share(self.level))
-        if alone is None or self.most_looks == 1:
+        alone = seeds_for_rates(*self._rates(effect), target_power=self.promised, alpha=self._share(self.level))
+        if alone is None or self.most_analyses == 1:
             return alone
         return next((seeds for seeds in range(alone, MOST_TRIED + 1) if self.detects(seeds, effect)), None)
 
@@ -148,46 +148,48 @@ def rate_noise(rate: float, episodes: int, basis: str) -> Noise:
 
 
 @lru_cache(maxsize=8192)
-def _power(analysis: PowerAnalysis, seeds: int, effect: float, test: _OfMeans) -> float:
+def _compute_power(analysis: PowerAnalysis, seeds: int, effect: float, test: _OfMeans) -> float:
     """Return the power by one test, computed once: sizing and its alternatives ask the same again and again."""
     from studies.statistics.power import PowerDesign, power
 
     noise, known = analysis.noise, least_correlation(analysis.noise)
     if test == "paired" and (known <= 0 or analysis.weights):
         return 0.0
-    last = analysis.looks(seeds)[-1]
+    last = analysis.analyses(seeds)[-1]
     kept = math.floor(seeds * (1 - noise.collapse_rate) + 1e-9)
-    if kept < FIRST_LOOK:
+    if kept < FIRST_ANALYSIS:
         return 0.0
-    looked = PowerDesign(
-        test, (Look(seeds=kept, alpha=last.alpha),), analysis.arms, analysis.compared, analysis.families, known,
-        analysis.weights,
+    power_design = PowerDesign(
+        test, (InterimAnalysis(seeds=kept, alpha=last.alpha),), analysis.arms, analysis.compared, analysis.families,
+        known, analysis.weights,
     )  # fmt: skip
-    return power(looked, effect, noise.sd, sd_df=noise.df)
+    return power(power_design, effect, noise.sd, sd_df=noise.df)
 
 
 @lru_cache(maxsize=256)
-def planned_looks(seeds: int, most: int, level: float = ALPHA, alike: float | None = None) -> tuple[Look, ...]:
+def plan_analyses(
+    seeds: int, most: int, level: float = ALPHA, alike: float | None = None
+) -> tuple[InterimAnalysis, ...]:
     """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
 
     An earlier look has next to nothing to spend, and never decides. `level` is that of all looks together, and `alike`
     that of a claim of no difference, where it has a ledger of its own.
     """
-    from studies.statistics.sequential import spend
+    from studies.statistics.sequential import spend_alpha
 
-    stops = _stops(seeds, most)
+    stops = _analysis_sizes(seeds, most)
     single = len(stops) == 1
-    looks = (Look(seeds=seeds, alpha=level),) if single else spend(stops, level)
+    analyses = (InterimAnalysis(seeds=seeds, alpha=level),) if single else spend_alpha(stops, level)
     if alike is None:
-        return looks
-    levels = [alike] if single else [look.alpha for look in spend(stops, alike)]
-    return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(looks, levels, strict=True))
+        return analyses
+    levels = [alike] if single else [look.alpha for look in spend_alpha(stops, alike)]
+    return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(analyses, levels, strict=True))
 
 
-def _stops(seeds: int, most: int) -> list[int]:
-    first = max(FIRST_LOOK, math.ceil(seeds / 2))
+def _analysis_sizes(seeds: int, most: int) -> list[int]:
+    first = max(FIRST_ANALYSIS, math.ceil(seeds / 2))
     count = min(most, 2 if seeds <= 5 else most)
-    if count == 1 or seeds <= FIRST_LOOK:
+    if count == 1 or seeds <= FIRST_ANALYSIS:
         return [seeds]
     return sorted({first + round((seeds - first) * look / (count - 1)) for look in range(count)})
 

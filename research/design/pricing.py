@@ -29,17 +29,17 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from research.environments.catalog import NO_MODEL, MeasuredEnvironment, differences, model_key
-from research.installation.base_job import parameter_count, wherever
+from research.installation.base_job import parameter_count, without_model_path
 from research.installation.home import Home
-from research.installation.machine import cores, parallel, run_bytes
-from research.installation.studies import readable
-from research.proposals.metric_choice import scheduled, unscheduled
-from research.text import format_flag, format_seconds, once_for_a_state
+from research.installation.machine import cores, max_parallel_runs, run_bytes
+from research.installation.studies import readable_studies
+from research.proposals.metric_choice import add_evaluations, remove_evaluations
+from research.text import format_flag, format_seconds, memoize_last
 from studies import AttemptState, EventLog, RunState, StudyState
 from studies.metrics.registry import other_environment
 from studies.records.design import Budget, Metric, RunSpec
 from studies.records.procedure import Phase
-from studies.records.runs import PLUMBING_ARM, PLUMBING_EPISODES, plumbing_job
+from studies.records.runs import PLUMBING_ARM, PLUMBING_EPISODES, zero_lr_job
 from studies.records.statements import model_name
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, model_place
@@ -70,7 +70,7 @@ KnownCheck = Callable[[Job], ModelCheck | None]
 """Returns what `ajet model check` measured of a job's model under the job's conditions; None where nobody asked it."""
 
 
-def unchecked(job: Job) -> None:
+def no_check(job: Job) -> None:
     """Return that no model was ever checked."""
 
 
@@ -79,52 +79,52 @@ class Estimates:
     """The estimated seconds of runs, by what was measured of environments and models."""
 
     measured: Sequence[MeasuredEnvironment] = ()
-    check_of: KnownCheck = unchecked
+    check_of: KnownCheck = no_check
     threads: int | None = None
     """Most threads that a run's server has; None for as many as a check had."""
 
     def run(self, job: Job) -> float:
         """Return the seconds of one run of `job` with the usual evaluations, and those that the job has in it."""
         known = self.of(job)
-        startup = self._startup(job) if known is None or known.startup_s is None else known.startup_s
+        startup = self._startup_seconds(job) if known is None or known.startup_s is None else known.startup_s
         return startup + self.training(job) + self.during(job) + self.evaluations(job)
 
     def training(self, job: Job) -> float:
         """Return the seconds of the training alone."""
-        return job.steps * job.episodes_per_step * (self._play(job) + job.epochs * self._update(job))
+        return job.steps * job.episodes_per_step * (self._episode_seconds(job) + job.epochs * self._update_seconds(job))
 
     def during(self, job: Job) -> float:
         """Return the seconds for which a training stands still, to be evaluated."""
-        return len(job.evaluate_after) * job.evaluation_episodes * self._play(job)
+        return len(job.evaluate_after) * job.evaluation_episodes * self._episode_seconds(job)
 
     def evaluations(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
         """Return the seconds of the two evaluations of a run, of so many episodes each."""
-        return 2 * episodes * self._play(job)
+        return 2 * episodes * self._episode_seconds(job)
 
-    def said_of(self, job: Job) -> str:
+    def describe_basis(self, job: Job) -> str:
         """Return what a price of this job rests on besides the usual constants, in words; empty for nothing else."""
         if self.of(job) is not None:
             return f"with what was measured of {job.environment} and this model"
-        return "; ".join(filter(None, (self._passed_over(job), self._in_place(job))))
+        return "; ".join(filter(None, (self._describe_mismatch(job), self._describe_fallback(job))))
 
     def of(self, job: Job) -> MeasuredEnvironment | None:
         """Return what was measured last of a job's environment with its model, as the job samples; None for nothing."""
         if not self.measured:  # a model's key may be the hash of its folder, which is read for it
             return None
-        alike = (known for known in self._with(job, model_key(job.model)) if not differences(known, job))
+        alike = (known for known in self._find_measured(job, model_key(job.model)) if not differences(known, job))
         return max(alike, key=lambda known: known.measured_at, default=None)
 
-    def _with(self, job: Job, model: str) -> Sequence[MeasuredEnvironment]:
+    def _find_measured(self, job: Job, model: str) -> Sequence[MeasuredEnvironment]:
         if not self.measured:
             return ()
         return [known for known in self.measured if known.environment == job.environment and known.model == model]
 
-    def _alone(self, job: Job) -> MeasuredEnvironment | None:
-        return next(iter(self._with(job, NO_MODEL)), None)
+    def _find_without_model(self, job: Job) -> MeasuredEnvironment | None:
+        return next(iter(self._find_measured(job, NO_MODEL)), None)
 
-    def _passed_over(self, job: Job) -> str:
+    def _describe_mismatch(self, job: Job) -> str:
         """Return what was measured of a job's environment and model under other conditions, and does not count."""
-        others = sorted((differences(known, job) for known in self._with(job, model_key(job.model))), key=len)
+        others = sorted((differences(known, job) for known in self._find_measured(job, model_key(job.model))), key=len)
         if not others:
             return ""
         nearest = ", ".join(others[0])
@@ -133,66 +133,70 @@ class Estimates:
             f"it: ajet env check {job.environment} --job FILE)"
         )
 
-    def _in_place(self, job: Job) -> str:
+    def _describe_fallback(self, job: Job) -> str:
         """Return what stands in the place of a measurement."""
         if isinstance(job.model, PathModel):
             name = model_name(job.model.model_dump())
             if self.check_of(job) is not None:
                 return f"by what `ajet model check` measured of {name}, whatever the prompts of {job.environment}"
-            return f"{name} was never measured here: estimated from {parameters(job):,} parameters"
+            return f"{name} was never measured here: estimated from {count_parameters(job):,} parameters"
         return "" if job.environment in CALLS_PER_EPISODE else f"{job.environment} was never measured here"
 
-    def _play(self, job: Job) -> float:
+    def _episode_seconds(self, job: Job) -> float:
         known = self.of(job)
         if known is not None and known.seconds_per_episode is not None:
             return known.seconds_per_episode
-        alone = self._alone(job)
+        alone = self._find_without_model(job)
         own = 0.0 if alone is None else alone.environment_seconds_per_episode or 0.0
-        return self._calls(job) * self._call(job) + own
+        return self._calls_per_episode(job) * self._call_seconds(job) + own
 
-    def _update(self, job: Job) -> float:
+    def _update_seconds(self, job: Job) -> float:
         known = self.of(job)
         if known is not None and known.seconds_per_trained_episode is not None:
             passes = int(known.job.get("epochs", 1))
             return max(0.0, known.seconds_per_trained_episode - (known.seconds_per_episode or 0.0)) / passes
-        return UPDATE_SECONDS_PER_EPISODE + self._calls(job) * self._learning(job)
+        return UPDATE_SECONDS_PER_EPISODE + self._calls_per_episode(job) * self._learning_seconds(job)
 
-    def _calls(self, job: Job) -> float:
-        for known in (self.of(job), self._alone(job)):
+    def _calls_per_episode(self, job: Job) -> float:
+        for known in (self.of(job), self._find_without_model(job)):
             if known is not None and known.calls_per_episode is not None:
                 return known.calls_per_episode
         return CALLS_PER_EPISODE.get(job.environment, _UNKNOWN_CALLS_PER_EPISODE)
 
-    def _startup(self, job: Job) -> float:
+    def _startup_seconds(self, job: Job) -> float:
         check = self._check(job)
-        return BOOTS_S.get(job.backend, STARTUP_S) + (4 * _large(job) / LOADED_PER_S if check is None else check.load_s)
+        return BOOTS_S.get(job.backend, STARTUP_S) + (
+            4 * _count_large_parameters(job) / LOADED_PER_S if check is None else check.load_s
+        )
 
-    def _call(self, job: Job) -> float:
+    def _call_seconds(self, job: Job) -> float:
         if (check := self._check(job)) is None:
-            return SECONDS_PER_CALL + 2 * _work(job)
+            return SECONDS_PER_CALL + 2 * _operation_seconds(job)
         fed, sampled = check.seconds_per_prompt_token, check.seconds_per_generated_token
-        return SECONDS_PER_CALL + self._slower(check) * (FED_PROMPT * fed + job.max_tokens / 2 * sampled)
+        return SECONDS_PER_CALL + self._slowdown(check) * (FED_PROMPT * fed + job.max_tokens / 2 * sampled)
 
-    def _learning(self, job: Job) -> float:
+    def _learning_seconds(self, job: Job) -> float:
         """Return the seconds that an update takes for the tokens of one call."""
         if (check := self._check(job)) is None:
-            return 6 * _work(job)
+            return 6 * _operation_seconds(job)
         fed = check.fed_per_sampled_token * job.max_tokens / 2
-        return self._slower(check) * fed * check.seconds_per_learned_token
+        return self._slowdown(check) * fed * check.seconds_per_learned_token
 
     def _check(self, job: Job) -> ModelCheck | None:
         """Return the check of a job's model, where the constants do not stand for it."""
-        return self.check_of(job) if _large(job) else None
+        return self.check_of(job) if _count_large_parameters(job) else None
 
-    def _slower(self, check: ModelCheck) -> float:
+    def _slowdown(self, check: ModelCheck) -> float:
         """Return how many times longer a run takes than the check, which had the whole machine."""
         return 1.0 if self.threads is None else max(1.0, check.threads / self.threads)
 
 
 def runs_at_once(jobs: Iterable[Job], check_of: KnownCheck) -> int:
     """Return how many runs this machine carries at once, each of the job that takes most memory."""
-    checked = ((parameters(job), check_of(job)) for job in jobs)
-    return parallel(max(run_bytes(size, None if check is None else check.peak_bytes) for size, check in checked))
+    checked = ((count_parameters(job), check_of(job)) for job in jobs)
+    return max_parallel_runs(
+        max(run_bytes(size, None if check is None else check.peak_bytes) for size, check in checked)
+    )
 
 
 def is_guess(job: Job) -> bool:
@@ -200,27 +204,27 @@ def is_guess(job: Job) -> bool:
     return isinstance(job.model, PathModel) or job.environment not in CALLS_PER_EPISODE
 
 
-def parameters(job: Job) -> int:
+def count_parameters(job: Job) -> int:
     """Return about how many parameters a job's model has."""
     if isinstance(job.model, PathModel):
-        return _in_folder(job.model.path, job.model.sha256)
+        return _count_folder_parameters(job.model.path, job.model.sha256)
     return 12 * job.model.layers * job.model.hidden_size**2
 
 
 @cache
-def _in_folder(path: str, sha256: str | None) -> int:
+def _count_folder_parameters(path: str, sha256: str | None) -> int:
     """Return the parameters in a folder whose content has this hash; 0 where it is gone."""
     return parameter_count(model_place(path, Home.locate().models)) or 0
 
 
-def _work(job: Job) -> float:
+def _operation_seconds(job: Job) -> float:
     """Return the seconds of one operation a parameter over the tokens of one call."""
-    return _large(job) * (FED_PROMPT + job.max_tokens / 2) / RATES.get(job.device, RATES["cpu"])
+    return _count_large_parameters(job) * (FED_PROMPT + job.max_tokens / 2) / RATES.get(job.device, RATES["cpu"])
 
 
-def _large(job: Job) -> int:
+def _count_large_parameters(job: Job) -> int:
     """Return the parameters of a model for which the constants do not stand; 0 for a tiny one."""
-    found = parameters(job)
+    found = count_parameters(job)
     return found if found > _TINY else 0
 
 
@@ -258,9 +262,9 @@ class Pricing:
         listed = max(1.0, self.seconds_per_run(job) + more) if more else self.seconds_per_run(job)
         return self.times * listed
 
-    def judged(self, job: Job, metric: Metric) -> float:
+    def run_with_evaluations(self, job: Job, metric: Metric) -> float:
         """Return the seconds of one run with all the evaluations that a metric takes."""
-        of_run = self.run(scheduled(job, metric), metric.episodes)
+        of_run = self.run(add_evaluations(job, metric), metric.episodes)
         if (other := other_environment(metric)) is None:
             return of_run
         there = job.model_copy(update={"environment": other})
@@ -271,7 +275,7 @@ class Pricing:
 
         With its start where its runs were seen, as that cannot be told apart.
         """
-        bare = unscheduled(job)
+        bare = remove_evaluations(job)
         return max(self.estimates.training(bare), self.seconds_per_run(bare) - self.estimates.evaluations(bare))
 
     def step(self, job: Job) -> float:
@@ -280,7 +284,7 @@ class Pricing:
 
     def plumbing(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
         """Return the seconds of the run of a job with which nothing may be learned."""
-        still = Job.model_validate(plumbing_job(job.model_dump(mode="json")))
+        still = Job.model_validate(zero_lr_job(job.model_dump(mode="json")))
         return self.run(still, min(episodes, PLUMBING_EPISODES))
 
     def after_noise(self, state: StudyState) -> Pricing:
@@ -290,36 +294,38 @@ class Pricing:
         ended. All prices, as what slows one job, such as a loaded machine, is not known to spare another.
         """
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
-        if asks_on or plan is None or not _took(state, ("noise",)):
+        if asks_on or plan is None or not _find_durations(state, ("noise",)):
             return self._after_rounds(state)
-        times = price_of(state, "noise") / self.judged(Job.recorded(plan.job), plan.judged)
+        times = price_of(state, "noise") / self.run_with_evaluations(Job.from_record(plan.job), plan.judged)
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
 
     def _after_rounds(self, state: StudyState) -> Pricing:
         """Return the price list of a round that is asked after others; itself for a first round."""
         if state.most_rounds == 1:
             return self
-        tries = _whole_tries(state.every_run.values())
-        newest = sorted(((run, attempt) for run, attempt in tries if _job(run) is not None), key=_when)[-NEWEST_RUNS:]
+        tries = _list_whole_attempts(state.every_run.values())
+        newest = sorted(((run, attempt) for run, attempt in tries if _parse_job(run) is not None), key=_launch_time)[
+            -NEWEST_RUNS:
+        ]
         if not newest:
             return self
-        times = median(self._share(run, attempt) for run, attempt in newest)
+        times = median(self._relative_time(run, attempt) for run, attempt in newest)
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's runs so far took")
 
-    def _share(self, run: RunState, attempt: AttemptState) -> float:
+    def _relative_time(self, run: RunState, attempt: AttemptState) -> float:
         """Return what an attempt at a run took of its listed seconds."""
-        return (attempt.seconds or 0.0) / self.judged(Job.recorded(run.spec.job), run.spec.metric)
+        return (attempt.seconds or 0.0) / self.run_with_evaluations(Job.from_record(run.spec.job), run.spec.metric)
 
 
-def priced_by(pricing: Pricing, jobs: Sequence[Job]) -> str:
+def describe_basis(pricing: Pricing, jobs: Sequence[Job]) -> str:
     """Return where the price of a comparison of jobs comes from, in words, with what is not known of their models."""
-    unknown = dict.fromkeys(pricing.estimates.said_of(job) for job in jobs)
+    unknown = dict.fromkeys(pricing.estimates.describe_basis(job) for job in jobs)
     return "; ".join(filter(None, (pricing.basis, *unknown)))
 
 
 def price_key(job: Job, sandbox: str = PROCESSES) -> str:
     """Return the key under which observed seconds of a job are kept: its digest at seed 0, and the kind of sandbox."""
-    digest = wherever(job).model_copy(update={"seed": 0}).digest()
+    digest = without_model_path(job).model_copy(update={"seed": 0}).digest()
     return digest if sandbox == PROCESSES else f"{sandbox}:{digest}"
 
 
@@ -328,7 +334,7 @@ def make_pricing(
     observed: Mapping[str, float] | None = None,
     sandbox: str = PROCESSES,
     measured: Sequence[MeasuredEnvironment] = (),
-    check_of: KnownCheck = unchecked,
+    check_of: KnownCheck = no_check,
 ) -> Pricing:
     """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here.
 
@@ -338,44 +344,44 @@ def make_pricing(
 
     def seconds(job: Job) -> float:
         if (known := seen.get(price_key(job, sandbox))) is None and job.evaluate_after:
-            known = seen.get(price_key(unscheduled(job), sandbox))
+            known = seen.get(price_key(remove_evaluations(job), sandbox))
             return estimates.run(job) if known is None else known + estimates.during(job)
         return known or estimates.run(job)
 
     return Pricing(seconds, parallel, OVERHEAD_S, _OBSERVED if seen else _ESTIMATED, estimates=estimates)
 
 
-def observed_seconds(log: EventLog, besides: str = "") -> dict[str, float]:
+def median_seconds(log: EventLog, exclude: str = "") -> dict[str, float]:
     """Return the median seconds of the finished attempts at each job, by its price key, over the newest studies.
 
     A study whose own prices are asked for is left out (`besides`): it follows its own runs by `price_of`. Only
     runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
     """
     seconds: defaultdict[str, list[float]] = defaultdict(list)
-    others = (study for study in readable(log) if study.id != besides)
+    others = (study for study in readable_studies(log) if study.id != exclude)
     for study in islice(others, NEWEST_STUDIES):
         for run in study.every_run.values():
-            if (job := _job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
+            if (job := _parse_job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
                 continue
             for attempt in run.attempts:
                 if attempt.seconds and _is_whole(attempt):
-                    seconds[price_key(job, _kind(attempt))].append(attempt.seconds)
+                    seconds[price_key(job, _sandbox_kind(attempt))].append(attempt.seconds)
     return {key: median(values) for key, values in seconds.items()}
 
 
-def _kind(attempt: AttemptState) -> str:
+def _sandbox_kind(attempt: AttemptState) -> str:
     return str(attempt.sandbox.get("kind", PROCESSES))
 
 
-def _job(run: RunState) -> Job | None:
+def _parse_job(run: RunState) -> Job | None:
     """Return the run's job; None for one that an older ajet ran and this one does not know."""
     try:
-        return Job.recorded(run.spec.job)
+        return Job.from_record(run.spec.job)
     except ValidationError:
         return None
 
 
-def locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
+def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
     """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen."""
     if phase == "explore":
         return state.explorations[-1].seconds_per_run if state.explorations else 0.0
@@ -385,9 +391,9 @@ def locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> f
     return price if steps is None or not usual else price * steps / float(str(usual))
 
 
-def observed_run(state: StudyState, phase: Phase) -> bool:
+def has_ended_run(state: StudyState, phase: Phase) -> bool:
     """Return whether a run under the same lock has ended, so that `price_of` follows what runs really take."""
-    return bool(_took(state, _under(phase)))
+    return bool(_find_durations(state, _phases_of_lock(phase)))
 
 
 def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
@@ -396,8 +402,8 @@ def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float
     By those of the phase itself that were priced alike (in a screen: of as many steps); else by those of any phase that
     were; else by all under the same lock. Before one has ended, the price is the locked one.
     """
-    locked = locked_price(state, phase, steps)
-    took = _took(state, _under(phase))
+    locked = find_locked_price(state, phase, steps)
+    took = _find_durations(state, _phases_of_lock(phase))
     alike = [entry for entry in took if entry.priced == locked]
     own = [entry for entry in alike if entry.phase == phase]
     newest = (own or alike or took)[-NEWEST_RUNS:]
@@ -407,12 +413,12 @@ def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float
     return (locked or 1.0) * median(entry.seconds / (entry.priced or 1.0) for entry in newest)
 
 
-def _under(phase: Phase) -> tuple[Phase, ...]:
+def _phases_of_lock(phase: Phase) -> tuple[Phase, ...]:
     """Return the phases whose runs are under the same lock."""
     return (phase,) if phase in ("noise", "explore") else ("screen", "confirm", "replicate")
 
 
-class _Took(NamedTuple):
+class _AttemptDuration(NamedTuple):
     """What one finished attempt was priced at, and what it took."""
 
     launched: str
@@ -421,31 +427,31 @@ class _Took(NamedTuple):
     seconds: float
 
 
-def _took(state: StudyState, phases: tuple[Phase, ...]) -> list[_Took]:
+def _find_durations(state: StudyState, phases: tuple[Phase, ...]) -> list[_AttemptDuration]:
     """Return the finished attempts at runs of these phases, the newest last, without those that went on from another.
 
     What such a one took is a part of what a run takes; what a killed one took is not known for sure.
     """
-    return [entry for entry in _all_took(state) if entry.phase in phases]
+    return [entry for entry in _list_durations(state) if entry.phase in phases]
 
 
-@once_for_a_state
-def _all_took(state: StudyState) -> list[_Took]:
+@memoize_last
+def _list_durations(state: StudyState) -> list[_AttemptDuration]:
     return sorted(
-        _Took(attempt.launched, run.spec.phase, _priced(state, run.spec), attempt.seconds)
-        for run, attempt in _whole_tries(state.runs.values())
+        _AttemptDuration(attempt.launched, run.spec.phase, _find_attempt_price(state, run.spec), attempt.seconds)
+        for run, attempt in _list_whole_attempts(state.runs.values())
         if attempt.seconds
     )
 
 
-def _whole_tries(runs: Iterable[RunState]) -> Iterator[tuple[RunState, AttemptState]]:
+def _list_whole_attempts(runs: Iterable[RunState]) -> Iterator[tuple[RunState, AttemptState]]:
     """Yield the attempts whose seconds are those of a whole run that trains, with their runs."""
     for run in runs:
         if run.spec.arm != PLUMBING_ARM:
             yield from ((run, attempt) for attempt in run.attempts if attempt.seconds and _is_whole(attempt))
 
 
-def _when(attempted: tuple[RunState, AttemptState]) -> str:
+def _launch_time(attempted: tuple[RunState, AttemptState]) -> str:
     return attempted[1].launched
 
 
@@ -454,8 +460,8 @@ def _is_whole(attempt: AttemptState) -> bool:
     return attempt.status == "finished" and attempt.resumes is None
 
 
-def _priced(state: StudyState, spec: RunSpec) -> float:
-    return locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)
+def _find_attempt_price(state: StudyState, spec: RunSpec) -> float:
+    return find_locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,16 +502,16 @@ class BudgetCheck:
     def lacks_runs(self, stages: Sequence[Stage]) -> bool:
         """Return whether the stages have more runs than may be made."""
         most = self.budget.max_runs
-        return most is not None and self._runs(stages) > most
+        return most is not None and self._count_runs(stages) > most
 
-    def flags(self, stages: Sequence[Stage]) -> str:
+    def suggest_flags(self, stages: Sequence[Stage]) -> str:
         """Return the flags with which the stages are afforded; empty where they are already."""
         spent, need = self.budget.wall_clock_s - self.left, self.cost(stages)
         found = [f"--budget {format_flag(need + spent)}"] if need > self.left else []
-        found += [f"--max-runs {self._runs(stages)}"] if self.lacks_runs(stages) else []
+        found += [f"--max-runs {self._count_runs(stages)}"] if self.lacks_runs(stages) else []
         return " ".join(found)
 
-    def priced(self, stages: Sequence[Stage]) -> str:
+    def describe_cost(self, stages: Sequence[Stage]) -> str:
         """Say what the stages cost on this machine."""
         runs = sum(stage.runs for stage in stages)
         slowest = max(stage.seconds_per_run for stage in stages)
@@ -514,7 +520,7 @@ class BudgetCheck:
             f"({format_seconds(slowest)} a run, {self.price.parallel} at once)"
         )
 
-    def stated(self) -> str:
+    def describe_budget(self) -> str:
         """Say what the budget is and what of it is spent."""
         spent = self.budget.wall_clock_s - self.left
         spent_text = f" ({format_seconds(spent)} of it spent)" if spent >= 1 else ""
@@ -522,5 +528,5 @@ class BudgetCheck:
         made = f" ({self.runs_made} of them made)" if limit and self.runs_made else ""
         return f"the budget is {format_seconds(self.budget.wall_clock_s)}{spent_text}{limit}{made}"
 
-    def _runs(self, stages: Sequence[Stage]) -> int:
+    def _count_runs(self, stages: Sequence[Stage]) -> int:
         return self.runs_made + sum(stage.runs for stage in stages)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from research.design.known_findings import FindingConditions, KnownFinding
 from research.installation.home import Home
-from research.installation.studies import RESULTS_VERSION, StudyKeeping, StudyReading, checked_files
+from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files
 from studies import EventLog, LogCorrupt, fold
 from studies.records.base import canonical
 from swarm.job import Tunable, tunables
@@ -30,20 +30,18 @@ class KnownFindings:
     """Studies whose log cannot be read, with what is wrong."""
 
 
-def known_findings(
-    home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None
-) -> KnownFindings:
+def load_findings(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> KnownFindings:
     """Return the findings of an installation; a study of which nothing moved is not read again.
 
     `told` hears how many of those that are read anew are done, and of how many.
     """
-    contents = StudyKeeping(FILE, _FORM, lambda study: _read_anew(home, log, study)).contents(home, log, told)
+    contents = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study)).contents(home, log, told)
     found = (entry for content in contents.values() for entry in content.get("findings", ()))
     left_out = {study: str(content["corrupt"]) for study, content in contents.items() if "corrupt" in content}
     return KnownFindings(tuple(map(KnownFinding.model_validate, found)), left_out)
 
 
-def _read_anew(home: Home, log: EventLog, study: str) -> StudyReading:
+def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
     from research.design.known_findings import findings_of  # what judges studies; what was kept needs none of it
 
     try:
@@ -54,41 +52,41 @@ def _read_anew(home: Home, log: EventLog, study: str) -> StudyReading:
     return StudyReading(
         lambda: {"findings": [entry.model_dump(mode="json") for entry in findings_of(state, home.study(study))]},
         state.head_hash,
-        checked_files(state),
+        evidence_files(state),
     )
 
 
-def find(findings: Iterable[KnownFinding], words: Sequence[str]) -> tuple[KnownFinding, ...]:
+def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> tuple[KnownFinding, ...]:
     """Return the findings that all of the words name, in their order; all of them for no words.
 
     A word names a finding where a word of its claim, its study, its verdict or its conditions begins with it, in
     whichever case; a field is also known by the words of the field, as in a topic. `learning_rate` is two words.
     """
-    patterns = [re.compile(rf"(?<![\w.]){re.escape(word)}") for said in words for word in _plain(said).split()]
+    patterns = [re.compile(rf"(?<![\w.]){re.escape(word)}") for said in words for word in _normalize(said).split()]
     marks = tunables()
-    return tuple(each for each in findings if _named(_text(each, marks), patterns))
+    return tuple(each for each in findings if _matches(_build_search_text(each, marks), patterns))
 
 
-def _named(text: str, patterns: Sequence[re.Pattern[str]]) -> bool:
+def _matches(text: str, patterns: Sequence[re.Pattern[str]]) -> bool:
     return all(pattern.search(text) for pattern in patterns)
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return text.replace("_", " ").lower()
 
 
-def _text(finding: KnownFinding, marks: Mapping[str, Tunable]) -> str:
+def _build_search_text(finding: KnownFinding, marks: Mapping[str, Tunable]) -> str:
     where = finding.conditions
-    names = [name for name in (finding.variable, *_configured(finding)) if name in marks]
+    names = [name for name in (finding.variable, *_list_fields(finding)) if name in marks]
     said = (
         finding.name, finding.claim, finding.verdict, finding.variable, where.environment, where.model, where.model_key,
         where.metric, where.metric_name, where.job, *(f"{name} {value}" for name, value in where.fields.items()),
         *(synonym for name in names for synonym in marks[name].synonyms),
     )  # fmt: skip
-    return _plain(" ".join(said))
+    return _normalize(" ".join(said))
 
 
-def _configured(finding: KnownFinding) -> Iterable[str]:
+def _list_fields(finding: KnownFinding) -> Iterable[str]:
     return finding.treatment if isinstance(finding.treatment, dict) else ()
 
 
@@ -104,25 +102,25 @@ class Contradiction:
     """The conditions in which the two sides differ, each a clause; empty where nothing that is recorded differs."""
 
 
-def contradictions(findings: Iterable[KnownFinding]) -> tuple[Contradiction, ...]:
+def find_contradictions(findings: Iterable[KnownFinding]) -> tuple[Contradiction, ...]:
     """Return what findings contradict one another on, in the order of the first of each."""
     groups: defaultdict[object, list[KnownFinding]] = defaultdict(list)
     for finding in findings:
         if finding.sign or finding.verdict == "equivalent":
             groups[finding.compared].append(finding)
-    return tuple(found for group in groups.values() for found in _within(group))
+    return tuple(found for group in groups.values() for found in _contradictions_within(group))
 
 
-def _within(group: Sequence[KnownFinding]) -> Iterator[Contradiction]:
+def _contradictions_within(group: Sequence[KnownFinding]) -> Iterator[Contradiction]:
     higher, lower, same = ([each for each in group if each.sign == sign] for sign in (1, -1, 0))
     if higher and lower:
-        yield _between(higher, lower)
+        yield _build_contradiction(higher, lower)
     for side in (higher, lower):
-        if apart := _apart(same, side):
-            yield _between(_apart(side, apart), apart)
+        if apart := _find_disjoint(same, side):
+            yield _build_contradiction(_find_disjoint(side, apart), apart)
 
 
-def _apart(findings: Sequence[KnownFinding], others: Sequence[KnownFinding]) -> list[KnownFinding]:
+def _find_disjoint(findings: Sequence[KnownFinding], others: Sequence[KnownFinding]) -> list[KnownFinding]:
     """Return the findings whose interval has nothing in common with that of one of the others at least."""
     intervals = [each.interval for each in others if each.interval is not None]
     lowest_high, highest_low = min((i[1] for i in intervals), default=inf), max((i[0] for i in intervals), default=-inf)
@@ -130,24 +128,26 @@ def _apart(findings: Sequence[KnownFinding], others: Sequence[KnownFinding]) -> 
     return [each for each, own in known if own is not None and (own[1] < highest_low or own[0] > lowest_high)]
 
 
-def _between(one: Sequence[KnownFinding], other: Sequence[KnownFinding]) -> Contradiction:
-    return Contradiction(tuple(one), tuple(other), tuple(_differ(one, other)))
+def _build_contradiction(one: Sequence[KnownFinding], other: Sequence[KnownFinding]) -> Contradiction:
+    return Contradiction(tuple(one), tuple(other), tuple(_describe_differences(one, other)))
 
 
-def _differ(one: Sequence[KnownFinding], other: Sequence[KnownFinding]) -> Iterator[str]:
+def _describe_differences(one: Sequence[KnownFinding], other: Sequence[KnownFinding]) -> Iterator[str]:
     """Yield the conditions in which two sides differ; a model of the same name may be another, or trained otherwise."""
     sides = [[each.conditions for each in side] for side in (one, other)]
-    yield from _against("environment", *({each.environment for each in side} for side in sides))
-    models = list(_against("model", *({each.model for each in side} for side in sides)))
-    yield from models or _against("model or backend", *({each.model_key for each in side} for side in sides))
+    yield from _describe_difference("environment", *({each.environment for each in side} for side in sides))
+    models = list(_describe_difference("model", *({each.model for each in side} for side in sides)))
+    yield from models or _describe_difference(
+        "model or backend", *({each.model_key for each in side} for side in sides)
+    )
     for name in sorted({name for side in sides for each in side for name in each.fields}):
-        yield from _against(name, *({_said(each, name) for each in side} for side in sides))
+        yield from _describe_difference(name, *({_format_field(each, name) for each in side} for side in sides))
 
 
-def _against(name: str, one: Set[str], other: Set[str]) -> Iterator[str]:
+def _describe_difference(name: str, one: Set[str], other: Set[str]) -> Iterator[str]:
     if one != other:
         yield f"{name}: {' or '.join(sorted(one))} against {' or '.join(sorted(other))}"
 
 
-def _said(conditions: FindingConditions, name: str) -> str:
+def _format_field(conditions: FindingConditions, name: str) -> str:
     return canonical(conditions.fields[name]) if name in conditions.fields else "usual"

@@ -22,7 +22,7 @@ from studies.records.base import JsonValue
 from studies.records.design import REWARD, Design
 from studies.records.procedure import Phase
 from studies.records.statements import setting
-from studies.verdicts.recipe import BetterValue, SettingRecipe, apart, holds, in_words, recipes
+from studies.verdicts.recipe import BetterValue, SettingRecipe, find_untested_pairs, format_fields, holds, recipes
 from swarm.job import Job
 
 _NO_PART: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
@@ -45,7 +45,7 @@ class ConfirmedValue:
     @property
     def text(self) -> str:
         """The values in words."""
-        return in_words(self.fields)
+        return format_fields(self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +68,30 @@ def recipe_of(state: StudyState, folder: Path) -> Recipe:
     """
     designs = {entry.round: entry.design for entry in state.rounds if entry.design is not None}
     if not designs:
-        job = _file(base_job_of(state.settings).model_dump(mode="json"), {})
+        job = _build_job_file(base_job_of(state.settings).model_dump(mode="json"), {})
         return Recipe(job, (), (), ("nothing was confirmed: no design was locked; this is the job under all arms",))
     found = {(entry.round, entry.hypothesis, entry.phase): entry for entry in findings_of(state, folder)}
     asked, *_ = recipes(
         state.rounds, lambda entry, verdict: not found[entry.round, verdict.hypothesis, "confirm"].doubt
     )
-    notes = [f"{_told(found[left.round, left.claim.id, 'confirm'])}: {left.why}" for left in asked.left]
+    notes = [f"{_describe_comparison(found[left.round, left.claim.id, 'confirm'])}: {left.why}" for left in asked.left]
     coded = [value for value in asked.values if REWARD in value.fields]
-    notes += [f"{_told(_finding(value, found))}: {_CODE}" for value in coded]
+    notes += [f"{_describe_comparison(_get_finding(value, found))}: {_CODE}" for value in coded]
     for entry in found.values():
         if entry.round not in asked.rounds or entry.phase != "confirm":
-            notes.append(_elsewhere(entry))
-    return _as_job(asked, [value for value in asked.values if value not in coded], notes, found, designs)
+            notes.append(_describe_other_setting(entry))
+    return _build_recipe(asked, [value for value in asked.values if value not in coded], notes, found, designs)
 
 
 _CODE: Final = "its reward is code, and no field of a job; see the report"
 _Findings = Mapping[tuple[int, str, Phase], KnownFinding]
 
 
-def _finding(value: BetterValue, found: _Findings) -> KnownFinding:
+def _get_finding(value: BetterValue, found: _Findings) -> KnownFinding:
     return found[value.round, value.claim.id, "confirm"]
 
 
-def _as_job(
+def _build_recipe(
     asked: SettingRecipe,
     values: Sequence[BetterValue],
     notes: list[str],
@@ -99,24 +99,27 @@ def _as_job(
     designs: Mapping[int, Design],
 ) -> Recipe:
     """Return the job with what was confirmed, as far as a job can have all of it."""
-    while (job := _valid({**asked.base, **_fields(values)})) is None:
+    while (job := _parse_job({**asked.base, **_merge_fields(values)})) is None:
         if not values:
             raise BadJob("expected a job that this ajet knows under all arms of the study; found other fields")
-        beside = in_words(_fields(values[:-1]))
-        notes.append(f"{in_words(values[-1].fields)} is left out: no job can have it beside {beside}")
+        beside = format_fields(_merge_fields(values[:-1]))
+        notes.append(f"{format_fields(values[-1].fields)} is left out: no job can have it beside {beside}")
         values = values[:-1]
     if not values:
         notes.insert(0, f"nothing was confirmed in {asked.environment}; this is the job under all arms")
-    pairs = tuple(f"{_of(one)} and {_of(other)} were never confirmed together" for one, other in apart(values, designs))
-    confirmed = tuple(_with_later(value, _finding(value, found), designs) for value in values)
-    return Recipe(_file(job, _fields(values)), confirmed, pairs, tuple(notes))
+    pairs = tuple(
+        f"{_describe_value(one)} and {_describe_value(other)} were never confirmed together"
+        for one, other in find_untested_pairs(values, designs)
+    )
+    confirmed = tuple(_build_confirmed(value, _get_finding(value, found), designs) for value in values)
+    return Recipe(_build_job_file(job, _merge_fields(values)), confirmed, pairs, tuple(notes))
 
 
-def _of(value: BetterValue) -> str:
-    return f"{in_words(value.fields)} (round {value.round})"
+def _describe_value(value: BetterValue) -> str:
+    return f"{format_fields(value.fields)} (round {value.round})"
 
 
-def _with_later(value: BetterValue, finding: KnownFinding, designs: Mapping[int, Design]) -> ConfirmedValue:
+def _build_confirmed(value: BetterValue, finding: KnownFinding, designs: Mapping[int, Design]) -> ConfirmedValue:
     """Return a value with the later rounds that did and did not have it in all arms."""
     alike = {number: holds(design, value) for number, design in designs.items() if number > value.round}
     held = tuple(number for number, holds in alike.items() if holds)
@@ -124,17 +127,17 @@ def _with_later(value: BetterValue, finding: KnownFinding, designs: Mapping[int,
     return ConfirmedValue(value.fields, value.over, finding, held, other)
 
 
-def _elsewhere(finding: KnownFinding) -> str:
+def _describe_other_setting(finding: KnownFinding) -> str:
     where = finding.conditions
-    return f"{_told(finding)}: in {where.environment} by {where.metric_name}, and no part of the recipe"
+    return f"{_describe_comparison(finding)}: in {where.environment} by {where.metric_name}, and no part of the recipe"
 
 
-def _told(finding: KnownFinding) -> str:
+def _describe_comparison(finding: KnownFinding) -> str:
     compared = f"{setting(finding.variable, finding.treatment)} against {setting(finding.variable, finding.control)}"
-    return f"{compared}, {evidence(finding)}"
+    return f"{compared}, {describe_evidence(finding)}"
 
 
-def evidence(finding: KnownFinding) -> str:
+def describe_evidence(finding: KnownFinding) -> str:
     """Return in words what a finding rests on: round, claim, verdict, effect with its interval, lock."""
     effect = ""
     if finding.estimate is not None and finding.low is not None and finding.high is not None:
@@ -143,22 +146,22 @@ def evidence(finding: KnownFinding) -> str:
     return f"round {finding.round}, {finding.hypothesis} {finding.verdict}{effect}, lock {finding.lock[:16]}"
 
 
-def _fields(values: Sequence[BetterValue]) -> dict[str, JsonValue]:
+def _merge_fields(values: Sequence[BetterValue]) -> dict[str, JsonValue]:
     return {name: held for value in values for name, held in value.fields.items()}
 
 
-def _valid(job: Mapping[str, JsonValue]) -> dict[str, Any] | None:
+def _parse_job(job: Mapping[str, JsonValue]) -> dict[str, Any] | None:
     """Return a recorded job with all of its fields; None where no job can have these together."""
     try:
-        return Job.recorded(job).model_dump(mode="json")
+        return Job.from_record(job).model_dump(mode="json")
     except ValidationError:
         return None
 
 
-def _file(job: Mapping[str, JsonValue], said: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def _build_job_file(job: Mapping[str, JsonValue], said: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a job as a file has it: its environment, what was confirmed, what is not usual."""
-    known = Job.recorded(job)
-    usual = Job.usual(known.model, known.lora_rank)
+    known = Job.from_record(job)
+    usual = Job.default_fields(known.model, known.lora_rank)
     return {
         name: value
         for name, value in job.items()

@@ -40,7 +40,7 @@ MOST_LISTED = 2048
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.=+-]{0,63}")
 
 
-def anything(values: Mapping[str, JsonValue]) -> bool:
+def allow_any(values: Mapping[str, JsonValue]) -> bool:
     """Allow every combination."""
     return bool(values)
 
@@ -52,7 +52,7 @@ def control_values(design: Design) -> dict[str, JsonValue]:
     return {knob.field: held[knob.field] for knob in design.screen.knobs} if design.screen else {}
 
 
-def generator(seed: int, index: int) -> np.random.Generator:
+def make_generator(seed: int, index: int) -> np.random.Generator:
     """Return the source of chance of one ask: it follows from the screen's seed and how many were asked before."""
     import numpy as np
 
@@ -65,7 +65,7 @@ class Space:
 
     knobs: tuple[Knob, ...]
     control: Mapping[str, JsonValue]
-    allowed: Allowed = anything
+    allowed: Allowed = allow_any
 
     @property
     def size(self) -> int:
@@ -86,31 +86,31 @@ class Space:
         inside = all(knob.field in self.control and self.control[knob.field] in knob.values for knob in self.knobs)
         return self.point(self.control) if inside else None
 
-    def candidate(self, point: Point) -> bool:
+    def is_candidate(self, point: Point) -> bool:
         """Whether a point may be tried: it is a job, and not the control's."""
         return point != self.control_point and self.allowed(self.values(point))
 
-    def candidates(self) -> list[Point]:
+    def list_candidates(self) -> list[Point]:
         """Return all points that may be tried, in the order of the ladders; only for a space that can be listed."""
-        return [point for point in self._all() if self.candidate(point)]
+        return [point for point in self._iterate_points() if self.is_candidate(point)]
 
-    def pool(self, random: np.random.Generator, without: Iterable[Point]) -> list[Point]:
+    def shuffle_free_points(self, random: np.random.Generator, without: Iterable[Point]) -> list[Point]:
         """Return the points to choose among, in an order by chance: all, or a sample of a large space."""
         taken = set(without)
-        drawn = self.candidates() if self.size <= MOST_LISTED else self._sample(random)
+        drawn = self.list_candidates() if self.size <= MOST_LISTED else self._sample_points(random)
         free = [point for point in drawn if point not in taken]
         return [free[at] for at in random.permutation(len(free))]
 
-    def _all(self) -> Iterable[Point]:
+    def _iterate_points(self) -> Iterable[Point]:
         return product(*(range(len(knob.values)) for knob in self.knobs))
 
-    def _sample(self, random: np.random.Generator) -> list[Point]:
+    def _sample_points(self, random: np.random.Generator) -> list[Point]:
         sizes = [len(knob.values) for knob in self.knobs]
         rows = random.integers(0, sizes, size=(MOST_LISTED, len(sizes))).tolist()
-        return [point for point in dict.fromkeys(map(tuple, rows)) if self.candidate(point)]
+        return [point for point in dict.fromkeys(map(tuple, rows)) if self.is_candidate(point)]
 
 
-def space_of(screen: Screen, control: Mapping[str, JsonValue], allowed: Allowed = anything) -> Space:
+def space_of(screen: Screen, control: Mapping[str, JsonValue], allowed: Allowed = allow_any) -> Space:
     """Return the space that a screen searches."""
     return Space(screen.knobs, control, allowed)
 
@@ -152,7 +152,7 @@ class Ladders:
     lengths: tuple[int, ...]
     ordered: tuple[bool, ...]
 
-    def places(self, points: Sequence[tuple[int, ...]]) -> Floats:
+    def to_coordinates(self, points: Sequence[tuple[int, ...]]) -> Floats:
         """Return points as coordinates between 0 and 1."""
         import numpy as np
 
@@ -171,7 +171,7 @@ class Ladders:
 
 
 @dataclass(frozen=True)
-class Belief:
+class Posterior:
     """What is believed of some points, in normal scores: mean and standard deviation, the noise of a run left out."""
 
     mean: Floats
@@ -188,7 +188,7 @@ class Belief:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Hyperparameters:
     """Draws from the prior of what the surface does not know about itself, one an entry."""
 
     weights: Floats
@@ -200,7 +200,7 @@ class Settings:
     agreement: Floats
     """Correlation of the surfaces of two rungs that follow one another."""
 
-    def signal(self, kernels: Floats, apart: NDArray[np.int64]) -> Floats:
+    def covariance(self, kernels: Floats, apart: NDArray[np.int64]) -> Floats:
         """Return the covariance of the surface between places, rungs `apart`, under each setting."""
         import numpy as np
 
@@ -217,20 +217,20 @@ class Settings:
         ] ** apart
         return signal
 
-    def only(self, chosen: NDArray[np.int64]) -> Settings:
+    def select(self, chosen: NDArray[np.int64]) -> Hyperparameters:
         """Return some of the settings."""
-        return Settings(
+        return Hyperparameters(
             self.weights[chosen], self.pairs[chosen], self.length[chosen], self.noise[chosen], self.agreement[chosen]
         )
 
 
 @cache
-def settings(knobs: int) -> Settings:
+def sample_hyperparameters(knobs: int) -> Hyperparameters:
     """Return the draws for a number of knobs: always the same ones."""
     import numpy as np
 
     random = np.random.default_rng(knobs)
-    return Settings(
+    return Hyperparameters(
         weights=10 ** random.uniform(-2.5, 0.0, (SETTINGS, knobs)),
         pairs=10 ** random.uniform(-1.5, 1.0, SETTINGS),
         length=random.integers(0, len(LENGTHS), SETTINGS),
@@ -248,9 +248,9 @@ class Surface:
         import numpy as np
 
         self._ladders = ladders
-        self._places, self._rungs = ladders.places(points), np.asarray(rungs, dtype=np.int64)
+        self._places, self._rungs = ladders.to_coordinates(points), np.asarray(rungs, dtype=np.int64)
         self._scores = np.asarray(scores, dtype=float)
-        self._normal = _normal_scores(self._scores, self._rungs)
+        self._normal = _compute_normal_scores(self._scores, self._rungs)
         self._spread = (float(self._normal.std()) or 1.0) if len(self._normal) else 1.0
         self._y = self._normal / self._spread
         self._fit()
@@ -258,35 +258,37 @@ class Surface:
     def _fit(self) -> None:
         import numpy as np
 
-        drawn = settings(len(self._ladders.lengths))
+        drawn = sample_hyperparameters(len(self._ladders.lengths))
         apart = self._rungs[:, None] - self._rungs
-        whole = drawn.signal(self._ladders.kernels(self._places, self._places), np.abs(apart))
+        whole = drawn.covariance(self._ladders.kernels(self._places, self._places), np.abs(apart))
         whole += UNKNOWN_LEVEL * (apart == 0) + drawn.noise[:, None, None] * np.eye(len(self._y))
         fits = np.linalg.solve(whole, np.broadcast_to(self._y[:, None], (SETTINGS, len(self._y), 1)))[..., 0]
         scale = RATE + fits @ self._y / 2
         freedom = SHAPE + len(self._y) / 2
         evidence = -np.linalg.slogdet(whole)[1] / 2 - freedom * np.log(scale)
         best = np.argsort(-evidence, kind="stable")[:HEAVIEST]
-        self._settings, self._fits, self._scale = drawn.only(best), fits[best], scale[best] / freedom
+        self._settings, self._fits, self._scale = drawn.select(best), fits[best], scale[best] / freedom
         self._inverse = np.linalg.inv(whole[best])
         weights = np.exp(evidence[best] - evidence[best[0]])
         self._weights = weights / weights.sum()
 
-    def belief(self, points: Sequence[tuple[int, ...]], rung: int) -> Belief:
+    def predict(self, points: Sequence[tuple[int, ...]], rung: int) -> Posterior:
         """Return what is believed of points at a rung."""
         import numpy as np
 
-        places = self._ladders.places(points)
+        places = self._ladders.to_coordinates(points)
         apart = np.broadcast_to(np.abs(rung - self._rungs), (len(points), len(self._rungs)))
-        cross = self._settings.signal(self._ladders.kernels(places, self._places), apart) + UNKNOWN_LEVEL * (apart == 0)
+        cross = self._settings.covariance(self._ladders.kernels(places, self._places), apart) + UNKNOWN_LEVEL * (
+            apart == 0
+        )
         means = np.einsum("spn,sn->sp", cross, self._fits)
         known = np.einsum("spn,spn->sp", cross @ self._inverse, cross)
-        variances = np.maximum(self._itself()[:, None] - known, 1e-9) * self._scale[:, None]
+        variances = np.maximum(self._prior_variance()[:, None] - known, 1e-9) * self._scale[:, None]
         mean = self._weights @ means
         variance = self._weights @ (variances + (means - mean) ** 2)
-        return Belief(self._spread * mean, self._spread * np.sqrt(variance))
+        return Posterior(self._spread * mean, self._spread * np.sqrt(variance))
 
-    def as_scores(self, normal: Floats, rung: int) -> Floats:
+    def to_scores(self, normal: Floats, rung: int) -> Floats:
         """Return normal scores of a rung on the metric's own scale, in the same order.
 
         Between the rung's scores they are interpolated, beyond them they go on with the scores' mean slope.
@@ -302,7 +304,7 @@ class Surface:
         found: Floats = np.interp(normal, known, scores) + slope * beyond
         return found
 
-    def _itself(self) -> Any:
+    def _prior_variance(self) -> Any:
         """Return the prior variance of a point under each setting."""
         weights = self._settings.weights
         total = weights.sum(axis=1)
@@ -310,7 +312,7 @@ class Surface:
         return total + products + UNKNOWN_LEVEL
 
 
-def _normal_scores(scores: Floats, rungs: NDArray[np.int64]) -> Floats:
+def _compute_normal_scores(scores: Floats, rungs: NDArray[np.int64]) -> Floats:
     """Return the normal quantile of each score's rank within its rung (Blom 1958); equal scores share theirs."""
     import numpy as np
     from scipy.special import ndtri
@@ -324,7 +326,7 @@ def _normal_scores(scores: Floats, rungs: NDArray[np.int64]) -> Floats:
 
 
 @dataclass(frozen=True)
-class Known:
+class SearchHistory:
     """What an ask may look at: candidates asked so far and their scores at the first rung, higher being better."""
 
     space: Space
@@ -350,11 +352,11 @@ class Known:
         return tuple((point, score) for point, score in pairs if score is not None)
 
 
-Sampler = Callable[[Known, Sequence[Point]], Point]
+Sampler = Callable[[SearchHistory, Sequence[Point]], Point]
 """Chooses one of the free points."""
 
 
-def spread_out(known: Known, free: Sequence[Point]) -> Point:
+def choose_balanced(known: SearchHistory, free: Sequence[Point]) -> Point:
     """Return the free point whose values, alone and in pairs, were asked least: a balanced start, the control seen."""
     import numpy as np
 
@@ -365,23 +367,23 @@ def spread_out(known: Known, free: Sequence[Point]) -> Point:
     return free[int(np.argmin((shared + shared * (shared - 1) / 2).sum(axis=1)))]
 
 
-def in_order(known: Known, free: Sequence[Point]) -> Point:
+def choose_grid(known: SearchHistory, free: Sequence[Point]) -> Point:
     """Return the first free point in the order of the ladders."""
     return min(free)
 
 
-def by_chance(known: Known, free: Sequence[Point]) -> Point:
+def choose_random(known: SearchHistory, free: Sequence[Point]) -> Point:
     """Return a free point at random: they come in an order by chance."""
     return free[0]
 
 
-def by_tpe(known: Known, free: Sequence[Point]) -> Point:
+def choose_tpe(known: SearchHistory, free: Sequence[Point]) -> Point:
     """Return what TPE proposes; where that was asked before, the free point nearest to it on the ladders."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # else each ask says that it made a study
-    distributions = _distributions(known.space)
-    seed = int(generator(known.seed, known.index).integers(2**32))
+    distributions = _build_distributions(known.space)
+    seed = int(make_generator(known.seed, known.index).integers(2**32))
     study = optuna.create_study(
         direction="maximize", sampler=optuna.samplers.TPESampler(n_startup_trials=0, multivariate=True, seed=seed)
     )
@@ -393,18 +395,18 @@ def by_tpe(known: Known, free: Sequence[Point]) -> Point:
     return min(free, key=lambda point: sum(abs(a - b) for a, b in zip(point, wanted, strict=True)))
 
 
-def _distributions(space: Space) -> dict[str, BaseDistribution]:
+def _build_distributions(space: Space) -> dict[str, BaseDistribution]:
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
     return {
         knob.field: IntDistribution(0, len(knob.values) - 1)
         if ordered
         else CategoricalDistribution(range(len(knob.values)))
-        for knob, ordered in zip(space.knobs, ladders(space).ordered, strict=True)
+        for knob, ordered in zip(space.knobs, build_ladders(space).ordered, strict=True)
     }
 
 
-def by_surface(known: Known, free: Sequence[Point]) -> Point:
+def choose_by_surface(known: SearchHistory, free: Sequence[Point]) -> Point:
     """Return where the surface's upper bound is highest (GP-UCB of Srinivas, Krause, Kakade & Seeger 2010).
 
     In a screen that locks no bound, where it expects the largest improvement; among the last asks, where its mean is
@@ -416,28 +418,28 @@ def by_surface(known: Known, free: Sequence[Point]) -> Point:
     import numpy as np
 
     if not known.over:
-        return spread_out(known, free)
-    surface = _surface(known, known.over)
+        return choose_balanced(known, free)
+    surface = _fit_surface(known, known.over)
     running = [point for point, score in zip(known.points, known.scores, strict=True) if score is None]
     if running:
-        expected = surface.as_scores(surface.belief(running, 0).mean, 0)
+        expected = surface.to_scores(surface.predict(running, 0).mean, 0)
         believed = zip(running, expected.tolist(), strict=True)
-        surface = _surface(known, (*known.over, *believed))
-    belief = surface.belief(free, 0)
+        surface = _fit_surface(known, (*known.over, *believed))
+    belief = surface.predict(free, 0)
     if known.last:
         return free[int(np.argmax(belief.mean))]
     if known.bound is not None:
         return free[int(np.argmax(belief.mean + known.bound * belief.sd))]
-    best = float(surface.belief(known.points, 0).mean.max())
+    best = float(surface.predict(known.points, 0).mean.max())
     return free[int(np.argmax(belief.expected_improvement(best)))]
 
 
-def _surface(known: Known, scores: Sequence[tuple[Point, float]]) -> Surface:
+def _fit_surface(known: SearchHistory, scores: Sequence[tuple[Point, float]]) -> Surface:
     points, values = [point for point, _ in scores], [score for _, score in scores]
-    return Surface(ladders(known.space), points, [0] * len(points), values)
+    return Surface(build_ladders(known.space), points, [0] * len(points), values)
 
 
-def ladders(space: Space) -> Ladders:
+def build_ladders(space: Space) -> Ladders:
     """Return the ladders of a space; ladders of numbers and switches have an order, words have none."""
     return Ladders(
         tuple(len(knob.values) for knob in space.knobs),
@@ -446,8 +448,8 @@ def ladders(space: Space) -> Ladders:
 
 
 SAMPLERS: Mapping[str, Sampler] = {
-    "grid": in_order,
-    "random": by_chance,
-    "tpe": by_tpe,
-    "surface": by_surface,
+    "grid": choose_grid,
+    "random": choose_random,
+    "tpe": choose_tpe,
+    "surface": choose_by_surface,
 }

@@ -14,15 +14,15 @@ from typing import NamedTuple
 from research.design.samplers import (
     SAMPLERS,
     Allowed,
-    Known,
+    SearchHistory,
     Surface,
-    anything,
+    allow_any,
     arm_of,
-    generator,
-    ladders,
+    build_ladders,
+    choose_balanced,
+    make_generator,
     points_of,
     space_of,
-    spread_out,
 )
 from studies.records.base import JsonValue
 from studies.records.design import Arm
@@ -47,7 +47,7 @@ def next_candidate(
     scores: Scores,
     *,
     higher_is_better: bool = True,
-    allowed: Allowed = anything,
+    allowed: Allowed = allow_any,
 ) -> Arm | None:
     """Return the next candidate of a screen; None when enough were asked, or every combination was.
 
@@ -58,52 +58,52 @@ def next_candidate(
         return None
     space, index = space_of(screen, control, allowed), len(asked)
     points = points_of(space, asked)
-    free = space.pool(generator(screen.seed, index), without=points)
+    free = space.shuffle_free_points(make_generator(screen.seed, index), without=points)
     if not free:
         return None
-    told = scored(asked, 0, scores, higher_is_better=higher_is_better)
+    told = collect_scores(asked, 0, scores, higher_is_better=higher_is_better)
     last = index >= screen.candidates - screen.confirmed
     values = tuple(told.get(arm.name) for arm in asked)
-    known = Known(space, screen.seed, tuple(points), values, last, screen.bound)
+    known = SearchHistory(space, screen.seed, tuple(points), values, last, screen.bound)
     begins = index < screen.initial and screen.sampler in ("tpe", "surface")
-    return arm_of(space, (spread_out if begins else SAMPLERS[screen.sampler])(known, free), index)
+    return arm_of(space, (choose_balanced if begins else SAMPLERS[screen.sampler])(known, free), index)
 
 
-def steps_in_all(screen: Screen) -> int:
+def count_steps(screen: Screen) -> int:
     """Return the training steps of a whole screen; the runs of each rung begin from nothing."""
     entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
     return sum(count * rung.steps for count, rung in zip(entering, screen.rungs, strict=False))
 
 
-def due(
+def list_due_trials(
     screen: Screen,
     control: Mapping[str, JsonValue],
     asked: Sequence[Arm],
     scores: Scores,
     *,
     higher_is_better: bool = True,
-    allowed: Allowed = anything,
+    allowed: Allowed = allow_any,
 ) -> tuple[Trial, ...]:
     """Return the trials without a score that belong to the rung at hand, running ones included.
 
     Empty when all that were asked are over: then either more must be asked (`next_candidate`), or, where that gives
     None, the screen is over and `select` may be called.
     """
-    first = _missing([arm.name for arm in asked], 0, scores)
-    if first or _more_to_ask(screen, control, asked, allowed):
+    first = _list_missing_trials([arm.name for arm in asked], 0, scores)
+    if first or _has_more_candidates(screen, control, asked, allowed):
         return first
     for rung in range(1, len(screen.rungs)):
-        entering = kept_at(screen, rung - 1, asked, scores, higher_is_better=higher_is_better)
-        if missing := _missing(entering, rung, scores):
+        entering = select_survivors(screen, rung - 1, asked, scores, higher_is_better=higher_is_better)
+        if missing := _list_missing_trials(entering, rung, scores):
             return missing
     return ()
 
 
-def kept_at(
+def select_survivors(
     screen: Screen, rung: int, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True
 ) -> tuple[str, ...]:
     """Return the candidates that go on from a rung that is over, the best first; a failed one never does."""
-    ranked = _ranked(screen, rung, asked, scores, higher_is_better)
+    ranked = _rank(screen, rung, asked, scores, higher_is_better)
     measured = [name for name, _ in ranked if scores[name, rung] is not None]
     return tuple(measured[: screen.rungs[rung].keep])
 
@@ -111,21 +111,21 @@ def kept_at(
 def select(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True) -> Selection:
     """Return what a screen that is over led to; raise ValueError where no candidate could be measured to the end."""
     last = len(screen.rungs) - 1
-    kept = kept_at(screen, last, asked, scores, higher_is_better=higher_is_better)
+    kept = select_survivors(screen, last, asked, scores, higher_is_better=higher_is_better)
     if not kept:
         raise ValueError("expected a candidate that was measured at the screen's last rung; found none")
-    ranked = dict(_ranked(screen, last, asked, scores, higher_is_better))
-    return Selection(kept=kept, scores=ranked, reason=_reason(screen, len(asked), len(kept)))
+    ranked = dict(_rank(screen, last, asked, scores, higher_is_better))
+    return Selection(kept=kept, scores=ranked, reason=_explain(screen, len(asked), len(kept)))
 
 
-def cut_short(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True) -> Screen:
+def truncate_screen(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True) -> Screen:
     """Return the screen that ends now: of the candidates with a score, up to the last rung that was gone through."""
     tried = [arm for arm in asked if (arm.name, 0) in scores]
     entering, last = tuple(arm.name for arm in tried), 0
     for rung in range(len(screen.rungs)):
-        if _missing(entering, rung, scores):
+        if _list_missing_trials(entering, rung, scores):
             break
-        entering = kept_at(screen, rung, tried, scores, higher_is_better=higher_is_better)
+        entering = select_survivors(screen, rung, tried, scores, higher_is_better=higher_is_better)
         if not entering:
             break
         last = rung
@@ -133,7 +133,9 @@ def cut_short(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is
     return screen.model_copy(update={"candidates": len(tried), "rungs": rungs})
 
 
-def scored(asked: Sequence[Arm], rung: int, scores: Scores, *, higher_is_better: bool = True) -> dict[str, float]:
+def collect_scores(
+    asked: Sequence[Arm], rung: int, scores: Scores, *, higher_is_better: bool = True
+) -> dict[str, float]:
     """Return the score of each candidate that is over at a rung, turned so that higher is better, the failed worst."""
     sign = 1.0 if higher_is_better else -1.0
     there = {arm.name: scores[arm.name, rung] for arm in asked if (arm.name, rung) in scores}
@@ -141,41 +143,43 @@ def scored(asked: Sequence[Arm], rung: int, scores: Scores, *, higher_is_better:
     return {name: worst if score is None else sign * score for name, score in there.items()}
 
 
-def _more_to_ask(screen: Screen, control: Mapping[str, JsonValue], asked: Sequence[Arm], allowed: Allowed) -> bool:
+def _has_more_candidates(
+    screen: Screen, control: Mapping[str, JsonValue], asked: Sequence[Arm], allowed: Allowed
+) -> bool:
     if len(asked) >= screen.candidates:
         return False
     space = space_of(screen, control, allowed)
-    return bool(space.pool(generator(screen.seed, len(asked)), without=points_of(space, asked)))
+    return bool(space.shuffle_free_points(make_generator(screen.seed, len(asked)), without=points_of(space, asked)))
 
 
-def _missing(names: Sequence[str], rung: int, scores: Scores) -> tuple[Trial, ...]:
+def _list_missing_trials(names: Sequence[str], rung: int, scores: Scores) -> tuple[Trial, ...]:
     return tuple(Trial(name, rung) for name in names if (name, rung) not in scores)
 
 
-def _ranked(
+def _rank(
     screen: Screen, rung: int, asked: Sequence[Arm], scores: Scores, higher_is_better: bool
 ) -> list[tuple[str, float]]:
     """Return the candidates over at a rung with what they are ranked by, in the metric's own direction, best first."""
-    told = scored(asked, rung, scores, higher_is_better=higher_is_better)
+    told = collect_scores(asked, rung, scores, higher_is_better=higher_is_better)
     if screen.sampler == "surface" and told:
-        told = _smoothed(screen, rung, asked, scores, higher_is_better)
+        told = _smooth_scores(screen, rung, asked, scores, higher_is_better)
     sign = 1.0 if higher_is_better else -1.0
     return [(name, sign * score) for name, score in sorted(told.items(), key=lambda entry: -entry[1])]
 
 
-def _smoothed(
+def _smooth_scores(
     screen: Screen, rung: int, asked: Sequence[Arm], scores: Scores, higher_is_better: bool
 ) -> dict[str, float]:
     """Return the surface's mean at the rung for each candidate that is over there; it has seen the rungs before."""
     space = space_of(screen, {})
     point = dict(zip((arm.name for arm in asked), points_of(space, asked), strict=True))
-    told = [scored(asked, at, scores, higher_is_better=higher_is_better) for at in range(rung + 1)]
+    told = [collect_scores(asked, at, scores, higher_is_better=higher_is_better) for at in range(rung + 1)]
     rows = [(point[name], at, score) for at, those in enumerate(told) for name, score in those.items()]
-    surface = Surface(ladders(space), *zip(*rows, strict=True))
-    means = surface.as_scores(surface.belief([point[name] for name in told[rung]], rung).mean, rung).tolist()
+    surface = Surface(build_ladders(space), *zip(*rows, strict=True))
+    means = surface.to_scores(surface.predict([point[name] for name in told[rung]], rung).mean, rung).tolist()
     return dict(zip(told[rung], means, strict=True))
 
 
-def _reason(screen: Screen, asked: int, kept: int) -> str:
+def _explain(screen: Screen, asked: int, kept: int) -> str:
     by = "the response surface's mean" if screen.sampler == "surface" else "the score"
     return f"the best {kept} of {asked} candidates by {by} after {screen.rungs[-1].steps} steps, seed {screen.seed}"

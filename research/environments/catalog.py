@@ -24,12 +24,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from research.environments.reference import installed
+from research.environments.reference import find_entry_points
 from research.files import write_json
 from research.installation.home import Home
 from swarm.environments.adapters import ADAPTERS
 from swarm.environments.building import SPLITS
-from swarm.environments.custom import MARK, BroughtEnvironment
+from swarm.environments.custom import MARK, CustomEnvironment
 from swarm.environments.registry import environments
 from swarm.errors import InvalidRequest
 from swarm.job import Job, ModelSpec, PathModel, TinyModel
@@ -122,19 +122,19 @@ def unusual_conditions(known: MeasuredEnvironment) -> dict[str, Any]:
     return {name: value for name, value in _conditions(known).items() if value != usual[name]}
 
 
-def all_measured(home: Home, environment: str) -> tuple[MeasuredEnvironment, ...]:
+def find_measurements(home: Home, environment: str) -> tuple[MeasuredEnvironment, ...]:
     """Return all that was measured of an environment, without a model first; what cannot be read is left out."""
     found = _files(home, environment).values()
     return tuple(sorted(found, key=lambda each: (each.model != NO_MODEL, each.model, each.measured_at)))
 
 
-def every_measurement(home: Home) -> tuple[MeasuredEnvironment, ...]:
+def find_all_measurements(home: Home) -> tuple[MeasuredEnvironment, ...]:
     """Return all that was measured on an installation."""
     folders = sorted(folder.name for folder in home.measured.glob("*") if folder.is_dir())
-    return tuple(each for name in folders for each in all_measured(home, name))
+    return tuple(each for name in folders for each in find_measurements(home, name))
 
 
-def keep(home: Home, found: MeasuredEnvironment) -> Path:
+def save_measurement(home: Home, found: MeasuredEnvironment) -> Path:
     """Write a measurement in place of an earlier one under the same conditions; return its file."""
     earlier = (path for path, each in _files(home, found.environment).items() if _same(each, found))
     path = next(earlier, home.measured / found.environment / f"{_name(found)}.json")
@@ -181,9 +181,9 @@ def _hash(value: Mapping[str, Any]) -> str:
 def catalogue(home: Home) -> dict[str, Any]:
     """Return all of them as JSON values: `built_in`, `installed`, `brought`, `addresses`."""
     return {
-        "built_in": [_built_in(name) for name in environments() if MARK not in name],
-        "installed": [{"name": name, "object": entry.value} for name, entry in installed().items()],
-        "brought": [_brought(folder, home) for folder in sorted(home.environments.glob(f"[!.]*{MARK}*"))],
+        "built_in": [_built_in_entry(name) for name in environments() if MARK not in name],
+        "installed": [{"name": name, "object": entry.value} for name, entry in find_entry_points().items()],
+        "brought": [_custom_entry(folder, home) for folder in sorted(home.environments.glob(f"[!.]*{MARK}*"))],
         "addresses": [
             {
                 "scheme": scheme, "example": adapter.example, "requirement": adapter.requirement,
@@ -194,7 +194,7 @@ def catalogue(home: Home) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _built_in(name: str) -> dict[str, Any]:
+def _built_in_entry(name: str) -> dict[str, Any]:
     environment = environments()[name]
     return {
         "name": name, "title": environment.title,
@@ -202,23 +202,23 @@ def _built_in(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _brought(folder: Path, home: Home) -> dict[str, Any]:
+def _custom_entry(folder: Path, home: Home) -> dict[str, Any]:
     """Return what is known of a brought environment; its `fault` alone where it cannot be read."""
     try:
-        manifest = BroughtEnvironment.open(folder).manifest
+        manifest = CustomEnvironment.open(folder).manifest
     except InvalidRequest as error:
         return {"name": folder.name, "fault": str(error)}
-    measured = all_measured(home, manifest.full_name)
+    measured = find_measurements(home, manifest.full_name)
     return {
         "name": manifest.full_name, "title": manifest.title, "from": manifest.reference,
-        "tasks": _in_order(manifest.splits), "hidden_apart": manifest.hidden_apart,
+        "tasks": _order_splits(manifest.splits), "hidden_apart": manifest.hidden_apart,
         "measured_with": list(dict.fromkeys(each.model for each in measured)),
         "faults": [fault for each in measured for fault in each.faults or ()],
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
     }  # fmt: skip
 
 
-def _in_order(splits: Mapping[Any, int]) -> dict[str, int]:
+def _order_splits(splits: Mapping[Any, int]) -> dict[str, int]:
     return {split: splits[split] for split in SPLITS}
 
 

@@ -25,16 +25,23 @@ from typing import IO, Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from research.environments.catalog import MeasuredEnvironment, keep
-from research.environments.install import MODULE, bring, environment_of, packages_of, path_with, take_away
-from research.environments.reference import known_already, read_reference
+from research.environments.catalog import MeasuredEnvironment, save_measurement
+from research.environments.install import (
+    MODULE,
+    install_environment,
+    load_environment,
+    packages_of,
+    python_path_variables,
+    remove_folder,
+)
+from research.environments.reference import is_known, read_reference
 from research.errors import BadEnvironment
 from research.installation.home import Home
 from research.installation.tiny_model import Note
-from sandboxes.spec import how_it_ended, last_lines
+from sandboxes.spec import describe_exit, last_lines
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.building import SPLITS
-from swarm.environments.custom import CODE, BroughtEnvironment
+from swarm.environments.custom import CODE, CustomEnvironment
 from swarm.environments.measuring import MOST_BYTES
 
 ORACLE: Final = "oracle"
@@ -75,10 +82,12 @@ def faults(players: Mapping[str, Player], reward_range: tuple[float, float]) -> 
                     f"{other.player} earn {other.reward:.3g}, more than the oracle's {oracle.reward:.3g}: the oracle "
                     "or the reward is wrong"
                 )
-    yield from _unearned(players, reward_range[0], oracle.reward if oracle is not None else reward_range[1])
+    yield from _find_unearned_rewards(
+        players, reward_range[0], oracle.reward if oracle is not None else reward_range[1]
+    )
 
 
-def _unearned(players: Mapping[str, Player], least: float, best: float) -> Iterator[str]:
+def _find_unearned_rewards(players: Mapping[str, Player], least: float, best: float) -> Iterator[str]:
     for name, most in ((EMPTY, MOST_EMPTY), (RANDOM, MOST_RANDOM)):
         found = players.get(name)
         if found is not None and _share(found.reward, least, best) > most:
@@ -152,7 +161,7 @@ def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBoun
         "--plays", str(bounds.plays), "--seconds", str(bounds.play_s), "--answers", str(bounds.answers),
         "--memory", str(bounds.memory),
     ]  # fmt: skip
-    variables = {**os.environ, **path_with(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**os.environ, **python_path_variables(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,
         subprocess.Popen(
@@ -160,8 +169,8 @@ def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBoun
             stderr=errors, text=True,
         ) as process,
     ):  # fmt: skip
-        found = _Found(note)
-        late = threading.Timer(bounds.seconds, _end_late, (process.pid, found))
+        found = _PlayLog(note)
+        late = threading.Timer(bounds.seconds, _kill_late, (process.pid, found))
         late.start()
         try:
             assert process.stdout is not None
@@ -175,12 +184,12 @@ def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBoun
         return _plays(found, process.returncode, _read(errors), home.environments / name / CODE, bounds)
 
 
-def _end_late(pid: int, found: _Found) -> None:
+def _kill_late(pid: int, found: _PlayLog) -> None:
     found.late = True
     os.killpg(pid, signal.SIGKILL)
 
 
-class _Found:
+class _PlayLog:
     """What the process has told so far."""
 
     def __init__(self, note: Note) -> None:
@@ -193,24 +202,24 @@ class _Found:
         self.whole = False
         self.late = False
 
-    def take(self, told: dict[str, Any]) -> None:
-        if "playing" in told:
-            playing = told["playing"]
+    def take(self, message: dict[str, Any]) -> None:
+        if "playing" in message:
+            playing = message["playing"]
             self.last = f"{playing['player']}, task {playing['task']!r:.80}"
             self._note(f"playing: {playing['player']}")
-        elif "example" in told:
-            self.example = told["example"]
-        elif "refused" in told:
-            self.refused = told["refused"]
-        elif "whole" in told:
-            self.whole = told["whole"]
-        elif "fault" in told:
-            self.faults.append(told["fault"])
+        elif "example" in message:
+            self.example = message["example"]
+        elif "refused" in message:
+            self.refused = message["refused"]
+        elif "whole" in message:
+            self.whole = message["whole"]
+        elif "fault" in message:
+            self.faults.append(message["fault"])
         else:
-            self.players[told["player"]] = Player.model_validate(told)
+            self.players[message["player"]] = Player.model_validate(message)
 
 
-def _plays(found: _Found, code: int, errors: str, folder: Path, bounds: PlayBounds) -> Plays:
+def _plays(found: _PlayLog, code: int, errors: str, folder: Path, bounds: PlayBounds) -> Plays:
     if found.refused:
         raise BadEnvironment(found.refused)
     faults, last = list(found.faults), found.last or "its code was loaded"
@@ -221,7 +230,7 @@ def _plays(found: _Found, code: int, errors: str, folder: Path, bounds: PlayBoun
         faults.append(f"{last}: all plays together did not end within {bounds.seconds:g} s")
     elif code or not found.whole:
         said = last_lines(errors, 1, 300) or "nothing"
-        faults.append(f"{last}: its code ended its process {how_it_ended(code)}; it last said: {said}")
+        faults.append(f"{last}: its code ended its process {describe_exit(code)}; it last said: {said}")
     return Plays(found.players, tuple(faults), found.example)
 
 
@@ -256,16 +265,16 @@ class EnvironmentCheck:
 
 def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: Note) -> EnvironmentCheck:
     """Check what a text refers to; what was measured is kept. Raises BadEnvironment for what cannot be brought."""
-    environment = environment_of(text, reward, home, note, bounds.play_s)
-    here = reward is None and known_already(text)
-    same = None if here else _drawn_again(text, reward, environment, home, bounds.play_s)
+    environment = load_environment(text, reward, home, note, bounds.play_s)
+    here = reward is None and is_known(text)
+    same = None if here else _is_reproducible(text, reward, environment, home, bounds.play_s)
     plays = play_alone(environment.name, home, packages_of(environment.name, home, note), bounds, note)
     found = [*plays.faults, *_drawing_fault(same)]
     if not plays.faults:
         found += faults(plays.players, environment.reward_range)
-    known = _measured(environment.name, plays, found)
+    known = _build_measurement(environment.name, plays, found)
     if known.calls_per_episode is not None or found:
-        keep(home, known)
+        save_measurement(home, known)
     return EnvironmentCheck(
         environment=environment,
         tasks={split: len(environment.tasks(split)) for split in SPLITS},
@@ -282,12 +291,14 @@ def _tasks(environment: Environment, split: str) -> tuple[Task, ...]:
     return tuple(environment.tasks("train" if split == "train" else "search"))
 
 
-def _drawn_again(text: str, reward: str | None, first: Environment, home: Home, play_s: float) -> bool:
+def _is_reproducible(text: str, reward: str | None, first: Environment, home: Home, play_s: float) -> bool:
     """Bring it once more; return whether that gave the same. What a second drawing alone gave is not kept."""
     before = {path.name for path in home.environments.iterdir()}
-    again = bring(read_reference(text, reward), home, lambda _: None, play_s)  # all was said the first time
+    again = install_environment(
+        read_reference(text, reward), home, lambda _: None, play_s
+    )  # all was said the first time
     if again.name not in before:
-        take_away(again.folder, home)
+        remove_folder(again.folder, home)
     return again.name == first.name
 
 
@@ -297,13 +308,13 @@ def _drawing_fault(same: bool | None) -> Iterator[str]:
 
 
 def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
-    brought = environment if isinstance(environment, BroughtEnvironment) else None
+    brought = environment if isinstance(environment, CustomEnvironment) else None
     if brought is not None and not brought.manifest.hidden_apart:
         yield (
             "its code can make its hidden tasks, or holds them, and clients hold it: move records to tasks*.json or "
             "hidden/, or give `generate` (docs/environments.md)"
         )
-    if own_agent(environment):
+    if has_own_agent(environment):
         yield "it plays by an agent of its own, which needs a model: --tiny or --model-path"
         return
     oracle, demonstrations = has_parts(environment)
@@ -311,21 +322,21 @@ def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
     yield from remarks(plays.players, oracle=oracle or not can_have_one, demonstrations=demonstrations)
 
 
-def own_agent(environment: Environment) -> bool:
+def has_own_agent(environment: Environment) -> bool:
     """Return whether an environment plays by an agent of its own."""
-    if isinstance(environment, BroughtEnvironment):
+    if isinstance(environment, CustomEnvironment):
         return environment.manifest.own_agent
     return environment.has("agent")
 
 
 def has_parts(environment: Environment) -> tuple[bool, bool]:
     """Return whether an environment has an oracle, and demonstrations."""
-    if isinstance(environment, BroughtEnvironment):
+    if isinstance(environment, CustomEnvironment):
         return environment.manifest.oracle, bool(environment.manifest.demonstrations)
     return environment.has("oracle"), environment.has("imitate")
 
 
-def _measured(name: str, plays: Plays, found: Sequence[str]) -> MeasuredEnvironment:
+def _build_measurement(name: str, plays: Plays, found: Sequence[str]) -> MeasuredEnvironment:
     known = (plays.players.get(each) for each in (DEMONSTRATIONS, ORACLE, RANDOM, EMPTY))
     typical = next((each for each in known if each is not None), None)
     return MeasuredEnvironment(

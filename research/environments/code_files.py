@@ -71,12 +71,12 @@ def read_code(reference: Reference) -> CodeFiles:
     if reference.folder is not None:
         files = _folder(reference.folder, reference.text)
         if reference.lines is not None:
-            files = _without(files, _read(reference.lines, reference.text))
+            files = _drop_tasks(files, _read(reference.lines, reference.text))
         return CodeFiles(files, files.get(REQUIREMENTS, b"").decode(errors="replace"))
     return _module(source.place, reference.text)
 
 
-def _without(files: Mapping[str, bytes], lines: bytes) -> dict[str, bytes]:
+def _drop_tasks(files: Mapping[str, bytes], lines: bytes) -> dict[str, bytes]:
     """Return the files without the tasks that a reward function judges, under whatever name they lie beside it."""
     return {path: content for path, content in files.items() if content != lines}
 
@@ -106,23 +106,23 @@ def _module(place: str, text: str) -> CodeFiles:
         return CodeFiles(_folder(here.absolute(), text, f"{top}/"))
     if (file := Path(f"{top}.py")).is_file():
         return CodeFiles({file.name: _read(file, text)})
-    spec = _installed(top)
+    spec = _find_spec(top)
     if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
         raise BadEnvironment(f"expected the module {top} of {text} here or installed; found none; check its name")
     origin = Path(spec.origin)
     if spec.submodule_search_locations is None:
-        return CodeFiles({origin.name: _read(origin, text)}, _needed(top))
-    return CodeFiles(_folder(origin.parent, text, f"{top}/"), _needed(top))
+        return CodeFiles({origin.name: _read(origin, text)}, _find_requirements(top))
+    return CodeFiles(_folder(origin.parent, text, f"{top}/"), _find_requirements(top))
 
 
-def _installed(top: str) -> ModuleSpec | None:
+def _find_spec(top: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(top)
     except ValueError:  # of a module that was not imported from anywhere
         return None
 
 
-def _needed(top: str) -> str:
+def _find_requirements(top: str) -> str:
     """Return what the installed package of a module says that it needs, but for its extras."""
     for name in metadata.packages_distributions().get(top, ()):
         wanted = [line for line in metadata.requires(name) or () if "extra ==" not in line]
@@ -144,19 +144,19 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _Words = tuple[str, ...]
 
 
-def holds_hidden(files: Mapping[str, bytes], tasks: Mapping[Split, Sequence[Task]]) -> str | None:
+def find_hidden_leak(files: Mapping[str, bytes], tasks: Mapping[Split, Sequence[Task]]) -> str | None:
     """Return the path of a file that holds text of a hidden task, or names most of them; None if none does."""
-    own = {run for run in _whole(_texts(tasks["hidden"])) if _tells(run)}
-    own -= _found(own, (text for split in tasks if split != "hidden" for text in _texts(tasks[split])))
+    own = {run for run in _shingles(_texts(tasks["hidden"])) if _is_distinctive(run)}
+    own -= _find_runs(own, (text for split in tasks if split != "hidden" for text in _texts(tasks[split])))
     ids = {_words(task.id) for task in tasks["hidden"] if len(task.id) > 1 and not task.id.isdigit()}
     for path, content in files.items():
-        found = _found(own | ids, _forms(content))
+        found = _find_runs(own | ids, _forms(content))
         if not own.isdisjoint(found) or len(ids & found) > _MOST * len(tasks["hidden"]):
             return path
     return None
 
 
-def _found(wanted: Set[_Words], texts: Iterable[str]) -> set[_Words]:
+def _find_runs(wanted: Set[_Words], texts: Iterable[str]) -> set[_Words]:
     """Return which of the runs of words, of at most `_RUN` each, stand in texts."""
     ends: dict[str, set[int]] = {}
     for run in filter(None, wanted):
@@ -190,7 +190,7 @@ def _words(text: str) -> _Words:
     return tuple(_WORD.findall(text.casefold()))
 
 
-def _whole(texts: Iterable[str]) -> Iterator[_Words]:
+def _shingles(texts: Iterable[str]) -> Iterator[_Words]:
     """Yield the runs by which texts are known: those of `_RUN` words, or all of a text that is shorter."""
     for text in texts:
         words = _words(text)
@@ -207,5 +207,5 @@ def _runs(text: str, ends: Mapping[str, Set[int]]) -> Iterator[_Words]:
             yield from (words[-length:] for length in ends[word] if length <= len(words))
 
 
-def _tells(run: _Words) -> bool:
+def _is_distinctive(run: _Words) -> bool:
     return sum(map(len, run)) >= (_LETTERS if len(run) > 1 else _ONE_WORD)

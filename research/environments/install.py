@@ -26,33 +26,39 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from research.environments.code_files import CodeFiles, holds_hidden, read_code
-from research.environments.reference import Reference, brought_among, known_already, read_reference, requirements_of
+from research.environments.code_files import CodeFiles, find_hidden_leak, read_code
+from research.environments.reference import (
+    Reference,
+    find_custom_environments,
+    is_known,
+    read_reference,
+    requirements_of,
+)
 from research.errors import BadEnvironment
 from research.files import write_bytes, write_json
 from research.installation.home import Home, home_error
 from research.installation.tiny_model import Note
 from research.text import did_you_mean
-from sandboxes.spec import how_it_ended, last_lines
+from sandboxes.spec import describe_exit, last_lines
 from studies import Event, EventLog, EventType, LogCorrupt, StudyState, fold
 from swarm.environments.adapters import ADAPTERS, scheme_of
 from swarm.environments.base import Environment, Split, Task
-from swarm.environments.building import SPLITS, too_large
+from swarm.environments.building import SPLITS, describe_too_large
 from swarm.environments.custom import (
     CODE,
     MANIFEST,
     MARK,
     MOST_GIVEN_BYTES,
     REQUIREMENTS,
-    BroughtEnvironment,
     CodeSource,
+    CustomEnvironment,
     Manifest,
     data_hash,
     files_hash,
     from_json,
-    is_brought,
+    is_custom,
 )
-from swarm.environments.processes import VARIABLE, lifeline
+from swarm.environments.processes import VARIABLE, watchdog_pipe
 from swarm.environments.registry import admit, built_in_names, get_environment
 
 _PREFIX: Final = ".draft-"
@@ -61,7 +67,7 @@ _ABANDONED_S: Final = 24 * 3600.0
 
 
 @contextmanager
-def draft_in(parent: Path, home: Home) -> Iterator[Path]:
+def create_draft(parent: Path, home: Home) -> Iterator[Path]:
     """Yield a fresh folder in `parent`, which is gone afterwards unless it was placed; HomeError where none can be."""
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,7 +81,7 @@ def draft_in(parent: Path, home: Home) -> Iterator[Path]:
         raise home_error(home.path, error) from error
 
 
-def place(draft: Path, folder: Path) -> None:
+def publish_draft(draft: Path, folder: Path) -> None:
     """Give a draft its name, unless somebody else was faster: what has the same name holds the same."""
     try:
         draft.rename(folder)
@@ -84,7 +90,7 @@ def place(draft: Path, folder: Path) -> None:
             raise
 
 
-def take_away(folder: Path, home: Home) -> None:
+def remove_folder(folder: Path, home: Home) -> None:
     """Remove a folder that was placed: it is gone at once, and whole until then; raises HomeError."""
     try:
         gone = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder.parent))
@@ -129,10 +135,10 @@ def _ensure(home: Home, requirements: str, note: Note) -> Path:
     folder = home.packages / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     if folder.is_dir():
         return folder
-    with draft_in(home.packages, home) as draft:
+    with create_draft(home.packages, home) as draft:
         note("installing the packages that the environment names")
         _install(requirements, draft)
-        place(draft, folder)
+        publish_draft(draft, folder)
     return folder
 
 
@@ -148,11 +154,11 @@ def _install(requirements: str, folder: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise BadEnvironment(f"pip did not bring the packages in {PIP_TIMEOUT_S:g} s; try again") from error
     if done.returncode:
-        said = _complaint(done.stderr)
+        said = _find_pip_errors(done.stderr)
         raise BadEnvironment(f"expected pip to bring what requirements.txt names; it could not: {said}")
 
 
-def _complaint(errors: str) -> str:
+def _find_pip_errors(errors: str) -> str:
     """Return what pip gave as its reason."""
     lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
     return " ".join(lines[-2:]) or last_lines(errors, 1, 300) or "it said nothing"
@@ -172,14 +178,14 @@ _SECRET_BYTES = 32
 _TAIL_BYTES = 64 << 10
 
 
-def environment_of(text: str, reward: str | None, home: Home, note: Note, play_s: float | None = None) -> Environment:
+def load_environment(text: str, reward: str | None, home: Home, note: Note, play_s: float | None = None) -> Environment:
     """Return the environment that a text names, bringing it unless it is built in; raises BadEnvironment."""
-    if reward is None and known_already(text):
+    if reward is None and is_known(text):
         return get_environment(text)
-    return bring(read_reference(text, reward), home, note, play_s)
+    return install_environment(read_reference(text, reward), home, note, play_s)
 
 
-def bring(reference: Reference, home: Home, note: Note, play_s: float | None = None) -> BroughtEnvironment:
+def install_environment(reference: Reference, home: Home, note: Note, play_s: float | None = None) -> CustomEnvironment:
     """Bring what a reference names; one that is here with the same parts is taken as it is. Raises BadEnvironment.
 
     A demonstration of its code may take `play_s` seconds, 20 where that is left out.
@@ -187,11 +193,11 @@ def bring(reference: Reference, home: Home, note: Note, play_s: float | None = N
     code = read_code(reference)
     packages = python_path(home, reference.source, code.requirements, note)
     note(f"bringing the environment {reference.text}")
-    with draft_in(home.environments, home) as draft:
-        manifest = _written(reference, code, packages, draft, home, note, play_s)
+    with create_draft(home.environments, home) as draft:
+        manifest = _fill_draft(reference, code, packages, draft, home, note, play_s)
         folder = home.environments / manifest.full_name
-        place(draft, folder)
-    brought = BroughtEnvironment.open(folder)
+        publish_draft(draft, folder)
+    brought = CustomEnvironment.open(folder)
     admit(brought)
     return brought
 
@@ -200,19 +206,19 @@ def packages_of(name: str, home: Home, note: Note) -> tuple[Path, ...]:
     """Return what comes first on the path of processes that run an environment's code, making again what is gone."""
     return tuple(
         path
-        for brought in brought_among([name])
+        for brought in find_custom_environments([name])
         for path in python_path(home, brought.manifest.source, requirements_of([name]), note)
     )
 
 
-def path_with(packages: Iterable[Path | str]) -> dict[str, str]:
+def python_path_variables(packages: Iterable[Path | str]) -> dict[str, str]:
     """Return the variables of a process whose path begins with these folders; none for no folder."""
     before = os.environ.get("PYTHONPATH")
     folders = [*map(str, packages), *([before] if before else [])]
     return {"PYTHONPATH": os.pathsep.join(folders)} if folders else {}
 
 
-def _written(
+def _fill_draft(
     reference: Reference, code: CodeFiles, packages: Sequence[Path], draft: Path, home: Home, note: Note,
     play_s: float | None,
 ) -> Manifest:  # fmt: skip
@@ -223,18 +229,18 @@ def _written(
     lines = ["--lines", str(reference.lines), "--name", reference.name] if reference.lines else []
     source = ["--source", reference.source.model_dump_json()]
     source += [] if play_s is None else ["--play-seconds", str(play_s)]
-    with _in_own_words(reference, draft):
+    with _rewrite_paths(reference, draft):
         drawing = ("draw", *source, "--code", str(everything), "--out", str(draft), *lines)
-        said = _asked(reference, packages, home, *drawing)
+        said = _query_process(reference, packages, home, *drawing)
         probing = ("probe", *source, "--code", str(draft / CODE), "--tasks", str(draft / "tasks"))
-        probed = _asked(reference, packages, home, *probing)
+        probed = _query_process(reference, packages, home, *probing)
     _require_fitting(reference, code.shared, draft)
     if (given := sum(said["splits"].values())) < (asked := said.pop("asked", 0)):
         note(
             f"{asked:,} tasks were asked for, {given:,} different ones came: what seeds gave again is left out, so "
             "that kinds with few tasks are rarer than generate() makes them"
         )
-    if said["drawn_by"] != "seeds" and (path := holds_hidden(code.shared, _tasks_in(draft))) is not None:
+    if said["drawn_by"] != "seeds" and (path := find_hidden_leak(code.shared, _tasks_in(draft))) is not None:
         note(f"clients get {path}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
         probed["hidden_apart"] = False
     shutil.rmtree(everything)
@@ -260,11 +266,11 @@ def _require_fitting(reference: Reference, shared: Mapping[str, bytes], draft: P
     for split in SPLITS:
         size = (draft / "tasks" / f"{split}.json").stat().st_size
         if code + size > MOST_GIVEN_BYTES:
-            raise BadEnvironment(too_large(reference.text, split, size, code))
+            raise BadEnvironment(describe_too_large(reference.text, split, size, code))
 
 
 @contextmanager
-def _in_own_words(reference: Reference, draft: Path) -> Iterator[None]:
+def _rewrite_paths(reference: Reference, draft: Path) -> Iterator[None]:
     """Name the user's own files where a refusal names those of the draft, which are gone before it is read."""
     folder = "" if reference.folder is None else os.path.relpath(reference.folder)
     own = "" if folder in ("", ".") else f"{folder}/"
@@ -284,11 +290,11 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
         write_bytes(folder / path, content, durable=False)
 
 
-def _asked(reference: Reference, packages: Sequence[Path], home: Home, *arguments: str) -> dict[str, Any]:
+def _query_process(reference: Reference, packages: Sequence[Path], home: Home, *arguments: str) -> dict[str, Any]:
     """Return what a process says of the environment; raise BadEnvironment with its reason, or how it ended."""
-    variables = {**path_with(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {**python_path_variables(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     secret = _secret(home).hex() if arguments[0] == "draw" else ""  # foreign code can read its process's variables
-    with lifeline() as held, tempfile.TemporaryFile(dir=home.environments) as said, subprocess.Popen(
+    with watchdog_pipe() as held, tempfile.TemporaryFile(dir=home.environments) as said, subprocess.Popen(
         [sys.executable, "-m", MODULE, *arguments], env={**os.environ, **variables, VARIABLE: str(held)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, errors="replace",
         start_new_session=True, pass_fds=(held,),
@@ -301,30 +307,30 @@ def _asked(reference: Reference, packages: Sequence[Path], home: Home, *argument
                 f"{_DOING[arguments[0]]}; mend it, or give fewer"
             ) from error
         finally:
-            _end(process)
-        found = _answer(out)
+            _kill_group(process)
+        found = _parse_answer(out)
         if process.returncode == 0 and found:
             return found
-        last = last_lines(found.get("refused") or _end_of(said), 1, 600)
+        last = last_lines(found.get("refused") or _read_tail(said), 1, 600)
     if "refused" in found:
         raise BadEnvironment(_refusal(reference, last, home))
     raise BadEnvironment(
-        f"expected {reference.text} to give its tasks; its code ended its process {how_it_ended(process.returncode)}, "
+        f"expected {reference.text} to give its tasks; its code ended its process {describe_exit(process.returncode)}, "
         f"while {_DOING[arguments[0]]}, last saying: {last or 'nothing'}; mend it: code returns or raises"
     )
 
 
-def _answer(out: str) -> dict[str, Any]:
+def _parse_answer(out: str) -> dict[str, Any]:
     """Return the line of JSON that a process ends with; nothing where its code ended it before."""
     return dict(json.loads(out)) if out.endswith("\n") else {}
 
 
-def _end_of(said: IO[bytes]) -> str:
+def _read_tail(said: IO[bytes]) -> str:
     said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL_BYTES))
     return said.read().decode(errors="replace")
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _kill_group(process: subprocess.Popen[str]) -> None:
     """End the process and all that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -362,16 +368,16 @@ def remove(name: str, home: Home, log: EventLog) -> int:
     Raises BadEnvironment for one that is not here, or that studies which are not concluded use.
     """
     folder = home.environments / name
-    if not is_brought(name) or not folder.is_dir():
-        raise BadEnvironment(_not_here(name, home))
-    with home.beginning():
+    if not is_custom(name) or not folder.is_dir():
+        raise BadEnvironment(_describe_missing(name, home))
+    with home.creation_lock():
         if using := list(studies_with(name, home, log)):
             raise BadEnvironment(
                 f"expected no study that still needs {name}; found {', '.join(using)}, not concluded; let "
                 f"{'it' if len(using) == 1 else 'them'} conclude first (ajet study resume STUDY)"
             )
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        take_away(folder, home)
+        remove_folder(folder, home)
     return size
 
 
@@ -383,7 +389,7 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
             state = fold(events)
         except LogCorrupt:  # nobody can go on with it
             continue
-        if _refused(state, events):
+        if _has_failed_planning(state, events):
             continue
         begun = state.rounds_before or state.hypotheses or state.noise_plan is not None or state.design is not None
         elsewhere = begun and not home.study(study).is_dir()
@@ -392,14 +398,14 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
             yield study
 
 
-def _refused(state: StudyState, events: Sequence[Event]) -> bool:
+def _has_failed_planning(state: StudyState, events: Sequence[Event]) -> bool:
     """Return whether a study came to nothing at its planning, of which no run is made: it could only be asked again."""
     ended = events[-1]
     unlocked = state.design is None and state.noise_plan is None and not state.rounds_before
     return unlocked and ended.type is EventType.STUDY_STOPPED and ended.actor == "system"
 
 
-def _not_here(name: str, home: Home) -> str:
+def _describe_missing(name: str, home: Home) -> str:
     if name in built_in_names():
         return f"expected an environment that was brought here; found {name!r}, which is built in and stays"
     here = sorted(path.name for path in home.environments.glob(f"[!.]*{MARK}*"))

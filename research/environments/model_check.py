@@ -23,13 +23,13 @@ from statistics import fmean
 from typing import Any, Final
 
 from research.environments.catalog import MeasuredEnvironment, conditions_of, model_key
-from research.environments.install import path_with
+from research.environments.install import python_path_variables
 from research.errors import CheckFailed
 from research.files import read_json, write_bytes
 from research.installation.home import Home
 from research.installation.servers import Binding, SwarmProcess, start_swarm, stop_swarm
 from research.installation.tiny_model import Note, prepare_model
-from research.own_process import shared_by
+from research.own_process import thread_variables
 from sandboxes.spec import last_lines
 from swarm.client import SwarmClient
 from swarm.environments.base import Task
@@ -83,7 +83,7 @@ def try_model(
     folder = Path(tempfile.mkdtemp(prefix="check-", dir=home.path))
     note("starting a swarm server with the model")
     began = time.monotonic()
-    serving = _serving(folder, home, trial.runs_at_once, trial.job.backend)
+    serving = _run_server(folder, home, trial.runs_at_once, trial.job.backend)
     with serving as server, SwarmClient(server.url, server.admin_token) as client:
         client.ensure_training(trial.job, timeout_s=BOOT_S)
         startup_s = time.monotonic() - began
@@ -94,14 +94,14 @@ def try_model(
         records = [client.episode(each.id) for each in ended]
         note(f"training {trial.job.steps} steps")
         status = run.train()
-    return _measured(trial, startup_s, _TrialPlays(seconds, episodes, records), status)
+    return _build_measurement(trial, startup_s, _TrialPlays(seconds, episodes, records), status)
 
 
 @contextmanager
-def _serving(folder: Path, home: Home, runs: int, backend: str) -> Iterator[SwarmProcess]:
+def _run_server(folder: Path, home: Home, runs: int, backend: str) -> Iterator[SwarmProcess]:
     """Yield a server of its own with its share of the cores, which is gone afterwards, and the whole folder with it."""
     try:
-        variables = shared_by(runs)
+        variables = thread_variables(runs)
         server = start_swarm(
             folder / "server",
             models=home.models,
@@ -145,12 +145,12 @@ class _Run:
         write_bytes(chosen, to_json(tasks).encode(), durable=False)
         episodes = ("--tasks", str(chosen), "--episodes", str(len(tasks) * GROUP), "--split", "search")
         concurrency = ("--concurrency", str(self.trial.job.max_concurrency))
-        seconds = self._process("evaluate", *episodes, *concurrency, "--out", str(out), began=_plays)
+        seconds = self._process("evaluate", *episodes, *concurrency, "--out", str(out), began=_has_open_episodes)
         return seconds, (read_json(out) or {})["episodes"]
 
     def train(self) -> Status:
         """Let a client play until the job's steps are done; return the server's last status."""
-        self._process("play", "--concurrency", str(self.trial.job.max_concurrency), began=_plays)
+        self._process("play", "--concurrency", str(self.trial.job.max_concurrency), began=_has_open_episodes)
         return self.client.status(within_s=_STATUS_S)
 
     def _process(self, action: str, *arguments: str, began: Callable[[Status], bool]) -> float:
@@ -159,14 +159,14 @@ class _Run:
             sys.executable, "-m", _MODULE, action, "--server", self.server.url,
             "--environment", self.trial.job.environment, "--environments", str(self.home.environments), *arguments,
         ]  # fmt: skip
-        variables = {**os.environ, **path_with(self.packages), "AJET_TOKEN": self.server.client_token}
+        variables = {**os.environ, **python_path_variables(self.packages), "AJET_TOKEN": self.server.client_token}
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=variables, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log,
             )  # fmt: skip
             try:
-                seconds = self._watched(process, began)
+                seconds = self._wait_for_end(process, began)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -179,7 +179,7 @@ class _Run:
                 )
         return seconds
 
-    def _watched(self, process: subprocess.Popen[bytes], began: Callable[[Status], bool]) -> float:
+    def _wait_for_end(self, process: subprocess.Popen[bytes], began: Callable[[Status], bool]) -> float:
         started = first = time.monotonic()
         seen = False
         while process.poll() is None:
@@ -194,11 +194,11 @@ class _Run:
         return time.monotonic() - first
 
 
-def _plays(status: Status) -> bool:
+def _has_open_episodes(status: Status) -> bool:
     return status.open_episodes > 0
 
 
-def _measured(trial: ModelTrial, startup_s: float, played: _TrialPlays, status: Status) -> MeasuredEnvironment:
+def _build_measurement(trial: ModelTrial, startup_s: float, played: _TrialPlays, status: Status) -> MeasuredEnvironment:
     """Return the figures of a trial."""
     job, records = trial.job, played.records
     groups: dict[str, list[float]] = defaultdict(list)

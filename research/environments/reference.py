@@ -25,30 +25,32 @@ from typing import Final
 from research.errors import BadEnvironment
 from research.files import write_bytes
 from research.installation.home import cause_of
-from research.text import did_you_mean, existing_like
+from research.text import did_you_mean, suggest_path
 from studies.records.procedure import EnvironmentRecord
 from swarm.environments.adapters import ADAPTERS, scheme_of, slug
-from swarm.environments.custom import CODE, MANIFEST, REQUIREMENTS, BroughtEnvironment, CodeSource, is_brought
+from swarm.environments.custom import CODE, MANIFEST, REQUIREMENTS, CodeSource, CustomEnvironment, is_custom
 from swarm.environments.registry import environments, get_environment
 
 
-def brought_among(names: Iterable[str]) -> tuple[BroughtEnvironment, ...]:
+def find_custom_environments(names: Iterable[str]) -> tuple[CustomEnvironment, ...]:
     """Return the environments among the names that are not built in, each once, in their order.
 
     Raises InvalidRequest for one that is gone.
     """
     known = map(get_environment, dict.fromkeys(names))
-    return tuple(environment for environment in known if isinstance(environment, BroughtEnvironment))
+    return tuple(environment for environment in known if isinstance(environment, CustomEnvironment))
 
 
 def records_of(names: Iterable[str]) -> tuple[EnvironmentRecord, ...]:
     """Return what the lock says of the environments among the names that are not built in."""
-    return tuple(map(_record, brought_among(names)))
+    return tuple(map(_record, find_custom_environments(names)))
 
 
 def requirements_of(names: Iterable[str]) -> str:
     """Return the text of a requirements.txt of all of them; empty where their code needs nothing."""
-    texts = (folder / REQUIREMENTS for folder in (environment.folder for environment in brought_among(names)))
+    texts = (
+        folder / REQUIREMENTS for folder in (environment.folder for environment in find_custom_environments(names))
+    )
     return "".join(path.read_text(encoding="utf-8").rstrip() + "\n" for path in texts if path.is_file())
 
 
@@ -58,19 +60,19 @@ def client_files(name: str, within: str) -> Mapping[str, bytes]:
     Nothing for one that is built in.
     """
     files: dict[str, bytes] = {}
-    for brought in brought_among([name]):
+    for brought in find_custom_environments([name]):
         files[f"{within}/{name}/{MANIFEST}"] = (brought.folder / MANIFEST).read_bytes()
         files |= {f"{within}/{name}/{CODE}/{path}": content for path, content in brought.code().items()}
     return files
 
 
-def hand_out(name: str, folder: Path) -> None:
+def write_client_files(name: str, folder: Path) -> None:
     """Write into a folder what a client holds of an environment; nothing for one that is built in. Raises OSError."""
     for path, content in client_files(name, str(folder)).items():
         write_bytes(Path(path), content, durable=False)
 
 
-def _record(brought: BroughtEnvironment) -> EnvironmentRecord:
+def _record(brought: CustomEnvironment) -> EnvironmentRecord:
     known = brought.manifest
     return EnvironmentRecord(
         name=known.full_name, title=known.title, reference=known.reference, code=known.hashes["code"],
@@ -104,16 +106,16 @@ class Reference:
         return slug(self.lines.stem if self.lines else self.text)
 
 
-def installed() -> Mapping[str, EntryPoint]:
+def find_entry_points() -> Mapping[str, EntryPoint]:
     """Return what installed packages offer as environments, by name; nothing of it is imported."""
     return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
 
 
-def known_already(text: str) -> bool:
+def is_known(text: str) -> bool:
     """Return whether a text names an environment that is built in, or was brought to this installation."""
     if text in environments():
         return True
-    if is_brought(text):
+    if is_custom(text):
         raise BadEnvironment(f"expected an environment that was brought here; found no {text}; {HOW}")
     return False
 
@@ -123,10 +125,10 @@ def read_reference(text: str, reward: str | None = None) -> Reference:
     place, _, item = text.partition(":")
     path = _path(place)
     if reward is not None or path.suffix == ".jsonl":
-        return _judged(text, path, reward)
+        return _parse_tasks_file(text, path, reward)
     if scheme_of(text) is not None:
         return Reference(text, CodeSource(kind="adapter", place=text))
-    if (entry := installed().get(text)) is not None:
+    if (entry := find_entry_points().get(text)) is not None:
         return Reference(text, CodeSource(kind="module", place=entry.module, item=entry.attr))
     if place and os.path.isdir(path):  # also of a name too long to be one
         return _file(text, path / FILE, item)
@@ -144,9 +146,11 @@ def _path(place: str) -> Path:
         return Path(place)
 
 
-def _judged(text: str, path: Path, reward: str | None) -> Reference:
+def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
     if path.suffix != ".jsonl" or not os.path.isfile(path):
-        raise BadEnvironment(f"expected a file TASKS.jsonl for --reward to judge; found {text!r:.120}: {_what(path)}")
+        raise BadEnvironment(
+            f"expected a file TASKS.jsonl for --reward to judge; found {text!r:.120}: {_describe_path(path)}"
+        )
     if reward is None:
         raise BadEnvironment(
             f"expected --reward FILE.py[:NAME] beside {text}, the function that judges an answer to its tasks; found "
@@ -155,23 +159,25 @@ def _judged(text: str, path: Path, reward: str | None) -> Reference:
     place, _, function = reward.partition(":")
     judge = _path(place)
     if judge.suffix != ".py" or not os.path.isfile(judge):
-        raise BadEnvironment(f"expected --reward as FILE.py or FILE.py:NAME; found {reward!r:.120}: {_what(judge)}")
+        raise BadEnvironment(
+            f"expected --reward as FILE.py or FILE.py:NAME; found {reward!r:.120}: {_describe_path(judge)}"
+        )
     source = CodeSource(kind="reward", place=judge.name, item=function)
     return Reference(text, source, judge.absolute().parent, path.absolute())
 
 
-def _what(path: Path) -> str:
+def _describe_path(path: Path) -> str:
     """Return what is where a file was expected, or what it may have been meant to be."""
     if os.path.exists(path):
         return "a folder" if os.path.isdir(path) else "another file"
-    return f"no such file{existing_like(path)}"
+    return f"no such file{suggest_path(path)}"
 
 
 def _file(text: str, path: Path, item: str) -> Reference:
     if not os.path.isfile(path):
         raise BadEnvironment(
             f"expected {path.name} in {path.parent}; found none"
-            + (existing_like(path) or f"; write one ({DOCS}), or begin with: ajet env init {path.parent}")
+            + (suggest_path(path) or f"; write one ({DOCS}), or begin with: ajet env init {path.parent}")
         )
     if item and not item.isidentifier():
         raise BadEnvironment(f"expected the name of a class after the colon; found {item!r:.60}")
@@ -180,10 +186,10 @@ def _file(text: str, path: Path, item: str) -> Reference:
 
 def _unknown(text: str, place: str, path: Path) -> str:
     if "/" in text and "://" not in text:
-        near = existing_like(path) or f"; {HOW}"
+        near = suggest_path(path) or f"; {HOW}"
         return f"expected an environment; found {text!r:.120}, and there is no file or folder of that name{near}"
-    names = [*environments(), *installed()]
-    near = did_you_mean(text, [*names, *ADAPTERS]) or existing_like(path)
+    names = [*environments(), *find_entry_points()]
+    near = did_you_mean(text, [*names, *ADAPTERS]) or suggest_path(path)
     if "://" in text or (":" in text and re.fullmatch(r"[a-z][a-z0-9-]*", place)):
         near = near or f"; addresses begin with {', '.join(f'{scheme}:' for scheme in ADAPTERS)}"
     return (
@@ -192,12 +198,12 @@ def _unknown(text: str, place: str, path: Path) -> str:
     )
 
 
-def text_of_example() -> str:
+def read_example() -> str:
     """Return the example's file."""
     return resources.files("research.environments").joinpath("own_environment.txt").read_text(encoding="utf-8")
 
 
-def begin_in(folder: Path) -> Path:
+def write_example(folder: Path) -> Path:
     """Write the example into a folder, making it; return the file. Raises BadEnvironment where there is one already."""
     path = folder / FILE
     if path.exists():
@@ -205,7 +211,7 @@ def begin_in(folder: Path) -> Path:
             f"expected a folder without {FILE}; found {path}, which is left as it is; name another folder"
         )
     try:
-        write_bytes(path, text_of_example().encode())
+        write_bytes(path, read_example().encode())
     except OSError as error:
         raise BadEnvironment(f"expected a folder to write {FILE} into; found {folder}: {cause_of(error)}") from error
     return path

@@ -26,29 +26,32 @@ from research.text import did_you_mean
 from studies import StudyState
 from studies.records.design import MODEL
 from studies.records.statements import setting
-from swarm.errors import InvalidRequest, wrong_value
-from swarm.job import Job, PathModel, TinyModel, usual_rate
+from swarm.errors import InvalidRequest, to_invalid_request
+from swarm.job import Job, PathModel, TinyModel, default_learning_rate
 from swarm.models import folder_hash, model_place, require_model_folder
-from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, EntryPointBroken, backend_names, load
+from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, BrokenEntryPoint, backend_names, load
 
 _SET_FOR_EACH_RUN: Final = {"seed", "tracking"}
 """Fields that a study sets for each run."""
 
 
-def fixed_fields(base: Job) -> dict[str, Any]:
+def find_fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
-    held, usual = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN), Job.usual(base.model, base.lora_rank)
+    held, usual = (
+        base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN),
+        Job.default_fields(base.model, base.lora_rank),
+    )
     return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual[name]}
 
 
-def fixed_text(base: Job) -> str:
+def format_fixed_fields(base: Job) -> str:
     """Return the fixed fields in words, `steps = 80, max_tokens = 64`; empty for a job that is like any other."""
-    return ", ".join(setting(name, value) for name, value in fixed_fields(base).items())
+    return ", ".join(setting(name, value) for name, value in find_fixed_fields(base).items())
 
 
 def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> None:
     """Raise DesignRefused where fields are named with values among which is not what the base job fixes them at."""
-    fixed = {} if base is None else fixed_fields(base)
+    fixed = {} if base is None else find_fixed_fields(base)
     for name, values in named.items():
         if name not in fixed or fixed[name] in (given := list(values)):
             continue
@@ -56,11 +59,11 @@ def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> N
         told = f"expected {setting(name, fixed[name])}, which the job of the study fixes; found {said}"
         place = "--job or --model-path" if name == MODEL else "the job file"
         raise DesignRefused(
-            f"{told}; name that value too, or leave the field out of {place}", for_planner=f"{told}; keep to it"
+            f"{told}; name that value too, or leave the field out of {place}", model_feedback=f"{told}; keep to it"
         )
 
 
-def hashed(folder: Path, kept: Path | None = None) -> str:
+def hash_model_folder(folder: Path, kept: Path | None = None) -> str:
     """Return the hash of a model folder; with `kept`, a folder, hashes of files are remembered there.
 
     Raises BadModel for a folder that cannot be read.
@@ -86,7 +89,7 @@ def model_folder(text: str, kept: Path | None = None) -> PathModel:
     except InvalidRequest as error:
         raise BadModel(str(error)) from error
     shelved = kept is not None and folder.parent.resolve() == kept.resolve()
-    return PathModel(path=folder.name if shelved else str(folder), sha256=hashed(folder, kept))
+    return PathModel(path=folder.name if shelved else str(folder), sha256=hash_model_folder(folder, kept))
 
 
 def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
@@ -99,14 +102,14 @@ def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
     folder = Path(model.path) if kept is None else model_place(model.path, kept)
     if not folder.is_dir():
         raise BadModel(f"expected the model folder {folder}, which is trained; found none there; bring it back")
-    if (found := hashed(folder, kept)) != model.sha256:
+    if (found := hash_model_folder(folder, kept)) != model.sha256:
         raise BadModel(
             f"expected the model folder {folder} as it was named (sha256 {model.sha256[:12]}); found it changed "
             f"({found[:12]}); restore it, or train the new one in a study of its own"
         )
 
 
-def wherever(job: Job) -> Job:
+def without_model_path(job: Job) -> Job:
     """Return a job without the place of its model where its hash says which it is: one job on all machines and homes.
 
     Earlier versions logged the absolute path of a model of the installation, too.
@@ -118,11 +121,11 @@ def wherever(job: Job) -> Job:
 
 def parameter_count(folder: Path) -> int | None:
     """Return how many numbers the weights of a model folder hold, by the headers of its files; None without any."""
-    counts = [_numbers(path) for path in sorted(folder.glob("*.safetensors"))]
+    counts = [_count_weights(path) for path in sorted(folder.glob("*.safetensors"))]
     return sum(counts) or None
 
 
-def _numbers(path: Path) -> int:
+def _count_weights(path: Path) -> int:
     """Return the numbers in a file of weights: its header says the shape of each."""
     try:
         with open(path, "rb") as file:
@@ -169,15 +172,15 @@ def read_job(path: Path) -> Job:
     try:
         job = Job.model_validate_json(text)
     except ValidationError as error:
-        raise BadJob(f"{path} is no job: {_wrong(error)}; see `ajet job explain`") from error
-    json.loads(text, object_pairs_hook=partial(_each_once, path))
+        raise BadJob(f"{path} is no job: {_describe_error(error)}; see `ajet job explain`") from error
+    json.loads(text, object_pairs_hook=partial(_reject_duplicates, path))
     return job
 
 
-def _wrong(error: ValidationError) -> str:
+def _describe_error(error: ValidationError) -> str:
     """Return what is wrong in one line, with the name that may have been meant; a model's kind is in no path of it."""
     first = error.errors(include_url=False, include_context=False)[0]
-    place, said = first["loc"], str(wrong_value(error))
+    place, said = first["loc"], str(to_invalid_request(error))
     if len(place) > 2 and place[0] == MODEL:
         said = said.replace(f"{MODEL}.{place[1]}.", f"{MODEL}.", 1)
     if first["type"] != "extra_forbidden":
@@ -186,7 +189,7 @@ def _wrong(error: ValidationError) -> str:
     return f"{said}{did_you_mean(str(place[-1]), known.model_fields)}"
 
 
-def _each_once(path: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(path: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object of these pairs; raise BadJob for a field that is said twice, as only one could be meant."""
     names = [name for name, _ in pairs]
     for name in names:
@@ -205,7 +208,7 @@ def base_job(
     """
     if file is None and folder is None and backend is None:
         return None
-    said = with_backend(Job() if file is None else _of_a_study(file), backend)
+    said = with_backend(Job() if file is None else _read_study_job(file), backend)
     named = said.model.path if isinstance(said.model, PathModel) else None
     if named is not None and folder is not None:
         raise BadJob(f"expected one model; found {named} in {file} and --model-path {folder}; leave one of them out")
@@ -234,28 +237,28 @@ def with_fields(job: Job, **fields: Any) -> Job:
         return Job.model_validate({**job.model_dump(exclude_unset=True), **fields})
     except ValidationError as error:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in fields)
-        raise BadJob(f"{names}: {wrong_value(error)}") from error
+        raise BadJob(f"{names}: {to_invalid_request(error)}") from error
 
 
-def far_off(job: Job) -> str | None:
+def describe_unusual_rate(job: Job) -> str | None:
     """Return that a job's step size is far from what is usual for its model, in a sentence; None where it is not."""
-    usual = usual_rate(job.model, job.lora_rank)
+    usual = default_learning_rate(job.model, job.lora_rank)
     if not job.learning_rate or usual / _FAR <= job.learning_rate <= usual * _FAR:
         return None
     return (
-        f"learning_rate {job.learning_rate:g} is far from {usual:g}, which is usual for {trained_how(job)} "
-        "(docs/models.md)"
+        f"learning_rate {job.learning_rate:g} is far from {usual:g}, which is usual for "
+        f"{describe_trained_weights(job)} (docs/models.md)"
     )
 
 
-def trained_how(job: Job) -> str:
+def describe_trained_weights(job: Job) -> str:
     """Return what of which model a job trains, in words."""
     if not isinstance(job.model, PathModel):
         return "the tiny model"
     return f"{'an adapter' if job.lora_rank else 'all weights'} of a pretrained model"
 
 
-def _of_a_study(file: Path) -> Job:
+def _read_study_job(file: Path) -> Job:
     job = read_job(file)
     for name, why in _FIELDS_OF_A_RUN.items():
         if name in job.model_fields_set:
@@ -267,14 +270,14 @@ def base_settings(job: Job | None) -> dict[str, Any]:
     """Return a base job as a study's settings hold it, with what it fixes, for reports; empty for none."""
     if job is None:
         return {}
-    return {_KEY: job.model_dump(mode="json", exclude={"seed", "tracking"}), _FIXED: fixed_fields(job)}
+    return {_KEY: job.model_dump(mode="json", exclude={"seed", "tracking"}), _FIXED: find_fixed_fields(job)}
 
 
 def base_job_of(settings: Mapping[str, Any]) -> Job:
     """Return the job under all arms of a study, which fixes what it did; the default where its settings name none."""
     if settings.get(_KEY) is None:
         return Job()
-    held = Job.recorded(settings[_KEY])
+    held = Job.from_record(settings[_KEY])
     values = {name: getattr(held, name) for name in Job.model_fields}
     return Job.model_construct(_fields_set=set(settings.get(_FIXED, ())), **values)  # a record says every field
 
@@ -360,7 +363,7 @@ def _require_verl(python: str) -> None:
 def _require_loadable(backend: str) -> None:
     try:
         load(BACKENDS, backend)
-    except EntryPointBroken as error:
+    except BrokenEntryPoint as error:
         raise BackendMissing(str(error)) from error
 
 

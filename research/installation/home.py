@@ -18,7 +18,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from research.errors import HomeError
-from swarm.environments.registry import look_in
+from swarm.environments.registry import add_folder
 
 BEGINNING_S: Final = 30.0
 """How long others are waited for that begin a study at the same time: each takes less than a second."""
@@ -55,16 +55,16 @@ class Home:
         probe = self.path / f".probe.{os.getpid()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._take_from_others()
+            self._restrict_permissions()
             # A page, because a disk can be full and still take an empty file.
             probe.write_bytes(b"\0" * 4096)
             probe.unlink(missing_ok=True)  # another thread's has the same name
         except OSError as error:
             raise home_error(self.path, error) from error
-        look_in(self.environments)
+        add_folder(self.environments)
         return self
 
-    def _take_from_others(self) -> None:
+    def _restrict_permissions(self) -> None:
         """Close to others what earlier versions left open to them in a folder that somebody else had made."""
         for name in ("ajet.db", "ajet.db-wal", "ajet.db-shm", "studies", "models", "environments", "plans", "prefect"):
             path = self.path / name
@@ -74,7 +74,7 @@ class Home:
 
     def for_reading(self) -> Home:
         """Return it to be looked at: one that is there is not written to, for its disk may be read-only."""
-        look_in(self.environments)
+        add_folder(self.environments)
         return self if self.path.is_dir() else self.prepare()
 
     def study(self, study: str) -> Path:
@@ -121,7 +121,7 @@ class Home:
         return self.path / "prefect"
 
     @contextmanager
-    def beginning(self) -> Iterator[None]:
+    def creation_lock(self) -> Iterator[None]:
         """Be the one that begins a study here, or takes away what one may begin with, while inside: for a moment.
 
         Raises HomeError where somebody else takes longer, or the folder cannot be written.

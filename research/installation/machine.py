@@ -28,7 +28,7 @@ import psutil
 from research.installation.home import Home
 from sandboxes import Handle, ProcessSandbox, Sandbox
 from studies import EventLog
-from studies.log.locks import ControllerLeases, Holder, LeaseWatch, SlotAsk, SlotRow, Slots, grantable
+from studies.log.locks import ControllerLeases, Holder, LeaseWatch, SlotRequest, SlotRow, Slots, find_free_slot
 
 RUN_BYTES = 3 << 29
 """Memory one run of the tiny model takes: server, client, W&B. 1.5 GiB, generous."""
@@ -52,7 +52,7 @@ def run_bytes(parameters: int, peak: int | None = None) -> int:
     return RUN_BYTES + (_BYTES_PER_PARAMETER * parameters if peak is None else peak)
 
 
-def parallel(each: int = RUN_BYTES) -> int:
+def max_parallel_runs(each: int = RUN_BYTES) -> int:
     """Return how many runs this machine carries, of a core and so many bytes of free memory each; at least one."""
     return max(1, min(cores(), psutil.virtual_memory().available // each))
 
@@ -69,7 +69,7 @@ UNDER_WAY_S: Final = 30.0
 """How long after its controller's death a launch may still start: a sandbox waits 20 s for its own."""
 
 
-class ControllersSeen(Protocol):
+class ControllerLiveness(Protocol):
     """Who drives studies now, as far as this process can see."""
 
     def is_gone(self, study: str) -> bool:
@@ -90,7 +90,7 @@ class MachineSlots:
         home: Home,
         study: str,
         sandbox: Sandbox,
-        controllers: ControllersSeen | None = None,
+        controllers: ControllerLiveness | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`sandbox` is that of this installation's attempts; `clock` stands while the machine sleeps."""
@@ -102,8 +102,8 @@ class MachineSlots:
         self._controllers = controllers or LeaseWatch(ControllerLeases(log), me)
         self._clock = clock
         self._unstarted: dict[SlotRow, float] = {}
-        self._others: dict[str, _Other] = {}
-        self._before: list[_Other] | None = None
+        self._others: dict[str, _OtherAttempt] = {}
+        self._before: list[_OtherAttempt] | None = None
         self._own: list[SlotRow] = []
         self._asked = False
 
@@ -112,23 +112,23 @@ class MachineSlots:
         """Whether the study stood in the line when it was last looked at."""
         return any(row.slot is None for row in self._own)
 
-    def look(self, attempts: Collection[str]) -> None:
+    def poll(self, attempts: Collection[str]) -> None:
         """Read what the study holds, and give back what is for none of these attempts, which go on."""
         self._own = [row for row in self._slots.rows() if row.study == self._study]
         self._asked = False
         self._give_back([row for row in self._own if not self._is_for(row, attempts)])
 
     def take(self, attempt: str, parallel: int) -> bool:
-        """Take a slot for an attempt; False where it has to wait, and stands in the line until `let_by`."""
+        """Take a slot for an attempt; False where it has to wait, and stands in the line until `yield_slot`."""
         self._asked = True
         rows = [row for row in self._slots.rows() if row.host == self._slots.host]
         self._unstarted = {row: since for row, since in self._unstarted.items() if row in rows}
-        left = [row for row in rows if row.study != self._study and self._is_left(row)]
+        left = [row for row in rows if row.study != self._study and self._is_abandoned(row)]
         silent = {row.study for row in rows if row.slot is None and self._controllers.is_silent(row.study)}
-        ask, beside = SlotAsk(self._study, attempt, str(self._home.path), parallel), len(self._unheld(rows))
+        ask, beside = SlotRequest(self._study, attempt, str(self._home.path), parallel), len(self._find_slotless(rows))
         others = [row for row in rows if row not in left]
         in_line = any(row.slot is None and (row.study, row.attempt) == (self._study, attempt) for row in rows)
-        if in_line and grantable(others, ask, silent, beside) is None:
+        if in_line and find_free_slot(others, ask, silent, beside) is None:
             return False  # nothing is written while nothing changes
         taken = self._slots.take(ask, left, silent, beside)
         self._own = [row for row in self._own if row.slot is not None and row.attempt != attempt]
@@ -143,7 +143,7 @@ class MachineSlots:
         """Free the slot of an attempt that has ended, if it has one."""
         self._give_back([row for row in self._own if row.attempt == attempt])
 
-    def let_by(self) -> None:
+    def yield_slot(self) -> None:
         """Leave the line, unless a slot was asked for since the last look."""
         if not self._asked:
             self._give_back([row for row in self._own if row.slot is None])
@@ -153,7 +153,7 @@ class MachineSlots:
         rows = self._slots.rows()
         here = [row for row in rows if row.host == self._slots.host and row.study != self._study]
         held = Counter(row.study for row in here if row.slot is not None)
-        held.update(other.study for other in self._unheld(rows))
+        held.update(other.study for other in self._find_slotless(rows))
         return dict((held or Counter(row.study for row in here)).most_common())
 
     def is_driven(self, study: str) -> bool:
@@ -162,7 +162,7 @@ class MachineSlots:
 
     def spans(self, now: datetime) -> list[Span]:
         """Return from when to when each attempt of another study ran here; one that runs has run until now."""
-        self._others.update({other.name: other for other in self._listed(besides=self._others)})
+        self._others.update({other.name: other for other in self._find_others(besides=self._others)})
         spans = [other.span() for other in self._others.values()]
         return [(_moment(began), now if ended is None else _moment(ended)) for began, ended in spans]
 
@@ -174,7 +174,7 @@ class MachineSlots:
             self._slots.give_back(rows)
             self._own = [row for row in self._own if row not in rows]
 
-    def _is_left(self, row: SlotRow) -> bool:
+    def _is_abandoned(self, row: SlotRow) -> bool:
         """Return whether a row of another study on this machine is nobody's any more."""
         if row.slot is None:
             return self._controllers.is_gone(row.study)
@@ -193,33 +193,33 @@ class MachineSlots:
             return self._sandbox
         return ProcessSandbox(Home(Path(row.home), "").sandboxes)
 
-    def _unheld(self, rows: Collection[SlotRow]) -> list[_Other]:
+    def _find_slotless(self, rows: Collection[SlotRow]) -> list[_OtherAttempt]:
         """Return the attempts of others that run and hold no slot: of those that ran when this was asked first.
 
         No later one begins without.
         """
         if self._before is None:
-            running = [other for other in self._listed(besides=()) if other.runs]
+            running = [other for other in self._find_others(besides=()) if other.runs]
             held = {row.attempt for row in self._slots.rows()}  # read after them, as a slot is taken before a start
             self._before = [other for other in running if other.name not in held]
         held = {row.attempt for row in rows}
         return [other for other in self._before if other.name not in held and other.runs]
 
-    def _listed(self, besides: Container[str]) -> Iterator[_Other]:
+    def _find_others(self, besides: Container[str]) -> Iterator[_OtherAttempt]:
         """Yield the attempts of other studies in this installation, but for those of these names."""
         for handle in self._sandbox.list():
             if handle.name not in besides and (study := handle.labels.get("study", self._study)) != self._study:
-                yield _Other(self._sandbox, handle, study)
+                yield _OtherAttempt(self._sandbox, handle, study)
 
 
-class _Other:
+class _OtherAttempt:
     """One attempt of another study; it is polled until it has ended."""
 
     def __init__(self, sandbox: Sandbox, handle: Handle, study: str) -> None:
         self.study = study
         self.name = handle.name
         self._sandbox = sandbox
-        self._span = handle.ran()
+        self._span = handle.run_times()
 
     @property
     def runs(self) -> bool:
@@ -230,7 +230,7 @@ class _Other:
         """Return from when to when it ran, in Unix seconds; None while it runs."""
         if self._span[1] is None:
             handle = self._sandbox.adopt(self.name)  # None: it ended, and was pruned
-            self._span = (self._span[0], time.time()) if handle is None else handle.ran()
+            self._span = (self._span[0], time.time()) if handle is None else handle.run_times()
         return self._span
 
 

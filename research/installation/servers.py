@@ -37,7 +37,7 @@ from research.errors import ResearchError
 from research.files import read_json
 from research.installation.base_job import python_of
 from research.installation.home import Home
-from swarm.client.identity import folder_of
+from swarm.client.identity import server_folder
 
 _BIND_TIMEOUT_S = 60.0
 STORE: Final = "AJET_SWARM_STORE"
@@ -185,7 +185,7 @@ class BadServer(ResearchError):
     """A swarm server that is named or addressed in a way that means none."""
 
 
-def checked(name: str) -> str:
+def validate_name(name: str) -> str:
     """Return a server's name; raise BadServer for one that could not be a folder's."""
     if not _NAME.fullmatch(name):
         raise BadServer(
@@ -197,13 +197,13 @@ def checked(name: str) -> str:
 
 def servers(home: Home) -> Iterator[tuple[str | None, SwarmProcess | None]]:
     """Yield the installation's servers by name, None for the one without: its process, or None where it is down."""
-    if (own := folder_of(home.path)).is_dir():
+    if (own := server_folder(home.path)).is_dir():
         yield None, find_swarm(own)
-    for name in named(home):
-        yield name, find_swarm(folder_of(home.path, name))
+    for name in find_server_names(home):
+        yield name, find_swarm(server_folder(home.path, name))
 
 
-def named(home: Home) -> list[str]:
+def find_server_names(home: Home) -> list[str]:
     """Return the names of servers that were ever started here, in order."""
     folder = home.path / "swarms"
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
@@ -231,7 +231,7 @@ class NoSwarm(ResearchError):
 
 
 @dataclass(frozen=True, slots=True)
-class ReachedServer:
+class ServerConnection:
     """A server with a key for it."""
 
     url: str
@@ -240,16 +240,16 @@ class ReachedServer:
     """Its process, where it is one of this installation."""
 
 
-def running(name: str | None = None, home: Home | None = None) -> SwarmProcess:
+def find_running(name: str | None = None, home: Home | None = None) -> SwarmProcess:
     """Return a server of this installation that runs; NoSwarm says how to start it."""
     home = home or Home.locate()
-    found = find_swarm(folder_of(home.path, name))
+    found = find_swarm(server_folder(home.path, name))
     if found is not None:
         return found
     if name is None:
         others = f"; {', '.join(running_names(home))} run here: --server NAME" if running_names(home) else ""
         raise NoSwarm(f"no swarm server runs here; {HOW_TO_START}, or name one with --server{others}")
-    known = f"; those started here were {', '.join(named(home))}" if named(home) else ""
+    known = f"; those started here were {', '.join(find_server_names(home))}" if find_server_names(home) else ""
     raise NoSwarm(f"no swarm server called {name} runs here; start it with `ajet swarm start --name {name}`{known}")
 
 
@@ -264,10 +264,10 @@ def own_name(asked: str | None, environ: Mapping[str, str] = os.environ) -> str 
             f"expected the name of a server that was started here, found the address {name!r}: its files lie on its "
             "own machine; run this command there"
         )
-    return None if name is None else checked(name)
+    return None if name is None else validate_name(name)
 
 
-def starting(
+def resolve_target(
     name: str | None, server: str | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[str | None, str | None]:
     """Return the name of the server that is to be started here, and the address of one elsewhere that takes its place.
@@ -285,9 +285,9 @@ def running_names(home: Home) -> list[str]:
     return [name for name, process in servers(home) if name is not None and process is not None]
 
 
-def reached(
+def connect_server(
     asked: str | None, *, role: UserRole = "admin", environ: Mapping[str, str] = os.environ, home: Home | None = None
-) -> ReachedServer:
+) -> ServerConnection:
     """Return the server that is asked for by name or address, else that of AJET_SERVER, else this installation's own.
 
     The key of one that runs here is read from its folder; that of another from AJET_TOKEN. Raises BadServer for what
@@ -296,20 +296,20 @@ def reached(
     place = home or Home.locate()
     known = asked if asked is not None else environ.get(SERVER, "").strip() or None
     if known is not None and _is_address(known):
-        return _addressed(known.rstrip("/"), role, environ, place)
-    process = running(None if known is None else checked(known), place)
-    return ReachedServer(process.url, _key(process, role), process)
+        return _connect_address(known.rstrip("/"), role, environ, place)
+    process = find_running(None if known is None else validate_name(known), place)
+    return ServerConnection(process.url, _key(process, role), process)
 
 
 def _is_address(server: str) -> bool:
     return any(mark in server for mark in ":/.")
 
 
-def _addressed(url: str, role: UserRole, environ: Mapping[str, str], home: Home) -> ReachedServer:
+def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home: Home) -> ServerConnection:
     _check_address(url)
     for _, process in servers(home):
         if process is not None and process.url == url:
-            return ReachedServer(url, _key(process, role), process)
+            return ServerConnection(url, _key(process, role), process)
     token = environ.get(TOKEN, "").strip()
     if not token:
         raise BadServer(
@@ -323,7 +323,7 @@ def _addressed(url: str, role: UserRole, environ: Mapping[str, str], home: Home)
             f"expected a client's token of {url} in {TOKEN}, as `ajet swarm token` prints it where the server runs; "
             "found another: an admin's opens more than is needed here, and would stand behind whatever code plays"
         )
-    return ReachedServer(url, token)
+    return ServerConnection(url, token)
 
 
 def _role_of(token: str) -> str | None:
@@ -357,7 +357,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ServerOptions:
     """What options say of a server; None and nothing for what they leave as it was."""
 
     name: str | None = None
@@ -373,23 +373,25 @@ class Wish:
         return (self.host, self.store, self.token_file, self.backend) == (None,) * 4 and not self.peers
 
 
-def started(home: Home, wish: Wish, *, port: int, idle: bool) -> tuple[SwarmProcess, bool]:
+def ensure_server(home: Home, options: ServerOptions, *, port: int, idle: bool) -> tuple[SwarmProcess, bool]:
     """Return the wished server, and whether it ran before; raise BadServer where it runs with other options.
 
     What is not said is as it was at the last start of the same server.
     """
-    folder = folder_of(home.path, wish.name)
+    folder = server_folder(home.path, options.name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(folder / "start.lock"):  # two commands at once: the second finds what the first started
-        return _started(home, folder, wish, port=port, idle=idle)
+        return _ensure_server(home, folder, options, port=port, idle=idle)
 
 
-def _started(home: Home, folder: Path, wish: Wish, *, port: int, idle: bool) -> tuple[SwarmProcess, bool]:
-    known, found = kept(folder), find_swarm(folder)
-    wanted = _merged(known, wish)
+def _ensure_server(
+    home: Home, folder: Path, options: ServerOptions, *, port: int, idle: bool
+) -> tuple[SwarmProcess, bool]:
+    known, found = load_binding(folder), find_swarm(folder)
+    wanted = _merge_options(known, options)
     if found is not None:
-        if not wish.says_nothing and wanted != known:
-            stop = "ajet swarm stop" if wish.name is None else f"ajet swarm stop --server {wish.name}"
+        if not options.says_nothing and wanted != known:
+            stop = "ajet swarm stop" if options.name is None else f"ajet swarm stop --server {options.name}"
             raise BadServer(
                 f"expected options (and a job's backend) that the server at {found.url} was started with; found "
                 f"others; stop it first "
@@ -399,7 +401,9 @@ def _started(home: Home, folder: Path, wish: Wish, *, port: int, idle: bool) -> 
     _require_token(wanted)
     before = path.read_bytes() if (path := folder / KEPT).exists() else None
     if wanted != known:
-        _keep(folder, wanted)  # before it is started: whoever kills this command in between leaves no server unknown
+        _save_binding(
+            folder, wanted
+        )  # before it is started: whoever kills this command in between leaves no server unknown
     try:
         return start_swarm(folder, models=home.models, port=port, idle=idle, binding=wanted), False
     except BaseException:  # what does not start is not what the server was started with last
@@ -410,13 +414,13 @@ def _started(home: Home, folder: Path, wish: Wish, *, port: int, idle: bool) -> 
         raise
 
 
-def _merged(known: Binding, wish: Wish) -> Binding:
+def _merge_options(known: Binding, options: ServerOptions) -> Binding:
     return Binding(
-        host=wish.host or known.host,
-        store=wish.store or os.environ.get(STORE) or known.store,
-        token_file=known.token_file if wish.token_file is None else str(wish.token_file.expanduser().absolute()),
-        peers=tuple(wish.peers) or known.peers,
-        backend=wish.backend or known.backend,
+        host=options.host or known.host,
+        store=options.store or os.environ.get(STORE) or known.store,
+        token_file=known.token_file if options.token_file is None else str(options.token_file.expanduser().absolute()),
+        peers=tuple(options.peers) or known.peers,
+        backend=options.backend or known.backend,
     )
 
 
@@ -428,7 +432,7 @@ def _require_token(wanted: Binding) -> None:
         )
 
 
-def kept(folder: Path) -> Binding:
+def load_binding(folder: Path) -> Binding:
     """Return how a server was started last; the default where it never was, or by an earlier version."""
     path = folder / KEPT
     try:
@@ -449,7 +453,7 @@ def kept(folder: Path) -> Binding:
         ) from None
 
 
-def _keep(folder: Path, binding: Binding) -> None:
+def _save_binding(folder: Path, binding: Binding) -> None:
     path, part = folder / KEPT, folder / f"{KEPT}.part"
     part.unlink(missing_ok=True)
     part.touch(mode=0o600)

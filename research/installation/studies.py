@@ -46,7 +46,7 @@ def every_study(log: EventLog) -> Iterator[tuple[str, StudyState | LogCorrupt]]:
             yield study, error
 
 
-def readable(log: EventLog) -> Iterator[StudyState]:
+def readable_studies(log: EventLog) -> Iterator[StudyState]:
     """Yield the state of each study whose log can be read."""
     for _, state in every_study(log):
         if isinstance(state, StudyState):
@@ -80,7 +80,7 @@ class StudyReading:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyKeeping:
+class StudyCache:
     """What is kept of studies: where, in which form, and how a study is read anew."""
 
     file: str
@@ -90,18 +90,20 @@ class StudyKeeping:
     read: Callable[[str], StudyReading]
 
     def contents(
-        self, home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None
+        self, home: Home, log: EventLog, on_progress: Callable[[int, int], None] = lambda done, of: None
     ) -> dict[str, Mapping[str, Any]]:
         """Return the content of each study, the newest study first.
 
         `told` hears how many of those that are read anew are done, and of how many.
         """
-        heads, before = log.heads(), self._kept(home)
-        entries = {name: entry for name, entry in before.items() if _holds(entry, heads.get(name), home.study(name))}
+        heads, before = log.heads(), self._load(home)
+        entries = {
+            name: entry for name, entry in before.items() if _is_current(entry, heads.get(name), home.study(name))
+        }
         found: dict[str, Mapping[str, Any]] = {name: entry.content for name, entry in entries.items()}
         anew = [study for study in heads if study not in entries]
         for done, study in enumerate(anew):
-            told(done, len(anew))
+            on_progress(done, len(anew))
             reading = self.read(study)
             stamps = _stamps(home.study(study), reading.checked)  # before: what changes meanwhile is read again
             found[study] = reading.content()
@@ -115,17 +117,17 @@ class StudyKeeping:
     def _whole_form(self) -> str:
         return f"{self.form}, ajet {version('ajet')}"
 
-    def _kept(self, home: Home) -> dict[str, _Entry]:
+    def _load(self, home: Home) -> dict[str, _Entry]:
         """Return what was kept; nothing where that is of another version or place, or no such file."""
         try:
-            kept = _Kept.model_validate_json((home.path / self.file).read_bytes())
+            kept = _CacheFile.model_validate_json((home.path / self.file).read_bytes())
         except (OSError, ValueError):
             return {}
         return kept.studies if (kept.form, kept.home) == (self._whole_form, str(home.path)) else {}
 
     def _write(self, home: Home, entries: dict[str, _Entry]) -> None:
         """Keep what was found; a disk that takes nothing only makes the next look slow."""
-        kept = _Kept(form=self._whole_form, home=str(home.path), studies=entries)
+        kept = _CacheFile(form=self._whole_form, home=str(home.path), studies=entries)
         with suppress(OSError):
             write_bytes(home.path / self.file, kept.model_dump_json().encode(), durable=False)  # in its fields' order
 
@@ -138,7 +140,7 @@ class _Entry(Record):
     content: dict[str, Any]
 
 
-class _Kept(Record):
+class _CacheFile(Record):
     """What is kept of an installation's studies."""
 
     form: str
@@ -146,7 +148,7 @@ class _Kept(Record):
     studies: dict[str, _Entry]
 
 
-def checked_files(state: StudyState) -> list[str]:
+def evidence_files(state: StudyState) -> list[str]:
     """Return the files of a study's folder that its verdicts are checked against before they are shown."""
     rounds = [entry for entry in state.rounds if entry.verdicts]
     locks = [entry.lock_file for entry in rounds if entry.lock_file is not None]
@@ -154,7 +156,7 @@ def checked_files(state: StudyState) -> list[str]:
     return [*locks, *(run.collected["evaluation"]["path"] for run in runs if run.collected is not None)]
 
 
-def _holds(entry: _Entry, head: str | None, folder: Path) -> bool:
+def _is_current(entry: _Entry, head: str | None, folder: Path) -> bool:
     """Return whether neither the log nor a file moved since."""
     return entry.head == head and entry.stamps == _stamps(folder, [name for name in entry.stamps if name])
 

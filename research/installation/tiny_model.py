@@ -46,7 +46,7 @@ def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
     if job.backend not in ("local", "verl"):
         return {"sha256": None, "seconds": 0.0}
     began = time.monotonic()
-    folder = _make(_command(job, models), _called(job.model), note)
+    folder = _make(_command(job, models), _display_name(job.model), note)
     weights = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     return {"sha256": weights, "seconds": round(time.monotonic() - began, 3)}
 
@@ -61,7 +61,7 @@ def _command(job: Job, models: Path) -> Sequence[str]:
     return (python_of(job.backend), "-m", f"swarm.backends.{maker}", *given, *folders)
 
 
-def _called(model: ModelSpec) -> str:
+def _display_name(model: ModelSpec) -> str:
     """Return what a model that is made is called."""
     return "the tiny model" if isinstance(model, TinyModel) else f"the warm start of {model_name(model.model_dump())}"
 
@@ -69,17 +69,17 @@ def _called(model: ModelSpec) -> str:
 def _make(command: Sequence[str], what: str, note: Note) -> Path:
     deaths: list[str] = []
     while True:
-        code, last = _watched(command, what, note)
+        code, last = _run_process(command, what, note)
         if code == 0:
             return Path(last)
-        deaths.append(f"{ended_by(code)}, last saying: {last or 'nothing'}")
+        deaths.append(f"{describe_exit(code)}, last saying: {last or 'nothing'}")
         if code > 0 or -code in _ASKED_TO_END or len(deaths) == MOST_TRIES:
             tries = f"{len(deaths)} tries: " if len(deaths) > 1 else ""
             raise ModelFailed(f"expected {what} to be made; its process {tries}{'; '.join(deaths)}")
         note(f"making {what} again: its process {deaths[-1]}")
 
 
-def _watched(command: Sequence[str], what: str, note: Note) -> tuple[int, str]:
+def _run_process(command: Sequence[str], what: str, note: Note) -> tuple[int, str]:
     """Return how the process ended, and the end of its output."""
     last = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -91,7 +91,7 @@ def _watched(command: Sequence[str], what: str, note: Note) -> tuple[int, str]:
     return process.returncode, last
 
 
-def ended_by(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return in words how a process of this exit code ended, as said of it."""
     if code >= 0:
         return f"ended with code {code}"

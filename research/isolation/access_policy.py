@@ -47,7 +47,7 @@ class AccessPolicy:
         self.first_call_s: float | None = None
         """Seconds from `watch` to its first model call."""
 
-    def watch(self) -> None:
+    def start_clock(self) -> None:
         """Count seconds from now on."""
         self._since = time.monotonic()
 
@@ -62,14 +62,14 @@ class AccessPolicy:
                 self.first_call_s = time.monotonic() - self._since
             return None
         if request.path == "/episodes":
-            return self._beginning(request.body)
+            return self._check_begin(request.body)
         if request.path == "/streams/tasks":
-            return self._listing(request.body)
+            return self._check_task_list(request.body)
         if (held := _HELD.fullmatch(request.path)) is None:
             return "a route that no client needs"
-        return self._ending(request.body) if held[1] == "end" else None
+        return self._check_end(request.body) if held[1] == "end" else None
 
-    def _beginning(self, body: Any) -> str | None:
+    def _check_begin(self, body: Any) -> str | None:
         if not isinstance(body, dict):
             return "an episode that is none"
         if body.get("kind", "train") != self._kind:
@@ -78,10 +78,10 @@ class AccessPolicy:
             return "a stream it was not given"
         task = body.get("task_id")
         if task is None and "tasks" in body:  # the server chooses, of the very list
-            return self._listing({"stream": self._stream, "digest": body["tasks"]})
+            return self._check_task_list({"stream": self._stream, "digest": body["tasks"]})
         return None if isinstance(task, str) and task in self._tasks else "a task it was not given"
 
-    def _listing(self, body: Any) -> str | None:
+    def _check_task_list(self, body: Any) -> str | None:
         """Judge a task list by its digest, which the server holds against the ids."""
         if self._kind != "train":
             return "a task list for an evaluation"
@@ -90,7 +90,7 @@ class AccessPolicy:
         named = body.get("digest") if isinstance(body, dict) else None
         return None if named == self._digest else "a task list that is not the one it was given"
 
-    def _ending(self, body: Any) -> str | None:
+    def _check_end(self, body: Any) -> str | None:
         if not isinstance(body, dict):
             return "an end that is none"
         return None if body.get("weight", WEIGHT) == self._weight else "a weight it was not given"

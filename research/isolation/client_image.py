@@ -32,8 +32,8 @@ from filelock import FileLock
 from research.files import read_json, write_json
 from research.installation.home import Home
 from sandboxes import SandboxError
-from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking
-from sandboxes.images import ClientContext, Image, Note, client_image, derived_image, identity
+from sandboxes.docker.engine import ContainerEngine, EngineRefusal, wrap_errors
+from sandboxes.images import ClientContext, Image, Note, client_image, derive_image, identity
 
 ROOTS = ("swarm.client", "swarm.environments")
 PACKAGES = ("aiohttp", "pydantic", "openai[aiohttp]")
@@ -45,8 +45,8 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
 
     Raises SandboxError when there is no base image to build it on.
     """
-    with _alone(home):
-        chosen = _present(engine, home, note, base)
+    with _image_lock(home):
+        chosen = _ensure_base(engine, home, note, base)
         image = client_image(engine, client_context(home), base=chosen, note=note)
         _remember(home, image.tag, {"base": chosen, "id": image.id, "tag": image.tag})
     return image
@@ -57,14 +57,14 @@ def ensure_derived_image(
 ) -> Image:
     """Return the client image of this installation with what the text of a requirements.txt names."""
     parent = ensure_client_image(engine, home, note, base=base)
-    with _alone(home):
-        image = derived_image(engine, parent, requirements, image_cache(home), note=note)
+    with _image_lock(home):
+        image = derive_image(engine, parent, requirements, image_cache(home), note=note)
         _remember(home, image.tag, {})
     return image
 
 
 @contextmanager
-def _alone(home: Home) -> Iterator[None]:
+def _image_lock(home: Home) -> Iterator[None]:
     """Be the one of this installation that makes an image, and writes down that it did."""
     home.sandboxes.mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(home.sandboxes / "image.lock"):
@@ -76,7 +76,7 @@ def current_image(home: Home) -> str | None:
     return cast("str | None", _read_record(home).get("id"))
 
 
-def made_images(home: Home) -> list[str]:
+def list_image_tags(home: Home) -> list[str]:
     """Return the tags of all client and derived images that this installation ever used."""
     return list(_read_record(home).get("made", ()))
 
@@ -101,7 +101,7 @@ def client_sources() -> dict[str, bytes]:
         name = path.relative_to(top).as_posix()
         if name not in found:
             found[name] = path.read_bytes()
-            left += _imported(found[name], name, top)
+            left += _find_imports(found[name], name, top)
     return dict(sorted(found.items()))
 
 
@@ -114,7 +114,7 @@ def _folder(name: str, top: Path | None = None) -> Path:
     return Path(spec.origin).parent
 
 
-def _imported(source: bytes, name: str, top: Path) -> Iterator[Path]:
+def _find_imports(source: bytes, name: str, top: Path) -> Iterator[Path]:
     """Yield the files of `swarm` that a module's text imports at any depth, with the packages they lie in."""
     for node in ast.walk(ast.parse(source, name)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -161,7 +161,7 @@ def _base(engine: ContainerEngine, home: Home) -> str:
     return next((name for name in names if identity(engine, name) is not None), names[0])
 
 
-def _present(engine: ContainerEngine, home: Home, note: Note, base: str | None) -> str:
+def _ensure_base(engine: ContainerEngine, home: Home, note: Note, base: str | None) -> str:
     name = base or _base(engine, home)
     if identity(engine, name) is None:
         _pull(engine, name, note)
@@ -173,10 +173,10 @@ def _pull(engine: ContainerEngine, name: str, note: Note) -> None:
 
     note(f"pulling {name}")
     try:
-        with asking(engine, f"pulling {name}"):
+        with wrap_errors(engine, f"pulling {name}"):
             for _ in engine.client.api.pull(name, stream=True, decode=True):
                 pass
-    except (NotFound, EngineRefused) as error:
+    except (NotFound, EngineRefusal) as error:
         raise SandboxError(_no_base(name, str(error))) from error
     if identity(engine, name) is None:
         raise SandboxError(_no_base(name, "the registry has none"))
@@ -203,7 +203,7 @@ def build_wheel(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     draft = target.with_suffix(".part")
     info = f"ajet_client-{release}.dist-info"
-    contents = {**client_sources(), **_about(info, release)}
+    contents = {**client_sources(), **_metadata_files(info, release)}
     record = f"{info}/RECORD"
     contents[record] = "".join([*_record_lines(contents), f"{record},,\n"]).encode()
     try:
@@ -216,7 +216,7 @@ def build_wheel(folder: Path) -> Path:
     return target
 
 
-def _about(info: str, release: str) -> dict[str, bytes]:
+def _metadata_files(info: str, release: str) -> dict[str, bytes]:
     needs = [f"Requires-Dist: {package}" for package in _NEEDED]
     needs += ["Provides-Extra: openai", *(f'Requires-Dist: {package}; extra == "openai"' for package in _EXTRA)]
     about = [

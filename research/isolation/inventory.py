@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from research.installation.home import Home
-from research.isolation.client_image import current_image, made_images
+from research.isolation.client_image import current_image, list_image_tags
 from sandboxes import DockerSandbox, Exit, ExitReason, Handle, ProcessSandbox, SandboxError
 from sandboxes.docker import launch
 from sandboxes.docker.container import OVERDUE_S
-from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking
+from sandboxes.docker.engine import ContainerEngine, EngineRefusal, wrap_errors
 from sandboxes.images import BUILD_LABEL, PACKAGES_REPOSITORY
 from sandboxes.spec import read
 
@@ -34,7 +34,7 @@ Kind = Literal["process", "docker"]
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class SandboxInfo:
     """One sandbox. `state` is `ended`, `not started`, `unknown` (its engine did not say), or the engine's own word."""
 
     name: str
@@ -46,35 +46,35 @@ class Listed:
     labels: Mapping[str, str]
 
 
-def listed(home: Home, engine: ContainerEngine | None) -> list[Listed]:
+def find_sandboxes(home: Home, engine: ContainerEngine | None) -> list[SandboxInfo]:
     """Return all sandboxes of the installation, newest first."""
     states = container_states(home, engine) if engine is not None else {}
     found = [
-        *(_process(home, path) for path in home.sandboxes.glob("*/spec.json")),
-        *(_container(path, states) for path in home.containers.glob("*/spec.json")),
+        *(_process_info(home, path) for path in home.sandboxes.glob("*/spec.json")),
+        *(_container_info(path, states) for path in home.containers.glob("*/spec.json")),
     ]
     return sorted(found, key=lambda each: (-each.created_at, each.name))
 
 
 def container_states(home: Home, engine: ContainerEngine) -> dict[str, str]:
     """Return the engine's word on each container of this installation, by the sandbox's name."""
-    if (owner := installation(home)) is None:
+    if (owner := installation_id(home)) is None:
         return {}
     filters = {"label": [f"{launch.INSTALLATION}={owner}", f"{launch.ROLE}=container"]}
-    with asking(engine, "listing this installation's containers"):
+    with wrap_errors(engine, "listing this installation's containers"):
         found = engine.client.api.containers(all=True, filters=filters)
     return {each["Labels"][launch.NAME]: str(each["State"]) for each in found}
 
 
-def installation(home: Home) -> str | None:
+def installation_id(home: Home) -> str | None:
     """Return the id under which the installation's containers are known; None when it never had any."""
     found = read(home.containers / ".installation")
     return None if found is None else str(found["id"])
 
 
-def find(home: Home, engine: ContainerEngine | None, name: str) -> Listed:
+def find_sandbox(home: Home, engine: ContainerEngine | None, name: str) -> SandboxInfo:
     """Return the sandbox of that name, or the only one whose name begins so; raise SandboxError naming near ones."""
-    known = {each.name: each for each in listed(home, engine)}
+    known = {each.name: each for each in find_sandboxes(home, engine)}
     fitting = [name] if name in known else [key for key in known if key.startswith(name)]
     if len(fitting) == 1:
         return known[fitting[0]]
@@ -88,7 +88,7 @@ def find(home: Home, engine: ContainerEngine | None, name: str) -> Listed:
     raise SandboxError(f"expected the name of a sandbox of this installation; found {name[:80]!r}{hint}")
 
 
-def handle(home: Home, engine: ContainerEngine | None, sandbox: Listed) -> Handle:
+def open_handle(home: Home, engine: ContainerEngine | None, sandbox: SandboxInfo) -> Handle:
     """Return the handle of a listed sandbox; raise SandboxError for one that never started or whose engine is gone."""
     if sandbox.kind == "process":
         found = ProcessSandbox(home.sandboxes).adopt(sandbox.name)
@@ -101,22 +101,24 @@ def handle(home: Home, engine: ContainerEngine | None, sandbox: Listed) -> Handl
     return found
 
 
-def _process(home: Home, path: Path) -> Listed:
+def _process_info(home: Home, path: Path) -> SandboxInfo:
     adopted = ProcessSandbox(home.sandboxes).adopt(path.parent.name)
-    return _listed(path, "process", "running" if adopted else "not started", adopted.poll() if adopted else None)
+    return _build_info(path, "process", "running" if adopted else "not started", adopted.poll() if adopted else None)
 
 
-def _container(path: Path, states: Mapping[str, str]) -> Listed:
+def _container_info(path: Path, states: Mapping[str, str]) -> SandboxInfo:
     ended = read(path.with_name("exit.json"))
     how = None if ended is None else Exit(cast(ExitReason, ended["reason"]), ended["code"])
     started = path.with_name("started.json").exists()
-    return _listed(path, "docker", states.get(path.parent.name, "unknown" if started else "not started"), how)
+    return _build_info(path, "docker", states.get(path.parent.name, "unknown" if started else "not started"), how)
 
 
-def _listed(path: Path, kind: Kind, state: str, ended: Exit | None) -> Listed:
+def _build_info(path: Path, kind: Kind, state: str, ended: Exit | None) -> SandboxInfo:
     spec = read(path) or {}
     now = "ended" if ended is not None else state
-    return Listed(path.parent.name, kind, now, ended, spec["created_at"], spec.get("image"), spec.get("labels", {}))
+    return SandboxInfo(
+        path.parent.name, kind, now, ended, spec["created_at"], spec.get("image"), spec.get("labels", {})
+    )
 
 
 ABANDONED_S = 3600.0
@@ -135,7 +137,7 @@ class Waste:
 
 def find_waste(home: Home, engine: ContainerEngine, pinned: Iterable[str]) -> list[Waste]:
     """Return what `prune` is to remove; `pinned` are the ids of images that unfinished studies name."""
-    owner = installation(home)
+    owner = installation_id(home)
     sandboxes = [] if owner is None else [*_containers(home, engine, owner), *_volumes(home, engine, owner)]
     return [*sandboxes, *_builds(engine), *_images(home, engine, frozenset(pinned))]
 
@@ -143,9 +145,9 @@ def find_waste(home: Home, engine: ContainerEngine, pinned: Iterable[str]) -> li
 def image_bytes(engine: ContainerEngine) -> int | None:
     """Return what all images of the engine take on its disk; None while it measures that for somebody else."""
     try:
-        with asking(engine, "asking how much its images take"):
+        with wrap_errors(engine, "asking how much its images take"):
             return int(engine.client.api.df()["LayersSize"] or 0)
-    except EngineRefused:
+    except EngineRefusal:
         return None
 
 
@@ -153,11 +155,11 @@ def _containers(home: Home, engine: ContainerEngine, owner: str) -> list[Waste]:
     return [
         Waste("container", name, why, _remover(home, engine, owner, name))
         for name, state in container_states(home, engine).items()
-        if (why := _why(home, name, state)) is not None
+        if (why := _removal_reason(home, name, state)) is not None
     ]
 
 
-def _why(home: Home, name: str, state: str) -> str | None:
+def _removal_reason(home: Home, name: str, state: str) -> str | None:
     folder = home.containers / name
     spec, started = read(folder / "spec.json"), read(folder / "started.json")
     if spec is None:
@@ -184,22 +186,22 @@ def _remover(home: Home, engine: ContainerEngine, owner: str, name: str) -> Call
 
 def _volumes(home: Home, engine: ContainerEngine, owner: str) -> list[Waste]:
     """Return the inputs of sandboxes that ended, or whose folder is gone."""
-    with asking(engine, "listing this installation's volumes"):
+    with wrap_errors(engine, "listing this installation's volumes"):
         found = engine.client.api.volumes(filters={"label": f"{launch.INSTALLATION}={owner}"})["Volumes"] or []
     names = [each["Labels"][launch.NAME] for each in found]
     return [
-        Waste("volume", f"{name} (its input)", "its sandbox ended or is gone", _clearer(engine, name, owner))
+        Waste("volume", f"{name} (its input)", "its sandbox ended or is gone", _volume_remover(engine, name, owner))
         for name in names
         if (home.containers / name / "exit.json").exists() or not (home.containers / name / "spec.json").exists()
     ]
 
 
-def _clearer(engine: ContainerEngine, name: str, owner: str) -> Callable[[], object]:
+def _volume_remover(engine: ContainerEngine, name: str, owner: str) -> Callable[[], object]:
     return lambda: launch.clear(engine, name, owner)
 
 
 def _builds(engine: ContainerEngine) -> list[Waste]:
-    with asking(engine, "listing containers of builds"):
+    with wrap_errors(engine, "listing containers of builds"):
         found = engine.client.api.containers(all=True, filters={"label": BUILD_LABEL})
     return [
         Waste("container", each["Id"][:12], "its build was killed", _container_remover(engine, each["Id"]))
@@ -214,8 +216,8 @@ def _container_remover(engine: ContainerEngine, container: str) -> Callable[[], 
 
 def _images(home: Home, engine: ContainerEngine, pinned: frozenset[str]) -> list[Waste]:
     """Return the client images that this installation used and no longer needs, and the packages only they had."""
-    current, mine = current_image(home), set(made_images(home))
-    with asking(engine, "listing client images"):
+    current, mine = current_image(home), set(list_image_tags(home))
+    with wrap_errors(engine, "listing client images"):
         clients = engine.client.api.images(filters={"label": "ajet.client"})
         packages = engine.client.api.images(name=PACKAGES_REPOSITORY)
         used = {each["ImageID"] for each in engine.client.api.containers(all=True)}

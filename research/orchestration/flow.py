@@ -24,12 +24,19 @@ from pydantic import ValidationError
 
 from research.controller.controller import PAUSE_S
 from research.controller.interventions import request_continue
-from research.controller.options import begin_study, isolation_again, mirror_of, planner_again, planner_of
-from research.controller.session import Session, StudyRequest, controlling, is_driven, new_study_id, terminable
+from research.controller.options import begin_study, make_mirror, reopen_isolation, reopen_planner, require_planner
+from research.controller.session import (
+    Session,
+    StudyRequest,
+    has_controller,
+    hold_lease,
+    new_study_id,
+    raise_on_sigterm,
+)
 from research.controller.wandb import NO_MIRROR, wandb_login
 from research.environments.reference import requirements_of
 from research.errors import BadParameters, HomeError, ResearchError, StudyBusy
-from research.files import unless_full
+from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.isolation.mode import Isolation, choose
@@ -37,25 +44,25 @@ from research.orchestration.deployment import (
     Parameters,
     ResearchParameters,
     ResumeParameters,
-    is_kept,
-    taken_back,
-    undoes,
+    is_on_hold,
+    overrides_stop,
+    why_released,
 )
 from research.orchestration.prefect_api import (
-    PATIENCE_S,
     RESEARCH,
     RESUME,
+    RETRY_TIMEOUT_S,
     FlowRun,
     FlowRunGone,
     SessionEnd,
     UserAction,
+    action_reason,
     connect,
-    ending,
-    patiently,
-    said,
+    describe_end,
+    retry,
 )
 from research.orchestration.projection import PrefectView
-from research.orchestration.supervision import sitting
+from research.orchestration.supervision import flow_run_process
 from research.own_process import begin_process
 from research.planners.protocol import Planner
 from research.scheduler.next_step import is_done
@@ -76,7 +83,7 @@ _LEFT = "left with the worker; runs that were started go on, and so does the stu
 
 
 @dataclass(frozen=True, slots=True)
-class Sitting:
+class FlowRunExecution:
     """A flow run, and the installation in which what it asks for is done."""
 
     home: Home
@@ -85,103 +92,105 @@ class Sitting:
 
     def work(self) -> SessionEnd:
         """Do what is asked for until it is over; return how it ended. Raises what a person is to read."""
-        if patiently(self.flow_run.found, _note).action is UserAction.STOP:
-            return SessionEnd("cancelled", said(UserAction.STOP))
-        asked = patiently(self.flow_run.asked, _note)
+        if retry(self.flow_run.read_state, _note).action is UserAction.STOP:
+            return SessionEnd("cancelled", action_reason(UserAction.STOP))
+        asked = retry(self.flow_run.read_request, _note)
         if asked.flow == RESEARCH:
-            return self._research(_read(ResearchParameters, asked.parameters), asked.wished)
-        study = find_study(self.log, _read(ResumeParameters, asked.parameters).study)
-        return self._resume(study, asked.wished)
+            return self._research(_parse_parameters(ResearchParameters, asked.parameters), asked.requested_at)
+        study = find_study(self.log, _parse_parameters(ResumeParameters, asked.parameters).study)
+        return self._resume(study, asked.requested_at)
 
-    def _research(self, parameters: ResearchParameters, wished: datetime | None) -> SessionEnd:
+    def _research(self, parameters: ResearchParameters, requested_at: datetime | None) -> SessionEnd:
         token = self.flow_run.id.hex[-8:]  # the first ones are a time: those of one schedule share them
-        if (begun := self._begun(token)) is not None:  # a retry: what was asked may not be there any more
-            return self._resume(begun, wished)
+        if (begun := self._find_study(token)) is not None:  # a retry: what was asked may not be there any more
+            return self._resume(begun, requested_at)
         if parameters.topic:
-            patiently(lambda: self.flow_run.call(parameters.topic), _note)
+            retry(lambda: self.flow_run.rename(parameters.topic), _note)
         request = parameters.request(_note)
         study = new_study_id(request.topic, token)
-        planner = planner_of(request, parameters.planner, parameters.planner_model or None, note=_note)
-        isolation = choose(parameters.sandbox, os.environ, self.home, _note, requirements_of(request.requested.brought))
+        planner = require_planner(request, parameters.planner, parameters.planner_model or None, note=_note)
+        isolation = choose(
+            parameters.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
+        )
         created = StudyRequest(
             request.topic, planner.name, planner.model, request.budget_s, request.max_runs, parameters.command(),
             isolation.sandboxing, request.requirements, request.requested, request.base, parameters.approve,
             wandb_login(os.environ).online, served=True,
         )  # fmt: skip
-        with controlling(self.home, self.log, study, _note) as lease:
+        with hold_lease(self.home, self.log, study, _note) as lease:
             begin_study(self.home, self.log, study, created)
             return self._drive(study, planner, isolation, lease)
 
-    def _begun(self, token: str) -> str | None:
+    def _find_study(self, token: str) -> str | None:
         """Return the study that an earlier process of this flow run began."""
         return next((study for study in self.log.studies() if study.endswith(f"-{token}")), None)
 
-    def _resume(self, study: str, wished: datetime | None) -> SessionEnd:
+    def _resume(self, study: str, requested_at: datetime | None) -> SessionEnd:
         """Go on with a study; a stop or pause since it was wished stays, without a wish any, and a terminal's study."""
-        if undoes(self.log, study, wished):
-            self._wait_for_the_stop(study)
+        if overrides_stop(self.log, study, requested_at):
+            self._wait_for_stop(study)
         state = self._state(study)
         if state.status == "concluded" and is_done(state):
             return SessionEnd("concluded", f"study {study} was concluded before: {state.concluded_reason}")
-        planner = planner_again(self.home, self.log, state)
-        isolation = isolation_again(self.home, state, _note)
+        planner = reopen_planner(self.home, self.log, state)
+        isolation = reopen_isolation(self.home, state, _note)
         try:
-            with controlling(self.home, self.log, study, _note) as lease:
-                self._begin_again(study, wished)
-                if (why := taken_back(self._state(study))) is not None:
+            with hold_lease(self.home, self.log, study, _note) as lease:
+                self._record_resume(study, requested_at)
+                if (why := why_released(self._state(study))) is not None:
                     return SessionEnd("cancelled", f"{why}; begin {RESUME} for it to go on here")
                 return self._drive(study, planner, isolation, lease)
         except StudyBusy as error:
-            return self._goes_on_elsewhere(study, wished, error)
+            return self._resume_elsewhere(study, requested_at, error)
 
-    def _begin_again(self, study: str, wished: datetime | None) -> None:
+    def _record_resume(self, study: str, requested_at: datetime | None) -> None:
         """Append that work begins again, unless nobody asked for it and somebody paused the study or took it back."""
         begun = {"command": ["ajet", "study", "resume", study], WORKED: 0.0, SERVED: True}
 
-        def resuming(state: StudyState) -> Change | None:
-            kept = is_kept(state) and not undoes(self.log, study, wished)
+        def resume_change(state: StudyState) -> Change | None:
+            kept = is_on_hold(state) and not overrides_stop(self.log, study, requested_at)
             return None if kept else (EventType.STUDY_RESUMED, begun)
 
-        StudyLog(self.log, study).change(resuming, actor="user")
+        StudyLog(self.log, study).change(resume_change, actor="user")
 
-    def _goes_on_elsewhere(self, study: str, wished: datetime | None, busy: StudyBusy) -> SessionEnd:
+    def _resume_elsewhere(self, study: str, requested_at: datetime | None, busy: StudyBusy) -> SessionEnd:
         """Lift a pause of a study that another controller drives, where somebody asked for that."""
         if self._state(study).stopped_reason is not None:
             raise busy
-        if undoes(self.log, study, wished):
+        if overrides_stop(self.log, study, requested_at):
             request_continue(self.log, study, ["ajet", "study", "resume", study])
         return SessionEnd("concluded", f"study {study} goes on under the controller that has it: {busy}")
 
-    def _wait_for_the_stop(self, study: str) -> None:
+    def _wait_for_stop(self, study: str) -> None:
         """Wait, for a bounded time, until the controller of a study that is stopped let go of it.
 
         It ends its runs, writes the report and waits for those that show it.
         """
         until = time.monotonic() + STOPPING_S
-        while self._state(study).stopped_reason is not None and is_driven(self.home, self.log, study):
+        while self._state(study).stopped_reason is not None and has_controller(self.home, self.log, study):
             if time.monotonic() > until:
                 return
             time.sleep(LOOK_S)
 
     def _drive(self, study: str, planner: Planner, isolation: Isolation, lease: ControllerLease) -> SessionEnd:
         begun = self._state(study)
-        mirror = mirror_of(self.home, begun, _note, _note)
+        mirror = make_mirror(self.home, begun, _note, _note)
         session = Session(
-            self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._interruption
+            self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._stop_reason
         )
         view = PrefectView(self.home, begun, _note, _note, taken=self.flow_run.id)
         with view, mirror or nullcontext():
             session.plan()
-            return ending(session.run(view), None)
+            return describe_end(session.run(view), None)
 
-    def _interruption(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         """Return the reason of a stop where somebody clicked Cancel; a server that is gone has asked for nothing."""
         try:
-            found = self.flow_run.found()
+            found = self.flow_run.read_state()
         except Exception as error:  # noqa: BLE001 - a client's errors are many, and mean the same here
             _note(f"Prefect does not say why this process is ended ({type(error).__name__}); the study is left")
             return None
-        return said(UserAction.STOP) if found.action is UserAction.STOP else None
+        return action_reason(UserAction.STOP) if found.action is UserAction.STOP else None
 
     def _state(self, study: str) -> StudyState:
         return fold(self.log.read(study))
@@ -191,31 +200,31 @@ def main() -> int:
     """Work on the flow run that the worker names in the environment; return the exit code."""
     begin_process()
     identity = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
-    with connect(os.environ["PREFECT_API_URL"]) as client, terminable(), ExitStack() as while_known:
+    with connect(os.environ["PREFECT_API_URL"]) as client, raise_on_sigterm(), ExitStack() as while_known:
         flow_run = FlowRun(client, identity)
         try:
-            home = while_known.enter_context(_known(identity))
+            home = while_known.enter_context(_register_process(identity))
         except (HomeError, OSError) as error:  # a full disk, say
             nothing = SessionEnd("left", f"nothing was begun: {' '.join(str(error).split())}")
-            return _told(flow_run, lambda: nothing)
-        return _told(flow_run, lambda: _worked(home, flow_run))
+            return _report_end(flow_run, lambda: nothing)
+        return _report_end(flow_run, lambda: _execute(home, flow_run))
 
 
 @contextmanager
-def _known(identity: UUID) -> Iterator[Home]:
+def _register_process(identity: UUID) -> Iterator[Home]:
     """Be known as the process of a flow run in the installation, and write to a file of its own there."""
     home = Home.locate().prepare()
-    _write_to(home.prefect / "sittings" / f"{identity}.log")
-    with sitting(home, identity):
+    _redirect_output(home.prefect / "sittings" / f"{identity}.log")
+    with flow_run_process(home, identity):
         yield home
 
 
-def _told(flow_run: FlowRun, work: Callable[[], SessionEnd]) -> int:
+def _report_end(flow_run: FlowRun, work: Callable[[], SessionEnd]) -> int:
     """Do the work of a flow run, and tell Prefect how it ended; return the exit code."""
     try:
         end = work()
         _note(f"{end.how}: {end.message}")
-        patiently(lambda: flow_run.end(end), _note, 0.0 if end.how == "left" else PATIENCE_S)
+        retry(lambda: flow_run.end(end), _note, 0.0 if end.how == "left" else RETRY_TIMEOUT_S)
     except FlowRunGone:
         _note("Prefect does not know this flow run any more; a study that it worked on is shown in another")
     except httpx.HTTPError as error:  # waited for in vain, or refused
@@ -224,19 +233,19 @@ def _told(flow_run: FlowRun, work: Callable[[], SessionEnd]) -> int:
     return 0
 
 
-def _worked(home: Home, flow_run: FlowRun) -> SessionEnd:
+def _execute(home: Home, flow_run: FlowRun) -> SessionEnd:
     """Do what a flow run asks for; what a person is to read is how it ended."""
     try:
-        return _once_the_log_answers(lambda log: Sitting(home, log, flow_run).work(), home)
+        return _retry_until_log_opens(lambda log: FlowRunExecution(home, log, flow_run).work(), home)
     except _EXPECTED as error:
         return SessionEnd("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:
         return SessionEnd("left", _LEFT)
 
 
-def _once_the_log_answers(work: Callable[[EventLog], SessionEnd], home: Home) -> SessionEnd:
+def _retry_until_log_opens(work: Callable[[EventLog], SessionEnd], home: Home) -> SessionEnd:
     """Work, and again where the event log was away as it began: nobody would begin again what failed so early."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + RETRY_TIMEOUT_S
     while True:
         try:
             with closing(EventLog(home.database)) as log:
@@ -248,14 +257,14 @@ def _once_the_log_answers(work: Callable[[EventLog], SessionEnd], home: Home) ->
         time.sleep(PAUSE_S)
 
 
-def _read(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:
+def _parse_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
         raise BadParameters(f"expected the parameters of the deployment's form; found {describe(error)}") from error
 
 
-def _write_to(path: Path) -> None:
+def _redirect_output(path: Path) -> None:
     """Have this process, and those it starts, write to a file: the worker's pipe ends with the worker."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
@@ -264,7 +273,7 @@ def _write_to(path: Path) -> None:
             os.dup2(file.fileno(), stream.fileno())
 
 
-@unless_full
+@ignore_disk_full
 def _note(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

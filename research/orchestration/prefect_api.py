@@ -45,7 +45,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Runnin
 from research.installation.home import Home
 from research.orchestration.server import AUTH
 from research.orchestration.task_rows import TaskRow, TaskRuns, TrainingLine
-from research.scheduler.required_runs import stopped_by_budget
+from research.scheduler.required_runs import is_stopped_by_budget
 from studies import StudyState
 
 RESEARCH: Final = "ajet-research"
@@ -62,37 +62,37 @@ _NO_WORKER: Final = (
 )
 
 
-def place_of(home: Home) -> str:
+def installation_name(home: Home) -> str:
     """Return the name of this machine and installation, the same for all its processes, however they spell its path."""
     return f"{socket.gethostname()}-{hashlib.sha256(str(home.path.resolve()).encode()).hexdigest()[:4]}"
 
 
-def deployment_of(client: SyncPrefectClient, home: Home, name: str, **told: Any) -> DeploymentResponse:
+def ensure_deployment(client: SyncPrefectClient, home: Home, name: str, **told: Any) -> DeploymentResponse:
     """Return a deployment of an installation; where there is none, one is made that is told this.
 
     Prefect makes one over another of its name, and what only that one was told is gone: a worker's command, say. So
     the installation's processes make theirs one after the other.
     """
-    if (known := known_deployment(client, home, name)) is not None:
+    if (known := find_deployment(client, home, name)) is not None:
         return known
     home.prefect.mkdir(parents=True, exist_ok=True)
     with FileLock(home.prefect / "deployments.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
-        if (known := known_deployment(client, home, name)) is not None:
+        if (known := find_deployment(client, home, name)) is not None:
             return known
-        own = own_name(name, place_of(home))
+        own = deployment_name(name, installation_name(home))
         made = client.create_deployment(client.create_flow_from_name(name), own, tags=[TAG], **told)
         return client.read_deployment(made)
 
 
-def own_name(name: str, place: str) -> str:
+def deployment_name(name: str, place: str) -> str:
     """Return what a deployment of a place is called, by which Prefect's lists tell the two apart."""
     return f"{name.removeprefix(f'{TAG}-')}@{place}"
 
 
-def known_deployment(client: SyncPrefectClient, home: Home, name: str) -> DeploymentResponse | None:
+def find_deployment(client: SyncPrefectClient, home: Home, name: str) -> DeploymentResponse | None:
     """Return a deployment of an installation that the server knows; those of earlier versions bear the place alone."""
-    place = place_of(home)
-    for own in (own_name(name, place), place):
+    place = installation_name(home)
+    for own in (deployment_name(name, place), place):
         with suppress(ObjectNotFound):
             return client.read_deployment_by_name(f"{name}/{own}")
     return None
@@ -100,10 +100,10 @@ def known_deployment(client: SyncPrefectClient, home: Home, name: str) -> Deploy
 
 def resume_deployment(client: SyncPrefectClient, home: Home) -> UUID:
     """Return the deployment that takes up an installation's studies; one without a worker where there is none."""
-    return deployment_of(client, home, RESUME, description=_NO_WORKER).id
+    return ensure_deployment(client, home, RESUME, description=_NO_WORKER).id
 
 
-def hand_over(client: SyncPrefectClient, home: Home, study: str, key: str) -> PrefectFlowRun:
+def schedule_resume(client: SyncPrefectClient, home: Home, study: str, key: str) -> PrefectFlowRun:
     """Ask an installation's worker to go on with a study; asked again with the same key, it is the same flow run."""
     return client.create_flow_run_from_deployment(
         resume_deployment(client, home), parameters={"study": study}, name=study, tags=[TAG, study],
@@ -111,13 +111,13 @@ def hand_over(client: SyncPrefectClient, home: Home, study: str, key: str) -> Pr
     )  # fmt: skip
 
 
-def wish_of(run: PrefectFlowRun) -> datetime | None:
+def request_time(run: PrefectFlowRun) -> datetime | None:
     """Return for when somebody asked for a flow run; None where nobody did: a worker takes up what was left."""
     key = run.idempotency_key
     return None if key is not None and _TAKEN_UP.fullmatch(key) is not None else run.expected_start_time or run.created
 
 
-How = Literal["concluded", "budget", "cancelled", "failed", "left"]
+EndStatus = Literal["concluded", "budget", "cancelled", "failed", "left"]
 
 
 class Activity(Enum):
@@ -136,21 +136,21 @@ class UserAction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class Reconciliation:
     """The activity on both sides now, and the action that the study has to be asked for to get there."""
 
     activity: Activity
     ask: UserAction | None = None
 
 
-def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> Reconciled:
+def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> Reconciliation:
     """Return what follows from a user's action (None for none) and the study, which agreed on `agreed` before."""
     if action is UserAction.STOP:
-        return Reconciled(agreed, UserAction.STOP)
+        return Reconciliation(agreed, UserAction.STOP)
     wanted = {UserAction.CONTINUE: Activity.RUNNING, UserAction.PAUSE: Activity.PAUSED, None: agreed}[action]
     if wanted is agreed:
-        return Reconciled(study)
-    return Reconciled(wanted, action if wanted is not study else None)
+        return Reconciliation(study)
+    return Reconciliation(wanted, action if wanted is not study else None)
 
 
 def activity(state: StudyState) -> Activity:
@@ -162,11 +162,11 @@ def activity(state: StudyState) -> Activity:
 class SessionEnd:
     """How a session ended, for its flow run's last state."""
 
-    how: How
+    how: EndStatus
     message: str
 
 
-def ending(state: StudyState, error: BaseException | None) -> SessionEnd:
+def describe_end(state: StudyState, error: BaseException | None) -> SessionEnd:
     """Return how a session ended, from the study's state and the error that was raised."""
     if isinstance(error, Exception):
         return SessionEnd("failed", str(error) or type(error).__name__)
@@ -174,7 +174,7 @@ def ending(state: StudyState, error: BaseException | None) -> SessionEnd:
         return SessionEnd("concluded", state.concluded_reason)
     if error is not None or state.stopped_reason is None:
         return SessionEnd("left", "left at once; runs that were started go on, and so does `ajet study resume`")
-    if stopped_by_budget(state):
+    if is_stopped_by_budget(state):
         return SessionEnd("budget", state.stopped_reason)
     return SessionEnd("cancelled", state.stopped_reason)
 
@@ -183,7 +183,7 @@ BEAT_S = 30.0
 """Seconds between two heartbeats: three missed ones crash a flow run (`research.orchestration.deployment`)."""
 
 
-def said(action: UserAction) -> str:
+def action_reason(action: UserAction) -> str:
     """Return what a log says of why somebody's click stopped or paused a study."""
     return "cancelled in the Prefect UI" if action is UserAction.STOP else "paused in the Prefect UI"
 
@@ -236,7 +236,7 @@ class RequestedWork(NamedTuple):
 
     flow: str
     parameters: Mapping[str, Any]
-    wished: datetime | None
+    requested_at: datetime | None
 
 
 class FlowRun:
@@ -257,7 +257,7 @@ class FlowRun:
         return cls(client, made.id)
 
     @classmethod
-    def taken(cls, client: SyncPrefectClient, identity: UUID, study: str, topic: str) -> FlowRun:
+    def adopt(cls, client: SyncPrefectClient, identity: UUID, study: str, topic: str) -> FlowRun:
         """Return the flow run that a worker's process was started for, named after its study; raises FlowRunGone.
 
         Tags that somebody gave it stay: their automations look for them.
@@ -269,27 +269,27 @@ class FlowRun:
             raise FlowRunGone from error
         return cls(client, identity)
 
-    def call(self, topic: str) -> None:
+    def rename(self, topic: str) -> None:
         """Name it by what is asked, before there is a study."""
-        self._client.update_flow_run(self.id, name=_short(topic))
+        self._client.update_flow_run(self.id, name=_shorten_topic(topic))
 
-    def asked(self) -> RequestedWork:
+    def read_request(self) -> RequestedWork:
         """Return what it was created for."""
         found = self._client.read_flow_run(self.id)
         flow = self._client.read_flow(found.flow_id).name
         # A retry leaves the expected time as it was.
         retried = (each.timestamp for each in self._client.read_flow_run_states(self.id) if each.name == _RETRIED)
-        wishes = [each for each in (wish_of(found), *retried) if each is not None]
-        return RequestedWork(flow, found.parameters, max(wishes, default=None))
+        request_times = [each for each in (request_time(found), *retried) if each is not None]
+        return RequestedWork(flow, found.parameters, max(request_times, default=None))
 
-    def found(self) -> FlowRunState:
+    def read_state(self) -> FlowRunState:
         """Read the state; raises FlowRunGone."""
         try:
             state = self._client.read_flow_run(self.id).state
         except ObjectNotFound as error:
             raise FlowRunGone from error
         except Exception:
-            self._task_runs.doubt()
+            self._task_runs.mark_unsent()
             raise
         if state is None:
             return FlowRunState(None, None)
@@ -305,7 +305,7 @@ class FlowRun:
 
     def show(self, activity: Activity, reason: str) -> None:
         """Show the study as running or paused, whatever the state was; a pause that is shown lasts."""
-        self._set(Running() if activity is Activity.RUNNING else _paused(reason))
+        self._set(Running() if activity is Activity.RUNNING else _paused_state(reason))
 
     def end(self, ending: SessionEnd) -> None:
         """Set the last state, and where it failed say why in the log, which a page shows; raises FlowRunGone."""
@@ -320,7 +320,7 @@ class FlowRun:
         except ObjectNotFound as error:
             raise FlowRunGone from error
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Say that whoever drives the study lives."""
         event = {
             "id": str(uuid4()), "occurred": datetime.now(UTC).isoformat(), "event": HEARTBEAT, "payload": {},
@@ -330,9 +330,9 @@ class FlowRun:
         self._client.request("POST", "/events", json=[event])
 
     @property
-    def doubtful(self) -> bool:
+    def needs_resend(self) -> bool:
         """Whether the server was away since rows were put, so that all of them are to be put again."""
-        return self._task_runs.doubtful
+        return self._task_runs.needs_resend
 
     def put(self, rows: Iterable[TaskRow]) -> None:
         """Write what is new of rows."""
@@ -359,10 +359,10 @@ class FlowRun:
         artifact = ArtifactCreate(key=key, type=type, data=data, description=description, flow_run_id=self.id)
         made = self._client.request("POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True))
         identity = UUID(made.json()["id"])
-        self._leave_alone(key, identity)
+        self._delete_duplicates(key, identity)
         return identity
 
-    def _leave_alone(self, key: str, kept: UUID) -> None:
+    def _delete_duplicates(self, key: str, kept: UUID) -> None:
         """Delete others of a key: a request that was sent again, as the server was busy, may have been taken twice."""
         own, of_key = ArtifactFilterFlowRunId(any_=[self.id]), ArtifactFilterKey(any_=[key])
         for found in self._client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=own, key=of_key)):
@@ -385,19 +385,19 @@ class FlowRun:
 
 
 def _name(study: str, topic: str) -> str:
-    return f"{study}: {_short(topic)}"
+    return f"{study}: {_shorten_topic(topic)}"
 
 
-def _short(topic: str) -> str:
+def _shorten_topic(topic: str) -> str:
     return shorten(topic, _MOST_TOPIC, placeholder=" …")
 
 
-def _paused(reason: str) -> State[Any]:
+def _paused_state(reason: str) -> State[Any]:
     message = f"{reason}: no run begins, those that are under way are finished"
     return Paused(timeout_seconds=_LASTS_S, reschedule=False, message=message)
 
 
-PATIENCE_S: Final = 300.0
+RETRY_TIMEOUT_S: Final = 300.0
 """Most seconds that a server is waited for."""
 AGAIN_S: Final = 2.0
 """Seconds between two tries."""
@@ -405,14 +405,14 @@ AGAIN_S: Final = 2.0
 Answer = TypeVar("Answer")
 
 
-def patiently(ask: Callable[[], Answer], note: Callable[[str], None], most_s: float = PATIENCE_S) -> Answer:
+def retry(ask: Callable[[], Answer], note: Callable[[str], None], most_s: float = RETRY_TIMEOUT_S) -> Answer:
     """Return a server's answer; where it is away ask again, for so many seconds, after telling `note` once."""
     until, told = time.monotonic() + most_s, False
     while True:
         try:
             return ask()
         except httpx.HTTPError as error:
-            if not _is_away(error) or time.monotonic() > until:
+            if not _is_unreachable(error) or time.monotonic() > until:
                 raise
             if not told:
                 note(f"waiting for Prefect: {' '.join(f'{type(error).__name__}: {error}'.split())}")
@@ -420,7 +420,7 @@ def patiently(ask: Callable[[], Answer], note: Callable[[str], None], most_s: fl
         time.sleep(AGAIN_S)
 
 
-def _is_away(error: httpx.HTTPError) -> bool:
+def _is_unreachable(error: httpx.HTTPError) -> bool:
     """Return whether nobody answered, or somebody who cannot now; a refusal is an answer."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR

@@ -36,42 +36,42 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Paused
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from research.controller.interventions import MOST_NOTE, answer, request_continue, request_pause, request_stop
+from research.controller.interventions import MOST_NOTE, answer_question, request_continue, request_pause, request_stop
 from research.controller.progress import StudyProgress, progress_lines, progress_of
 from research.errors import BadApproval
-from research.files import read_json, unless_full, write_json
+from research.files import ignore_disk_full, read_json, write_json
 from research.installation.home import Home, attempt_in
-from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, artifacts
+from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, build_artifacts
 from research.orchestration.prefect_api import (
     BEAT_S,
     Activity,
     FlowRun,
     FlowRunGone,
     UserAction,
+    action_reason,
     activity,
     close_abandoned,
-    ending,
+    describe_end,
     reconcile,
-    said,
 )
 from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
 from research.orchestration.task_rows import (
     TaskRow,
     TrainingLine,
     attempt_key,
-    end_told,
-    left,
-    not_needed,
-    progress_told,
-    rows,
-    states_told,
-    tracked_in,
-    tracked_told,
+    build_rows,
+    cancel_row,
+    end_row,
+    find_tracking_log,
+    outcome_lines,
+    state_lines,
+    tracking_lines,
+    training_lines,
 )
 from research.runs.files import AttemptFolder, read_progress
-from research.scheduler.approvals import how_to_answer, priced
+from research.scheduler.approvals import describe_cost, how_to_answer
 from studies import EventLog, RunState, StudyLog, StudyState
-from studies.log.study import ApprovalAnswer, AskedApproval, AttemptState
+from studies.log.study import ApprovalAnswer, AttemptState, LoggedApprovalRequest
 
 _FLOW: Final = "ajet approval"
 _KEYS: Final = {"schema": "approval-schema", "response": "approval-response", "description": "approval-description"}
@@ -102,12 +102,12 @@ class ApprovalForms:
         """Have the form of the open question up, take the answer that was given in it, and close what is answered."""
         if (asked := state.open_question) is not None:
             form = self.ask(state, asked)
-            given = self.answer(form)
+            given = self.read_answer(form)
             if given is not None:
-                self._carry_out(asked, given)
-        self.settle(self._record.state())
+                self._apply_answer(asked, given)
+        self.close_answered(self._record.state())
 
-    def settle(self, state: StudyState) -> None:
+    def close_answered(self, state: StudyState) -> None:
         """Close the form of each question that is not open any more, with how it ended."""
         still_open = None if state.open_question is None else state.open_question.digest
         answers = {given.asked.digest: given for given in state.approvals}
@@ -117,26 +117,26 @@ class ApprovalForms:
                     self.close(form, answers.get(asked.digest))
                 self._closed.add(asked.digest)
 
-    def ask(self, state: StudyState, asked: AskedApproval) -> UUID:
+    def ask(self, state: StudyState, asked: LoggedApprovalRequest) -> UUID:
         """Return the form of a question, put up if it is not up already."""
-        form, status = self._found_or_made(asked)
+        form, status = self._find_or_create(asked)
         if status is None:
             self._store(form, "schema", json.dumps(ApprovalForm.model_json_schema()))
-            self._store(form, "description", json.dumps(_described(state, asked)))
-            self._put_up(form)
+            self._store(form, "description", json.dumps(_describe_question(state, asked)))
+            self._open_form(form)
         return form
 
-    def answer(self, form: UUID) -> ApprovalForm | None:
+    def read_answer(self, form: UUID) -> ApprovalForm | None:
         """Return what was answered in a form; None while that is nothing, whatever else was done to it."""
         state = self._client.read_flow_run(form).state
         if state is not None and state.is_paused():
             return None
-        given = self._given(form)  # stored together with the state that Resume sets
+        given = self._read_response(form)  # stored together with the state that Resume sets
         if given is not None and given.answer != "wait":
             return given
         with suppress(PrefectHTTPStatusError):
             self._client.delete_flow_run_input(form, key=_KEYS["response"])
-        self._put_up(form)
+        self._open_form(form)
         return None
 
     def close(self, form: UUID, given: ApprovalAnswer | None) -> None:
@@ -146,14 +146,14 @@ class ApprovalForms:
         else:
             note = f" ({given.note})" if given.note else ""
             kind, name = (StateType.COMPLETED, "Approved") if given.granted else (StateType.CANCELLED, "Denied")
-            last = State[Any](type=kind, name=name, message=f"{given.said()}{note}")
+            last = State[Any](type=kind, name=name, message=f"{given.describe()}{note}")
         self._client.set_flow_run_state(form, last, force=True)
 
-    def _carry_out(self, asked: AskedApproval, given: ApprovalForm) -> None:
+    def _apply_answer(self, asked: LoggedApprovalRequest, given: ApprovalForm) -> None:
         with suppress(BadApproval):  # somebody was faster elsewhere; the form is closed with that answer
-            answer(self._record, asked.digest, "Prefect", given.note, granted=given.answer == "approve")
+            answer_question(self._record, asked.digest, "Prefect", given.note, granted=given.answer == "approve")
 
-    def _found_or_made(self, asked: AskedApproval) -> tuple[UUID, object]:
+    def _find_or_create(self, asked: LoggedApprovalRequest) -> tuple[UUID, object]:
         """Return the form's flow run and its state, which is None where it was made just now, or left half made."""
         flow = self._client.create_flow_from_name(_FLOW)
         question = asked.question
@@ -166,13 +166,13 @@ class ApprovalForms:
         status = found["state"]
         return UUID(found["id"]), None if status is None or status["type"] == "PENDING" else status
 
-    def _forms_of(self, asked: AskedApproval) -> list[UUID]:
+    def _forms_of(self, asked: LoggedApprovalRequest) -> list[UUID]:
         """Return the form of a question, if it has one here that is not closed."""
         by_key = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[_key(asked)]))
         found = self._client.read_flow_runs(flow_run_filter=by_key)
         return [run.id for run in found if run.state is None or not run.state.is_final()]
 
-    def _put_up(self, form: UUID) -> None:
+    def _open_form(self, form: UUID) -> None:
         waiting: State[Any] = Paused(timeout_seconds=_LASTS_S, reschedule=False, message="waits for your answer")
         waiting.state_details.run_input_keyset = _KEYS
         self._client.set_flow_run_state(form, waiting, force=True)
@@ -184,7 +184,7 @@ class ApprovalForms:
             if error.response.status_code != HTTPStatus.CONFLICT:  # there already
                 raise
 
-    def _given(self, form: UUID) -> ApprovalForm | None:
+    def _read_response(self, form: UUID) -> ApprovalForm | None:
         try:
             raw = self._client.read_flow_run_input(form, key=_KEYS["response"])
         except PrefectHTTPStatusError as error:
@@ -197,15 +197,15 @@ class ApprovalForms:
             return None
 
 
-def _key(asked: AskedApproval) -> str:
+def _key(asked: LoggedApprovalRequest) -> str:
     return f"{asked.question.study}/{asked.digest}"
 
 
-def _described(state: StudyState, asked: AskedApproval) -> str:
+def _describe_question(state: StudyState, asked: LoggedApprovalRequest) -> str:
     """Return what stands above the form, as Markdown."""
     topic = " ".join(state.topic.split()).replace("`", "'")
     return (
-        f"The study `{state.id}` asks to begin **{asked.question.would}**: {priced(asked)}.\n\n"
+        f"The study `{state.id}` asks to begin **{asked.question.would}**: {describe_cost(asked)}.\n\n"
         f"Asked: `{topic}`\n\nChoose `approve` or `deny` and press *Resume*. The study's controller takes the answer "
         f"within seconds; where none works on it, the next one does (`ajet study resume {state.id}`). In a terminal: "
         f"{how_to_answer(state)}\n"
@@ -225,37 +225,37 @@ class Projection:
         self._folder = folder
         self._state: StudyState | None = None
         self._rows: dict[str, TaskRow] = {}
-        self._artifacts = _Published(flow_run, since.id)
+        self._artifacts = _ArtifactPublisher(flow_run, since.id)
         self._curves = LiveCurves(folder)
-        self._trainings = _Trainings(flow_run, since, folder, self._curves)
+        self._trainings = _TrainingLogs(flow_run, since, folder, self._curves)
         self._redrawn = -REDRAW_S
         past = progress_lines(since) if since.resumed_count else ()
         self._told = {key for key, _ in past}
 
-    def tell(self, state: StudyState, *, over: bool = False) -> None:
+    def update(self, state: StudyState, *, over: bool = False) -> None:
         """Publish what is new; once the session is `over`, no row stays open."""
-        if over or state is not self._state or self._flow_run.doubtful:
+        if over or state is not self._state or self._flow_run.needs_resend:
             self._put_rows(state, over)
             self._publish(state)
             self._log(state)
-        if self._trainings.tell(state):
+        if self._trainings.update(state):
             self._publish(state)
         self._draw(state, at_once=over)
         self._state = state
 
     def _put_rows(self, state: StudyState, over: bool) -> None:
         """Put all rows: those that are told already cost nothing."""
-        now = {row.key: left(row, state.last_ts) if over else row for row in rows(state, self._since)}
+        now = {row.key: end_row(row, state.last_ts) if over else row for row in build_rows(state, self._since)}
         for key, row in self._rows.items():
             if key not in now:
-                now[key] = not_needed(row, state.last_ts) if row.open else row
+                now[key] = cancel_row(row, state.last_ts) if row.open else row
         self._flow_run.put(now.values())
         self._rows = now
-        self._trainings.say((row.key, line) for row in now.values() for line in states_told(row))
+        self._trainings.write((row.key, line) for row in now.values() for line in state_lines(row))
 
     def _publish(self, state: StudyState) -> None:
-        self._artifacts.progress(progress_of(state))
-        for artifact in artifacts(state, self._folder, self._trainings.located):
+        self._artifacts.publish_progress(progress_of(state))
+        for artifact in build_artifacts(state, self._folder, self._trainings.find_log):
             self._artifacts.publish(artifact)
 
     def _draw(self, state: StudyState, at_once: bool) -> None:
@@ -276,7 +276,7 @@ class Projection:
             self._told |= lines.keys()
 
 
-class _Published:
+class _ArtifactPublisher:
     """The artifacts of a study, named as Prefect allows; one that did not change is not published again."""
 
     def __init__(self, flow_run: FlowRun, study: str) -> None:
@@ -291,7 +291,7 @@ class _Published:
             self._show(artifact.name, artifact.type, artifact.make(), DESCRIPTIONS[artifact.name], before)
             self._versions[artifact.name] = artifact.version
 
-    def progress(self, now: StudyProgress) -> None:
+    def publish_progress(self, now: StudyProgress) -> None:
         """Publish how far the study is; its description counts the runs."""
         if self._versions.get("progress") != now:
             self._show("progress", "progress", now.percent, str(now), self._shown.get("progress"))
@@ -302,45 +302,47 @@ class _Published:
         self._shown[name] = self._flow_run.publish(key, type, data, description, before)
 
 
-class _Trainings:
+class _TrainingLogs:
     """Tells of each attempt of a session what its own files say of its progress, each line once."""
 
     def __init__(self, flow_run: FlowRun, since: StudyState, folder: Path, curves: LiveCurves) -> None:
         self._flow_run = flow_run
         self._folder = folder
         self._curves = curves
-        self._over = {(attempt.name, attempt.url) for _, _, attempt in _tries(since) if attempt.status is not None}
+        self._over = {
+            (attempt.name, attempt.url) for _, _, attempt in _attempts_of(since) if attempt.status is not None
+        }
         """Attempts of which nothing more is told, unless they get another page at W&B."""
         self._open: list[tuple[int, RunState, AttemptState]] = []
         self._told: set[tuple[str, str]] = set()
         self._logs: dict[str, str | None] = {}
         self._state: StudyState | None = None
 
-    def tell(self, state: StudyState) -> bool:
+    def update(self, state: StudyState) -> bool:
         """Read what running attempts and those that just ended say, and tell what is new.
 
         Return whether the W&B log of one was found.
         """
         known = len(self._logs)
         if state is not self._state:
-            self._open = [one for one in _tries(state) if (one[2].name, one[2].url) not in self._over]
+            self._open = [one for one in _attempts_of(state) if (one[2].name, one[2].url) not in self._over]
             self._state = state
-        self.say(line for one in self._open for line in self._lines(*one))
+        self.write(line for one in self._open for line in self._lines(*one))
         self._over |= {(attempt.name, attempt.url) for _, _, attempt in self._open if attempt.status is not None}
         self._open = [one for one in self._open if one[2].status is None]
         return len(self._logs) > known
 
-    def say(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+    def write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
         """Write lines to the logs of rows, by the rows' keys, but for those that were written before."""
         new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._told}
         if new:
             self._flow_run.log_trainings(new.values())
             self._told |= new.keys()
 
-    def located(self, run: RunState, attempt: AttemptState) -> str | None:
+    def find_log(self, run: RunState, attempt: AttemptState) -> str | None:
         """Return where the W&B log of an attempt is; looked up until it is found, or the attempt is over."""
         if attempt.name not in self._logs:
-            found = tracked_in(self._files(run, attempt), self._folder)
+            found = find_tracking_log(self._files(run, attempt), self._folder)
             if found is None and attempt.status is None:
                 return None
             self._logs[attempt.name] = found
@@ -350,24 +352,24 @@ class _Trainings:
         folder, key = self._files(run, attempt), attempt_key(run, attempt.number, round)
         progress = read_progress(folder)
         if progress is not None:
-            self._curves.see(run.run_id, attempt.number, progress)
-            yield from ((key, line) for line in progress_told(attempt, progress))
-        yield from ((key, line) for line in tracked_told(attempt, self.located(run, attempt)))
+            self._curves.add_progress(run.run_id, attempt.number, progress)
+            yield from ((key, line) for line in training_lines(attempt, progress))
+        yield from ((key, line) for line in tracking_lines(attempt, self.find_log(run, attempt)))
         if attempt.status is not None:
-            yield from ((key, line) for line in end_told(attempt, folder))
+            yield from ((key, line) for line in outcome_lines(attempt, folder))
 
     def _files(self, run: RunState, attempt: AttemptState) -> AttemptFolder:
         return AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
 
 
-def _tries(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
+def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
     """Yield each attempt with the round and the run that it is of."""
     for entry in state.every_round:
         yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)
 
 
 @dataclass(slots=True)
-class _Shown:
+class _ProjectedRun:
     """A flow run, what was published to it, and what it and the study agreed on last."""
 
     flow_run: FlowRun
@@ -392,7 +394,7 @@ class ControllerSession:
         self._key = uuid4()
         self._taken = taken
         self._beaten = -math.inf
-        self._shown: _Shown | None = None
+        self._shown: _ProjectedRun | None = None
 
     def refresh(self, notes: list[str] | None = None) -> None:
         """Carry out what was clicked since the last refresh, and publish what is new, with lines of the controller.
@@ -407,51 +409,53 @@ class ControllerSession:
         The flow run is ended even where something else cannot be published, which is raised then.
         """
 
-        def tell(shown: _Shown) -> None:
+        def publish(shown: _ProjectedRun) -> None:
             state = self._study.state()
-            shown.flow_run.found()  # one that is gone is noticed before anything is published
+            shown.flow_run.read_state()  # one that is gone is noticed before anything is published
             try:
-                shown.projection.tell(state, over=True)
-                self._forms.settle(state)
+                shown.projection.update(state, over=True)
+                self._forms.close_answered(state)
             finally:
-                shown.flow_run.end(ending(state, error))
+                shown.flow_run.end(describe_end(state, error))
 
-        self._with_flow_run(tell)
-        if self._shown is not None and _noted(self._note) == str(self._shown.flow_run.id):  # else a later session's
+        self._with_flow_run(publish)
+        if self._shown is not None and _read_open_flow_run(self._note) == str(
+            self._shown.flow_run.id
+        ):  # else a later session's
             self._note.unlink(missing_ok=True)
 
-    def _refresh(self, shown: _Shown, notes: list[str]) -> None:
+    def _refresh(self, shown: _ProjectedRun, notes: list[str]) -> None:
         """Set the flow run's state before the study's, so that the least time is left for a click in between.
 
         What people are asked and answer comes before what is only shown.
         """
         state = self._study.state()
-        found = shown.flow_run.found()
+        found = shown.flow_run.read_state()
         both = reconcile(shown.agreed, found.action, activity(state))
         if both.ask is not UserAction.STOP and found.shows is not both.activity:
-            shown.flow_run.show(both.activity, state.paused_reason or said(UserAction.PAUSE))
+            shown.flow_run.show(both.activity, state.paused_reason or action_reason(UserAction.PAUSE))
         if both.ask is not None:
             self._ask(both.ask)
         shown.agreed = both.activity
         if (now := time.monotonic()) - self._beaten >= BEAT_S:
-            shown.flow_run.beat()
+            shown.flow_run.send_heartbeat()
             self._beaten = now
         if told := len(notes):  # more may come meanwhile
             shown.flow_run.log(notes[:told])
             del notes[:told]
         self._forms.refresh(self._study.state())
-        shown.projection.tell(self._study.state())
+        shown.projection.update(self._study.state())
 
     def _ask(self, action: UserAction) -> None:
         match action:
             case UserAction.STOP:
-                request_stop(self._home, self._log, self._since.id, said(action))
+                request_stop(self._home, self._log, self._since.id, action_reason(action))
             case UserAction.PAUSE:
-                request_pause(self._log, self._since.id, said(action))
+                request_pause(self._log, self._since.id, action_reason(action))
             case UserAction.CONTINUE:
                 request_continue(self._log, self._since.id)
 
-    def _with_flow_run(self, do: Callable[[_Shown], None]) -> None:
+    def _with_flow_run(self, do: Callable[[_ProjectedRun], None]) -> None:
         """Call `do` with the flow run, which is created if need be, also where the server does not know it any more."""
         try:
             self._shown = self._shown or self._begin()
@@ -461,19 +465,19 @@ class ControllerSession:
             self._shown = self._begin()
             do(self._shown)
 
-    def _begin(self) -> _Shown:
+    def _begin(self) -> _ProjectedRun:
         study, taken = self._since, self._taken
-        if (earlier := _noted(self._note)) is not None and earlier != str(taken):
+        if (earlier := _read_open_flow_run(self._note)) is not None and earlier != str(taken):
             close_abandoned(self._client, earlier)
         if taken is not None:
-            flow_run = FlowRun.taken(self._client, taken, study.id, study.topic)
+            flow_run = FlowRun.adopt(self._client, taken, study.id, study.topic)
         else:
             flow_run = FlowRun.begin(self._client, self._home, study.id, study.topic, str(self._key))
         write_json(self._note, {"flow_run": str(flow_run.id)})
-        return _Shown(flow_run, Projection(flow_run, study, self._home.study(study.id)))
+        return _ProjectedRun(flow_run, Projection(flow_run, study, self._home.study(study.id)))
 
 
-def _noted(path: Path) -> str | None:
+def _read_open_flow_run(path: Path) -> str | None:
     """Return the flow run that an earlier controller left open; a note cut short names none."""
     try:
         note = read_json(path)
@@ -513,8 +517,8 @@ class PrefectView:
         """Whether the server is one that `ajet up --stop` ends."""
         self._home = home
         self._since = since
-        self._say = unless_full(say)
-        self._warn = unless_full(warn)
+        self._say = ignore_disk_full(say)
+        self._warn = ignore_disk_full(warn)
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._taken = taken

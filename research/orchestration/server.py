@@ -64,7 +64,7 @@ def require_prefect() -> None:
         raise PrefectUnavailable(f"expected the package prefect; found it not installed; {PREFECT_REMEDY}")
 
 
-def named_server(environment: Mapping[str, str] = os.environ) -> str | None:
+def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the address of the server that is named, which answers and lets us in; None where none is named.
 
     Raises PrefectUnavailable.
@@ -74,7 +74,7 @@ def named_server(environment: Mapping[str, str] = os.environ) -> str | None:
         return None
     url = chosen.rstrip("/").removesuffix("/api")
     _require_address(url)
-    if not answers(url):
+    if not is_reachable(url):
         raise PrefectUnavailable(
             f"expected a Prefect server at {url}, as {SERVER} names it; found none that answers; start it, correct the "
             "address, or unset it to have one of your own"
@@ -83,7 +83,7 @@ def named_server(environment: Mapping[str, str] = os.environ) -> str | None:
     return url
 
 
-def answers(url: str) -> bool:
+def is_reachable(url: str) -> bool:
     """Return whether a Prefect server answers at an address."""
     try:
         with urllib.request.urlopen(f"{url}/api/health", timeout=_ANSWER_S) as reply:
@@ -97,7 +97,7 @@ def password_file(folder: Path) -> Path:
     return folder / "password"
 
 
-def password_of(folder: Path) -> str:
+def read_password(folder: Path) -> str:
     """Return the password of a folder's server; "" where it has none yet."""
     try:
         return password_file(folder).read_text(encoding="utf-8").strip()
@@ -107,23 +107,23 @@ def password_of(folder: Path) -> str:
 
 def ensure_password(folder: Path, environment: Mapping[str, str] = os.environ) -> str:
     """Return the password for a folder's server: PREFECT_SERVER_API_AUTH_STRING, else the kept one, else a new one."""
-    kept = password_of(folder)
+    kept = read_password(folder)
     password = environment.get(SERVER_AUTH) or kept or f"ajet:{secrets.token_urlsafe(24)}"
     if password != kept:
         write_bytes(password_file(folder), f"{password}\n".encode(), mode=0o600)
     return password
 
 
-def is_open(url: str) -> bool:
+def is_unprotected(url: str) -> bool:
     """Return whether a server lets in who says no password, as those did that earlier versions started."""
     try:
-        urllib.request.urlopen(_asked(f"{url}/api/admin/version", ""), timeout=_ANSWER_S).close()
+        urllib.request.urlopen(_authorized_request(f"{url}/api/admin/version", ""), timeout=_ANSWER_S).close()
     except (OSError, http.client.HTTPException):
         return False
     return True
 
 
-def why_not_up(log: Path, since: int, environment: Mapping[str, str] = os.environ) -> str:
+def startup_error(log: Path, since: int, environment: Mapping[str, str] = os.environ) -> str:
     """Return why a server that was started does not answer: the last error in its log after so many bytes."""
     with log.open("rb") as file:
         file.seek(since)
@@ -133,8 +133,8 @@ def why_not_up(log: Path, since: int, environment: Mapping[str, str] = os.enviro
     if database is None:
         return f"found {why}; see its log: {log}"
     return (
-        f"found {_unsaid(why, database)}; look whether {_shown(database)} can be reached, which {DATABASE} names, and "
-        f"at its log: {log}"
+        f"found {_redact(why, database)}; look whether {_hide_password(database)} can be reached, "
+        f"which {DATABASE} names, and at its log: {log}"
     )
 
 
@@ -156,7 +156,7 @@ def _require_address(url: str) -> None:
 def _require_entry(url: str, auth: str) -> None:
     """Raise PrefectUnavailable where a server refuses us; health may be asked of it by anybody."""
     try:
-        urllib.request.urlopen(_asked(f"{url}/api/admin/version", auth), timeout=_ANSWER_S).close()
+        urllib.request.urlopen(_authorized_request(f"{url}/api/admin/version", auth), timeout=_ANSWER_S).close()
     except urllib.error.HTTPError as error:
         if error.code not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return  # whoever calls it next says what is wrong
@@ -169,21 +169,21 @@ def _require_entry(url: str, auth: str) -> None:
         return  # as above: it answered a moment ago
 
 
-def _asked(url: str, auth: str) -> urllib.request.Request:
+def _authorized_request(url: str, auth: str) -> urllib.request.Request:
     asked = urllib.request.Request(url)
     if auth:
         asked.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
     return asked
 
 
-def _shown(database: str) -> str:
+def _hide_password(database: str) -> str:
     try:
         return sa.make_url(database).set(query={}).render_as_string(hide_password=True)
     except (ArgumentError, ValueError):
         return "the database"
 
 
-def _unsaid(text: str, database: str) -> str:
+def _redact(text: str, database: str) -> str:
     """Return a text without the password of a database's URL."""
     found = re.search(r"://[^:/@]*:(.*)@", database)
     secret = found.group(1) if found else ""
@@ -229,29 +229,29 @@ class PrefectServer:
 def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
     """Return a server that answers: the user's, this installation's, or a new one. Raises PrefectUnavailable."""
     require_prefect()
-    if (url := named_server()) is not None:
+    if (url := find_named_server()) is not None:
         return PrefectServer(url, reused=True, note="named by PREFECT_API_URL")
     folder.mkdir(parents=True, exist_ok=True)
-    with _starting(folder):  # whoever comes meanwhile finds the server that is being started
-        return _found_or_begun(folder, port)
+    with _start_lock(folder):  # whoever comes meanwhile finds the server that is being started
+        return _find_or_start(folder, port)
 
 
-def _found_or_begun(folder: Path, port: int) -> PrefectServer:
-    known = recorded(folder / "server.json")
-    if known is not None and lives(known):
+def _find_or_start(folder: Path, port: int) -> PrefectServer:
+    known = read_process(folder / "server.json")
+    if known is not None and is_alive(known):
         url = str(known["url"])
-        if _comes_up(url, int(str(known["pid"])), lambda: lives(known)) and not is_open(url):
-            other = os.environ.get(SERVER_AUTH, password_of(folder)) != password_of(folder)
+        if _wait_until_up(url, int(str(known["pid"])), lambda: is_alive(known)) and not is_unprotected(url):
+            other = os.environ.get(SERVER_AUTH, read_password(folder)) != read_password(folder)
             note = f"{SERVER_AUTH} counts when it is started again: ajet up --stop, ajet up" if other else None
             return PrefectServer(url, reused=True, note=note, password=password_file(folder))
         stop_server(folder)
     elif known is not None:
-        _end_remains(known)
+        _end_leftovers(known)
     return _start(folder, port if known is None else _port_of(str(known["url"])))
 
 
 @contextmanager
-def _starting(folder: Path) -> Iterator[None]:
+def _start_lock(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / "starting.lock", timeout=2 * _START_TIMEOUT_S)
     try:
         lock.acquire()
@@ -269,7 +269,7 @@ def _starting(folder: Path) -> Iterator[None]:
 def client_environment(folder: Path) -> dict[str, str]:
     """Return the environment Prefect's client needs beside an address; it is read when prefect is first imported."""
     return {
-        **({} if os.environ.get(SERVER) else {AUTH: password_of(folder) or ensure_password(folder)}),
+        **({} if os.environ.get(SERVER) else {AUTH: read_password(folder) or ensure_password(folder)}),
         **_QUIET,
         "PREFECT_HOME": str(folder),
         # A server that is gone must not hold up the next try: by default a call is tried for two minutes and more.
@@ -285,23 +285,23 @@ def client_environment(folder: Path) -> dict[str, str]:
 
 def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
     """Stop the server this installation started, or what a killed one left; return False when nothing was running."""
-    known = recorded(folder / "server.json")
+    known = read_process(folder / "server.json")
     (folder / "server.json").unlink(missing_ok=True)
     if known is None:
         return False
-    if not lives(known):
-        return _end_remains(known)
+    if not is_alive(known):
+        return _end_leftovers(known)
     return end_group(int(str(known["pid"])), grace_s)  # it leads its own session, hence its own group
 
 
-def _end_remains(known: Mapping[str, object]) -> bool:
+def _end_leftovers(known: Mapping[str, object]) -> bool:
     """End what a killed server left, which may listen where it did; return whether there was anything.
 
     Its id is nobody else's while the group is there, and where it was given anew, or the machine was started since,
     somebody has it: no group of ours.
     """
     leader = int(str(known["pid"]))
-    if _of_another_boot(known):
+    if _is_of_another_boot(known):
         return False
     if psutil.pid_exists(leader) and psutil.Process(leader).status() != psutil.STATUS_ZOMBIE:
         return False
@@ -321,19 +321,19 @@ def end_group(group: int, grace_s: float) -> bool:
 
 
 def _start(folder: Path, wanted: int) -> PrefectServer:
-    port = wanted if wanted and _free(wanted) else _any_port()
+    port = wanted if wanted and _is_free(wanted) else _find_free_port()
     try:
-        url = _begun(folder, port)
+        url = _start_and_wait(folder, port)
     except PrefectUnavailable:
-        if _free(port):
+        if _is_free(port):
             raise
-        port = _any_port()  # somebody was faster: it takes seconds until a server listens
-        url = _begun(folder, port)
+        port = _find_free_port()  # somebody was faster: it takes seconds until a server listens
+        url = _start_and_wait(folder, port)
     note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
     return PrefectServer(url, reused=False, note=note, password=password_file(folder))
 
 
-def _begun(folder: Path, port: int) -> str:
+def _start_and_wait(folder: Path, port: int) -> str:
     """Start a server at a port, and return its address once it answers; raises PrefectUnavailable."""
     url = f"http://127.0.0.1:{port}"
     log = folder / "server.log"
@@ -341,26 +341,26 @@ def _begun(folder: Path, port: int) -> str:
     process = _launch(folder, port)
     # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
     record_or_end(folder / "server.json", process, url=url)
-    if not _comes_up(url, process.pid, lambda: process.poll() is None):
+    if not _wait_until_up(url, process.pid, lambda: process.poll() is None):
         stop_server(folder)
-        raise PrefectUnavailable(f"expected a Prefect server to come up on {url}; {why_not_up(log, said)}")
+        raise PrefectUnavailable(f"expected a Prefect server to come up on {url}; {startup_error(log, said)}")
     return url
 
 
-def _comes_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
+def _wait_until_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
     """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow).
 
     Another may have taken its port and answer there: it is asked nothing, and told no password.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while not (_listens(leader, _port_of(url)) and answers(url)):
+    while not (_is_listening(leader, _port_of(url)) and is_reachable(url)):
         if not is_there() or time.monotonic() > deadline:
             return False
         time.sleep(0.5)
     return True
 
 
-def _listens(leader: int, port: int) -> bool:
+def _is_listening(leader: int, port: int) -> bool:
     """Return whether a process of a group listens on a port."""
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -375,7 +375,9 @@ def _server_environment(folder: Path, port: int) -> dict[str, str]:
     own = [f"http://{host}:{port}" for host in ("127.0.0.1", "localhost")]
     return {
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own),
-        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or _is_of_servers(key)},
+        **{
+            key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or _is_server_setting(key)
+        },
         **_QUIET,
         "PREFECT_HOME": str(folder),
         "PREFECT_UI_API_URL": f"{own[0]}/api",
@@ -392,12 +394,12 @@ def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def _is_of_servers(variable: str) -> bool:
+def _is_server_setting(variable: str) -> bool:
     """Return whether a setting of Prefect's is its server's own, and none that names a server or a client's home."""
     return variable.startswith(("PREFECT_SERVER_", "PREFECT_API_DATABASE_"))
 
 
-def record(path: Path, pid: int, **more: object) -> None:
+def record_process(path: Path, pid: int, **more: object) -> None:
     """Write which process it is, by when it began since the boot: neither its id nor a set clock makes it another."""
     process = Holder.of(pid, path.parent)
     created = psutil.Process(pid).create_time()
@@ -410,14 +412,14 @@ def record_or_end(path: Path, process: subprocess.Popen[bytes], **more: object) 
     It is ended then: each try on a full disk would leave one more.
     """
     try:
-        record(path, process.pid, **more)
+        record_process(path, process.pid, **more)
     except OSError:
         end_group(process.pid, _REMAINS_S)
         process.wait()
         raise
 
 
-def recorded(path: Path) -> Mapping[str, object] | None:
+def read_process(path: Path) -> Mapping[str, object] | None:
     """Return what was recorded of a process; None where nothing can be read."""
     try:
         value = read_json(path)
@@ -426,10 +428,10 @@ def recorded(path: Path) -> Mapping[str, object] | None:
     return value if isinstance(value, dict) and {"pid", "created"} <= value.keys() else None
 
 
-def lives(known: Mapping[str, object]) -> bool:
+def is_alive(known: Mapping[str, object]) -> bool:
     """Return whether the process that was recorded still runs."""
     if "started_s" in known:
-        return not _of_another_boot(known) and not _holder(known).is_gone()
+        return not _is_of_another_boot(known) and not _holder(known).is_gone()
     try:  # as earlier versions recorded it
         process = psutil.Process(int(str(known["pid"])))
         ended = process.status() == psutil.STATUS_ZOMBIE  # of whoever started it, and has not looked yet
@@ -443,10 +445,10 @@ def _holder(known: Mapping[str, object]) -> Holder:
     return Holder(socket.gethostname(), str(known["boot"]), pid, started_s, "")
 
 
-def _of_another_boot(known: Mapping[str, object]) -> bool:
+def _is_of_another_boot(known: Mapping[str, object]) -> bool:
     """Return whether the machine, or its namespace of process ids, is not the one that a process was recorded in."""
     if "boot" in known:
-        return not _holder(known).is_beside(Holder.here(Path()))
+        return not _holder(known).shares_host(Holder.here(Path()))
     return float(str(known["created"])) < psutil.boot_time()
 
 
@@ -462,7 +464,7 @@ def _port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-def _free(port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -472,7 +474,7 @@ def _free(port: int) -> bool:
     return True
 
 
-def _any_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from research.errors import NoWorker, WorkerBusy
 from research.installation.home import Home
-from research.orchestration.server import lives, record, recorded
+from research.orchestration.server import is_alive, read_process, record_process
 
 LEAVING_S: Final = 40.0
 """Seconds that processes have to leave their studies in order: Prefect may be waited for as long."""
@@ -30,7 +30,7 @@ _LOOK_S: Final = 0.1
 
 def require_worker(home: Home) -> None:
     """Raise NoWorker unless a worker of this installation runs."""
-    if _is_worked(home):
+    if _has_worker(home):
         return
     raise NoWorker(
         f"expected a worker of {home.path} to hand the study to; found none; start one, in another terminal or as a "
@@ -39,7 +39,7 @@ def require_worker(home: Home) -> None:
 
 
 @contextmanager
-def working(home: Home) -> Iterator[None]:
+def become_supervisor(home: Home) -> Iterator[None]:
     """Be the one who looks after this installation's worker while inside; one that was left behind is ended.
 
     The sittings of such a one live on. Raises WorkerBusy.
@@ -53,7 +53,7 @@ def working(home: Home) -> Iterator[None]:
         ) from error
     try:
         _end(home, WORKER, psutil.Process.kill)  # asked to end, Prefect's worker kills its sittings
-        record(home.prefect / _SUPERVISOR, os.getpid())
+        record_process(home.prefect / _SUPERVISOR, os.getpid())
         yield
     finally:
         (home.prefect / _SUPERVISOR).unlink(missing_ok=True)
@@ -62,24 +62,24 @@ def working(home: Home) -> Iterator[None]:
 
 def is_supervisor(home: Home) -> bool:
     """Return whether this process is the one that is recorded: not where the installation's folder was removed."""
-    known = recorded(home.prefect / _SUPERVISOR)
+    known = read_process(home.prefect / _SUPERVISOR)
     return known is not None and known["pid"] == os.getpid()
 
 
 @contextmanager
-def sitting(home: Home, flow_run: UUID) -> Iterator[None]:
+def flow_run_process(home: Home, flow_run: UUID) -> Iterator[None]:
     """Be known as the process of a flow run while inside."""
-    record(path := _sitting(home, flow_run), os.getpid())
+    record_process(path := _flow_run_file(home, flow_run), os.getpid())
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
 
 
-def sitting_lives(home: Home, flow_run: UUID) -> bool:
+def is_flow_run_alive(home: Home, flow_run: UUID) -> bool:
     """Return whether the process of a flow run lives."""
-    known = recorded(_sitting(home, flow_run))
-    return known is not None and lives(known)
+    known = read_process(_flow_run_file(home, flow_run))
+    return known is not None and is_alive(known)
 
 
 def end_worker(home: Home) -> bool:
@@ -89,22 +89,22 @@ def end_worker(home: Home) -> bool:
 
 def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.Process.terminate) -> bool:
     """End the process that is recorded under a name, and wait until it has; return whether there was one."""
-    known = recorded(home.prefect / name)
-    if known is None or not lives(known):
+    known = read_process(home.prefect / name)
+    if known is None or not is_alive(known):
         return False
     with suppress(psutil.NoSuchProcess):
         how(psutil.Process(int(str(known["pid"]))))
     deadline = time.monotonic() + 2 * LEAVING_S
-    while lives(known) and time.monotonic() < deadline:  # one that has ended and was not reaped yet does not live
+    while is_alive(known) and time.monotonic() < deadline:  # one that has ended and was not reaped yet does not live
         time.sleep(_LOOK_S)
     return True
 
 
-def _sitting(home: Home, flow_run: UUID) -> Path:
+def _flow_run_file(home: Home, flow_run: UUID) -> Path:
     return home.prefect / "sittings" / f"{flow_run}.json"
 
 
-def _is_worked(home: Home) -> bool:
+def _has_worker(home: Home) -> bool:
     """Return whether somebody holds the lock; those who ask so at once share it, and are not taken for a worker."""
     home.prefect.mkdir(parents=True, exist_ok=True)
     lock = os.open(home.prefect / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)

@@ -25,23 +25,23 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from prefect.client.orchestration import SyncPrefectClient
 
-from research.controller.progress import came_to
+from research.controller.progress import describe_result
 from research.files import read_json
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, Stage
 from research.scheduler.next_step import MOST_ATTEMPTS
 from research.scheduler.required_runs import (
     RequiredRun,
-    active,
-    as_required,
     budget_decision,
     confirmation_runs,
-    given_up,
+    count_seeds,
+    find_failure,
     is_over,
-    look_seeds,
-    missing,
-    planned,
+    missing_runs,
+    next_analysis,
+    open_hypotheses,
+    planned_runs,
     runs_left,
-    wanted_look,
+    to_required_run,
 )
 from studies import RunState, StudyState
 from studies.log.study import AttemptState
@@ -85,7 +85,7 @@ class TaskRow:
         """Whether it is not over."""
         return self.states[-1].kind in OPEN
 
-    def then(self, kind: StateKind, name: str, at: str, message: str = "") -> TaskRow:
+    def add_state(self, kind: StateKind, name: str, at: str, message: str = "") -> TaskRow:
         """Return the row with one more state, which comes after the others whatever its time is."""
         time = datetime.fromisoformat(at)
         if self.states:
@@ -93,12 +93,12 @@ class TaskRow:
         return replace(self, states=(*self.states, RowState(kind, name, time, message)))
 
 
-def rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
+def build_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
     """Yield the planning and the attempts of the session that began at `since`, also those that are to come."""
     for entry in state.every_round:
         for row in _round_rows(entry, since):
-            yield row if entry is state or not row.open else _closed(row, entry)
-    yield from _next_look(state, since)
+            yield row if entry is state or not row.open else _close_row(row, entry)
+    yield from _next_analysis_rows(state, since)
 
 
 def _round_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
@@ -108,31 +108,33 @@ def _round_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
     for run in state.runs.values():
         before = known.get(run.run_id)
         if before is None or not is_over(before):
-            yield from _Attempts(state, since, run, before).rows()
+            yield from _AttemptRows(state, since, run, before).rows()
 
 
-def _closed(row: TaskRow, over: StudyState) -> TaskRow:
+def _close_row(row: TaskRow, over: StudyState) -> TaskRow:
     """Return how an open row of a round stands that is over: with a lock, the planning of none is open."""
     if over.locked is None and row.key.startswith(_PLANNING):
-        return row.then("COMPLETED", "Given up", over.last_ts, "the round came to no lock; nothing was tested in it")
-    return row.then("CANCELLED", "Not needed", over.last_ts, "its round was over without it")
+        return row.add_state(
+            "COMPLETED", "Given up", over.last_ts, "the round came to no lock; nothing was tested in it"
+        )
+    return row.add_state("CANCELLED", "Not needed", over.last_ts, "its round was over without it")
 
 
-def left(row: TaskRow, at: str) -> TaskRow:
+def end_row(row: TaskRow, at: str) -> TaskRow:
     """Return how a row stands once its controller ended: nobody works on what is open."""
     if not row.open:
         return row
-    return row.then("CANCELLED", "Cancelled", at, "its flow run ended; `ajet study resume` goes on with the study")
+    return row.add_state("CANCELLED", "Cancelled", at, "its flow run ended; `ajet study resume` goes on with the study")
 
 
-def not_needed(row: TaskRow, at: str) -> TaskRow:
+def cancel_row(row: TaskRow, at: str) -> TaskRow:
     """Return how a row stands that was planned, and is not any more."""
-    return row.then("CANCELLED", "Not needed", at, "the study came to need it no more")
+    return row.add_state("CANCELLED", "Not needed", at, "the study came to need it no more")
 
 
 def attempt_key(run: RunState, number: int, round: int = 1) -> str:
     """Return the key of the row of an attempt at a run of a round."""
-    return _key(as_required(run), number, round)
+    return _key(to_required_run(run), number, round)
 
 
 def _key(required: RequiredRun, number: int, round: int) -> str:
@@ -141,7 +143,7 @@ def _key(required: RequiredRun, number: int, round: int) -> str:
     return f"{later}{required.phase}-{required.arm}-{required.seed}{steps}-{number}"
 
 
-def _of_round(state: StudyState) -> str:
+def _round_prefix(state: StudyState) -> str:
     """Return what the name of a row of a later round begins with."""
     return "" if state.round == 1 else f"round {state.round}: "
 
@@ -153,7 +155,7 @@ def _row(state: StudyState, required: RequiredRun, number: int, *more: str) -> T
     tried = () if number == 1 else (f"try:{number}",)  # first, because Prefect's list cuts off names and tags
     asked = () if state.most_rounds == 1 else (f"round:{state.round}",)
     tags = (*tried, *asked, f"arm:{required.arm}", f"seed:{required.seed}", f"phase:{required.phase}", state.id, *more)
-    name = f"{_of_round(state)}{phase}{required.arm} seed {required.seed}{steps}{again}"
+    name = f"{_round_prefix(state)}{phase}{required.arm} seed {required.seed}{steps}{again}"
     return TaskRow(_key(required, number, state.round), name, tags, ())
 
 
@@ -161,19 +163,19 @@ def _planning(state: StudyState, since: StudyState) -> TaskRow:
     began, later = since.last_ts, "" if state.round == 1 else f"-round-{state.round}"
     if state.rounds_before:
         began = max(began, state.rounds_before[-1].last_ts)
-    row = TaskRow(f"{_PLANNING}{later}", f"{_of_round(state)}planning", (state.id,), ())
-    row = row.then("RUNNING", "Running", began)
+    row = TaskRow(f"{_PLANNING}{later}", f"{_round_prefix(state)}planning", (state.id,), ())
+    row = row.add_state("RUNNING", "Running", began)
     first = next((run.planned for run in state.runs_in("noise")), None)
     if first is not None and first > since.last_ts:
-        row = row.then("RUNNING", "Awaiting A/A runs", first)
+        row = row.add_state("RUNNING", "Awaiting A/A runs", first)
     if state.locked is not None:
-        return row.then("COMPLETED", "Completed", state.locked.ts, f"locked as {(state.design_hash or '')[:16]}")
+        return row.add_state("COMPLETED", "Completed", state.locked.ts, f"locked as {(state.design_hash or '')[:16]}")
     if state.stopped_reason is not None:
-        return row.then("FAILED", "Failed", state.last_ts, state.stopped_reason)
+        return row.add_state("FAILED", "Failed", state.last_ts, state.stopped_reason)
     return row
 
 
-class _Attempts:
+class _AttemptRows:
     """The rows of one run."""
 
     def __init__(self, state: StudyState, since: StudyState, run: RunState, before: RunState | None) -> None:
@@ -181,7 +183,7 @@ class _Attempts:
         self._begin = since.last_ts
         self._run = run
         self._before = () if before is None else before.attempts
-        self._required = as_required(run)
+        self._required = to_required_run(run)
 
     def rows(self) -> Iterator[TaskRow]:
         """Yield a row for each attempt of the session, and for one that is to come."""
@@ -189,53 +191,55 @@ class _Attempts:
         previous = None
         for attempt in self._run.attempts:
             if attempt.number not in over:
-                yield self._ended(self._begun(attempt, previous), attempt)
+                yield self._add_end(self._running_row(attempt, previous), attempt)
             previous = attempt
         if previous is None and self._run.invalid is not None:
             code, reason = self._run.invalid
-            yield self._waiting(None).then("CANCELLED", "Not needed", self._run.settled, f"{code}: {reason}")
-        elif previous is None or self._is_tried_again(previous):
-            yield self._waiting(previous)
+            yield self._pending_row(None).add_state("CANCELLED", "Not needed", self._run.settled, f"{code}: {reason}")
+        elif previous is None or self._has_retry(previous):
+            yield self._pending_row(previous)
 
-    def _is_tried_again(self, last: AttemptState) -> bool:
+    def _has_retry(self, last: AttemptState) -> bool:
         design = self._state.design
         failed = self._run.status == "ended" and last.status != "finished"
-        return failed and given_up(self._run, MOST_ATTEMPTS if design is None else design.max_attempts) is None
+        return failed and find_failure(self._run, MOST_ATTEMPTS if design is None else design.max_attempts) is None
 
-    def _waiting(self, previous: AttemptState | None) -> TaskRow:
+    def _pending_row(self, previous: AttemptState | None) -> TaskRow:
         number = 1 if previous is None else previous.number + 1
         row = _row(self._state, self._required, number, f"run:{self._run.run_id}")
         if previous is None:
-            return row.then("PENDING", "Planned", self._late(self._run.planned))
+            return row.add_state("PENDING", "Planned", self._clamp_time(self._run.planned))
         said = f"try {previous.number} {previous.status}: {previous.reason}"
-        return row.then("SCHEDULED", "AwaitingRetry", self._late(previous.ended), said)
+        return row.add_state("SCHEDULED", "AwaitingRetry", self._clamp_time(previous.ended), said)
 
-    def _begun(self, attempt: AttemptState, previous: AttemptState | None) -> TaskRow:
+    def _running_row(self, attempt: AttemptState, previous: AttemptState | None) -> TaskRow:
         if attempt.launched < self._begin:
             row = _row(self._state, self._required, attempt.number, f"run:{self._run.run_id}")
             said = f"it began at {attempt.launched[:19].replace('T', ' ')} UTC, in an earlier flow run of this study"
-            return row.then("RUNNING", "Running", self._begin, said)
+            return row.add_state("RUNNING", "Running", self._begin, said)
         name = "Running" if previous is None else "Retrying"
-        return self._waiting(previous).then("RUNNING", name, attempt.launched, attempt.why)
+        return self._pending_row(previous).add_state("RUNNING", name, attempt.launched, attempt.why)
 
-    def _ended(self, row: TaskRow, attempt: AttemptState) -> TaskRow:
+    def _add_end(self, row: TaskRow, attempt: AttemptState) -> TaskRow:
         if attempt.status is None:
             return row
         last = attempt is self._run.attempts[-1]
         if attempt.status == "finished":
-            row = row.then("RUNNING", "Collecting", self._late(attempt.ended))
-            return self._settled(row) if last and is_over(self._run) else row
-        row = row.then(*_ENDS[attempt.status], self._late(attempt.ended), _reason(attempt.code, attempt.reason))
+            row = row.add_state("RUNNING", "Collecting", self._clamp_time(attempt.ended))
+            return self._add_result(row) if last and is_over(self._run) else row
+        row = row.add_state(
+            *_ENDS[attempt.status], self._clamp_time(attempt.ended), _reason(attempt.code, attempt.reason)
+        )
         given = last and self._run.invalid is not None and attempt.status != "stopped"
-        return self._settled(row) if given else row
+        return self._add_result(row) if given else row
 
-    def _settled(self, row: TaskRow) -> TaskRow:
+    def _add_result(self, row: TaskRow) -> TaskRow:
         run = self._run
         if run.invalid is not None:
-            return row.then("FAILED", "Invalid", self._late(run.settled), _reason(*run.invalid))
-        return row.then("COMPLETED", "Completed", self._late(run.settled), _result(run))
+            return row.add_state("FAILED", "Invalid", self._clamp_time(run.settled), _reason(*run.invalid))
+        return row.add_state("COMPLETED", "Completed", self._clamp_time(run.settled), _result(run))
 
-    def _late(self, at: str) -> str:
+    def _clamp_time(self, at: str) -> str:
         """Return a time of this session: what was before is told as of its begin."""
         return max(at, self._begin)
 
@@ -247,30 +251,32 @@ def _reason(code: str, reason: str) -> str:
 def _result(run: RunState) -> str:
     metric = run.spec.metric
     if metric.key == SUCCESS or metric.key not in run.measurements:
-        return came_to(run)
-    return f"{metric.name or metric.key} {run.measurements[metric.key].value:.4g}; {came_to(run)}"
+        return describe_result(run)
+    return f"{metric.name or metric.key} {run.measurements[metric.key].value:.4g}; {describe_result(run)}"
 
 
-def _next_look(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
+def _next_analysis_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
     """Yield what the next look will need if the one that is worked for leaves its question open."""
     design = state.design
     if design is None or design.screen is not None or state.locked is None:
         return
     if state.status not in ("running", "paused") or budget_decision(state) is not None:
         return
-    look = max((wanted_look(state, claim.id) for claim in active(state, design)), default=0) + 1
-    said = f"for look {look} of {len(design.looks)}, if look {look - 1} leaves a question open"
-    for required in islice(_of_look(state, design, look), runs_left(state)):
-        yield _row(state, required, 1).then("PENDING", "Planned", max(state.locked.ts, since.last_ts), said)
+    analysis = max((next_analysis(state, claim.id) for claim in open_hypotheses(state, design)), default=0) + 1
+    said = f"for look {analysis} of {len(design.looks)}, if look {analysis - 1} leaves a question open"
+    for required in islice(_analysis_runs(state, design, analysis), runs_left(state)):
+        yield _row(state, required, 1).add_state("PENDING", "Planned", max(state.locked.ts, since.last_ts), said)
 
 
-def _of_look(state: StudyState, design: Design, look: int) -> Iterator[RequiredRun]:
-    if not 1 < look <= len(design.looks):
+def _analysis_runs(state: StudyState, design: Design, analysis: int) -> Iterator[RequiredRun]:
+    if not 1 < analysis <= len(design.looks):
         return
-    drawn = design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)]
+    drawn = design.seeds[count_seeds(design, analysis - 1) : count_seeds(design, analysis)]
     seeds = {arm.name: set(design.seeds_of(arm.name, drawn)) for arm in design.arms}
-    every = confirmation_runs(state, design, all_looks=True)
-    yield from missing(planned(state), [required for required in every if required.seed in seeds[required.arm]])
+    every = confirmation_runs(state, design, all_analyses=True)
+    yield from missing_runs(
+        planned_runs(state), [required for required in every if required.seed in seeds[required.arm]]
+    )
 
 
 MOST_STEPS: Final = 20
@@ -293,14 +299,14 @@ class TrainingLine(NamedTuple):
     text: str
 
 
-def states_told(row: TaskRow) -> Iterator[TrainingLine]:
+def state_lines(row: TaskRow) -> Iterator[TrainingLine]:
     """Yield a line for each state of a row that says why it is so: Prefect's page of a task run does not show that."""
     for state in row.states:
         if state.message and state.kind != "PENDING":
             yield TrainingLine(f"{state.kind} {state.name}", state.at, f"{state.name}: {state.message}")
 
 
-def progress_told(attempt: AttemptState, progress: AttemptProgress) -> Iterator[TrainingLine]:
+def training_lines(attempt: AttemptState, progress: AttemptProgress) -> Iterator[TrainingLine]:
     """Yield the lines that follow from the progress as it is: its stage, its step if that is told, its evaluation."""
     at = datetime.fromisoformat(attempt.launched) + timedelta(seconds=progress.seconds)
     yield TrainingLine(progress.stage, at, _STAGES[progress.stage])
@@ -313,8 +319,8 @@ def progress_told(attempt: AttemptState, progress: AttemptProgress) -> Iterator[
         yield TrainingLine(key, at, f"hidden success {progress.hidden_success:.3f} {when}")
 
 
-def tracked_told(attempt: AttemptState, log: str | None) -> Iterator[TrainingLine]:
-    """Yield the lines on its W&B run: where its log is (see `tracked_in`), and its page, as far as they are known."""
+def tracking_lines(attempt: AttemptState, log: str | None) -> Iterator[TrainingLine]:
+    """Yield the lines on its W&B run: where its log is (see `find_tracking_log`), and its page, as far as known."""
     at = datetime.fromisoformat(attempt.launched)
     if log is not None:
         yield TrainingLine("log", at, f"W&B log: {log}")
@@ -322,7 +328,7 @@ def tracked_told(attempt: AttemptState, log: str | None) -> Iterator[TrainingLin
         yield TrainingLine("page", at, f"W&B run: {attempt.url}")
 
 
-def end_told(attempt: AttemptState, folder: AttemptFolder) -> Iterator[TrainingLine]:
+def outcome_lines(attempt: AttemptState, folder: AttemptFolder) -> Iterator[TrainingLine]:
     """Yield the lines on an attempt that is over, from the outcome that it wrote; none where it wrote none."""
     outcome = _outcome(folder)
     if outcome is None:
@@ -334,7 +340,7 @@ def end_told(attempt: AttemptState, folder: AttemptFolder) -> Iterator[TrainingL
         yield TrainingLine(f"refused-{why}", at, f"{count} requests of its containers were refused: {why}")
 
 
-def tracked_in(folder: AttemptFolder, study: Path) -> str | None:
+def find_tracking_log(folder: AttemptFolder, study: Path) -> str | None:
     """Return the folder of an attempt's W&B log, relative to the study's; None while there is none."""
     newest = max((folder.path / "wandb").glob("*run-*"), default=None)
     return None if newest is None else newest.relative_to(study).as_posix()
@@ -366,20 +372,20 @@ class TaskRuns:
         self._client = client
         self._flow_run = flow_run
         self._told: set[str] = set()
-        self.doubtful = False
+        self.needs_resend = False
         """Whether what was told may be lost, so that all rows are to be put again."""
 
-    def doubt(self) -> None:
+    def mark_unsent(self) -> None:
         """Take nothing for told any more."""
         self._told.clear()
-        self.doubtful = True
+        self.needs_resend = True
 
     def put(self, rows: Iterable[TaskRow]) -> None:
         """Tell the states of rows that were not told yet."""
         new = [event for row in rows for event in self._events(row)]
         self._send(new)
         self._told |= {event["id"] for event in new}
-        self.doubtful = False
+        self.needs_resend = False
 
     def log(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
         """Add lines to the logs of task runs, by their rows' keys; the flow run's own log does not show them."""
@@ -392,7 +398,7 @@ class TaskRuns:
     def close(self, message: str) -> None:
         """End every task run that is open on the server, whoever wrote it."""
         now = datetime.now(UTC)
-        self._send([self._closing(found, now, message) for found in self._open()])
+        self._send([self._closing_event(found, now, message) for found in self._open()])
 
     def _send(self, events: Sequence[Mapping[str, Any]]) -> None:
         for start in range(0, len(events), _AT_ONCE):
@@ -453,12 +459,12 @@ class TaskRuns:
             if len(page) < _AT_ONCE:
                 return found
 
-    def _closing(self, found: Mapping[str, Any], now: datetime, message: str) -> dict[str, Any]:
+    def _closing_event(self, found: Mapping[str, Any], now: datetime, message: str) -> dict[str, Any]:
         task_run, last = UUID(found["id"]), datetime.fromisoformat(found["state"]["timestamp"])
         about = {name: found[name] for name in ("name", "task_key", "dynamic_key", "tags", "run_count")}
         row = TaskRow(found["dynamic_key"], found["name"], (), (RowState(found["state_type"], "", last),))
-        ended = row.then("CANCELLED", "Cancelled", now.isoformat(), message).states[-1]
-        about |= _end(ended.at, begun=found["start_time"] is not None)
+        ended = row.add_state("CANCELLED", "Cancelled", now.isoformat(), message).states[-1]
+        about |= _end_times(ended.at, begun=found["start_time"] is not None)
         return self._event(str(uuid5(task_run, "closed")), task_run, about, None, ended)
 
 
@@ -474,14 +480,14 @@ def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
     }
     end = next((state.at for state in states if state.kind not in OPEN), None)
     if end is not None:
-        about |= _end(end, begun=any(state.kind == "RUNNING" for state in states))
+        about |= _end_times(end, begun=any(state.kind == "RUNNING" for state in states))
     if (start := next((state.at for state in states if state.kind == "RUNNING"), None)) is not None:
         took = ((end or last.at) - start).total_seconds()
         about |= {"run_count": 1, "start_time": start.isoformat(), "total_run_time": took}
     return about
 
 
-def _end(at: datetime, begun: bool) -> dict[str, Any]:
+def _end_times(at: datetime, begun: bool) -> dict[str, Any]:
     """Return how a task run ended; the bar of one that never began would reach from when it was expected to its end."""
     end = at.isoformat()
     return {"end_time": end} if begun else {"end_time": end, "expected_start_time": end}

@@ -23,12 +23,12 @@ from typing import Any, Final
 import psutil
 from prefect.client.orchestration import SyncPrefectClient
 
-from research.controller.controller import stopping
+from research.controller.controller import build_stop_event
 from research.controller.interventions import end_attempts
-from research.files import require_room, unless_full
+from research.files import ignore_disk_full, require_room
 from research.installation.home import Home
-from research.orchestration.deployment import Orphans, ProcessPool, TakenInVain, give_or_stop, register
-from research.orchestration.prefect_api import UserAction, connect, place_of, said
+from research.orchestration.deployment import ProcessPool, StalledFlowRuns, UnownedStudies, register, reschedule_or_stop
+from research.orchestration.prefect_api import UserAction, action_reason, connect, installation_name
 from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record_or_end
 from research.orchestration.supervision import LEAVING_S, WORKER, is_supervisor
 from studies import EventLog, StudyLog, StudyState
@@ -50,12 +50,12 @@ class StudyWorker:
         self._home = home
         self._pool = pool
         self._limit = limit
-        self._say = unless_full(say)
-        self._warn = unless_full(warn)
-        self._place = place_of(home)
+        self._say = ignore_disk_full(say)
+        self._warn = ignore_disk_full(warn)
+        self._place = installation_name(home)
         self._log = EventLog(home.database)
-        self._orphans = Orphans(self._log, home, Holder.here(home.path))
-        self._in_vain = TakenInVain(home)
+        self._unowned_studies = UnownedStudies(self._log, home, Holder.here(home.path))
+        self._stalled = StalledFlowRuns(home)
         self._process: subprocess.Popen[bytes] | None = None
         self._told = 0.0
         self._once = secrets.token_hex(4)
@@ -71,13 +71,13 @@ class StudyWorker:
                 if not is_supervisor(self._home):
                     self._warn(f"the folder {self._home.path} is gone, or another's; the worker ends")
                     return
-                self._try(self._look)
+                self._try(self._tick)
         finally:
             self._end()
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         """Start what is not there; tell the server what it does not know; hand over what was left."""
-        self._find()
+        self._find_server()
         is_due = time.monotonic() - self._told >= TELL_S
         if is_due:
             with connect(self.server.api) as client:
@@ -87,10 +87,10 @@ class StudyWorker:
                 self._say(f"the worker ended with code {self._process.returncode}; it is started again")
             self._start()
         if is_due:
-            self._hand_over_all()
+            self._reschedule_all()
             self._told = time.monotonic()  # else the next look tries again, and none between says that all is well
 
-    def _find(self) -> None:
+    def _find_server(self) -> None:
         """Find or start the server; one that came back elsewhere has the worker begin anew, which knows the old place.
 
         So do its sittings: what they drive is left in order, and handed over there.
@@ -102,7 +102,7 @@ class StudyWorker:
             self._process = None
             self._told = 0.0
 
-    def _hand_over_all(self) -> None:
+    def _reschedule_all(self) -> None:
         """Hand over what was left; what keeps one study from it keeps no other, and is raised when all were tried.
 
         Nothing is handed over on a full disk, where its process could not even begin.
@@ -110,24 +110,24 @@ class StudyWorker:
         require_room(self._home.path)
         failed: Exception | None = None
         with connect(self.server.api) as client:
-            self._in_vain.put_back(client)
-            for state in self._orphans.found():
+            self._stalled.reschedule(client)
+            for state in self._unowned_studies.find():
                 try:
-                    self._hand_over(client, state)
+                    self._reschedule(client, state)
                 except Exception as error:  # noqa: BLE001 - as in _try
                     failed = error
         if failed is not None:
             raise failed
 
-    def _hand_over(self, client: SyncPrefectClient, state: StudyState) -> None:
+    def _reschedule(self, client: SyncPrefectClient, state: StudyState) -> None:
         """Hand a study over that was left; where somebody cancelled its flow run, which nobody saw, stop it instead."""
         record = StudyLog(self._log, state.id)
 
         def stop() -> None:
-            record.change(lambda state: stopping(state, said(UserAction.STOP)), actor="user")
+            record.change(lambda state: build_stop_event(state, action_reason(UserAction.STOP)), actor="user")
 
         key = f"{state.id}/{state.head_hash}/{self._once}"
-        if not give_or_stop(client, self._home, state.id, key, stop):
+        if not reschedule_or_stop(client, self._home, state.id, key, stop):
             end_attempts(self._home, self._log, record, self._warn)
 
     def _start(self) -> None:
@@ -149,7 +149,7 @@ class StudyWorker:
     def _end(self) -> None:
         if self._process is not None:
             self._say("ending the worker; what it drives is left in order")
-            _end_sittings(self._process.pid)  # first: a worker that ends does not wait for their last words
+            _end_flow_runs(self._process.pid)  # first: a worker that ends does not wait for their last words
             end_group(self._process.pid, LEAVING_S)
         (self._home.prefect / WORKER).unlink(missing_ok=True)
 
@@ -168,7 +168,7 @@ class StudyWorker:
             self._trouble = None
 
 
-def _end_sittings(worker: int) -> None:
+def _end_flow_runs(worker: int) -> None:
     """Terminate the children of Prefect's worker, and wait for them: each leaves its study in order."""
     with suppress(psutil.NoSuchProcess):
         children = psutil.Process(worker).children()
@@ -177,7 +177,7 @@ def _end_sittings(worker: int) -> None:
         psutil.wait_procs(children, timeout=LEAVING_S)
 
 
-def once_each(submit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def skip_running(submit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Return how a worker begins flow runs, but for one whose process is still ending: the next look finds it again.
 
     By a Retry, say. It still holds its place in the worker's limit, and another one for it would end the worker.
@@ -195,7 +195,7 @@ def main() -> None:
     from prefect.cli import app
     from prefect.workers.base import BaseWorker
 
-    BaseWorker._submit_scheduled_flow_runs = once_each(BaseWorker._submit_scheduled_flow_runs)  # type: ignore[method-assign, assignment]
+    BaseWorker._submit_scheduled_flow_runs = skip_running(BaseWorker._submit_scheduled_flow_runs)  # type: ignore[method-assign, assignment]
     app()
 
 

@@ -7,7 +7,7 @@ plays on hidden tasks may write no reward function any more: it could hold their
 
 What a planner is shown: a compact, frozen value rebuilt from the study before every turn.
 
-A planner has no memory of its own; all it may know stands here, or can be looked at from here (`may_look`). It holds
+A planner has no memory of its own; all it may know stands here, or can be looked at from here (`tools`). It holds
 facts only, and nothing an agent or training code wrote: topic and notes are the user's, arms, warnings and verdicts are
 code's, hypotheses and the notebook are the planner's own, examples of plays are of a scripted player on training tasks.
 Notes are quoted: they steer what is proposed, and no number in them is a result.
@@ -24,14 +24,14 @@ from typing import Any, Final, Literal, Protocol
 from pydantic import BaseModel
 
 from research.design.known_findings import KnownFinding
-from research.design.prior_findings import find, known_findings
-from research.installation.base_job import fixed_fields
+from research.design.prior_findings import load_findings, search_findings
+from research.installation.base_job import find_fixed_fields
 from research.installation.home import Home
-from research.planners.history import InquiryFacts, Notebook, Quoted
+from research.planners.history import CampaignFacts, Notebook, Quote
 from research.proposals.actions import DEFAULT_EFFECT
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar
 from research.proposals.flags import RequestedComparison
-from research.proposals.metric_choice import AskedMetric, form
+from research.proposals.metric_choice import RequestedMetric, flag_syntax
 from research.proposals.reward_code import examples, names_reward
 from studies import EventLog
 from studies.metrics import kinds
@@ -40,7 +40,7 @@ from studies.records.procedure import Noise
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
 from swarm.environments.registry import environments
-from swarm.job import Job, TinyModel, Tunable, tunables, usual_rate
+from swarm.job import Job, TinyModel, Tunable, default_learning_rate, tunables
 
 _LEAST: Final = 3
 """Letters of a word that says something."""
@@ -52,24 +52,24 @@ class HomeFindings:
 
     home: Home
     log: EventLog
-    besides: str
+    excluded_study: str
 
-    def find(self, words: str, most: int) -> tuple[Quoted, ...]:
+    def find(self, words: str, most: int) -> tuple[Quote, ...]:
         """Return at most so many findings, those that most of the words name first; of no words the newest."""
-        known = [entry for entry in known_findings(self.home, self.log).findings if entry.study != self.besides]
+        known = [entry for entry in load_findings(self.home, self.log).findings if entry.study != self.excluded_study]
         wanted = dict.fromkeys(word.lower() for word in words.split() if len(word) >= _LEAST)
         if not wanted:
-            return tuple(map(_quoted_finding, known[:most]))
-        named = Counter(entry.name for word in wanted for entry in find(known, [word]))
+            return tuple(map(_quote_finding, known[:most]))
+        named = Counter(entry.name for word in wanted for entry in search_findings(known, [word]))
         likely = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
-        return tuple(map(_quoted_finding, likely[:most]))
+        return tuple(map(_quote_finding, likely[:most]))
 
 
-def _quoted_finding(finding: KnownFinding) -> Quoted:
-    return Quoted(finding.name, sentence(finding))
+def _quote_finding(finding: KnownFinding) -> Quote:
+    return Quote(finding.name, describe_finding(finding))
 
 
-def sentence(finding: KnownFinding) -> str:
+def describe_finding(finding: KnownFinding) -> str:
     """Return a finding in a sentence: claim, verdict, effect with its interval, runs."""
     told = f"{finding.claim.rstrip('.')}: {finding.verdict}"
     if finding.estimate is not None and finding.low is not None and finding.high is not None:
@@ -78,10 +78,10 @@ def sentence(finding: KnownFinding) -> str:
     return f"{told}, {finding.n_control} + {finding.n_treatment} runs of {finding.conditions.model}{again}"
 
 
-class FindsFindings(Protocol):
+class FindingsSource(Protocol):
     """Finds what earlier studies found."""
 
-    def find(self, words: str, most: int) -> Sequence[Quoted]:
+    def find(self, words: str, most: int) -> Sequence[Quote]:
         """Return at most so many findings that words are about, each in a sentence, the likeliest first."""
         ...
 
@@ -89,7 +89,7 @@ class FindsFindings(Protocol):
 class NoFindings:
     """A home in which nothing was found yet."""
 
-    def find(self, words: str, most: int) -> Sequence[Quoted]:
+    def find(self, words: str, most: int) -> Sequence[Quote]:
         """Return none."""
         return ()
 
@@ -102,11 +102,11 @@ PLAYS: Final = "episodes"
 NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"
 
 
-class LookRefused(Exception):
+class ToolError(Exception):
     """A look that cannot be had; the text says why, in one line for a planner."""
 
 
-class Looks(Protocol):
+class PlannerTools(Protocol):
     """What may be looked at in one turn."""
 
     @property
@@ -119,21 +119,21 @@ class Looks(Protocol):
         ...
 
 
-class NoLooks:
+class NoTools:
     """Nothing to look at."""
 
     offered: Mapping[str, type[BaseModel]] = {}
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Refuse."""
-        raise LookRefused("there is nothing to look at")
+        raise ToolError("there is nothing to look at")
 
 
-NO_LOOKS: Final = NoLooks()
+NO_TOOLS: Final = NoTools()
 
 
 @dataclass(frozen=True, slots=True)
-class TakenLook:
+class ToolResult:
     """A look and what it was answered, word for word."""
 
     name: str
@@ -150,7 +150,7 @@ class TakenLook:
             "characters": len(self.answer),
         }
 
-    def kept(self) -> dict[str, Any]:
+    def file_payload(self) -> dict[str, Any]:
         """Return it as the turn's file keeps it."""
         return {"name": self.name, "arguments": dict(self.arguments), "answer": self.answer}
 
@@ -160,7 +160,7 @@ Stage = Literal["propose", "design", "conclude"]
 
 
 @dataclass(frozen=True, slots=True)
-class FieldFacts:
+class FieldSpec:
     """A job field that can be varied."""
 
     name: str
@@ -177,13 +177,13 @@ class FieldFacts:
     """Whether the user's job has it at a value of its own, which is the default then."""
 
     @property
-    def of_words(self) -> bool:
+    def is_categorical(self) -> bool:
         """Whether its values are words, which have no order."""
         return isinstance(self.default, str)
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentFacts:
+class EnvironmentSpec:
     """An environment that can be trained on."""
 
     name: str
@@ -193,7 +193,7 @@ class EnvironmentFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmFacts:
+class ArmSummary:
     """What is measured of an arm so far; only runs that feed claims."""
 
     name: str
@@ -206,31 +206,31 @@ class ArmFacts:
     """Ends of the 95 % interval of the mean; None with fewer than two runs."""
 
 
-def tunable_facts(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldFacts, ...]:
+def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldSpec, ...]:
     """Return the fields a study may vary, in the job's order, with what `base` has as their defaults.
 
     The model is one of them where several are named.
     """
-    fixed = {} if base is None else fixed_fields(base)
-    found = [_facts(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
-    return (*found, *([_model_facts(models)] if models.by_name else []))
+    fixed = {} if base is None else find_fixed_fields(base)
+    found = [_field_spec(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
+    return (*found, *([_model_spec(models)] if models.by_name else []))
 
 
-def _facts(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldFacts:
+def _field_spec(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldSpec:
     default = getattr(base, name)
     default = mark.usual if default is None else default
     ladder, description = mark.ladder, Job.model_fields[name].description or ""
     if name == "learning_rate":  # rungs are of the tiny model: as far around what is usual for this one
-        times = usual_rate(base.model, base.lora_rank) / usual_rate(TinyModel(), 0)
+        times = default_learning_rate(base.model, base.lora_rank) / default_learning_rate(TinyModel(), 0)
         ladder = tuple(float(f"{rung * times:.3g}") for rung in ladder)
     if default not in ladder:  # a value of a user's own stands among the others by its size
         ladder = tuple(sorted((*ladder, default)))
-    return FieldFacts(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given)
+    return FieldSpec(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given)
 
 
-def _model_facts(models: ComparedModels) -> FieldFacts:
+def _model_spec(models: ComparedModels) -> FieldSpec:
     names, aliases = tuple(models.by_name), models.aliases()
-    return FieldFacts(
+    return FieldSpec(
         MODEL, names[0], names, ("model", "language model"),
         "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "
         "nothing else may be varied beside it.",
@@ -238,15 +238,15 @@ def _model_facts(models: ComparedModels) -> FieldFacts:
     )  # fmt: skip
 
 
-def environment_facts() -> tuple[EnvironmentFacts, ...]:
+def environment_specs() -> tuple[EnvironmentSpec, ...]:
     """Return the environments that are known here, built in or brought, by the registry's order."""
     return tuple(
-        EnvironmentFacts(known.name, known.title, known.synonyms, known.measures) for known in environments().values()
+        EnvironmentSpec(known.name, known.title, known.synonyms, known.measures) for known in environments().values()
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
+class PlannerContext:
     """The study as a planner sees it."""
 
     topic: str
@@ -264,7 +264,7 @@ class Digest:
     """Whether the user named it; else it is the metric's own, a part of its range."""
     metric: Metric = SUCCESS_ALONE
     """What runs of the default job would be judged by, in the environment that is asked for."""
-    asked: AskedMetric | None = None
+    requested_metric: RequestedMetric | None = None
     """The metric that a flag, the topic or the planner asks for; None where nobody did."""
     checked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """What a check measured of environments with this model, before any training, by environment."""
@@ -277,11 +277,11 @@ class Digest:
     """Whether a screen is to find the arms, so that there are no hypotheses yet."""
     design: Design | None = None
     """The locked design, once there is one."""
-    arms: Sequence[ArmFacts] = ()
+    arms: Sequence[ArmSummary] = ()
     verdicts: Sequence[Verdict] = ()
     warnings: Sequence[str] = ()
     """What the confound linter says about the design's runs, one line each."""
-    notes: Sequence[Quoted] = ()
+    notes: Sequence[Quote] = ()
     """What the user wrote meanwhile, quoted."""
     rejected: str | None = None
     """Why the planner's last action was refused, if it was."""
@@ -289,17 +289,17 @@ class Digest:
     """What flags ask for, in the place of a topic or beside it."""
     code_allowed: bool = False
     """Whether the study's runs are in containers, so that a reward function may be proposed."""
-    fields: tuple[FieldFacts, ...] = field(default_factory=tunable_facts)
-    environments: tuple[EnvironmentFacts, ...] = field(default_factory=environment_facts)
+    fields: tuple[FieldSpec, ...] = field(default_factory=field_specs)
+    environments: tuple[EnvironmentSpec, ...] = field(default_factory=environment_specs)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the job under all arms that the user fixed, as given."""
-    inquiry: InquiryFacts | None = None
+    campaign: CampaignFacts | None = None
     """What the rounds before found; None in the first."""
     notebook: Notebook | None = None
     """What the planner wrote down in earlier turns; None where it can write nothing down."""
-    findings: Sequence[Quoted] = ()
+    findings: Sequence[Quote] = ()
     """What earlier studies here found about the topic, quoted."""
-    may_look: Looks = field(default=NO_LOOKS, repr=False)
+    tools: PlannerTools = field(default=NO_TOOLS, repr=False)
     """What may be looked at before the action."""
     plays_seen: bool = False
     """Whether plays of hidden tasks were looked at, so that no reward function may be written any more."""
@@ -316,7 +316,7 @@ class Digest:
     @property
     def every_verdict(self) -> tuple[Verdict, ...]:
         """Return the verdicts of this round, and of the rounds before it."""
-        before = () if self.inquiry is None else self.inquiry.verdicts
+        before = () if self.campaign is None else self.campaign.verdicts
         return (*before, *self.verdicts)
 
     @property
@@ -326,34 +326,39 @@ class Digest:
 
     def facts(self) -> dict[str, Any]:
         """Return what the due action needs to know, as JSON values."""
-        known: dict[str, Any] = {"topic": self.topic} | self._of_stage()
-        if self.inquiry is not None:
-            known |= {"inquiry": self.inquiry.facts()}
+        known: dict[str, Any] = {"topic": self.topic} | self._stage_facts()
+        if self.campaign is not None:
+            known |= {"inquiry": self.campaign.facts()}
         if self.warnings:
             known |= {"linter_warnings": list(self.warnings)}
         if self.findings:
-            known |= {"findings_of_earlier_studies_quoted": _quoted_texts(self.findings)}
+            known |= {"findings_of_earlier_studies_quoted": _dump_quotes(self.findings)}
         if self.notebook is not None:
             known |= self.notebook.facts()
         if self.notes:
-            known |= {"user_notes_quoted": _quoted_texts(self.notes)}
+            known |= {"user_notes_quoted": _dump_quotes(self.notes)}
         return known | ({"last_action_refused": self.rejected} if self.rejected else {})
 
-    def _of_stage(self) -> dict[str, Any]:
+    def _stage_facts(self) -> dict[str, Any]:
         match self.stage:
             case "propose":
-                return self._to_propose() | self._means()
+                return self._propose_facts() | self._setup_facts()
             case "design":
-                return self._to_design() | self._means() | self._claims()
+                return self._design_facts() | self._setup_facts() | self._claim_facts()
             case "conclude":
-                arms = [_arm(arm) for arm in self.arms]
-                verdicts = [_verdict(verdict) for verdict in self.verdicts]
-                judged = self._judged() if self.metric.unit else {}  # of what its numbers are counted in
-                return {"arms": arms} | self._claims() | {"verdicts": verdicts, "budget": self._budget()} | judged
+                arms = [_dump_arm(arm) for arm in self.arms]
+                verdicts = [_dump_verdict(verdict) for verdict in self.verdicts]
+                judged = self._metric_facts() if self.metric.unit else {}  # of what its numbers are counted in
+                return (
+                    {"arms": arms}
+                    | self._claim_facts()
+                    | {"verdicts": verdicts, "budget": self._budget_facts()}
+                    | judged
+                )
 
-    def _to_propose(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"job_fields": [_field(facts) for facts in self.fields]} | self._fixed()
-        known |= {"metrics": {form(kind): kind.title for kind in kinds().values()}}
+    def _propose_facts(self) -> dict[str, Any]:
+        known: dict[str, Any] = {"job_fields": [_dump_field(facts) for facts in self.fields]} | self._fixed_facts()
+        known |= {"metrics": {flag_syntax(kind): kind.title for kind in kinds().values()}}
         if self.code_allowed:
             known |= {"reward_examples": examples(facts.name for facts in self.environments)}
         if self.lacks_reward:
@@ -361,9 +366,9 @@ class Digest:
             known |= {"reward_function": f"may not be proposed in this study: {why}"}
         return known
 
-    def _to_design(self) -> dict[str, Any]:
+    def _design_facts(self) -> dict[str, Any]:
         defaults = {facts.name: facts.default for facts in self.fields if facts.name != MODEL}
-        known: dict[str, Any] = {"job_defaults": defaults} | self._fixed()
+        known: dict[str, Any] = {"job_defaults": defaults} | self._fixed_facts()
         if self.search:
             values = {facts.name: list(facts.ladder) for facts in self.fields}
             known |= {"search": True, "sensible_values": values}
@@ -373,35 +378,35 @@ class Digest:
             known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
         return known
 
-    def _fixed(self) -> dict[str, Any]:
+    def _fixed_facts(self) -> dict[str, Any]:
         """Return what the user's job fixes, which no design contradicts; nothing where there is none."""
         return {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
 
-    def _means(self) -> dict[str, Any]:
+    def _setup_facts(self) -> dict[str, Any]:
         return {
-            "environments": self._environments(),
-            "budget": self._budget(),
+            "environments": self._environment_facts(),
+            "budget": self._budget_facts(),
             "smallest_effect": self.effect,
-        } | self._judged()
+        } | self._metric_facts()
 
-    def _judged(self) -> dict[str, Any]:
+    def _metric_facts(self) -> dict[str, Any]:
         """Return the metric in the units of its numbers."""
         found = self.metric
         told = {"name": metric_name(found), "means": found.meaning, "worst": found.worst, "best": found.best}
         return {"metric": told | ({"unit": found.unit} if found.unit else {})}
 
-    def _claims(self) -> dict[str, Any]:
+    def _claim_facts(self) -> dict[str, Any]:
         return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
 
-    def _environments(self) -> list[dict[str, Any]]:
+    def _environment_facts(self) -> list[dict[str, Any]]:
         return [
             {"name": e.name, "title": e.title, "success_means": e.measures}
             | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
             for e in self.environments
-            if self.wanted.refuses(e.name) is None
+            if self.wanted.find_conflict(e.name) is None
         ]
 
-    def _budget(self) -> dict[str, Any]:
+    def _budget_facts(self) -> dict[str, Any]:
         return {
             "seconds_left": round(self.seconds_left),
             "max_runs": self.max_runs,
@@ -415,19 +420,19 @@ _SHOWN_OF_VERDICT = {
 }  # fmt: skip
 
 
-def _quoted_texts(texts: Sequence[Quoted]) -> list[dict[str, str]]:
+def _dump_quotes(texts: Sequence[Quote]) -> list[dict[str, str]]:
     return [{"id": entry.id, "text": entry.text} for entry in texts]
 
 
-def _field(facts: FieldFacts) -> dict[str, Any]:
+def _dump_field(facts: FieldSpec) -> dict[str, Any]:
     return {
         "name": facts.name, "default": facts.default, "sensible_values": list(facts.ladder), "does": facts.description,
     }  # fmt: skip
 
 
-def _arm(arm: ArmFacts) -> dict[str, Any]:
+def _dump_arm(arm: ArmSummary) -> dict[str, Any]:
     return {"name": arm.name, "n": arm.n, "mean": arm.mean, "low": arm.low, "high": arm.high}
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _dump_verdict(verdict: Verdict) -> dict[str, Any]:
     return verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT)

@@ -29,8 +29,8 @@ from studies.records.verdict import Verdict
 from studies.statistics.comparison import Interval
 from studies.statistics.proportions import rate_interval
 from studies.verdicts.forecasts import Calibration, calibration
-from swarm.plugins import PLANNERS, EntryPointBroken, load
-from swarm.plugins import known as known_names
+from swarm.plugins import PLANNERS, BrokenEntryPoint, load
+from swarm.plugins import list_known as known_names
 
 BUILT_IN = ("rules", "llm")
 OPENAI = "https://api.openai.com/v1"
@@ -76,15 +76,17 @@ def make_planner(
     if chosen != "llm":
         if record or replay:
             raise PlannerUnready(f"expected the planner llm to record or replay; found {chosen}; name --planner llm")
-        return _installed(chosen, model, environ)
+        return _load_plugin(chosen, model, environ)
     if not record and not replay:
-        record, replay = _file(environ, RECORD), _file(environ, REPLAY)
+        record, replay = _path_from_env(environ, RECORD), _path_from_env(environ, REPLAY)
     if record and replay:
         raise PlannerUnready("expected to record or to replay a planner; found both; leave one out")
     if replay:
         recorded = Replay(replay)
         return LlmPlanner(model or recorded.model, recorded, note=note)
-    endpoint = _endpoint(model, environ.get("OPENAI_BASE_URL", "").strip(), environ.get("OPENAI_API_KEY", "").strip())
+    endpoint = _make_endpoint(
+        model, environ.get("OPENAI_BASE_URL", "").strip(), environ.get("OPENAI_API_KEY", "").strip()
+    )
     return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, note=note)
 
 
@@ -93,13 +95,13 @@ def planner_names() -> tuple[str, ...]:
     return known_names(PLANNERS, BUILT_IN)
 
 
-def _installed(name: str, model: str | None, environ: Mapping[str, str]) -> Planner:
+def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Planner:
     """Return a package's planner; raise PlannerUnready where it cannot be made, or goes by another name."""
     try:
         planner: Planner = load(PLANNERS, name)(model, environ)
     except ResearchError:
         raise
-    except EntryPointBroken as error:
+    except BrokenEntryPoint as error:
         raise PlannerUnready(str(error)) from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -114,12 +116,12 @@ def _installed(name: str, model: str | None, environ: Mapping[str, str]) -> Plan
     return planner
 
 
-def _file(environ: Mapping[str, str], variable: str) -> Path | None:
+def _path_from_env(environ: Mapping[str, str], variable: str) -> Path | None:
     named = environ.get(variable, "").strip()
     return Path(named) if named else None
 
 
-def _endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint:
+def _make_endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint:
     if not model:
         raise PlannerUnready("the planner llm expects a model; found none; pass --planner-model NAME")
     if not base_url and not key:
@@ -127,7 +129,7 @@ def _endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint:
             "the planner llm expects an endpoint; found neither OPENAI_BASE_URL nor OPENAI_API_KEY; set OPENAI_API_KEY "
             "(and OPENAI_BASE_URL for an endpoint of your own), or use --planner rules"
         )
-    if base_url and not is_address(base_url):
+    if base_url and not is_http_url(base_url):
         raise PlannerUnready(
             "OPENAI_BASE_URL expects an address such as http://127.0.0.1:8000/v1; found something else; correct it"
         )
@@ -136,7 +138,7 @@ def _endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint:
     return OpenAiEndpoint(api_key=key or _NO_KEY, base_url=base_url or OPENAI)
 
 
-def is_address(text: str) -> bool:
+def is_http_url(text: str) -> bool:
     """Return whether a text is an http(s) address with a host."""
     try:
         parts = urlsplit(text)
@@ -210,7 +212,7 @@ class TrackRecord:
     """What was not scored, by reason."""
 
 
-def track(log: EventLog, planner: str | None = None) -> TrackRecord:
+def load_track_record(log: EventLog, planner: str | None = None) -> TrackRecord:
     """Return the record of each planner, or of those of one name, over all studies of the log."""
     scored: list[ScoredPrediction] = []
     reasons: Counter[str] = Counter()
@@ -219,15 +221,15 @@ def track(log: EventLog, planner: str | None = None) -> TrackRecord:
             reasons["studies whose log is corrupt"] += 1
             continue
         if planner is None or state.planner["name"] == planner:
-            for found in _of_study(state):
+            for found in _score_study(state):
                 scored += [found] if isinstance(found, ScoredPrediction) else []
                 reasons.update([found] if isinstance(found, str) else [])
     kinds = Counter((entry.planner, entry.model) for entry in scored)
     ranked = sorted(kinds, key=lambda kind: (-kinds[kind], kind[0], kind[1] or ""))
-    return TrackRecord(tuple(forecaster(_by(scored, kind)) for kind in ranked), dict(reasons))
+    return TrackRecord(tuple(score_forecaster(_select_planner(scored, kind)) for kind in ranked), dict(reasons))
 
 
-def forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
+def score_forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
     """Return the record of one planner; there is a prediction at least."""
     valid = [entry for entry in scored if entry.verdict.verdict != "invalid"]
     share = fmean(entry.outcome for entry in valid) if valid else None
@@ -239,17 +241,17 @@ def forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
         valid=len(valid),
         brier=fmean((entry.prediction.probability - entry.outcome) ** 2 for entry in valid) if valid else None,
         constant=None if share is None else share * (1 - share),
-        bins=tuple(_bins(valid)),
+        bins=tuple(_calibration_bins(valid)),
     )
 
 
-def _of_study(state: StudyState) -> Iterator[ScoredPrediction | str]:
+def _score_study(state: StudyState) -> Iterator[ScoredPrediction | str]:
     """Yield the prediction of each claim of each round with its verdict, or why it is left out."""
     for entry in state.rounds:
-        yield from _of_round(entry)
+        yield from _score_round(entry)
 
 
-def _of_round(state: StudyState) -> Iterator[ScoredPrediction | str]:
+def _score_round(state: StudyState) -> Iterator[ScoredPrediction | str]:
     design = state.design
     for claim in design.hypotheses if design is not None else ():
         verdict = state.verdict_on(claim.id)
@@ -262,11 +264,11 @@ def _of_round(state: StudyState) -> Iterator[ScoredPrediction | str]:
             yield ScoredPrediction(state.id, name, model, claim.prediction, verdict)
 
 
-def _by(scored: Iterable[ScoredPrediction], kind: tuple[str, str | None]) -> list[ScoredPrediction]:
+def _select_planner(scored: Iterable[ScoredPrediction], kind: tuple[str, str | None]) -> list[ScoredPrediction]:
     return [entry for entry in scored if (entry.planner, entry.model) == kind]
 
 
-def _bins(valid: Sequence[ScoredPrediction]) -> Iterator[Bin]:
+def _calibration_bins(valid: Sequence[ScoredPrediction]) -> Iterator[Bin]:
     for low, high in pairwise(EDGES):
         held = [e for e in valid if low <= e.prediction.probability < high or high == e.prediction.probability == 1]
         share = rate_interval(int(sum(entry.outcome for entry in held)), len(held))

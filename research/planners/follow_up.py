@@ -23,15 +23,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from research.errors import BadTopic, DesignRefused
-from research.planners.context import Digest, FieldFacts
-from research.planners.history import ClaimFacts, InquiryFacts, RoundFacts
+from research.planners.context import FieldSpec, PlannerContext
+from research.planners.history import CampaignFacts, ClaimFacts, RoundFacts
 from research.planners.lexicon import Claim
-from research.planners.topic import FieldReading
-from research.planners.values import Contrast, ValuePlan, checked, plan_values, settled, with_required_constants
+from research.planners.topic import ParsedField
+from research.planners.values import (
+    Contrast,
+    ValuePlan,
+    add_required_constants,
+    check_values,
+    plan_values,
+    resolve_held_value,
+)
 from research.proposals.actions import MOST_CONFIRMED, MOST_HYPOTHESES, MOST_KNOBS
 from research.proposals.arms import Scalar, value_text
 from research.proposals.flags import Shape
-from research.proposals.metric_choice import span
+from research.proposals.metric_choice import metric_range
 from studies.records.design import CONFIGURATION, MODEL, REWARD, Metric
 from swarm.job import Job
 
@@ -95,17 +102,17 @@ _PRIORS = {
 }  # fmt: skip
 
 
-_FEARS: Mapping[str, tuple[str, ...]] = {
+_UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
     "learning_rate": ("collapsed runs, which a mean hides",),
 }
 """What code does not see by itself; what follows from a field by its meaning is named by
-`research.proposals.arms.feared`."""
+`research.proposals.arms.potential_confounders`."""
 
 
-def fears(field: str) -> tuple[str, ...]:
+def unseen_confounders(field: str) -> tuple[str, ...]:
     """Return what else could bring an effect of `field` about."""
-    return _FEARS.get(field, ())
+    return _UNSEEN_CONFOUNDERS.get(field, ())
 
 
 def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
@@ -113,12 +120,12 @@ def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
 
     As if the fields' priors were independent and the screen picked the better direction of each half of the times.
     """
-    known = [prior_of(field) for field in fields]
+    known = [find_prior(field) for field in fields]
     none = math.prod((1 - prior.raises / 2) * (1 - prior.lowers / 2) for prior in known)
     return -0.05, max(max(prior.high, -prior.low) for prior in known), round(1 - none, 3)
 
 
-def prior_of(field: str) -> Prior:
+def find_prior(field: str) -> Prior:
     """Return the expectation for raising `field`; a wide, symmetric one for a field nobody wrote a prior for."""
     return _PRIORS.get(field, _UNKNOWN)
 
@@ -128,7 +135,7 @@ def predict(field: str, *, rises: bool, claim: Claim | None) -> tuple[float, flo
 
     Whatever its prior, an interval reaches a little into what is claimed, into both directions of an open question.
     """
-    prior = prior_of(field)
+    prior = find_prior(field)
     low, high = (prior.low, prior.high) if rises else (0.0 - prior.high, 0.0 - prior.low)
     if claim != "increase":
         low = min(low, -_A_LITTLE)
@@ -139,9 +146,9 @@ def predict(field: str, *, rises: bool, claim: Claim | None) -> tuple[float, flo
     return low, high, prior.raises if (claim == "increase") == rises else prior.lowers
 
 
-def in_metric(low: float, high: float, metric: Metric) -> tuple[float, float]:
+def scale_to_metric(low: float, high: float, metric: Metric) -> tuple[float, float]:
     """Return an interval of success rates as one of a metric: shares as they are, others by their range."""
-    scale = span(metric) if metric.unit else 1.0
+    scale = metric_range(metric) if metric.unit else 1.0
     ends = [float(f"{(end if metric.higher_is_better else 0.0 - end) * scale:.6g}") for end in (low, high)]
     return min(ends), max(ends)
 
@@ -171,7 +178,7 @@ _LENGTH = "steps"
 
 
 @dataclass(frozen=True, slots=True)
-class SearchedField:
+class SearchDimension:
     """A field that is searched."""
 
     field: str
@@ -184,7 +191,7 @@ class SearchedField:
 class Search:
     """What is searched, and what all arms share besides defaults."""
 
-    knobs: tuple[SearchedField, ...]
+    knobs: tuple[SearchDimension, ...]
     confirm: int
     constants: Mapping[str, Scalar]
     adjusted: Mapping[str, str]
@@ -196,41 +203,41 @@ def asks_for_best(question: str) -> bool:
     return _BEST.search(question) is not None
 
 
-def plan_search(question: str, asked: Sequence[FieldReading], facts: Mapping[str, FieldFacts]) -> Search | None:
+def plan_search(question: str, asked: Sequence[ParsedField], facts: Mapping[str, FieldSpec]) -> Search | None:
     """Return the search that a question asks for; None where it asks for none, or leaves nothing to search.
 
     Raise BadTopic for what cannot be searched.
     """
-    if not (asks_for_best(question) or _is_ladder(asked) or _is_anything(question, asked)):
+    if not (asks_for_best(question) or _is_ladder(asked) or _is_open_ended(question, asked)):
         return None
     if any(entry.field == MODEL for entry in asked):
         return None  # models are compared one by one
-    known = [settled(checked(entry), facts[entry.field]) for entry in asked]
-    knobs = tuple(_knob(entry, facts[entry.field]) for entry in known if len(entry.values) != 1)
-    candidates = _candidates(knobs)
+    known = [resolve_held_value(check_values(entry), facts[entry.field]) for entry in asked]
+    knobs = tuple(_make_dimension(entry, facts[entry.field]) for entry in known if len(entry.values) != 1)
+    candidates = _count_candidates(knobs)
     if candidates < 2 or (len(knobs) == 1 and len(known) == 1 and len(known[0].values) == 2):
         return None
-    _refuse(knobs)
-    contrasts = [Contrast(knob.field, knob.control, _others(knob), None) for knob in knobs]
+    _require_searchable(knobs)
+    contrasts = [Contrast(knob.field, knob.control, _treatment_values(knob), None) for knob in knobs]
     fixed = {entry.field: entry.values[0] for entry in known if len(entry.values) == 1}
-    constants, adjusted = with_required_constants(contrasts, fixed, facts)
-    return Search(knobs, min(_confirmed(question), candidates - 1), constants, adjusted)
+    constants, adjusted = add_required_constants(contrasts, fixed, facts)
+    return Search(knobs, min(_count_confirmed(question), candidates - 1), constants, adjusted)
 
 
-def _is_ladder(asked: Sequence[FieldReading]) -> bool:
+def _is_ladder(asked: Sequence[ParsedField]) -> bool:
     """Return whether more values of one field are named than a study compares one by one."""
     several = [entry for entry in asked if len(entry.values) != 1]
     return len(several) == 1 and len(several[0].values) > MOST_HYPOTHESES + 1
 
 
-def _is_anything(question: str, asked: Sequence[FieldReading]) -> bool:
+def _is_open_ended(question: str, asked: Sequence[ParsedField]) -> bool:
     return asks_for_anything(question) and len(asked) == MOST_KNOBS and not any(entry.values for entry in asked)
 
 
-def fields_that_matter(facts: Sequence[FieldFacts]) -> tuple[FieldReading, ...]:
+def fields_that_matter(facts: Sequence[FieldSpec]) -> tuple[ParsedField, ...]:
     """Return the fields of which most is expected when they are raised: what a topic without one searches."""
-    able = [known.name for known in facts if known.name != _LENGTH and not known.of_words]
-    return tuple(FieldReading(name) for name in sorted(able, key=lambda name: -prior_of(name).raises)[:MOST_KNOBS])
+    able = [known.name for known in facts if known.name != _LENGTH and not known.is_categorical]
+    return tuple(ParsedField(name) for name in sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS])
 
 
 def asks_for_anything(question: str) -> bool:
@@ -238,44 +245,44 @@ def asks_for_anything(question: str) -> bool:
     return _ANYTHING.search(question) is not None
 
 
-def without_count(question: str) -> str:
+def remove_count(question: str) -> str:
     """Return a question with the `two` of `the best two values` blanked: it is how many are confirmed."""
     return _COUNT.sub(lambda found: " ".ljust(len(found.group(0))), question) if asks_for_best(question) else question
 
 
 def search_around(
-    knobs: Sequence[SearchedField], held: Mapping[str, Scalar], facts: Mapping[str, FieldFacts]
+    knobs: Sequence[SearchDimension], held: Mapping[str, Scalar], facts: Mapping[str, FieldSpec]
 ) -> Search:
     """Return a search of knobs whose control is named; raise BadTopic or DesignRefused for what cannot be searched."""
-    _refuse(knobs)
-    if _candidates(knobs) < 2:
+    _require_searchable(knobs)
+    if _count_candidates(knobs) < 2:
         raise BadTopic("expected two candidates or more beside the control; found fewer; compare the one there is")
-    contrasts = [Contrast(knob.field, knob.control, _others(knob), None) for knob in knobs]
-    constants, adjusted = with_required_constants(contrasts, held, facts)
+    contrasts = [Contrast(knob.field, knob.control, _treatment_values(knob), None) for knob in knobs]
+    constants, adjusted = add_required_constants(contrasts, held, facts)
     return Search(tuple(knobs), 1, constants, adjusted)
 
 
-def _knob(asked: FieldReading, facts: FieldFacts) -> SearchedField:
+def _make_dimension(asked: ParsedField, facts: FieldSpec) -> SearchDimension:
     unset = (
         Job.model_fields[asked.field].default is None and not facts.given
     )  # the default is what it amounts to: no candidate of its own
     values = asked.values or facts.ladder
-    return SearchedField(
+    return SearchDimension(
         asked.field, facts.default, tuple(value for value in values if not (unset and value == facts.default))
     )
 
 
-def _others(knob: SearchedField) -> tuple[Scalar, ...]:
+def _treatment_values(knob: SearchDimension) -> tuple[Scalar, ...]:
     return tuple(value for value in knob.values if value != knob.control)
 
 
-def _candidates(knobs: Sequence[SearchedField]) -> int:
+def _count_candidates(knobs: Sequence[SearchDimension]) -> int:
     """Return how many combinations there are besides the control's."""
     inside = all(knob.control in knob.values for knob in knobs)
     return math.prod(len(knob.values) for knob in knobs) - int(inside)
 
 
-def _refuse(knobs: Sequence[SearchedField]) -> None:
+def _require_searchable(knobs: Sequence[SearchDimension]) -> None:
     if len(knobs) > MOST_KNOBS:
         named = ", ".join(knob.field for knob in knobs)
         raise BadTopic(f"expected at most {MOST_KNOBS} fields to search; found {named}; name fewer of them")
@@ -286,12 +293,12 @@ def _refuse(knobs: Sequence[SearchedField]) -> None:
         )
 
 
-def _confirmed(question: str) -> int:
+def _count_confirmed(question: str) -> int:
     found = _COUNT.search(question)
     return min(_COUNTS[(found[1] or found[2]).lower()], MOST_CONFIRMED) if found else 1
 
 
-def search_note(search: Search) -> str:
+def describe_search(search: Search) -> str:
     """Return what is searched, in sentences."""
     fields = "; ".join(
         f"{knob.field} among {', '.join(map(value_text, knob.values))} (control {value_text(knob.control)})"
@@ -319,9 +326,9 @@ class FollowUp:
     """Why it is asked, in a sentence."""
 
 
-def follow_ups(digest: Digest, inquiry: InquiryFacts) -> Iterator[FollowUp]:
+def follow_ups(context: PlannerContext, campaign: CampaignFacts) -> Iterator[FollowUp]:
     """Yield the questions that the rules ask next, the first choice first."""
-    asker = _Asker(digest, inquiry)
+    asker = _FollowUpFinder(context, campaign)
     for found in asker.questions():
         if not asker.was_asked(found):
             yield found
@@ -336,13 +343,18 @@ class _Comparison:
     values: frozenset[Scalar]
 
 
-class _Asker:
-    def __init__(self, digest: Digest, inquiry: InquiryFacts) -> None:
-        self._facts: Mapping[str, FieldFacts] = {facts.name: facts for facts in digest.fields}
-        self._digest = digest
-        self._rounds = inquiry.rounds
-        self._last = inquiry.rounds[-1]
-        self._asked = {_compared(entry, told) for entry in inquiry.rounds for told in entry.claims if _plain(told)}
+class _FollowUpFinder:
+    def __init__(self, context: PlannerContext, campaign: CampaignFacts) -> None:
+        self._facts: Mapping[str, FieldSpec] = {facts.name: facts for facts in context.fields}
+        self._context = context
+        self._rounds = campaign.rounds
+        self._last = campaign.rounds[-1]
+        self._asked = {
+            _make_comparison(entry, told)
+            for entry in campaign.rounds
+            for told in entry.claims
+            if _is_single_field(told)
+        }
 
     def was_asked(self, found: FollowUp) -> bool:
         """Return whether an earlier round compared all of it; of fields that go together the asker itself looks."""
@@ -355,75 +367,82 @@ class _Asker:
         )
 
     def questions(self) -> Iterator[FollowUp]:
-        claims = [told for told in self._last.claims if _plain(told)]
+        claims = [told for told in self._last.claims if _is_single_field(told)]
         findings = [told for told in claims if told.found]
-        yield from self._search_on()
+        yield from self._ask_search()
         for told in findings:
-            yield from self._elsewhere(told)
+            yield from self._ask_elsewhere(told)
         for told in self._last.claims:
             if told.found and told.claim.variable == CONFIGURATION:
-                yield from self._whole_elsewhere(told)
+                yield from self._ask_joint_elsewhere(told)
         for told in findings:
-            yield from self._near(told)
+            yield from self._ask_neighbours(told)
         for told in claims:
             if not told.found:
-                yield from self._wider(told)
-        yield from self._other_fields()
+                yield from self._ask_wider_range(told)
+        yield from self._ask_other_fields()
 
-    def _search_on(self) -> Iterator[FollowUp]:
+    def _ask_search(self) -> Iterator[FollowUp]:
         """Search near the best of a search that found something, and the same values again after one that did not."""
         searched = self._last.searched
         if not searched:
             return
-        control, found = _control(self._last), _best_of(self._last)
-        best = {knob.field: self._said(knob.field, found.get(knob.field, control[knob.field])) for knob in searched}
+        control, found = _control_settings(self._last), _best_settings(self._last)
+        best = {
+            knob.field: self._effective_value(knob.field, found.get(knob.field, control[knob.field]))
+            for knob in searched
+        }
         if not found:
             if any(told.found for told in self._last.claims):
                 return  # what was found is worse: it would be found again
-            knobs = [SearchedField(knob.field, best[knob.field], knob.values) for knob in searched]
+            knobs = [SearchDimension(knob.field, best[knob.field], knob.values) for knob in searched]
             why = "Nothing better was confirmed; the same values are searched once more, on fresh seeds."
         else:
-            knobs = [SearchedField(name, value, self._values_near(name, value)) for name, value in best.items()]
+            knobs = [SearchDimension(name, value, self._neighbour_values(name, value)) for name, value in best.items()]
             why = "A better configuration was confirmed; its neighbours are searched."
-        held = {name: value for name, value in self._held(self._last.design.environment).items() if name not in best}
+        held = {
+            name: value
+            for name, value in self._shared_settings(self._last.design.environment).items()
+            if name not in best
+        }
         with suppress(BadTopic, DesignRefused):
             knobs = [knob for knob in knobs if len(knob.values) > 1]
             yield FollowUp(search_around(knobs, held, self._facts), self._last.design.environment, why)
 
-    def _values_near(self, name: str, best: Scalar) -> tuple[Scalar, ...]:
+    def _neighbour_values(self, name: str, best: Scalar) -> tuple[Scalar, ...]:
         """Return a value with its neighbours among all that were ever searched; words have none, so all of them."""
         known = [value for entry in self._rounds for knob in entry.searched if knob.field == name
                  for value in knob.values]  # fmt: skip
-        if self._facts[name].of_words or isinstance(best, str):
+        if self._facts[name].is_categorical or isinstance(best, str):
             return tuple(dict.fromkeys(known))
         ladder = sorted({*known, best}, key=float)
         place = ladder.index(best)
         return tuple(ladder[max(0, place - 1) : place + 2])
 
-    def _said(self, name: str, value: Scalar | None) -> Scalar:
+    def _effective_value(self, name: str, value: Scalar | None) -> Scalar:
         """Return a value as it is compared: an unset field is what it amounts to."""
         return self._facts[name].default if value is None else value
 
     def _was_searched(self, plan: Search) -> bool:
         """Return whether the same values were searched from the same control twice, or once near a best."""
         wanted = {knob.field: (knob.control, frozenset(knob.values)) for knob in plan.knobs}
-        return sum(_searched(entry) == wanted for entry in self._rounds) > MOST_REPEATED
+        return sum(_search_space(entry) == wanted for entry in self._rounds) > MOST_REPEATED
 
-    def _elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
+    def _ask_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
         """Ask whether a finding holds in another environment, once."""
         pair = told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
         if sum((entry.field, entry.values) == pair for entry in self._asked) > 1:
             return
         here = self._last.design.environment
         name = told.claim.variable
-        sides = (self._said(name, told.claim.control), self._said(name, told.claim.treatment))
+        sides = (self._effective_value(name, told.claim.control), self._effective_value(name, told.claim.treatment))
         contrast = Contrast(name, sides[0], (sides[1],), None)
-        for facts in self._digest.environments:
-            if facts.name != here and self._digest.wanted.refuses(facts.name) is None:
+        for facts in self._context.environments:
+            if facts.name != here and self._context.wanted.find_conflict(facts.name) is None:
                 why = f"What was found of {told.claim.variable} in {here} is tried in {facts.name}."
-                yield from self._follow_up([contrast], facts.name, why, held_in=here)
+                yield from self._make_follow_up([contrast], facts.name, why, held_in=here)
 
-    def _whole_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
+    def _ask_joint_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
         """Ask whether a finding about several fields holds in another environment, once: with all its arms."""
         asked = {
             entry.design.environment
@@ -433,7 +452,10 @@ class _Asker:
         }
         if len(asked) > 1:
             return
-        sides = {name: [self._said(name, value) for value in told.claim.varied[name]] for name in told.claim.varied}
+        sides = {
+            name: [self._effective_value(name, value) for value in told.claim.varied[name]]
+            for name in told.claim.varied
+        }
         alike = {name: values[0] for name, values in sides.items() if values[0] == values[1]}
         varied = {name: values for name, values in sides.items() if name not in alike}
         usual: Shape = "together" if len(varied) > 1 else "apart"
@@ -441,66 +463,68 @@ class _Asker:
         order = sorted(varied, key=lambda name: name == told.claim.moderator)
         contrasts = tuple(Contrast(name, varied[name][0], (varied[name][1],), None) for name in order)
         here = self._last.design.environment
-        held = {name: value for name, value in (self._held(here) | alike).items() if name not in varied}
-        for facts in self._digest.environments:
-            if facts.name in asked or self._digest.wanted.refuses(facts.name) is not None:
+        held = {name: value for name, value in (self._shared_settings(here) | alike).items() if name not in varied}
+        for facts in self._context.environments:
+            if facts.name in asked or self._context.wanted.find_conflict(facts.name) is not None:
                 continue
             with suppress(BadTopic, DesignRefused):
-                constants, adjusted = with_required_constants(contrasts, held, self._facts, shape)
+                constants, adjusted = add_required_constants(contrasts, held, self._facts, shape)
                 why = f"What was found of {' and '.join(order)} is tried in {facts.name}."
                 yield FollowUp(ValuePlan(contrasts, constants, adjusted, shape), facts.name, why)
 
-    def _near(self, told: ClaimFacts) -> Iterator[FollowUp]:
+    def _ask_neighbours(self, told: ClaimFacts) -> Iterator[FollowUp]:
         """Ask whether a neighbour of the better value on the ladder is better still."""
-        name, best = told.claim.variable, _better(told, self._last)
+        name, best = told.claim.variable, _better_value(told, self._last)
         ladder = self._facts[name].ladder
-        if best not in ladder or self._facts[name].of_words:
+        if best not in ladder or self._facts[name].is_categorical:
             return
         place = ladder.index(best)
         near = [ladder[index] for index in (place + 1, place - 1) if 0 <= index < len(ladder)]
         tried = {value for entry in self._asked if entry.field == name for value in entry.values}
         if untried := tuple(value for value in near if value not in tried)[:MOST_NEIGHBOURS]:
             why = f"{name} = {value_text(best)} was the better value; its neighbours are compared with it."
-            yield from self._follow_up([Contrast(name, best, untried, None)], self._last.design.environment, why)
+            yield from self._make_follow_up([Contrast(name, best, untried, None)], self._last.design.environment, why)
 
-    def _wider(self, told: ClaimFacts) -> Iterator[FollowUp]:
+    def _ask_wider_range(self, told: ClaimFacts) -> Iterator[FollowUp]:
         """Ask for the same field over the whole of its ladder, where a part of it showed nothing."""
         name = told.claim.variable
         facts = self._facts[name]
-        if facts.of_words or facts.apart or len(facts.ladder) < 2:
+        if facts.is_categorical or facts.apart or len(facts.ladder) < 2:
             return
         low, high = facts.ladder[0], facts.ladder[-1]
         pair = f"{value_text(told.claim.control)} and {value_text(told.claim.treatment)}"
         why = f"{name} was not told apart between {pair}; the ends of its ladder are compared."
-        yield from self._follow_up([Contrast(name, low, (high,), None)], self._last.design.environment, why)
+        yield from self._make_follow_up([Contrast(name, low, (high,), None)], self._last.design.environment, why)
 
-    def _other_fields(self) -> Iterator[FollowUp]:
+    def _ask_other_fields(self) -> Iterator[FollowUp]:
         """Ask of the fields that no round was about, with the better value of each finding held."""
         varied = {name for entry in self._rounds for told in entry.claims for name in told.claim.varied}
         environment = self._rounds[0].design.environment
-        for reading in fields_that_matter(self._digest.fields):
-            if reading.field in varied or self._is_the_user_s(reading.field):
+        for reading in fields_that_matter(self._context.fields):
+            if reading.field in varied or self._is_user_set(reading.field):
                 continue
             with suppress(BadTopic, DesignRefused):
-                [contrast] = plan_values([FieldReading(reading.field)], self._facts).contrasts
+                [contrast] = plan_values([ParsedField(reading.field)], self._facts).contrasts
                 why = f"{reading.field} is the field of which most is expected among those not compared yet."
-                yield from self._follow_up([contrast], environment, why)
+                yield from self._make_follow_up([contrast], environment, why)
 
-    def _is_the_user_s(self, name: str) -> bool:
+    def _is_user_set(self, name: str) -> bool:
         """Return whether the user set a field, which then is what it is in all arms."""
-        return self._facts[name].given or name in self._digest.wanted.held
+        return self._facts[name].given or name in self._context.wanted.held
 
-    def _follow_up(
+    def _make_follow_up(
         self, contrasts: Sequence[Contrast], environment: str, why: str, held_in: str | None = None
     ) -> Iterator[FollowUp]:
         """Yield a question with what findings in its environment say to hold, or those in `held_in`."""
         varied = {contrast.field for contrast in contrasts}
-        held = {name: value for name, value in self._held(held_in or environment).items() if name not in varied}
+        held = {
+            name: value for name, value in self._shared_settings(held_in or environment).items() if name not in varied
+        }
         with suppress(BadTopic, DesignRefused):  # values that make no job together
-            constants, adjusted = with_required_constants(contrasts, held, self._facts)
+            constants, adjusted = add_required_constants(contrasts, held, self._facts)
             yield FollowUp(ValuePlan(tuple(contrasts), constants, adjusted), environment, why)
 
-    def _held(self, environment: str) -> dict[str, Scalar]:
+    def _shared_settings(self, environment: str) -> dict[str, Scalar]:
         """Return what all arms share: what the first round held, and the better value of each finding in a place.
 
         What is better in one environment may be worse in another.
@@ -515,14 +539,21 @@ class _Asker:
         }
         for entry in (entry for entry in self._rounds if entry.design.environment == environment):
             if entry.searched:
-                held |= {name: self._said(name, value) for name, value in _best_of(entry).items()}
+                held |= {name: self._effective_value(name, value) for name, value in _best_settings(entry).items()}
                 continue
-            found = [told for told in entry.claims if _plain(told) and told.found and told.claim.kind == "difference"]
-            held |= {told.claim.variable: self._said(told.claim.variable, _better(told, entry)) for told in found}
+            found = [
+                told
+                for told in entry.claims
+                if _is_single_field(told) and told.found and told.claim.kind == "difference"
+            ]
+            held |= {
+                told.claim.variable: self._effective_value(told.claim.variable, _better_value(told, entry))
+                for told in found
+            }
         return held
 
 
-def _better(told: ClaimFacts, entry: RoundFacts) -> Scalar:
+def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
     """Return the better value of a finding, by the metric of its own round."""
     assert told.verdict is not None
     assert told.verdict.estimate is not None
@@ -532,18 +563,18 @@ def _better(told: ClaimFacts, entry: RoundFacts) -> Scalar:
     return value
 
 
-def _searched(entry: RoundFacts) -> dict[str, tuple[Scalar, frozenset[Scalar]]] | None:
+def _search_space(entry: RoundFacts) -> dict[str, tuple[Scalar, frozenset[Scalar]]] | None:
     """Return what a round searched, by field: the control's value, and the values tried; None where it did not."""
-    control = _control(entry)
+    control = _control_settings(entry)
     return {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched} or None
 
 
-def _control(entry: RoundFacts) -> dict[str, Any]:
+def _control_settings(entry: RoundFacts) -> dict[str, Any]:
     """Return every job field of a round's control arm."""
     return {**entry.design.base_job, **entry.design.arm(entry.design.control_arm).job_overrides}
 
 
-def _best_of(entry: RoundFacts) -> dict[str, Scalar | None]:
+def _best_settings(entry: RoundFacts) -> dict[str, Scalar | None]:
     """Return the values of the searched configuration of which most was confirmed; nothing where none is better."""
     better = []
     for told in entry.claims:
@@ -553,12 +584,12 @@ def _best_of(entry: RoundFacts) -> dict[str, Scalar | None]:
     return max(better, key=lambda found: found[0])[1] if better else {}
 
 
-def _plain(told: ClaimFacts) -> bool:
+def _is_single_field(told: ClaimFacts) -> bool:
     """Return whether a claim is about one field whose values are numbers or words."""
     return told.claim.variable not in (CONFIGURATION, MODEL, REWARD) and told.claim.matched == "steps"
 
 
-def _compared(entry: RoundFacts, told: ClaimFacts) -> _Comparison:
+def _make_comparison(entry: RoundFacts, told: ClaimFacts) -> _Comparison:
     return _Comparison(
         entry.design.environment, told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
     )

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from research.proposals.actions import Aside, Note, Revise
+from research.proposals.actions import Note, Revise, SideAction
 from research.proposals.arms import arm_text
 from studies import RunState, StudyState
 from studies.log.study import PlannedExploration, PlannerNote
-from studies.records.alpha import ErrorLedger, Ledgers
+from studies.records.alpha import AlphaLedger, AlphaLedgers
 from studies.records.base import JsonValue, canonical
 from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.procedure import Knob
@@ -40,7 +40,7 @@ _SHORTEST_SECRET = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Quoted:
+class Quote:
     """One quoted text."""
 
     id: str
@@ -48,15 +48,15 @@ class Quoted:
     text: str
 
 
-def plain(text: str) -> str:
+def sanitize_line(text: str) -> str:
     """Return a text on one line, without terminal sequences and characters that do not print, cut to `LONGEST`."""
     bare = _ESCAPE.sub("", text)
-    kept = "".join(" " if char.isspace() else char for char in bare if char.isspace() or _prints(char))
+    kept = "".join(" " if char.isspace() else char for char in bare if char.isspace() or _is_printable(char))
     flat = " ".join(kept.split())
     return flat if len(flat) <= LONGEST else flat[: LONGEST - 1] + "…"
 
 
-def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
+def redact_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Return a text without the values of those variables of this process that are secrets by their names."""
     for name, value in (os.environ if environment is None else environment).items():
         if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
@@ -64,13 +64,13 @@ def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> 
     return text
 
 
-def quoted(texts: Iterable[tuple[str, str]]) -> Sequence[Quoted]:
+def quote_latest(texts: Iterable[tuple[str, str]]) -> Sequence[Quote]:
     """Return the latest `MOST` of (id, text), the oldest first; a text of which nothing is left is left out."""
-    shown = [Quoted(name, plain(text)) for name, text in texts]
+    shown = [Quote(name, sanitize_line(text)) for name, text in texts]
     return tuple(entry for entry in shown if entry.text)[-MOST:]
 
 
-def _prints(char: str) -> bool:
+def _is_printable(char: str) -> bool:
     """Return whether a character is neither a control, a direction override, a surrogate nor unassigned."""
     return not unicodedata.category(char).startswith("C")
 
@@ -100,32 +100,34 @@ class Notebook:
         """The last revision of each idea that was revised, by the idea's id."""
         return {note.about: note for note in self.notes if note.kind == "revise"}
 
-    def refuses(self, aside: Aside) -> str | None:
+    def find_conflict(self, side_action: SideAction) -> str | None:
         """Return why something cannot be written down, in one line for a planner; None for what can."""
-        if isinstance(aside, Revise):
-            return self._refuses_revision(aside)
-        kind = "note" if isinstance(aside, Note) else "ask"
-        if any((note.kind, note.text) == (kind, aside.text) for note in self.notes):
+        if isinstance(side_action, Revise):
+            return self._find_revision_conflict(side_action)
+        kind = "note" if isinstance(side_action, Note) else "ask"
+        if any((note.kind, note.text) == (kind, side_action.text) for note in self.notes):
             return (
                 f"expected something new; found what {'your notebook holds' if kind == 'note' else 'was asked'} already"
             )
         return None
 
-    def _refuses_revision(self, aside: Revise) -> str | None:
+    def _find_revision_conflict(self, revision: Revise) -> str | None:
         known = self.ideas
-        if aside.about not in known:
-            return f"expected an idea of your notebook ({', '.join(known) or 'it holds none'}); found {aside.about!r}"
-        last = self.revisions.get(aside.about)
+        if revision.about not in known:
+            return (
+                f"expected an idea of your notebook ({', '.join(known) or 'it holds none'}); found {revision.about!r}"
+            )
+        last = self.revisions.get(revision.about)
         if last is not None and not last.text:
-            return f"{aside.about} was withdrawn before; note a new idea instead"
-        if aside.text and aside.text == (last or known[aside.about]).text:
-            return f"expected {aside.about} to be narrowed; found the same words"
+            return f"{revision.about} was withdrawn before; note a new idea instead"
+        if revision.text and revision.text == (last or known[revision.about]).text:
+            return f"expected {revision.about} to be narrowed; found the same words"
         return None
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON values; nothing where it is empty."""
-        ideas = [self._idea(note) for note in self.ideas.values()]
-        asked = [{"id": note.id, "text": plain(note.text)} for note in self.notes if note.kind == "ask"]
+        ideas = [self._dump_idea(note) for note in self.ideas.values()]
+        asked = [{"id": note.id, "text": sanitize_line(note.text)} for note in self.notes if note.kind == "ask"]
         told: dict[str, Any] = {}
         if ideas:
             told["your_notebook"] = ideas[-MOST_IDEAS:]
@@ -134,12 +136,12 @@ class Notebook:
         left = max(0, len(ideas) - MOST_IDEAS) + max(0, len(asked) - MOST_IDEAS)
         return told | ({"left_out_of_your_notebook": f"{left} older entries"} if left else {})
 
-    def _idea(self, note: PlannerNote) -> dict[str, Any]:
-        told = {"id": note.id, "round": note.round, "text": plain(note.text)}
+    def _dump_idea(self, note: PlannerNote) -> dict[str, Any]:
+        told = {"id": note.id, "round": note.round, "text": sanitize_line(note.text)}
         if (last := self.revisions.get(note.id)) is None:
             return told
-        now = {"withdrawn_because": plain(last.reason)}
-        return told | ({"now": plain(last.text), "because": plain(last.reason)} if last.text else now)
+        now = {"withdrawn_because": sanitize_line(last.reason)}
+        return told | ({"now": sanitize_line(last.text), "because": sanitize_line(last.reason)} if last.text else now)
 
 
 MOST_SURPRISES: Final = 16
@@ -158,18 +160,18 @@ class Surprise:
     """In a sentence."""
 
 
-def surprises(round: int, claim: Hypothesis, verdict: Verdict) -> Iterator[Surprise]:
+def find_surprises(round: int, claim: Hypothesis, verdict: Verdict) -> Iterator[Surprise]:
     """Yield what surprised about one claim of a round."""
-    for what in (*_of_the_claim(claim, verdict), *_of_the_runs(verdict)):
-        yield Surprise(round, claim.id, shortened(what))
+    for what in (*_claim_surprises(claim, verdict), *_run_surprises(verdict)):
+        yield Surprise(round, claim.id, shorten(what))
 
 
-def shortened(what: str) -> str:
+def shorten(what: str) -> str:
     """Return a sentence at a length that a digest has room for."""
     return what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…"
 
 
-def _of_the_claim(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
+def _claim_surprises(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
     if verdict.verdict == "refuted" and not claim.open:
         yield f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})"
     predicted = claim.prediction
@@ -177,7 +179,7 @@ def _of_the_claim(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
         yield f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}"
 
 
-def _of_the_runs(verdict: Verdict) -> Iterator[str]:
+def _run_surprises(verdict: Verdict) -> Iterator[str]:
     for rate in verdict.collapses:
         if rate.count:
             yield f"{rate.count} of {rate.of} trainings of {rate.arm} collapsed"
@@ -195,11 +197,11 @@ _LONGEST_WHY: Final = 300
 _DIGITS: Final = 5
 
 
-Beside = Callable[[StudyState], Iterable[str]]
+SecondaryMetrics = Callable[[StudyState], Iterable[str]]
 """Returns what other measures of a round's runs say otherwise than its verdicts."""
 
 
-def _nothing_beside(state: StudyState) -> tuple[str, ...]:
+def _no_secondary_metrics(state: StudyState) -> tuple[str, ...]:
     """Return that nobody looked."""
     return ()
 
@@ -228,42 +230,47 @@ class RoundFacts:
     """Why it was asked; empty for the first."""
     searched: tuple[Knob, ...] = ()
     """What its screen searched, where one found its arms."""
-    beside: tuple[str, ...] = ()
+    secondary_metrics: tuple[str, ...] = ()
     """What other measures of its runs say otherwise than its verdicts, a sentence each."""
 
     @classmethod
-    def of(cls, state: StudyState, beside: Beside = _nothing_beside) -> RoundFacts:
+    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = _no_secondary_metrics) -> RoundFacts:
         """Return the facts of a round that has a design."""
         assert state.design is not None
         claims = tuple(ClaimFacts(h, state.verdict_on(h.id)) for h in state.design.hypotheses)
         screen = None if state.locked_design is None else state.locked_design.screen
         return cls(
-            state.round, state.design, claims, state.why_asked, screen.knobs if screen else (), tuple(beside(state))
+            state.round,
+            state.design,
+            claims,
+            state.why_asked,
+            screen.knobs if screen else (),
+            tuple(secondary_metrics(state)),
         )
 
     def facts(self, *, whole: bool) -> dict[str, Any]:
         """Return them as JSON values; not `whole`: without reasons, and why it was asked."""
         told: dict[str, Any] = {"round": self.number, "environment": self.design.environment}
         if self.why and whole:
-            why = plain(self.why)
+            why = sanitize_line(self.why)
             told["asked_because"] = why if len(why) <= _LONGEST_WHY else f"{why[: _LONGEST_WHY - 1]}…"
-        return told | {"claims": [_claim(entry, whole=whole) for entry in self.claims]}
+        return told | {"claims": [_dump_claim(entry, whole=whole) for entry in self.claims]}
 
-    def surprises(self) -> Iterator[Surprise]:
+    def find_surprises(self) -> Iterator[Surprise]:
         """Yield what surprised in it."""
         for entry in self.claims:
             if entry.verdict is not None:
-                yield from surprises(self.number, entry.claim, entry.verdict)
-        for told in self.beside:
-            yield Surprise(self.number, "", plain(told))
+                yield from find_surprises(self.number, entry.claim, entry.verdict)
+        for told in self.secondary_metrics:
+            yield Surprise(self.number, "", sanitize_line(told))
 
 
 @dataclass(frozen=True, slots=True)
-class InquiryFacts:
+class CampaignFacts:
     """The rounds before the one that is to be planned, and what its tests may spend."""
 
     rounds: tuple[RoundFacts, ...]
-    ledgers: Ledgers
+    ledgers: AlphaLedgers
     """As they stand before the round that is to be planned."""
     refused: tuple[str, ...] = ()
     """Why earlier questions for this round could not be had."""
@@ -273,14 +280,15 @@ class InquiryFacts:
     """Explorations since the last round."""
 
     @classmethod
-    def of(cls, state: StudyState, beside: Beside = _nothing_beside) -> InquiryFacts:
+    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = _no_secondary_metrics) -> CampaignFacts:
         """Return the facts of an inquiry whose present round is over.
 
         `beside` says what other measures of a round's runs are surprising.
         """
-        tried = [_exploration(entry, planned) for entry in state.rounds for planned in entry.explorations]
+        tried = [_dump_exploration(entry, planned) for entry in state.rounds for planned in entry.explorations]
         return cls(
-            tuple(RoundFacts.of(entry, beside) for entry in state.rounds), state.ledgers.after(state.outcome),
+            tuple(RoundFacts.of(entry, secondary_metrics) for entry in state.rounds),
+            state.ledgers.after(state.outcome),
             explorations=tuple(tried[-_EXPLORATIONS_SHOWN:]), explored=len(state.explorations),
         )  # fmt: skip
 
@@ -298,22 +306,22 @@ class InquiryFacts:
     def facts(self) -> dict[str, Any]:
         """Return them as JSON values, with as much as there is room for."""
         for whole in range(_SHOWN_IN_FULL, 0, -1):
-            told = self._facts(whole)
+            told = self._dump_rounds(whole)
             if len(canonical(told)) <= MOST_CHARACTERS:
                 return told
-        return self._facts(0)
+        return self._dump_rounds(0)
 
-    def _facts(self, whole: int) -> dict[str, Any]:
+    def _dump_rounds(self, whole: int) -> dict[str, Any]:
         """Return them with so many rounds in full."""
         first = max(0, len(self.rounds) - whole)
-        found = [entry for told in self.rounds for entry in told.surprises()]
+        found = [entry for told in self.rounds for entry in told.find_surprises()]
         told: dict[str, Any] = {
             "round_to_plan": self.round,
             "most_rounds": self.ledgers.differences.rounds,
             "level_of_differences": round(self.ledgers.differences.level, _DIGITS),
             "level_of_equivalences": round(self.ledgers.equivalences.level, _DIGITS),
-            "ledger_of_differences": _ledger(self.ledgers.differences),
-            "ledger_of_equivalences": _ledger(self.ledgers.equivalences),
+            "ledger_of_differences": _dump_ledger(self.ledgers.differences),
+            "ledger_of_equivalences": _dump_ledger(self.ledgers.equivalences),
             "rounds_so_far": [entry.facts(whole=index >= first) for index, entry in enumerate(self.rounds)],
         }
         if found:
@@ -322,12 +330,12 @@ class InquiryFacts:
             ]
         if self.explorations:
             told["explorations"] = list(self.explorations)
-        if left := _left_out(first, len(found) - MOST_SURPRISES):
+        if left := _describe_omissions(first, len(found) - MOST_SURPRISES):
             told["left_out"] = left
         return told | ({"could_not_be_had": list(self.refused)} if self.refused else {})
 
 
-def _exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
+def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
     """Return what an exploration tried and what its single runs came to; a hint, and no claim."""
     plan, runs = (
         planned.plan,
@@ -335,26 +343,26 @@ def _exploration(state: StudyState, planned: PlannedExploration) -> dict[str, An
     )
     return {
         "after_round": state.round, "environment": plan.environment, "steps": plan.base_job.get("steps"),
-        "why": plain(plan.why), "single_runs_on_search_tasks_which_claim_nothing": [
-            {"tried": arm.name, "success": _score(runs.get(arm.name))} for arm in plan.arms
+        "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": [
+            {"tried": arm.name, "success": _read_score(runs.get(arm.name))} for arm in plan.arms
         ],
     }  # fmt: skip
 
 
-def _score(run: RunState | None) -> float | str:
+def _read_score(run: RunState | None) -> float | str:
     if run is None or run.invalid is not None:
         return "not made" if run is None or run.invalid is None else run.invalid[0]
     found = run.measurements.get(run.spec.metric.key)
     return "not made" if found is None else round(found.value, _DIGITS)
 
 
-def _left_out(rounds: int, found: int) -> str:
+def _describe_omissions(rounds: int, found: int) -> str:
     """Return what is not shown, in words; empty for nothing."""
     parts = [f"reasons and settings of the first {rounds} rounds"] if rounds > 0 else []
     return "; ".join([*parts, *([f"the first {found} surprises"] if found > 0 else [])])
 
 
-def _ledger(ledger: ErrorLedger) -> list[dict[str, Any]]:
+def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:
     """Return a ledger's rounds, the next one last: what each may spend, and whether its level was handed on."""
     return [
         {"round": entry.round, "level": round(entry.level, _DIGITS), "of_it_received": round(entry.received, _DIGITS)}
@@ -363,18 +371,18 @@ def _ledger(ledger: ErrorLedger) -> list[dict[str, Any]]:
     ]
 
 
-def _claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
+def _dump_claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
     claim, verdict = entry.claim, entry.verdict
     told: dict[str, Any] = {
-        "id": claim.id, "variable": claim.variable, "control": _value(claim, claim.control),
-        "treatment": _value(claim, claim.treatment), "claimed": claim.direction,
+        "id": claim.id, "variable": claim.variable, "control": _dump_value(claim, claim.control),
+        "treatment": _dump_value(claim, claim.treatment), "claimed": claim.direction,
         "verdict": "not judged" if verdict is None else verdict.verdict,
     }  # fmt: skip
     if claim.kind != "difference":
         told |= {"kind": claim.kind, "moderator": claim.moderator, "ladder": list(claim.ladder)}
     if verdict is None:
         return told
-    told |= {name: _number(getattr(verdict, name)) for name in ("estimate", "low", "high")}
+    told |= {name: _round_number(getattr(verdict, name)) for name in ("estimate", "low", "high")}
     if not whole:
         return told
     counts = {"n_control": verdict.n_control, "n_treatment": verdict.n_treatment}
@@ -383,10 +391,10 @@ def _claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
     return told | counts | {"reason": verdict.reason}
 
 
-def _value(claim: Hypothesis, value: JsonValue) -> JsonValue:
+def _dump_value(claim: Hypothesis, value: JsonValue) -> JsonValue:
     """Return a compared value as a proposal names it."""
     return arm_text(value) if claim.variable == MODEL else value
 
 
-def _number(value: float | None) -> float | None:
+def _round_number(value: float | None) -> float | None:
     return None if value is None else round(value, _DIGITS)

@@ -186,7 +186,7 @@ def phrases(names: Iterable[tuple[str, Item]]) -> tuple[Phrase, ...]:
     ]
     known: dict[tuple[str, ...], Item] = {}
     for text, item in [*names, *idioms]:
-        words = _stems_of(text)
+        words = _phrase_stems(text)
         known.setdefault(words, item)
         known.setdefault((stem("".join(words)),), item)
     return tuple(Phrase(stems, known[stems]) for stems in sorted(known, key=len, reverse=True))
@@ -212,32 +212,32 @@ def _replace(items: list[Item | None], phrase: Phrase) -> None:
 
 
 @cache
-def _stems_of(text: str) -> tuple[str, ...]:
+def _phrase_stems(text: str) -> tuple[str, ...]:
     """Return the stems of a phrase that is known beforehand."""
     return tuple(entry.name for entry in _cut(text))
 
 
 def _cut(text: str) -> list[Item]:
-    plain = _Traced.of(text)
+    plain = _AlignedText.of(text)
     for pattern, glue in _GLUE:
         plain = plain.sub(pattern, glue)
-    return [_item(found, plain.span(*found.span())) for found in _TOKEN.finditer(plain.text)]
+    return [_make_item(found, plain.span(*found.span())) for found in _TOKEN.finditer(plain.text)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Traced:
+class _AlignedText:
     """A text in which things were replaced, and where each of its characters came from."""
 
     text: str
     origins: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, text: str) -> _Traced:
+    def of(cls, text: str) -> _AlignedText:
         """Return a text in lower case, in the plain forms of its characters (NFKC)."""
         forms = [unicodedata.normalize("NFKC", char).lower() for char in text]
         return cls("".join(forms), tuple((at, at + 1) for at, form in enumerate(forms) for _ in form))
 
-    def sub(self, pattern: re.Pattern[str], glue: str) -> _Traced:
+    def sub(self, pattern: re.Pattern[str], glue: str) -> _AlignedText:
         """Replace each match of a pattern."""
         texts: list[str] = []
         origins: list[tuple[int, int]] = []
@@ -247,14 +247,14 @@ class _Traced:
             texts += [self.text[last : found.start()], new]
             origins += [*self.origins[last : found.start()], *[self.span(*found.span())] * len(new)]
             last = found.end()
-        return _Traced("".join([*texts, self.text[last:]]), (*origins, *self.origins[last:]))
+        return _AlignedText("".join([*texts, self.text[last:]]), (*origins, *self.origins[last:]))
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Return which characters of the text as given those between two places came from."""
         return (self.origins[start][0], self.origins[end - 1][1]) if start < end else (0, 0)
 
 
-def _item(found: re.Match[str], at: tuple[int, int]) -> Item:
+def _make_item(found: re.Match[str], at: tuple[int, int]) -> Item:
     if found["number"]:
         text = found["number"].replace(_MINUS, "-")
         return Item("number", text, number=_parse_number(text), at=at)
@@ -280,7 +280,7 @@ _NUMBER_WORDS = {
 """Numbers as words, before a field; `one` is more often a pronoun."""
 
 
-def with_number_words(items: Sequence[Item]) -> list[Item]:
+def parse_number_words(items: Sequence[Item]) -> list[Item]:
     """Return the items with `two epochs` and the `none` of `0.1 vs none` as numbers."""
     found = list(items)
     for at, item in enumerate(items):
@@ -311,7 +311,7 @@ class Numbers:
         self._items = items
         self._names = names
         self._owner: dict[int, str] = {}
-        runs = self._runs()
+        runs = self._find_lists()
         for index, run in enumerate(runs):
             self._assign(run, {other.start for other in runs[index + 1 :]})
 
@@ -323,7 +323,7 @@ class Numbers:
             values.reverse()
         return tuple(values)
 
-    def written(self, name: str) -> dict[int, Scalar]:
+    def values_by_place(self, name: str) -> dict[int, Scalar]:
         """Return the values of a field by their places, in the order written."""
         places = sorted(at for at, owner in self._owner.items() if owner == name)
         return {at: number for at in places if (number := self._items[at].number) is not None}
@@ -337,23 +337,23 @@ class Numbers:
         """Return the field that the number at a place belongs to."""
         return self._owner.get(at)
 
-    def owned(self) -> set[int]:
+    def places(self) -> set[int]:
         """Return the places of the numbers that belong to a field."""
         return set(self._owner)
 
-    def _runs(self) -> list[_NumberList]:
+    def _find_lists(self) -> list[_NumberList]:
         runs: list[_NumberList] = []
         for at, item in enumerate(self._items):
             if item.kind != "number":
                 continue
-            if runs and self._linked(runs[-1].end + 1, at):
+            if runs and self._is_linked(runs[-1].end + 1, at):
                 runs[-1].end = at
                 runs[-1].places.append(at)
             else:
                 runs.append(_NumberList(at, at, [at]))
         return runs
 
-    def _linked(self, start: int, end: int) -> bool:
+    def _is_linked(self, start: int, end: int) -> bool:
         between = self._items[start:end]
         if not between:
             return True
@@ -369,15 +369,15 @@ class Numbers:
 
     def _assign(self, run: _NumberList, later: set[int]) -> None:
         named = next((item.owner for at in run.places if (item := self._items[at]).owner), None)
-        before, after = named or self._backwards(run.start, FILLERS), self._forwards(run.end)
+        before, after = named or self._field_before(run.start, FILLERS), self._field_after(run.end)
         if before and after and before != after and len(run.places) > 1 and not self._number_follows(run.end, later):
             self._owner[run.places.pop()] = after
-        loose = None if before or after else self._loose(run)
+        loose = None if before or after else self._find_loose_owner(run)
         owner = before or after or loose
         if owner:
             self._owner |= dict.fromkeys(run.places, owner)
 
-    def _backwards(self, start: int, skip: frozenset[str]) -> str | None:
+    def _field_before(self, start: int, skip: frozenset[str]) -> str | None:
         for item in reversed(self._items[:start]):
             if item.kind == "field":
                 return item.name
@@ -385,7 +385,7 @@ class Numbers:
                 return None
         return None
 
-    def _forwards(self, end: int) -> str | None:
+    def _field_after(self, end: int) -> str | None:
         for item in self._items[end + 1 :]:
             if item.kind == "field":
                 return item.name
@@ -400,14 +400,14 @@ class Numbers:
             place += 1
         return place in later
 
-    def _loose(self, run: _NumberList) -> str | None:
+    def _find_loose_owner(self, run: _NumberList) -> str | None:
         """Return the field of values that stand apart: `16 rollouts rather than 4`, `does group size matter: 4 vs 16?`.
 
         A number before a word that is not known counts something else: `larger groups, 5 guesses`.
         """
         if not self._is_free(run.end + 1):
             return None
-        joined = self._backwards(run.start, FILLERS | LINKS | BETTER | WORSE | {","})
+        joined = self._field_before(run.start, FILLERS | LINKS | BETTER | WORSE | {","})
         after_place = run.start > 0 and self._items[run.start - 1].kind == "environment"
         alone = len(self._names) == 1 and len(run.places) > 1 and (after_place or self._is_free(run.start - 1))
         return joined or (self._names[0] if alone else None)

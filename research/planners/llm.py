@@ -3,7 +3,7 @@
 Each action is one conversation: asked, validated here whatever the endpoint promises, and returned with the error for
 at most three tries; looks and notes take no try, and a repeated answer ends it. Looks come as tool calls or plain JSON,
 are counted and capped. An endpoint that refuses a request (400, 422) is asked without tools, then without a response
-format, then without both. Several JSON objects of which one may be a draft, or one cut short, are `Unusable`.
+format, then without both. Several JSON objects of which one may be a draft, or one cut short, are `UnusableAnswer`.
 
 What passes (429, server faults, no answer) is waited for with growing pauses within a share of the study's time; an
 endpoint that was never reached is not. After the verdicts there is a single try, and code concludes without a model.
@@ -29,29 +29,37 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from research.errors import BadTopic, NoDesignAccepted, PlannerFailed
 from research.planners import unsupported
-from research.planners.context import NO_LOOKS, NO_REWARD_NOW, PLAYS, Digest, LookRefused, Looks, TakenLook
-from research.planners.history import plain, without_secrets
+from research.planners.context import (
+    NO_REWARD_NOW,
+    NO_TOOLS,
+    PLAYS,
+    PlannerContext,
+    PlannerTools,
+    ToolError,
+    ToolResult,
+)
+from research.planners.history import redact_secrets, sanitize_line
 from research.planners.prompts import (
     LOOK,
-    MOST_ASIDES,
-    MOST_LOOKS,
+    MOST_SIDE_ACTIONS,
+    MOST_TOOL_CALLS,
+    confirm_side_action,
     correction,
-    left_out,
+    find_omission,
     messages,
+    parse_action,
     response_format,
     schema,
-    stated,
-    written_down,
 )
 from research.planners.protocol import Check, PlannerTurn
-from research.planners.topic import readable
+from research.planners.topic import normalize_topic
 from research.planners.unsupported import split_requests
-from research.proposals.actions import Action, Aside, AskUser, Note, Propose, ProposeDesign, Revise
+from research.proposals.actions import Action, AskUser, Note, Propose, ProposeDesign, Revise, SideAction
 from research.proposals.reward_code import NOT_OFFERED
 from research.text import describe
 from studies.records.base import canonical
 from studies.records.design import REWARD
-from studies.records.verdict import who
+from studies.records.verdict import planner_label
 
 if TYPE_CHECKING:
     import openai
@@ -75,7 +83,7 @@ class EndpointError(Exception):
         """Seconds the endpoint asks to wait, where it does."""
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the same request may succeed later."""
         by_status = self.status is not None and (self.status in _PASSING or self.status >= 500)
         return self.kind in ("timeout", "unreachable", "dropped") or by_status
@@ -93,7 +101,7 @@ class Endpoint(Protocol):
         """Return the body of the reply to a chat completion request; raise EndpointError."""
         ...
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text in short and without the key."""
         ...
 
@@ -108,25 +116,25 @@ class OpenAiEndpoint:
     @property
     def where(self) -> str:
         """Return host and port."""
-        return host_of(self._base_url)
+        return url_origin(self._base_url)
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         """Return the body of the reply, without the key; raise EndpointError."""
         reply: Future[str] = Future()
         # A thread that nothing waits for: one that hears a trickle ends with it, or with the process.
-        threading.Thread(target=self._hear, args=(request, timeout_s, reply), daemon=True).start()
+        threading.Thread(target=self._run_request, args=(request, timeout_s, reply), daemon=True).start()
         try:
-            return self.bare(reply.result(timeout_s))
+            return self.strip_key(reply.result(timeout_s))
         except TimeoutError as error:
             raise EndpointError("timeout") from error
 
-    def _hear(self, request: Mapping[str, Any], timeout_s: float, reply: Future[str]) -> None:
+    def _run_request(self, request: Mapping[str, Any], timeout_s: float, reply: Future[str]) -> None:
         try:
-            reply.set_result(self._asked(request, timeout_s))
+            reply.set_result(self._send(request, timeout_s))
         except BaseException as error:  # noqa: BLE001 - it is the asker's, whatever it is
             reply.set_exception(error)
 
-    def _asked(self, request: Mapping[str, Any], timeout_s: float) -> str:
+    def _send(self, request: Mapping[str, Any], timeout_s: float) -> str:
         import openai
 
         try:
@@ -135,17 +143,17 @@ class OpenAiEndpoint:
             ) as client:
                 return client.chat.completions.with_raw_response.create(**request).text
         except openai.OpenAIError as error:
-            raise self._told(error) from error
+            raise self._convert_error(error) from error
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text in short and without the key; refused tries are written into the event log."""
-        return short(self.bare(text))
+        return shorten(self.strip_key(text))
 
-    def bare(self, text: str) -> str:
+    def strip_key(self, text: str) -> str:
         """Return a whole text without the key."""
         return text.replace(self._api_key, "***") if len(self._api_key) >= _SHORTEST_KEY else text
 
-    def _told(self, error: openai.OpenAIError) -> EndpointError:
+    def _convert_error(self, error: openai.OpenAIError) -> EndpointError:
         import openai
 
         if isinstance(error, openai.APITimeoutError):
@@ -154,12 +162,12 @@ class OpenAiEndpoint:
             # By its name: which HTTP library the client stands on differs between its versions.
             return EndpointError("unreachable" if type(error.__cause__).__name__ == "ConnectError" else "dropped")
         if isinstance(error, openai.APIStatusError):
-            waits = _seconds(error.response.headers.get("retry-after"))
-            return EndpointError("status", self.redacted(error.message), error.status_code, waits)
-        return EndpointError("other", self.redacted(str(error)))
+            waits = _parse_retry_after(error.response.headers.get("retry-after"))
+            return EndpointError("status", self.redact(error.message), error.status_code, waits)
+        return EndpointError("other", self.redact(str(error)))
 
 
-def failure(error: EndpointError, where: str, model: str, timeout_s: float) -> str:
+def describe_failure(error: EndpointError, where: str, model: str, timeout_s: float) -> str:
     """Return an endpoint's failure as one line for a person."""
     if error.kind == "unrecorded":
         return f"expected the request in {where}; found {error.text}; record it with --record, or ask without --replay"
@@ -183,20 +191,20 @@ def failure(error: EndpointError, where: str, model: str, timeout_s: float) -> s
     return f"{expected}; found {error.text}; check --planner-model and the endpoint"
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text on one line, cut."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
 
 
-def host_of(base_url: str) -> str:
+def url_origin(base_url: str) -> str:
     """Return scheme, host and port of an address: no user, password, path or query."""
     parts = urlsplit(base_url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 
-def _seconds(text: str | None) -> float | None:
+def _parse_retry_after(text: str | None) -> float | None:
     """Return the seconds of a Retry-After header; None where it names a date, or nothing."""
     try:
         return max(0.0, float(text)) if text else None
@@ -224,7 +232,7 @@ class Message(BaseModel):
 
     @field_validator("content", mode="before")
     @classmethod
-    def _joined(cls, value: Any) -> Any:
+    def _join_parts(cls, value: Any) -> Any:
         """Join the parts that some endpoints answer with; those of thinking are left out."""
         if not isinstance(value, list):
             return value
@@ -247,7 +255,7 @@ class Usage(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _uncounted(cls, value: Any) -> Any:
+    def _default_to_zero(cls, value: Any) -> Any:
         return 0 if value is None else value
 
 
@@ -263,33 +271,33 @@ class ChatCompletion(BaseModel):
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
-            raise Unusable(f"the endpoint's reply is no chat completion: {describe(error)}") from error
+            raise UnusableAnswer(f"the endpoint's reply is no chat completion: {describe(error)}") from error
 
 
-class Unusable(Exception):
+class UnusableAnswer(Exception):
     """An answer that is no acceptable action; the text says why to the model, `told` to a person."""
 
-    def __init__(self, why: str, told: str | None = None) -> None:
+    def __init__(self, why: str, message: str | None = None) -> None:
         super().__init__(why)
-        self.told = told or why
+        self.message = message or why
 
 
-def json_object(answer: str) -> dict[str, Any]:
+def parse_json_object(answer: str) -> dict[str, Any]:
     """Return the one JSON object in what follows an answer's thinking; empty ones in chatter are none.
 
     Raises Unusable where there is none, where it is cut short, and where there are several: which is the draft?
     """
-    text = _after_thinking(answer)[:LONGEST_ANSWER]
-    found = _objects(text)
+    text = _strip_thinking(answer)[:LONGEST_ANSWER]
+    found = _find_objects(text)
     meant = [value for value in found if value] or found[:1]
     if not meant:
-        raise Unusable(f"expected one JSON object; found {short(answer)!r}")
+        raise UnusableAnswer(f"expected one JSON object; found {shorten(answer)!r}")
     if any(value != meant[0] for value in meant):
-        raise Unusable(f"expected one JSON object; found {len(meant)}: answer with the final one alone")
+        raise UnusableAnswer(f"expected one JSON object; found {len(meant)}: answer with the final one alone")
     return meant[0]
 
 
-def _after_thinking(answer: str) -> str:
+def _strip_thinking(answer: str) -> str:
     """Return what an answer says after its thinking; raise Unusable for thinking that never ended."""
     closes = [mark.end() for mark in _CLOSES.finditer(answer)]
     text = answer[closes[-1] :] if closes else answer
@@ -298,11 +306,11 @@ def _after_thinking(answer: str) -> str:
         return text
     before = text[: opens.start()]
     if "{" not in before:
-        raise Unusable("expected an answer after the thinking; found thinking that does not end: think less")
+        raise UnusableAnswer("expected an answer after the thinking; found thinking that does not end: think less")
     return before
 
 
-def _objects(text: str) -> list[dict[str, Any]]:
+def _find_objects(text: str) -> list[dict[str, Any]]:
     """Return the JSON objects that stand in a text beside one another; raise Unusable for one that is cut short."""
     decoder, found, after = json.JSONDecoder(), list[dict[str, Any]](), 0
     for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
@@ -311,8 +319,8 @@ def _objects(text: str) -> list[dict[str, Any]]:
         try:
             value, after = decoder.raw_decode(text, brace.start())
         except json.JSONDecodeError as error:
-            if _is_cut(error, text[brace.start() :]):
-                raise Unusable("expected one JSON object; found one that is cut short: say less") from None
+            if _is_truncated(error, text[brace.start() :]):
+                raise UnusableAnswer("expected one JSON object; found one that is cut short: say less") from None
         except (ValueError, RecursionError):
             continue
         else:
@@ -320,7 +328,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def _is_cut(error: json.JSONDecodeError, text: str) -> bool:
+def _is_truncated(error: json.JSONDecodeError, text: str) -> bool:
     """Return whether what began as an object ended before it was whole, and is not chatter in braces."""
     begins = re.match(r'\{\s*"', text) is not None
     return begins and (error.msg.startswith("Unterminated string") or error.pos >= len(error.doc.rstrip().rstrip("`")))
@@ -338,7 +346,7 @@ class _Function(BaseModel):
     arguments: str | dict[str, Any] | None = None
 
 
-class ToolWish(BaseModel):
+class ToolCall(BaseModel):
     """A call of a tool as a model writes it."""
 
     model_config = ConfigDict(extra="ignore")
@@ -347,137 +355,144 @@ class ToolWish(BaseModel):
     function: _Function
 
 
-class Looking:
+class ToolSession:
     """The looks of one turn: what was taken, and what is left."""
 
-    def __init__(self, looks: Looks, bare: Callable[[str], str]) -> None:
+    def __init__(self, tools: PlannerTools, bare: Callable[[str], str]) -> None:
         """`bare` takes secrets out of a text."""
-        self._looks = looks
+        self._tools = tools
         self._bare = bare
         self._left = MOST_ANSWERED
-        self.taken: list[TakenLook] = []
+        self.results: list[ToolResult] = []
 
     @property
     def offered(self) -> Mapping[str, type[BaseModel]]:
         """What may be looked at, by name."""
-        return self._looks.offered
+        return self._tools.offered
 
     @property
-    def over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether no look is left."""
-        return len(self.taken) >= MOST_LOOKS or self._left <= 0
+        return len(self.results) >= MOST_TOOL_CALLS or self._left <= 0
 
     @property
     def plays_seen(self) -> bool:
         """Whether plays on hidden tasks were looked at."""
-        return any(look.name == PLAYS for look in self.taken)
+        return any(look.name == PLAYS for look in self.results)
 
-    def tools(self) -> list[dict[str, Any]]:
+    def schemas(self) -> list[dict[str, Any]]:
         """Return the looks as an endpoint's tools."""
         return [
-            {"type": "function", "function": {"name": name, "description": _does(kind), "parameters": schema(kind)}}
+            {
+                "type": "function",
+                "function": {"name": name, "description": _tool_description(kind), "parameters": schema(kind)},
+            }
             for name, kind in self.offered.items()
         ]
 
-    def by_tools(self, calls: Sequence[Any]) -> list[dict[str, Any]] | None:
+    def run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]] | None:
         """Return the messages that a model's tool calls become, answers included; None for calls of no tools here.
 
         Raises Unusable where none is left.
         """
         if not self.offered or not calls:
             return None
-        if self.over:
-            raise Unusable(_NO_MORE)
+        if self.is_exhausted:
+            raise UnusableAnswer(_NO_MORE)
         try:
-            read = [ToolWish.model_validate(call) for call in calls]
+            read = [ToolCall.model_validate(call) for call in calls]
         except ValidationError as error:
-            raise Unusable(f"expected a tool call with a function's name; found {short(str(calls))}") from error
-        named = [(call.id or f"look-{len(self.taken)}-{number}", call.function) for number, call in enumerate(read)]
+            raise UnusableAnswer(f"expected a tool call with a function's name; found {shorten(str(calls))}") from error
+        named = [(call.id or f"look-{len(self.results)}-{number}", call.function) for number, call in enumerate(read)]
         said = [
-            {"id": known, "type": "function", "function": {"name": function.name, "arguments": _text(function)}}
+            {
+                "id": known,
+                "type": "function",
+                "function": {"name": function.name, "arguments": _arguments_text(function)},
+            }
             for known, function in named
         ]
         answers = [
-            {"role": "tool", "tool_call_id": known, "content": self._answer(function.name, function.arguments)}
+            {"role": "tool", "tool_call_id": known, "content": self._call(function.name, function.arguments)}
             for known, function in named
         ]
         return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
 
-    def by_text(self, answer: str) -> list[dict[str, Any]] | None:
+    def run_text_call(self, answer: str) -> list[dict[str, Any]] | None:
         """Return the messages that a look in plain JSON becomes; None for an answer that is none.
 
         Raises Unusable where none is left.
         """
-        wish = _wish(answer) if self.offered else None
+        wish = _parse_tool_call(answer) if self.offered else None
         if wish is None:
             return None
-        if self.over:
-            raise Unusable(_NO_MORE)
+        if self.is_exhausted:
+            raise UnusableAnswer(_NO_MORE)
         name, arguments = wish
-        told = f"What your look at {short(name)} shows:\n{self._answer(name, arguments)}\n{self._then()}"
+        told = f"What your look at {shorten(name)} shows:\n{self._call(name, arguments)}\n{self._describe_remaining()}"
         return [{"role": "assistant", "content": answer}, {"role": "user", "content": told}]
 
-    def _then(self) -> str:
-        return "No look is left: act now." if self.over else "Look again, or act."
+    def _describe_remaining(self) -> str:
+        return "No look is left: act now." if self.is_exhausted else "Look again, or act."
 
-    def _answer(self, name: str, arguments: str | Mapping[str, Any] | None) -> str:
+    def _call(self, name: str, arguments: str | Mapping[str, Any] | None) -> str:
         """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
-        if self.over:
+        if self.is_exhausted:
             return json.dumps({"refused": _NO_MORE})
-        name, values = plain(name)[:60], dict[str, Any]()
+        name, values = sanitize_line(name)[:60], dict[str, Any]()
         try:
-            values = _kept(_arguments(arguments))
-            shown = dict(self._looks.answer(name, values))
-        except LookRefused as error:
+            values = _check_arguments(_parse_arguments(arguments))
+            shown = dict(self._tools.answer(name, values))
+        except ToolError as error:
             shown = {"refused": str(error)}
-        text = self._cut(self._bare(json.dumps(shown, ensure_ascii=False)))
+        text = self._truncate(self._bare(json.dumps(shown, ensure_ascii=False)))
         self._left -= len(text)
-        self.taken.append(TakenLook(name, values, text))
+        self.results.append(ToolResult(name, values, text))
         return text
 
-    def _cut(self, text: str) -> str:
+    def _truncate(self, text: str) -> str:
         most = min(MOST_OF_ONE, self._left)
         return text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
 
 
-def _does(kind: type[BaseModel]) -> str:
+def _tool_description(kind: type[BaseModel]) -> str:
     return " ".join((kind.__doc__ or "").split())
 
 
-def _text(function: _Function) -> str:
+def _arguments_text(function: _Function) -> str:
     arguments = function.arguments
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
 
 
-def _arguments(arguments: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _parse_arguments(arguments: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the arguments of a look, which some endpoints give as an object and some as its text."""
     if isinstance(arguments, Mapping):
         return arguments
     if not (arguments or "").strip():
         return {}
     try:
-        return json_object(str(arguments))
-    except Unusable as error:
-        raise LookRefused(f"expected arguments that are a JSON object; found {short(str(arguments))!r}") from error
+        return parse_json_object(str(arguments))
+    except UnusableAnswer as error:
+        raise ToolError(f"expected arguments that are a JSON object; found {shorten(str(arguments))!r}") from error
 
 
-def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
+def _check_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments that the log can hold: JSON knows numbers and characters that no file takes."""
     try:
         canonical(dict(values)).encode()
     except ValueError as error:
-        raise LookRefused(f"expected finite numbers and whole characters in the arguments; found {error}") from error
+        raise ToolError(f"expected finite numbers and whole characters in the arguments; found {error}") from error
     return dict(values)
 
 
-def _wish(answer: str) -> tuple[str, str | Mapping[str, Any] | None] | None:
+def _parse_tool_call(answer: str) -> tuple[str, str | Mapping[str, Any] | None] | None:
     """Return the name and the arguments of a look in plain JSON; None for anything else."""
     try:
-        value = json_object(answer)
-    except Unusable:
+        value = parse_json_object(answer)
+    except UnusableAnswer:
         return None
     name = value.get(LOOK)
-    name = plain(name) if isinstance(name, str) else ""
+    name = sanitize_line(name) if isinstance(name, str) else ""
     if not name or value.get("action", LOOK) != LOOK:
         return None
     if "arguments" in value:
@@ -490,7 +505,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _MOST_DOUBLINGS = 10
 
 
-class PatientEndpoint:
+class RetryingEndpoint:
     """The endpoint, with patience for what passes."""
 
     def __init__(
@@ -520,9 +535,9 @@ class PatientEndpoint:
                 reply = self._endpoint.complete(request, self._timeout_s)
             except EndpointError as error:
                 self.reached = self.reached or error.kind != "unreachable"
-                pause = max(_pause(self._failed), error.retry_after or 0.0)
+                pause = max(_backoff_s(self._failed), error.retry_after or 0.0)
                 self._left_s -= time.monotonic() - began + pause
-                if not (error.passing and self.reached) or self._left_s < 0:
+                if not (error.is_transient and self.reached) or self._left_s < 0:
                     raise
                 self._failed += 1
                 self._last = str(error.status or error.kind)
@@ -532,15 +547,15 @@ class PatientEndpoint:
                 self.reached = True
                 return reply
 
-    def failed(self, error: EndpointError, model: str) -> PlannerFailed:
+    def make_error(self, error: EndpointError, model: str) -> PlannerFailed:
         """Return the failure as one line for a person."""
-        told = failure(error, self._endpoint.where, model, self._timeout_s)
+        told = describe_failure(error, self._endpoint.where, model, self._timeout_s)
         again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
         return PlannerFailed(told + again)
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text in short, without the key."""
-        return self._endpoint.redacted(text)
+        return self._endpoint.redact(text)
 
     @property
     def note(self) -> str:
@@ -549,7 +564,7 @@ class PatientEndpoint:
         return f"The endpoint was waited for {times} ({self._last})." if self._failed else ""
 
 
-def _pause(failed: int) -> float:
+def _backoff_s(failed: int) -> float:
     """Return the seconds to wait after so many failures: doubling, up to half less at random."""
     return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failed, _MOST_DOUBLINGS)) * random.uniform(0.5, 1.0)
 
@@ -558,35 +573,40 @@ _REFUSALS: Final = (400, 422)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _RequestMode:
     """How a request is made."""
 
     tools: bool
     format: bool
 
 
-_WAYS: Final = (_Way(True, True), _Way(False, True), _Way(True, False), _Way(False, False))
+_WAYS: Final = (
+    _RequestMode(True, True),
+    _RequestMode(False, True),
+    _RequestMode(True, False),
+    _RequestMode(False, False),
+)
 
 
-class Asking:
+class ChatSession:
     """A growing list of messages, sent to an endpoint as it takes them."""
 
-    def __init__(self, line: PatientEndpoint, model: str, digest: Digest, looking: Looking) -> None:
+    def __init__(self, line: RetryingEndpoint, model: str, context: PlannerContext, tools: ToolSession) -> None:
         self._line = line
         self._model = model
-        self._digest = digest
-        self._looking = looking
-        self._ways = [way for way in _WAYS if looking.offered or not way.tools]
-        self._said: list[dict[str, Any]] = []
+        self._context = context
+        self._tools = tools
+        self._ways = [way for way in _WAYS if tools.offered or not way.tools]
+        self._messages: list[dict[str, Any]] = []
         self.usage = Usage()
 
     def add(self, more: Sequence[dict[str, Any]]) -> None:
         """Take further messages."""
-        self._said = [*self._said, *more]
+        self._messages = [*self._messages, *more]
 
-    def hear(self) -> Message:
+    def next_message(self) -> Message:
         """Return what the model says next; raise Unusable for a reply that is no whole answer."""
-        completion = ChatCompletion.of(self._body())
+        completion = ChatCompletion.of(self._fetch_body())
         if completion.usage is not None:
             self.usage = Usage(
                 prompt_tokens=self.usage.prompt_tokens + completion.usage.prompt_tokens,
@@ -599,12 +619,12 @@ class Asking:
         """Raise Unusable for a reply that is a refusal, cut off, or a call of a tool that there is not."""
         message = choice.message
         if message.refusal:
-            raise Unusable(f"the model refused: {short(message.refusal)}")
+            raise UnusableAnswer(f"the model refused: {shorten(message.refusal)}")
         if choice.finish_reason == "length":
-            raise Unusable("the answer was cut off at the endpoint's token limit; be brief")
-        is_look = message.tool_calls and self._looking.offered
+            raise UnusableAnswer("the answer was cut off at the endpoint's token limit; be brief")
+        is_look = message.tool_calls and self._tools.offered
         if not message.content and not is_look and (message.tool_calls or choice.finish_reason == "tool_calls"):
-            raise Unusable(
+            raise UnusableAnswer(
                 "expected a JSON object in the message's content; found a tool call, and there is no tool; write the "
                 "object as the message itself"
             )
@@ -612,30 +632,30 @@ class Asking:
     @property
     def notes(self) -> list[str]:
         """What the endpoint did not take, in sentences."""
-        way, looks = self._ways[0], bool(self._looking.offered)
+        way, looks = self._ways[0], bool(self._tools.offered)
         told = [] if way.format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
         return told + (
             ["The endpoint takes no tools; looks were asked for in JSON."] if looks and not way.tools else []
         )
 
-    def _body(self) -> str:
+    def _fetch_body(self) -> str:
         """Return the endpoint's reply as text; what it refuses is left out from then on."""
         while True:
             try:
-                return self._line.complete(self._request(self._ways[0]))
+                return self._line.complete(self._build_request(self._ways[0]))
             except EndpointError as error:
                 if error.status not in _REFUSALS or len(self._ways) == 1:
-                    raise self._line.failed(error, self._model) from error
+                    raise self._line.make_error(error, self._model) from error
                 self._ways.pop(0)
 
-    def _request(self, way: _Way) -> Mapping[str, Any]:
-        looks = self._digest.may_look if self._looking.offered else NO_LOOKS
-        in_json = () if way.tools else self._looking.offered
-        asked = messages(self._digest, looks, by_tools=way.tools)
-        request: dict[str, Any] = {"model": self._model, "messages": [*asked, *self._said]}
+    def _build_request(self, way: _RequestMode) -> Mapping[str, Any]:
+        tools = self._context.tools if self._tools.offered else NO_TOOLS
+        in_json = () if way.tools else self._tools.offered
+        asked = messages(self._context, tools, by_tools=way.tools)
+        request: dict[str, Any] = {"model": self._model, "messages": [*asked, *self._messages]}
         if way.tools:
-            request |= {"tools": self._looking.tools()} | ({"tool_choice": "none"} if self._looking.over else {})
-        return request | ({"response_format": response_format(self._digest, in_json)} if way.format else {})
+            request |= {"tools": self._tools.schemas()} | ({"tool_choice": "none"} if self._tools.is_exhausted else {})
+        return request | ({"response_format": response_format(self._context, in_json)} if way.format else {})
 
 
 PLANNER = "llm"
@@ -646,17 +666,19 @@ FAILED = "failed"
 class ActionConversation:
     """One action: the conversation about it, its tries, looks and tokens."""
 
-    def __init__(self, line: PatientEndpoint, model: str, digest: Digest, check: Check, *, tries: int) -> None:
+    def __init__(
+        self, line: RetryingEndpoint, model: str, context: PlannerContext, check: Check, *, tries: int
+    ) -> None:
         self._line = line
         self._model = model
-        self._digest = digest
+        self._context = context
         self._check = check
         self._tries = tries
-        self._looking = Looking(NO_LOOKS if digest.stage == "conclude" else digest.may_look, without_secrets)
-        self._asking = Asking(line, model, digest, self._looking)
-        self._asides: list[Aside] = []
+        self._tools = ToolSession(NO_TOOLS if context.stage == "conclude" else context.tools, redact_secrets)
+        self._chat = ChatSession(line, model, context, self._tools)
+        self._side_actions: list[SideAction] = []
         self._rejected: list[str] = []
-        self._told: list[str] = []
+        self._messages: list[str] = []
         """The same for a person."""
         self._answer = ""
         """The last one."""
@@ -665,132 +687,135 @@ class ActionConversation:
         self._answers: set[str] = set()
         """Those that were refused."""
 
-    def take(self) -> PlannerTurn:
+    def run(self) -> PlannerTurn:
         """Ask until an answer is acceptable, as often as it may; a PlannerFailed says what was looked at in vain."""
         try:
-            return self._taken()
+            return self._run_tries()
         except PlannerFailed as error:
-            error.spent = self._spent()
+            error.spent = self._failure_payload()
             raise
 
-    def _spent(self) -> dict[str, Any]:
-        tokens = self._asking.usage
+    def _failure_payload(self) -> dict[str, Any]:
+        tokens = self._chat.usage
         return {
             "action": FAILED, "tries": len(self._rejected),
             "tokens": {"prompt": tokens.prompt_tokens, "completion": tokens.completion_tokens},
             "rejected": list(self._rejected), "note": "", "not_tested": [],
-            "looks": [look.payload() for look in self._looking.taken],
+            "looks": [look.payload() for look in self._tools.results],
         }  # fmt: skip
 
-    def _taken(self) -> PlannerTurn:
+    def _run_tries(self) -> PlannerTurn:
         for number in range(1, self._tries + 1):
             try:
-                action = self._action()
-            except Unusable as error:
+                action = self._next_action()
+            except UnusableAnswer as error:
                 self._reject(error)
-                if self._repeats():
+                if self._is_repeat():
                     break
                 continue
-            return self._turn(action, number)
-        raise self._failed()
+            return self._make_turn(action, number)
+        raise self._make_failure()
 
-    def _failed(self) -> PlannerFailed:
-        told = "; ".join(f"({number}) {short(error)}" for number, error in enumerate(self._told, start=1))
+    def _make_failure(self) -> PlannerFailed:
+        told = "; ".join(f"({number}) {shorten(error)}" for number, error in enumerate(self._messages, start=1))
         said = (
-            f"expected a usable '{self._digest.stage}' answer of model {self._model!r}; found {len(self._rejected)} "
+            f"expected a usable '{self._context.stage}' answer of model {self._model!r}; found {len(self._rejected)} "
             f"refused: {told}; try another --planner-model, or --planner rules"
         )
         return PlannerFailed(said) if self._refused is None else NoDesignAccepted(said, self._refused)
 
-    def _turn(self, action: Action, tries: int) -> PlannerTurn:
-        tokens = self._asking.usage
+    def _make_turn(self, action: Action, tries: int) -> PlannerTurn:
+        tokens = self._chat.usage
         return PlannerTurn(
-            action, tries, tokens.prompt_tokens, tokens.completion_tokens, tuple(self._rejected), self._note(),
-            self._not_tested(action), looks=tuple(self._looking.taken), asides=tuple(self._asides),
+            action, tries, tokens.prompt_tokens, tokens.completion_tokens, tuple(self._rejected), self._write_note(),
+            self._find_untested(action), tool_results=tuple(self._tools.results),
+            side_actions=tuple(self._side_actions),
         )  # fmt: skip
 
-    def _action(self) -> Action:
+    def _next_action(self) -> Action:
         """Return the next acceptable action; what is to be written down before it is."""
         while True:
-            self._hear()
-            action = self._accepted(self._answer)
+            self._await_answer()
+            action = self._parse_answer(self._answer)
             if not isinstance(action, Note | Revise | AskUser):
                 return action
-            self._write_down(action)
+            self._add_side_action(action)
 
-    def _hear(self) -> None:
+    def _await_answer(self) -> None:
         """Hear the next answer that is no look."""
         while True:
             self._answer = ""
-            message = self._asking.hear()
+            message = self._chat.next_message()
             self._answer = message.content or ""
-            looked = self._looking.by_tools(message.tool_calls or ()) or self._looking.by_text(self._answer)
+            looked = self._tools.run_tool_calls(message.tool_calls or ()) or self._tools.run_text_call(self._answer)
             if looked is None:
                 return
-            self._asking.add(looked)
+            self._chat.add(looked)
 
-    def _write_down(self, aside: Aside) -> None:
-        if len(self._asides) >= MOST_ASIDES:
-            raise Unusable(f"{MOST_ASIDES} things were written down in this turn, which is all that may be; act now")
-        if aside in self._asides:
-            raise Unusable("that was written down before, in this turn; act now")
-        self._asides.append(aside)
-        told = written_down(MOST_ASIDES - len(self._asides))
-        self._asking.add([self._said(), {"role": "user", "content": told}])
+    def _add_side_action(self, side_action: SideAction) -> None:
+        if len(self._side_actions) >= MOST_SIDE_ACTIONS:
+            raise UnusableAnswer(
+                f"{MOST_SIDE_ACTIONS} things were written down in this turn, which is all that may be; act now"
+            )
+        if side_action in self._side_actions:
+            raise UnusableAnswer("that was written down before, in this turn; act now")
+        self._side_actions.append(side_action)
+        told = confirm_side_action(MOST_SIDE_ACTIONS - len(self._side_actions))
+        self._chat.add([self._assistant_message(), {"role": "user", "content": told}])
 
-    def _repeats(self) -> bool:
+    def _is_repeat(self) -> bool:
         """Return whether a refused answer was given before, word for word: nothing new is to be expected."""
         known = bool(self._answer) and self._answer in self._answers
         self._answers.add(self._answer)
         if known:
             self._rejected[-1] += "; the same answer as before"
-            self._told[-1] += "; the same answer as before"
+            self._messages[-1] += "; the same answer as before"
         return known
 
-    def _not_tested(self, action: Action) -> tuple[str, ...]:
+    def _find_untested(self, action: Action) -> tuple[str, ...]:
         """Return what the action says that it leaves out, quoted."""
         said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
-        return (f'{who(PLANNER, self._model)}: "{said}"',) if said else ()
+        return (f'{planner_label(PLANNER, self._model)}: "{said}"',) if said else ()
 
-    def _note(self) -> str:
-        digest, notes = self._digest, list(self._asking.notes)
-        if digest.inquiry is None:  # of a topic it is said once
-            notes += [NOT_OFFERED] if digest.stage == "propose" and digest.lacks_reward else []
-            notes += split_requests(digest.topic).without_effect if digest.stage == "design" else []
+    def _write_note(self) -> str:
+        context, notes = self._context, list(self._chat.notes)
+        if context.campaign is None:  # of a topic it is said once
+            notes += [NOT_OFFERED] if context.stage == "propose" and context.lacks_reward else []
+            notes += split_requests(context.topic).without_effect if context.stage == "design" else []
         return " ".join([*notes, *([self._line.note] if self._line.note else [])])
 
-    def _accepted(self, answer: str) -> Action:
-        value = json_object(answer)
+    def _parse_answer(self, answer: str) -> Action:
+        value = parse_json_object(answer)
         try:
-            action = stated(self._digest, value)
+            action = parse_action(self._context, value)
         except ValidationError as error:
-            raise Unusable(describe(error)) from error
+            raise UnusableAnswer(describe(error)) from error
         refused = self._check(action)
-        missing = self._missing(action)
+        missing = self._find_omission(action)
         if refused is not None or missing is not None:
-            parts = ([refused.for_planner] if refused else []) + ([missing] if missing else [])
-            self._refused = self._line.redacted("; ".join(parts)) if isinstance(action, ProposeDesign) else None
-            raise Unusable("; ".join(parts), refused.message if refused else missing)
+            parts = ([refused.model_feedback] if refused else []) + ([missing] if missing else [])
+            self._refused = self._line.redact("; ".join(parts)) if isinstance(action, ProposeDesign) else None
+            raise UnusableAnswer("; ".join(parts), refused.message if refused else missing)
         return action
 
-    def _missing(self, action: Action) -> str | None:
+    def _find_omission(self, action: Action) -> str | None:
         """Return what an action passes over: of the topic, which a study's first round has to answer whole, or of what
         follows from the looks that were taken.
         """
-        if isinstance(action, Propose) and self._looking.plays_seen:
+        if isinstance(action, Propose) and self._tools.plays_seen:
             coded = any(entry.variable == REWARD for entry in action.hypotheses)
             return f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}" if coded else None
-        first = self._digest.inquiry is None
-        return left_out(self._digest, action) if first and isinstance(action, ProposeDesign) else None
+        first = self._context.campaign is None
+        return find_omission(self._context, action) if first and isinstance(action, ProposeDesign) else None
 
-    def _said(self) -> dict[str, str]:
+    def _assistant_message(self) -> dict[str, str]:
         return {"role": "assistant", "content": self._answer[:LONGEST_ANSWER]}
 
-    def _reject(self, error: Unusable) -> None:
-        self._rejected.append(self._line.redacted(str(error)))
-        self._told.append(self._line.redacted(error.told))
-        said = [self._said()] if self._answer else []
-        self._asking.add([*said, {"role": "user", "content": correction(str(error))}])
+    def _reject(self, error: UnusableAnswer) -> None:
+        self._rejected.append(self._line.redact(str(error)))
+        self._messages.append(self._line.redact(error.message))
+        said = [self._assistant_message()] if self._answer else []
+        self._chat.add([*said, {"role": "user", "content": correction(str(error))}])
 
 
 TRIES = 3
@@ -828,33 +853,35 @@ class LlmPlanner:
         self._reached = False
         """Whether the endpoint was ever there."""
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
         """Return the due action; PlannerFailed if the endpoint fails or no try is acceptable."""
-        if not digest.topic.strip():
+        if not context.topic.strip():
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
-        if digest.inquiry is None:  # later rounds are asked of a topic that was read
-            _require_available(digest)
-        over = digest.stage == "conclude"
+        if context.campaign is None:  # later rounds are asked of a topic that was read
+            _require_available(context)
+        over = context.stage == "conclude"
         timeout_s = min(self._timeout_s, CONCLUSION_TIMEOUT_S) if over else self._timeout_s
         # Whoever proposed has answered before, in this process or another.
-        reached = self._reached or digest.stage != "propose" or digest.inquiry is not None
-        line = PatientEndpoint(
-            self._endpoint, timeout_s, self._patience(digest), self._sleep, self._note, reached=reached
+        reached = self._reached or context.stage != "propose" or context.campaign is not None
+        line = RetryingEndpoint(
+            self._endpoint, timeout_s, self._patience(context), self._sleep, self._note, reached=reached
         )
         try:
-            return ActionConversation(line, str(self.model), digest, check, tries=1 if over else TRIES).take()
+            return ActionConversation(line, str(self.model), context, check, tries=1 if over else TRIES).run()
         finally:
             self._reached = line.reached
 
-    def _patience(self, digest: Digest) -> float:
-        if digest.stage == "conclude":
+    def _patience(self, context: PlannerContext) -> float:
+        if context.stage == "conclude":
             return 0.0
-        return PATIENT_SHARE * digest.seconds_left if self._patience_s is None else self._patience_s
+        return PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
 
 
-def _require_available(digest: Digest) -> None:
+def _require_available(context: PlannerContext) -> None:
     """Raise BadTopic for a topic that names what is not here, such as an environment."""
     if (
-        missing := unsupported.unavailable(readable(digest), [facts.name for facts in digest.environments])
+        missing := unsupported.explain_unavailable(
+            normalize_topic(context), [facts.name for facts in context.environments]
+        )
     ) is not None:
         raise BadTopic(missing)

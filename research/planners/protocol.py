@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from research.errors import DesignRefused
-from research.planners.context import Digest, TakenLook
-from research.proposals.actions import Action, Aside
+from research.planners.context import PlannerContext, ToolResult
+from research.proposals.actions import Action, SideAction
 
 Check = Callable[[Action], DesignRefused | None]
 """Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
@@ -34,9 +34,9 @@ class PlannerTurn:
     """What of the topic the action leaves out: words of the topic, or the planner's own sentence on it."""
     refused: DesignRefused | None = None
     """Why `check` refuses the action, where the planner has no other idea."""
-    looks: tuple[TakenLook, ...] = ()
+    tool_results: tuple[ToolResult, ...] = ()
     """What it looked at before."""
-    asides: tuple[Aside, ...] = ()
+    side_actions: tuple[SideAction, ...] = ()
     """What it said beside the action."""
 
     def payload(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class PlannerTurn:
             "rejected": list(self.rejected),
             "note": self.note,
             "not_tested": list(self.not_tested),
-            **({"looks": [look.payload() for look in self.looks]} if self.looks else {}),
+            **({"looks": [look.payload() for look in self.tool_results]} if self.tool_results else {}),
         }
 
 
@@ -65,7 +65,7 @@ class Planner(Protocol):
         """The language model's name; None for a planner without one."""
         ...
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
         """Return the due action, accepted by `check`, or with its refusal where the planner has no other idea.
 
         Raises BadTopic (the topic cannot be read), PlannerFailed (no usable answer) or DesignRefused (no answer that

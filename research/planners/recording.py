@@ -20,13 +20,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from research.errors import PlannerUnready
 from research.installation.home import cause_of
-from research.planners.llm import EndpointError, Kind, OpenAiEndpoint, short
+from research.planners.llm import EndpointError, Kind, OpenAiEndpoint, shorten
 from studies.records.base import canonical, digest
 
 _TIMES = re.compile(r'(\\?"(?:seconds_left|seconds_per_run_of_the_default_job)\\?": )[-+.\deE]+')
 
 
-class _Failed(BaseModel):
+class _Failure(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
@@ -42,7 +42,7 @@ class _Line(BaseModel):
     request: str
     model: str
     reply: str | None = None
-    failed: _Failed | None = None
+    failed: _Failure | None = None
 
 
 def request_hash(request: Mapping[str, Any]) -> str:
@@ -69,22 +69,22 @@ class Recorder:
         """Return the other one's name."""
         return self._endpoint.where
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text in short and without the key."""
-        return self._endpoint.redacted(text)
+        return self._endpoint.redact(text)
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         """Return the other one's reply; raise what it raises. Both are written down."""
         try:
             reply = self._endpoint.complete(request, timeout_s)
         except EndpointError as error:
-            failed = _Failed(kind=error.kind, status=error.status, text=error.text)
+            failed = _Failure(kind=error.kind, status=error.status, text=error.text)
             self._write(request, failed=failed)
             raise
         self._write(request, reply=reply)
         return reply
 
-    def _write(self, request: Mapping[str, Any], reply: str | None = None, failed: _Failed | None = None) -> None:
+    def _write(self, request: Mapping[str, Any], reply: str | None = None, failed: _Failure | None = None) -> None:
         line = _Line(request=request_hash(request), model=str(request["model"]), reply=reply, failed=failed)
         with self._file.open("a", encoding="utf-8") as file:
             file.write(line.model_dump_json(exclude_none=True) + "\n")
@@ -96,7 +96,7 @@ class Replay:
     def __init__(self, file: Path) -> None:
         """Raise PlannerUnready for a file that is no recording."""
         self._file = file
-        self._lines = _read(file)
+        self._lines = _read_lines(file)
         self._left: dict[str, deque[_Line]] = {}
         for line in self._lines:
             self._left.setdefault(line.request, deque()).append(line)
@@ -111,9 +111,9 @@ class Replay:
         """Return the model that was recorded first."""
         return self._lines[0].model
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text in short; a replay has no key."""
-        return short(text)
+        return shorten(text)
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         """Return the next recorded reply to the request; raise the recorded failure, or that there is none."""
@@ -128,7 +128,7 @@ class Replay:
         return line.reply or ""
 
 
-def _read(file: Path) -> list[_Line]:
+def _read_lines(file: Path) -> list[_Line]:
     try:
         texts = file.read_text(encoding="utf-8").splitlines()
         lines = [_Line.model_validate_json(text) for text in texts if text.strip()]

@@ -15,39 +15,39 @@ from itertools import islice
 from typing import Any
 
 from research.errors import BadTopic
-from research.installation.base_job import fixed_fields, require_agreement
+from research.installation.base_job import find_fixed_fields, require_agreement
 from research.planners import unsupported
-from research.planners.context import Digest, EnvironmentFacts, FieldFacts, environment_facts, tunable_facts
+from research.planners.context import EnvironmentSpec, FieldSpec, PlannerContext, environment_specs, field_specs
 from research.planners.follow_up import (
     UNDIRECTED,
     Search,
-    SearchedField,
+    SearchDimension,
     asks_for_anything,
-    fears,
+    describe_search,
     fields_that_matter,
+    find_prior,
     follow_ups,
-    in_metric,
     plan_search,
     predict,
     predict_best,
-    prior_of,
-    search_note,
-    without_count,
+    remove_count,
+    scale_to_metric,
+    unseen_confounders,
 )
-from research.planners.history import InquiryFacts
+from research.planners.history import CampaignFacts
 from research.planners.lexicon import Claim
 from research.planners.protocol import Check, PlannerTurn
-from research.planners.topic import ALGORITHM, FieldReading, Reading, read_topic, readable
+from research.planners.topic import ALGORITHM, ParsedField, ParsedTopic, normalize_topic, parse_topic
 from research.planners.unsupported import (
-    Leftover,
     Role,
     SplitTopic,
+    UnparsedSpan,
     asks_trend,
+    remove_trend,
     seeks_equivalence,
     split_requests,
-    without_trend,
 )
-from research.planners.values import Contrast, ValuePlan, plan_values, require_interaction, require_together
+from research.planners.values import Contrast, ValuePlan, plan_values, require_interaction, require_joint_fields
 from research.proposals.actions import (
     Action,
     Conclude,
@@ -64,17 +64,17 @@ from research.proposals.actions import (
 from research.proposals.arms import EXAMPLE, Scalar, value_text
 from research.proposals.flags import RequestedComparison, Shape
 from research.proposals.metric_choice import (
-    AskedMetric,
+    RequestedMetric,
     default_effect,
-    metric_in,
-    named_threshold,
-    with_unit,
-    without_metric,
+    find_metric,
+    find_threshold,
+    format_difference,
+    remove_metric_words,
 )
 from research.proposals.reward_code import FOR_RULES, names_reward
-from research.text import meant_in
+from research.text import suggest_from_text
 from studies.records.design import CONFIGURATION, MODEL, SUCCESS, Metric
-from studies.records.statements import judged_by, metric_name
+from studies.records.statements import metric_name, outcome_name
 from swarm.job import Job
 
 DEFAULT_ENVIRONMENT = "guess"
@@ -93,105 +93,109 @@ class RulesPlanner:
     name = "rules"
     model: str | None = None
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
         """Return the due action, with its refusal if `check` refuses it; BadTopic if the topic cannot be read."""
-        if digest.stage == "conclude":
-            return PlannerTurn(_conclusion(digest))
-        if digest.inquiry is not None:
-            return _ask_on(digest, digest.inquiry, check)
-        topic = _ReadTopic.of(digest)
-        action: Action = topic.propose() if digest.stage == "propose" else topic.design()
-        return PlannerTurn(action, note=topic.note(), not_tested=topic.not_tested(), refused=check(action))
+        if context.stage == "conclude":
+            return PlannerTurn(_conclude(context))
+        if context.campaign is not None:
+            return _plan_next_round(context, context.campaign, check)
+        topic = _TopicPlan.of(context)
+        action: Action = topic.propose() if context.stage == "propose" else topic.design()
+        return PlannerTurn(
+            action, note=topic.describe_assumptions(), not_tested=topic.find_untested(), refused=check(action)
+        )
 
 
-def _ask_on(digest: Digest, inquiry: InquiryFacts, check: Check) -> PlannerTurn:
+def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Check) -> PlannerTurn:
     """Return the next round's action: the first question of the rules that is not refused, or that none is left."""
     first: PlannerTurn | None = None
-    for found in islice(follow_ups(digest, inquiry), len(inquiry.refused), None):
-        topic = _ReadTopic(digest, SplitTopic("", ()), Reading((), (found.environment,), ()), found.plan)
+    for found in islice(follow_ups(context, campaign), len(campaign.refused), None):
+        topic = _TopicPlan(context, SplitTopic("", ()), ParsedTopic((), (found.environment,), ()), found.plan)
         action: Action = topic.propose()
-        if digest.stage == "design":
-            if not _is_about(digest, topic.propose()):
+        if context.stage == "design":
+            if not _matches_hypotheses(context, topic.propose()):
                 continue
             action = topic.design()
-        turn = PlannerTurn(action, note=f"{found.why} {topic.note()}", refused=check(action))
-        if turn.refused is None or digest.stage == "design":
+        turn = PlannerTurn(action, note=f"{found.why} {topic.describe_assumptions()}", refused=check(action))
+        if turn.refused is None or context.stage == "design":
             return turn
         first = first or turn
     return first or PlannerTurn(Conclude(reason="The rules have no further question about what was asked."))
 
 
-def _is_about(digest: Digest, proposal: Propose) -> bool:
+def _matches_hypotheses(context: PlannerContext, proposal: Propose) -> bool:
     """Return whether a proposal is the one whose hypotheses are to be designed for."""
     proposed = [(entry.variable, *entry.sides) for entry in proposal.hypotheses]
-    return proposed == [(entry.variable, entry.control, entry.treatment) for entry in digest.hypotheses]
+    return proposed == [(entry.variable, entry.control, entry.treatment) for entry in context.hypotheses]
 
 
-def _conclusion(digest: Digest) -> Conclude:
-    judged = "; ".join(f"{verdict.hypothesis} is {verdict.verdict}" for verdict in digest.verdicts)
+def _conclude(context: PlannerContext) -> Conclude:
+    judged = "; ".join(f"{verdict.hypothesis} is {verdict.verdict}" for verdict in context.verdicts)
     return Conclude(reason=f"Every hypothesis of the locked design has its verdict: {judged}."[:1000])
 
 
-def environment_asked(topic: str, wanted: RequestedComparison) -> str:
+def choose_environment(topic: str, wanted: RequestedComparison) -> str:
     """Return the environment that flags or a topic name, or the one that is played where they name none."""
-    known = environment_facts()
+    known = environment_specs()
     if wanted.environment is not None or wanted.vary:
         return wanted.environment or DEFAULT_ENVIRONMENT
-    said = metric_in(topic)
+    said = find_metric(topic)
     read = topic if said is None else said.question
-    question = split_requests(wanted.models.readable(read)).question
-    return _played(known, read_topic(question, tunable_facts(models=wanted.models), known))
+    question = split_requests(wanted.models.replace_paths(read)).question
+    return _pick_environment(known, parse_topic(question, field_specs(models=wanted.models), known))
 
 
 def require_readable(
-    topic: str, wanted: RequestedComparison, base: Job | None = None, asked: AskedMetric | None = None
+    topic: str, wanted: RequestedComparison, base: Job | None = None, asked: RequestedMetric | None = None
 ) -> None:
     """Raise BadTopic for a topic that these rules cannot plan over a base job, before anything is begun."""
-    fields = tunable_facts(base, wanted.models)
-    digest = Digest(
+    fields = field_specs(base, wanted.models)
+    digest = PlannerContext(
         topic=topic, seconds_left=0.0, seconds_per_run=0.0, parallel=1, wanted=wanted, fields=fields,
-        fixed=fixed_fields(base or Job()), asked=asked,
+        fixed=find_fixed_fields(base or Job()), requested_metric=asked,
     )  # fmt: skip
-    plan = _ReadTopic.of(digest)
-    require_agreement(base, plan.named())
+    plan = _TopicPlan.of(digest)
+    require_agreement(base, plan.field_values())
 
 
-class _ReadTopic:
+class _TopicPlan:
     """A topic that was read, and the comparison or search that it asks for."""
 
-    def __init__(self, digest: Digest, split: SplitTopic, reading: Reading, plan: ValuePlan | Search) -> None:
-        self._digest = digest
+    def __init__(
+        self, context: PlannerContext, split: SplitTopic, reading: ParsedTopic, plan: ValuePlan | Search
+    ) -> None:
+        self._context = context
         self._split = split
         self._reading = reading
         self._plan = plan
-        self._environment = _played(digest.environments, reading)
-        titles = {facts.name: facts.title for facts in digest.environments}
+        self._environment = _pick_environment(context.environments, reading)
+        titles = {facts.name: facts.title for facts in context.environments}
         self._title = titles.get(self._environment, self._environment)
 
     @classmethod
-    def of(cls, digest: Digest) -> _ReadTopic:
+    def of(cls, context: PlannerContext) -> _TopicPlan:
         """Read the digest's topic; raise BadTopic."""
-        topic = digest.topic
+        topic = context.topic
         if not topic.strip():
-            raise BadTopic(f"expected a topic; found an empty one; {_what_can_be_studied(digest)}")
+            raise BadTopic(f"expected a topic; found an empty one; {_describe_options(context)}")
         if len(topic) > LONGEST_TOPIC:
             raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
-        facts = {known.name: known for known in digest.fields}
-        if digest.wanted.vary:
-            reading = _by_flags(digest.wanted)
-            plan_of_flags = plan_values(reading.asked, facts, shape=digest.wanted.shape)
-            return cls(digest, SplitTopic("", ()), reading, plan_of_flags)
-        split, reading = _read(digest)
+        facts = {known.name: known for known in context.fields}
+        if context.wanted.vary:
+            reading = _parse_flags(context.wanted)
+            plan_of_flags = plan_values(reading.asked, facts, shape=context.wanted.shape)
+            return cls(context, SplitTopic("", ()), reading, plan_of_flags)
+        split, reading = _parse_topic(context)
         search = plan_search(split.question, reading.asked, facts)
         if search is not None and split.matched == "episodes":
             raise BadTopic(
                 "expected a comparison where all arms train on as many episodes; found a search, which trains its "
                 "candidates for as many steps; name the batches, such as 'batch size 64 vs 256 at equal episodes'"
             )
-        plan = search or plan_values(reading.asked, facts, split.matched, _shape(digest.topic, reading))
-        return cls(digest, split, reading, plan)
+        plan = search or plan_values(reading.asked, facts, split.matched, _find_shape(context.topic, reading))
+        return cls(context, split, reading, plan)
 
-    def named(self) -> dict[str, list[Any]]:
+    def field_values(self) -> dict[str, list[Any]]:
         """Return the values of the fields that are compared or held, but for models and what is searched."""
         held = {name: [value] for name, value in self._plan.constants.items()}
         if isinstance(self._plan, Search):
@@ -206,16 +210,20 @@ class _ReadTopic:
         contrasts = self._plan.contrasts
         if self._plan.shape == "together":
             return Propose(
-                hypotheses=tuple(self._together(contrasts, at) for at in range(len(contrasts[0].treatments)))
+                hypotheses=tuple(self._make_joint(contrasts, at) for at in range(len(contrasts[0].treatments)))
             )
         if self._plan.shape == "interaction":
-            return Propose(hypotheses=(self._crossed(*contrasts),))
+            return Propose(hypotheses=(self._make_interaction(*contrasts),))
         if self._plan.shape == "trend":
             rungs = contrasts[0].control, *contrasts[0].treatments
-            return Propose(hypotheses=(self._hypothesis(contrasts[0], rungs[-1]).model_copy(update={"ladder": rungs}),))
+            return Propose(
+                hypotheses=(self._make_hypothesis(contrasts[0], rungs[-1]).model_copy(update={"ladder": rungs}),)
+            )
         return Propose(
             hypotheses=tuple(
-                self._hypothesis(contrast, treatment) for contrast in contrasts for treatment in contrast.treatments
+                self._make_hypothesis(contrast, treatment)
+                for contrast in contrasts
+                for treatment in contrast.treatments
             )
         )
 
@@ -228,11 +236,11 @@ class _ReadTopic:
             environment=self._environment,
             steps=None if steps is None else int(steps),
             constants=tuple(Constant(field=name, value=value) for name, value in constants.items()),
-            screen=self._screen(self._plan) if isinstance(self._plan, Search) else None,
+            screen=self._make_screen(self._plan) if isinstance(self._plan, Search) else None,
             replication=ProposedReplication(environment=again) if again else None,
         )
 
-    def note(self) -> str:
+    def describe_assumptions(self) -> str:
         """Return what was assumed, in sentences."""
         notes: list[str] = []
         if asks_for_anything(self._split.question) and isinstance(self._plan, Search):
@@ -240,7 +248,7 @@ class _ReadTopic:
         if not self._reading.environments:
             notes.append(f"The topic names no environment; {self._environment} ({self._title}) is played.")
         if isinstance(self._plan, Search):
-            notes.append(search_note(self._plan))
+            notes.append(describe_search(self._plan))
         else:
             notes += _comparison_notes(self._plan)
         if self._reading.again:
@@ -249,27 +257,31 @@ class _ReadTopic:
             why = self._plan.adjusted.get(name)
             where = "the control; in the others it follows the batch" if self._follows(name) else "all arms"
             notes.append(f"{name} is {value_text(value)} in {where}{f', {why}' if why else ''}.")
-        if names_reward(self._digest.topic):
+        if names_reward(self._context.topic):
             notes.append(f"No reward is compared: {FOR_RULES}.")
-        if self._digest.asked is None or self._digest.effect_given:
-            notes.append(f"The smallest effect of interest is {self._least()} of the {self._judged()}.")
-        notes.append(f"{self._compared()}; predictions are hand-written priors.")
+        if self._context.requested_metric is None or self._context.effect_given:
+            notes.append(
+                f"The smallest effect of interest is {self._describe_effect()} of the {self._describe_metric()}."
+            )
+        notes.append(f"{self._describe_comparison()}; predictions are hand-written priors.")
         return " ".join(notes)
 
-    def _judged(self) -> str:
+    def _describe_metric(self) -> str:
         """Return what claims are about, in words."""
-        return judged_by(MODEL if self._varies_model() else "", self._metric())
+        return outcome_name(MODEL if self._varies_model() else "", self._requested_metric())
 
-    def _metric(self) -> Metric | None:
+    def _requested_metric(self) -> Metric | None:
         """Return the metric, where somebody asked for one."""
-        return None if self._digest.asked is None else self._digest.metric
+        return None if self._context.requested_metric is None else self._context.metric
 
-    def _judging(self) -> Metric:
+    def _plan_metric(self) -> Metric:
         """Return the metric as it is of the plan's own jobs: a time is cut where the longest of them ends."""
-        metric, usual = self._digest.metric, {facts.name: facts.default for facts in self._digest.fields}
+        metric, usual = self._context.metric, {facts.name: facts.default for facts in self._context.fields}
         if not metric.unit or metric.horizon is None:
             return metric
-        compared = {name: list(map(float, values)) for name, values in self.named().items() if name in _OF_LENGTH}
+        compared = {
+            name: list(map(float, values)) for name, values in self.field_values().items() if name in _OF_LENGTH
+        }
         sides = [compared.get(name, [float(usual[name])]) for name in _OF_LENGTH]
         longest = math.prod(map(max, sides))
         if self._shape == "together" and len(sides[0]) == len(sides[1]):
@@ -277,9 +289,9 @@ class _ReadTopic:
         horizon = metric.horizon * longest / math.prod(float(usual[name]) for name in _OF_LENGTH)
         return metric.model_copy(update={"horizon": horizon, "worst": horizon})
 
-    def _least(self) -> str:
-        metric = self._judging()
-        return with_unit(metric, self._digest.effect if self._digest.effect_given else default_effect(metric))
+    def _describe_effect(self) -> str:
+        metric = self._plan_metric()
+        return format_difference(metric, self._context.effect if self._context.effect_given else default_effect(metric))
 
     @property
     def _shape(self) -> Shape:
@@ -288,11 +300,11 @@ class _ReadTopic:
     def _varies_model(self) -> bool:
         return not isinstance(self._plan, Search) and any(entry.field == MODEL for entry in self._plan.contrasts)
 
-    def _compared(self) -> str:
+    def _describe_comparison(self) -> str:
         """Return what is compared, in words."""
-        if (metric := self._metric()) is not None:
+        if (metric := self._requested_metric()) is not None:
             better = "higher" if metric.higher_is_better else "lower"
-            return f"{_capital(self._judged())} is compared, {better} being better"
+            return f"{_capitalize(self._describe_metric())} is compared, {better} being better"
         if self._varies_model():
             return (
                 "What each run gains is compared, its success on hidden tasks after the last step less that before "
@@ -305,76 +317,78 @@ class _ReadTopic:
         contrasts = () if isinstance(self._plan, Search) else self._plan.contrasts
         return name == "steps" and any(contrast.matched == "episodes" for contrast in contrasts)
 
-    def not_tested(self) -> tuple[str, ...]:
+    def find_untested(self) -> tuple[str, ...]:
         """Return what of the topic is in no field of the plan: its words, as written, and why where that is known."""
         return (
             *(f"'{entry.text}'" for entry in self._reading.left),
-            *(f"'{text}': {self._read_as(difference)}" for text, difference in self._reading.read_as),
-            *(f"'{entry.text}': {entry.way}" for entry in self._beside()),
+            *(f"'{text}': {self._describe_reading(difference)}" for text, difference in self._reading.read_as),
+            *(f"'{entry.text}': {entry.way}" for entry in self._secondary_metrics()),
             *(
                 f"{first} against {second}: each is compared with the control, not one with the other"
-                for first, second in self._rivals()
+                for first, second in self._compared_fields()
             ),
             *self._split.without_effect,
         )
 
-    def _read_as(self, difference: str) -> str:
+    def _describe_reading(self, difference: str) -> str:
         """Return how a word differs from what is compared, which is hidden success unless somebody asked for more."""
-        metric = self._metric()
+        metric = self._requested_metric()
         return difference if metric is None or metric.key == SUCCESS else f"the {metric_name(metric)} is compared"
 
-    def _beside(self) -> tuple[unsupported.UnknownName, ...]:
+    def _secondary_metrics(self) -> tuple[unsupported.UnknownName, ...]:
         """Return the measures that the topic names beside the one that runs are judged by."""
-        asked = self._digest.asked
-        return unsupported.beside(self._without_metric(), judged=asked is not None)
+        asked = self._context.requested_metric
+        return unsupported.secondary_metrics(self._remove_metric_words(), judged=asked is not None)
 
-    def _without_metric(self) -> str:
+    def _remove_metric_words(self) -> str:
         """Return the topic with what the words of its metric say of better and worse."""
-        return without_metric(self._digest.topic, self._digest.asked)
+        return remove_metric_words(self._context.topic, self._context.requested_metric)
 
-    def _rivals(self) -> tuple[tuple[str, str], ...]:
+    def _compared_fields(self) -> tuple[tuple[str, str], ...]:
         """Return the fields that the topic sets against each other and the plan compares apart."""
         if isinstance(self._plan, Search) or self._shape != "apart":
             return ()
         compared = {contrast.field for contrast in self._plan.contrasts}
-        return tuple(pair for pair in self._reading.rivals if compared.issuperset(pair))
+        return tuple(pair for pair in self._reading.compared_fields if compared.issuperset(pair))
 
-    def _screen(self, search: Search) -> ProposedScreen:
+    def _make_screen(self, search: Search) -> ProposedScreen:
         low, high, probability = predict_best([knob.field for knob in search.knobs])
-        low, high = in_metric(low, high, self._judging())
+        low, high = scale_to_metric(low, high, self._plan_metric())
         return ProposedScreen(
-            knobs=tuple(map(self._knob, search.knobs)),
+            knobs=tuple(map(self._make_knob, search.knobs)),
             confirm=search.confirm,
             predicted_low=low,
             predicted_high=high,
             probability=probability,
-            smallest_effect=self._named_effect(),
+            smallest_effect=self._find_effect(),
         )
 
-    def _knob(self, knob: SearchedField) -> ProposedKnob:
+    def _make_knob(self, knob: SearchDimension) -> ProposedKnob:
         """Return a knob as it is proposed: its control is named where it is not the job's."""
-        usual = next(facts.default for facts in self._digest.fields if facts.name == knob.field)
+        usual = next(facts.default for facts in self._context.fields if facts.name == knob.field)
         return ProposedKnob(
             field=knob.field, values=knob.values, control=None if knob.control == usual else knob.control
         )
 
-    def _named_effect(self) -> float | None:
+    def _find_effect(self) -> float | None:
         """Return the study's smallest effect; None for a default that follows from how long the design trains."""
-        return self._digest.effect if self._digest.effect_given or not self._digest.metric.unit else None
+        return self._context.effect if self._context.effect_given or not self._context.metric.unit else None
 
-    def _hypothesis(self, contrast: Contrast, treatment: Scalar) -> ProposedHypothesis:
-        expected = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
+    def _make_hypothesis(self, contrast: Contrast, treatment: Scalar) -> ProposedHypothesis:
+        expected = predict(contrast.field, rises=_is_increase(contrast, treatment), claim=contrast.claim)
         sides = contrast.field, contrast.control, treatment
-        return self._claim(sides, expected, contrast.claim, [contrast]).model_copy(update={"matched": contrast.matched})
+        return self._make_claim(sides, expected, contrast.claim, [contrast]).model_copy(
+            update={"matched": contrast.matched}
+        )
 
-    def _together(self, contrasts: Sequence[Contrast], at: int, *, sharing: bool = True) -> ProposedHypothesis:
+    def _make_joint(self, contrasts: Sequence[Contrast], at: int, *, sharing: bool = True) -> ProposedHypothesis:
         """Return the claim on an arm that differs from the control in all the fields of the plan.
 
         Unless its fields share one effect, nobody knows which way it goes.
         """
         claim = next((contrast.claim for contrast in contrasts if contrast.claim is not None), None)
         known = [
-            predict(contrast.field, rises=_rises(contrast, contrast.treatments[at]), claim=claim)
+            predict(contrast.field, rises=_is_increase(contrast, contrast.treatments[at]), claim=claim)
             for contrast in contrasts
         ]
         lows, highs, chances = zip(*known, strict=True)
@@ -383,19 +397,20 @@ class _ReadTopic:
         expected = min(lows), max(highs), sum(chances) / len(chances)
         if not sharing:
             expected, claim = (-_NO_IDEA, _NO_IDEA, UNDIRECTED), None
-        return self._claim((CONFIGURATION, control, treatment), expected, claim, contrasts)
+        return self._make_claim((CONFIGURATION, control, treatment), expected, claim, contrasts)
 
-    def _crossed(self, first: Contrast, other: Contrast) -> ProposedHypothesis:
+    def _make_interaction(self, first: Contrast, other: Contrast) -> ProposedHypothesis:
         """Return the claim that the effect of the first field depends on the other one."""
-        claim = self._together((first, other), 0, sharing=False)
+        claim = self._make_joint((first, other), 0, sharing=False)
         size = "larger" if claim.direction == "increase" else "smaller"
         falsifier = (
-            f"On fresh seeds the effect of {first.field} is {size} with {_said(other.field, other.treatments[0])} than "
-            f"with {_said(other.field, other.control)} by less than {self._least()}, or not at all."
+            f"On fresh seeds the effect of {first.field} is {size} with "
+            f"{_format_setting(other.field, other.treatments[0])} than "
+            f"with {_format_setting(other.field, other.control)} by less than {self._describe_effect()}, or not at all."
         )
         return claim.model_copy(update={"moderator": other.field, "falsifier": falsifier})
 
-    def _claim(
+    def _make_claim(
         self,
         sides: tuple[str, Setting, Setting],
         expected: tuple[float, float, float],
@@ -404,14 +419,16 @@ class _ReadTopic:
     ) -> ProposedHypothesis:
         """Return the hypothesis on a variable with its two values, `expected` as (low, high, probability)."""
         variable, control, treatment = sides
-        metric = self._judging()
-        low, high = in_metric(*expected[:2], metric)
+        metric = self._plan_metric()
+        low, high = scale_to_metric(*expected[:2], metric)
         better = claim != "decrease"
         direction: Claim = "increase" if better == metric.higher_is_better else "decrease"
         verb = "lowers" if direction == "decrease" else "raises"
-        judged = ("the gain" if variable == MODEL else "the success") if self._metric() is None else "the metric"
+        judged = (
+            ("the gain" if variable == MODEL else "the success") if self._requested_metric() is None else "the metric"
+        )
         return ProposedHypothesis(
-            mechanism=" ".join(dict.fromkeys(prior_of(contrast.field).because for contrast in about)),
+            mechanism=" ".join(dict.fromkeys(find_prior(contrast.field).because for contrast in about)),
             variable=variable,
             control=control,
             treatment=treatment,
@@ -419,53 +436,53 @@ class _ReadTopic:
             predicted_low=low,
             predicted_high=high,
             probability=expected[2],
-            smallest_effect=self._named_effect(),
-            falsifier=f"On fresh seeds {_said(variable, treatment)} {verb} {judged} by less than {self._least()}, or "
-            "not at all.",
-            confounds=tuple(fear for contrast in about for fear in fears(contrast.field)),
+            smallest_effect=self._find_effect(),
+            falsifier=f"On fresh seeds {_format_setting(variable, treatment)} {verb} {judged} by "
+            f"less than {self._describe_effect()}, or not at all.",
+            confounds=tuple(fear for contrast in about for fear in unseen_confounders(contrast.field)),
             sought="equivalence"
-            if seeks_equivalence(without_metric(self._digest.topic, self._digest.asked))
+            if seeks_equivalence(remove_metric_words(self._context.topic, self._context.requested_metric))
             else "either"
             if claim is None
             else "difference",
         )
 
 
-def _said(variable: str, value: Setting) -> str:
+def _format_setting(variable: str, value: Setting) -> str:
     """Return what an arm sets, as sentences have it."""
     if isinstance(value, tuple):
-        return ", ".join(_said(entry.field, entry.value) for entry in value)
+        return ", ".join(_format_setting(entry.field, entry.value) for entry in value)
     return f"{variable} = {value_text(value)}"
 
 
-def _shape(topic: str, reading: Reading) -> Shape:
+def _find_shape(topic: str, reading: ParsedTopic) -> Shape:
     """Return how the fields of a topic go together."""
     if reading.interaction:
         return "interaction"
-    if reading.together:
+    if reading.joint_fields:
         return "together"
     return "trend" if asks_trend(topic) else "apart"
 
 
-def _capital(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _by_flags(wanted: RequestedComparison) -> Reading:
+def _parse_flags(wanted: RequestedComparison) -> ParsedTopic:
     """Return what flags ask for as a reading that leaves nothing out."""
-    varied = tuple(FieldReading(name, values) for name, values in wanted.vary.items())
-    held = tuple(FieldReading(name, (value,)) for name, value in wanted.held.items())
+    varied = tuple(ParsedField(name, values) for name, values in wanted.vary.items())
+    held = tuple(ParsedField(name, (value,)) for name, value in wanted.held.items())
     played = (wanted.environment,) if wanted.environment is not None else ()
-    return Reading((*varied, *held), played, ())
+    return ParsedTopic((*varied, *held), played, ())
 
 
-def _read(digest: Digest) -> tuple[SplitTopic, Reading]:
+def _parse_topic(context: PlannerContext) -> tuple[SplitTopic, ParsedTopic]:
     """Return what was read of a topic; raise BadTopic where a part of it cannot be studied."""
-    topic = without_metric(readable(digest), digest.asked)
-    environments = [facts.name for facts in digest.environments]
-    if (missing := unsupported.refusal(topic, environments, judged=digest.asked is not None)) is not None:
+    topic = remove_metric_words(normalize_topic(context), context.requested_metric)
+    environments = [facts.name for facts in context.environments]
+    if (missing := unsupported.refusal(topic, environments, judged=context.requested_metric is not None)) is not None:
         raise BadTopic(missing)
-    if digest.asked is None and (goal := named_threshold(topic)) is not None and goal.reached:
+    if context.requested_metric is None and (goal := find_threshold(topic)) is not None and goal.reached:
         raise BadTopic(
             f"expected what is asked of {goal.said!r}; found no word for it; ask what gets there faster, or in fewer "
             f"episodes (--metric episodes:{goal.share:g}), or what raises hidden success"
@@ -476,32 +493,36 @@ def _read(digest: Digest) -> tuple[SplitTopic, Reading]:
             f"expected arms with equal training steps or equal training episodes; found {split.unmatched!r}, which "
             "cannot be held equal; leave it out: the report tells what the arms do not share"
         )
-    question = unsupported.without_beside(without_count(split.question), judged=digest.asked is not None)
-    question = without_trend(question)
-    reading = read_topic(question, digest.fields, digest.environments)
+    question = unsupported.remove_secondary_metrics(
+        remove_count(split.question), judged=context.requested_metric is not None
+    )
+    question = remove_trend(question)
+    reading = parse_topic(question, context.fields, context.environments)
     if split.matched == "episodes":
-        split, reading = _at_equal_episodes(split, reading)
+        split, reading = _match_episodes(split, reading)
     if reading.interaction:
-        reading = replace(reading, asked=require_interaction(reading.asked), together=(), rivals=())
-    if reading.together:
-        reading = replace(reading, asked=require_together(reading.asked, reading.together))
+        reading = replace(reading, asked=require_interaction(reading.asked), joint_fields=(), compared_fields=())
+    if reading.joint_fields:
+        reading = replace(reading, asked=require_joint_fields(reading.asked, reading.joint_fields))
     if not reading.asked and asks_for_anything(split.question):
-        reading = replace(reading, asked=fields_that_matter(digest.fields))
-    _check(reading, digest)
-    return split, _placed(reading, digest.wanted.environment, "the job's" if "environment" in digest.fixed else "--env")
+        reading = replace(reading, asked=fields_that_matter(context.fields))
+    _check_topic(reading, context)
+    return split, _set_environment(
+        reading, context.wanted.environment, "the job's" if "environment" in context.fixed else "--env"
+    )
 
 
-def _at_equal_episodes(split: SplitTopic, reading: Reading) -> tuple[SplitTopic, Reading]:
+def _match_episodes(split: SplitTopic, reading: ParsedTopic) -> tuple[SplitTopic, ParsedTopic]:
     """Return what was read where arms are to have as many episodes; steps and batches that make as many say it all."""
     values = {entry.field: entry.values for entry in reading.asked}
     steps, batches = (values.get(name, ()) for name in _OF_LENGTH)
     as_many = {float(n) * float(size) for n, size in zip(steps, batches, strict=False)}
-    if set(reading.together) == set(_OF_LENGTH) and len(steps) == len(batches) and len(as_many) == 1:
+    if set(reading.joint_fields) == set(_OF_LENGTH) and len(steps) == len(batches) and len(as_many) == 1:
         return replace(split, matched="steps"), reading
-    return split, replace(reading, together=())
+    return split, replace(reading, joint_fields=())
 
 
-def _placed(reading: Reading, wanted: str | None, by: str) -> Reading:
+def _set_environment(reading: ParsedTopic, wanted: str | None, by: str) -> ParsedTopic:
     """Return the reading with the environment that a flag or the job names; BadTopic where the topic names another."""
     if wanted is None:
         return reading
@@ -512,56 +533,56 @@ def _placed(reading: Reading, wanted: str | None, by: str) -> Reading:
     return replace(reading, environments=(wanted,))
 
 
-def _played(known: Sequence[EnvironmentFacts], reading: Reading) -> str:
+def _pick_environment(known: Sequence[EnvironmentSpec], reading: ParsedTopic) -> str:
     """Return the environment that is named, else the default, or another one where that is for the replication."""
     others = [facts.name for facts in known if facts.name != reading.again]
     return (*reading.environments, *([DEFAULT_ENVIRONMENT] if DEFAULT_ENVIRONMENT in others else others))[0]
 
 
-def _rises(contrast: Contrast, treatment: Scalar) -> bool:
+def _is_increase(contrast: Contrast, treatment: Scalar) -> bool:
     """Return whether the treatment is the larger value; words have no order, and their priors no direction."""
     if isinstance(treatment, str) or isinstance(contrast.control, str):
         return True
     return treatment > contrast.control
 
 
-def _check(reading: Reading, digest: Digest) -> None:
+def _check_topic(reading: ParsedTopic, context: PlannerContext) -> None:
     """Refuse a reading with nothing to compare, with too much, or without something that the topic names."""
     if not reading.english:
-        raise BadTopic(unsupported.only_english(_quoted(digest.topic)))
+        raise BadTopic(unsupported.refuse_language(_quote_topic(context.topic)))
     if reading.unknown is not None:
-        known = next(facts for facts in digest.fields if facts.name == ALGORITHM)
+        known = next(facts for facts in context.fields if facts.name == ALGORITHM)
         raise BadTopic(
             f"expected an algorithm among {', '.join(map(value_text, known.ladder))}; found {reading.unknown!r}; "
             "name one of them"
         )
-    if reading.asked and (said := _unfit(reading.left, digest)) is not None:
+    if reading.asked and (said := _find_refusal(reading.left, context)) is not None:
         raise BadTopic(said)
     if not reading.asked and reading.alone:
-        other = next(value for facts in digest.fields for value in facts.ladder[1:] if reading.alone in facts.ladder)
+        other = next(value for facts in context.fields for value in facts.ladder[1:] if reading.alone in facts.ladder)
         raise BadTopic(
             f"expected something to compare; found one arm, {reading.alone}; name what it is compared with, such as "
             f"'{other} vs {reading.alone}'"
         )
     if not reading.asked:
-        about = f"{FOR_RULES}; " if names_reward(digest.topic) else ""
+        about = f"{FOR_RULES}; " if names_reward(context.topic) else ""
         raise BadTopic(
-            f"expected a topic that names something to vary; found {_quoted(digest.topic)}"
-            f"{meant_in(digest.topic, [facts.name for facts in digest.fields])}; {about}"
-            f"{_what_can_be_studied(digest)}"
+            f"expected a topic that names something to vary; found {_quote_topic(context.topic)}"
+            f"{suggest_from_text(context.topic, [facts.name for facts in context.fields])}; {about}"
+            f"{_describe_options(context)}"
         )
     if len(reading.environments) > 1:
         named = " and ".join(reading.environments)
         raise BadTopic(f"expected one environment in the topic; found {named}; name one of them")
 
 
-def _unfit(left: Sequence[Leftover], digest: Digest) -> str | None:
+def _find_refusal(left: Sequence[UnparsedSpan], context: PlannerContext) -> str | None:
     """Return why what is left over cannot be ignored; near names, values, arms and conditions come first."""
     for role, said in _UNFIT.items():
         found = [entry for entry in left if entry.role == role]
         if found:
-            named = " and ".join(dict.fromkeys(_quoted(entry.text) for entry in found))
-            played = " or ".join(facts.name for facts in digest.environments)
+            named = " and ".join(dict.fromkeys(_quote_topic(entry.text) for entry in found))
+            played = " or ".join(facts.name for facts in context.environments)
             return said.format(found=named, meant=found[0].meant, environments=played)
     return None
 
@@ -612,19 +633,19 @@ def _comparison_note(contrast: Contrast) -> str:
     return f"{contrast.field} {value_text(contrast.control)} is compared with {treatments}{open_question}."
 
 
-def _what_can_be_studied(digest: Digest) -> str:
-    fields = ", ".join(_named(facts) for facts in digest.fields)
-    played = " or ".join(facts.name for facts in digest.environments)
-    models = f"compare models by their folders, {EXAMPLE}; " if _SEVERAL_MODELS.search(digest.topic) else ""
+def _describe_options(context: PlannerContext) -> str:
+    fields = ", ".join(_field_title(facts) for facts in context.fields)
+    played = " or ".join(facts.name for facts in context.environments)
+    models = f"compare models by their folders, {EXAMPLE}; " if _SEVERAL_MODELS.search(context.topic) else ""
     return f"{models}name one of {fields}, on {played}; or {CONFIGURE_LLM}"
 
 
-def _named(facts: FieldFacts) -> str:
+def _field_title(facts: FieldSpec) -> str:
     """Return a field's name, with the first synonym that says more than the name does."""
     plain = facts.name.replace("_", " ")
     more = next((text for text in facts.synonyms if plain not in text.replace("-", " ")), None)
     return facts.name if more is None or plain in facts.synonyms else f"{facts.name} ({more})"
 
 
-def _quoted(topic: str) -> str:
+def _quote_topic(topic: str) -> str:
     return repr(topic if len(topic) <= _SHOWN_TOPIC else topic[: _SHOWN_TOPIC - 1] + "…")

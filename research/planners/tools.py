@@ -19,10 +19,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, ValidationError
 
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses
-from research.design.sample_size import SizedDesign
+from research.design.sample_size import PoweredDesign
 from research.errors import DesignRefused
-from research.planners.context import NO_FINDINGS, PLAYS, FindsFindings, LookRefused
-from research.planners.history import plain
+from research.planners.context import NO_FINDINGS, PLAYS, FindingsSource, ToolError
+from research.planners.history import sanitize_line
 from research.proposals.actions import Constant, Number, Propose, ProposeDesign, ProposedHypothesis, Scalar
 from research.proposals.flags import RequestedComparison
 from research.text import describe, did_you_mean
@@ -40,7 +40,7 @@ DATA: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedRun:
+class RoundRun:
     """A run and the round that it is of."""
 
     round: int
@@ -52,43 +52,43 @@ class PlacedRun:
         return self.run.run_id[:SHORT]
 
 
-def placed_runs(state: StudyState) -> Iterator[PlacedRun]:
+def list_runs(state: StudyState) -> Iterator[RoundRun]:
     """Yield the runs of all rounds, those that came to no lock included, in the order of rounds."""
     rounds = sorted((*state.given_up, *state.rounds), key=lambda entry: entry.round)
     for entry in rounds:
-        yield from (PlacedRun(entry.round, run) for run in entry.runs.values())
+        yield from (RoundRun(entry.round, run) for run in entry.runs.values())
 
 
-def named_run(state: StudyState, name: str) -> RunState:
+def find_run(state: StudyState, name: str) -> RunState:
     """Return the run of a name, which is its id or a beginning of it; raise LookRefused."""
-    found = [placed.run for placed in placed_runs(state) if placed.run.run_id.startswith(name)]
+    found = [placed.run for placed in list_runs(state) if placed.run.run_id.startswith(name)]
     if len(found) == 1:
         return found[0]
     said = "no run" if not found else f"{len(found)} runs"
-    raise LookRefused(f"expected a run as the table of runs names it; found {said} of the name {name!r}")
+    raise ToolError(f"expected a run as the table of runs names it; found {said} of the name {name!r}")
 
 
-def collected_file(run: RunState, folder: Path, part: str) -> Mapping[str, Any]:
+def load_collected(run: RunState, folder: Path, part: str) -> Mapping[str, Any]:
     """Return what is in a collected file of a run (`snapshot` or `evaluation`), as it was hashed.
 
     Raises LookRefused for a run that was not collected, and a file that is gone, changed or elsewhere.
     """
     if run.collected is None:
-        raise LookRefused(f"run {run.run_id[:SHORT]} is {run.status}: nothing of it was collected")
+        raise ToolError(f"run {run.run_id[:SHORT]} is {run.status}: nothing of it was collected")
     stored = run.collected[part]
     if not (folder / stored["path"]).resolve().is_relative_to(folder.resolve()):
-        raise LookRefused(f"the {part} of run {run.run_id[:SHORT]} lies outside the study's folder")
+        raise ToolError(f"the {part} of run {run.run_id[:SHORT]} lies outside the study's folder")
     try:
         value = json.loads(read_collected(folder, stored))
     except CollectError as error:
-        raise LookRefused(f"the {part} of run {run.run_id[:SHORT]} cannot be shown: {error.reason}") from error
+        raise ToolError(f"the {part} of run {run.run_id[:SHORT]} cannot be shown: {error.reason}") from error
     assert isinstance(value, dict)
     return value
 
 
-def history(run: RunState, folder: Path) -> Sequence[Mapping[str, Any]]:
+def load_history(run: RunState, folder: Path) -> Sequence[Mapping[str, Any]]:
     """Return the rows that a run's training logged, a row for each step."""
-    rows: Sequence[Mapping[str, Any]] = collected_file(run, folder, "snapshot")["history"]
+    rows: Sequence[Mapping[str, Any]] = load_collected(run, folder, "snapshot")["history"]
     return rows
 
 
@@ -100,11 +100,11 @@ Words = Annotated[str, StringConstraints(strict=True, max_length=MOST_WORDS)]
 Named = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=MOST_WORDS)]
 
 
-class _LookRequest(BaseModel):
+class _ToolRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class LookAtRuns(_LookRequest):
+class RunsRequest(_ToolRequest):
     """A table of the study's runs: round, phase, arm, seed, status, and what was measured before and after training."""
 
     round: StrictInt | None = None
@@ -113,7 +113,7 @@ class LookAtRuns(_LookRequest):
     """Of one arm alone, by its name; empty for all."""
 
 
-class LookAtCurve(_LookRequest):
+class CurveRequest(_ToolRequest):
     """A logged metric of one run over its training steps."""
 
     run: Named
@@ -124,7 +124,7 @@ class LookAtCurve(_LookRequest):
     """The steps to show; empty for some that are spread evenly."""
 
 
-class LookAtEpisodes(_LookRequest):
+class EpisodesRequest(_ToolRequest):
     """A few plays of one run on hidden tasks, before or after training, with what was said in them."""
 
     run: Named
@@ -137,7 +137,7 @@ class LookAtEpisodes(_LookRequest):
     """How many."""
 
 
-class LookAtLog(_LookRequest):
+class LogRequest(_ToolRequest):
     """Lines about one run that hold a text: its attempts, alarms, and each metric logged at each step."""
 
     run: Named
@@ -146,7 +146,7 @@ class LookAtLog(_LookRequest):
     """The text, as it stands there; capital letters do not matter, and nothing in it is a pattern."""
 
 
-class LookAtPrice(_LookRequest):
+class PriceRequest(_ToolRequest):
     """What a comparison would cost in this round, how many seeds it takes, and what it could see; nothing is drawn."""
 
     variable: Named
@@ -167,14 +167,14 @@ class LookAtPrice(_LookRequest):
     """The smallest difference that would matter; null for the study's."""
 
 
-class LookAtFindings(_LookRequest):
+class FindingsRequest(_ToolRequest):
     """What earlier studies here found, by words."""
 
     words: Named
     """What it is about, such as a field or an environment."""
 
 
-AnyLook = LookAtRuns | LookAtCurve | LookAtEpisodes | LookAtLog | LookAtPrice | LookAtFindings
+AnyToolRequest = RunsRequest | CurveRequest | EpisodesRequest | LogRequest | PriceRequest | FindingsRequest
 
 
 POINTS: Final = 12
@@ -184,25 +184,27 @@ _MOST_NAMES: Final = 40
 Point = tuple[int, float]
 
 
-def curve(run: RunState, folder: Path, request: LookAtCurve) -> dict[str, Any]:
+def read_curve(run: RunState, folder: Path, request: CurveRequest) -> dict[str, Any]:
     """Return a metric's (step, value) pairs at the steps that are asked for; raise LookRefused for one not logged."""
-    points = _hidden(run, folder) if request.metric == SUCCESS else _logged(run, folder, request.metric)
-    shown = _at(points, request.at) if request.at else _spread(points)
+    points = (
+        _read_success_curve(run, folder) if request.metric == SUCCESS else _read_metric(run, folder, request.metric)
+    )
+    shown = _nearest_points(points, request.at) if request.at else _spread_evenly(points)
     return {
         "metric": request.metric,
         "steps": points[-1][0],
-        "points": [[step, _short(value)] for step, value in shown],
+        "points": [[step, _round_value(value)] for step, value in shown],
     }
 
 
-def _logged(run: RunState, folder: Path, metric: str) -> Sequence[Point]:
-    rows = history(run, folder)
+def _read_metric(run: RunState, folder: Path, metric: str) -> Sequence[Point]:
+    rows = load_history(run, folder)
     points = [(int(row["step"]), float(row["metrics"][metric])) for row in rows if _is_number(row["metrics"], metric)]
     if points:
         return points
-    known = sorted({plain(name) for row in rows for name in row["metrics"]})
+    known = sorted({sanitize_line(name) for row in rows for name in row["metrics"]})
     near = did_you_mean(metric, known) or ""
-    raise LookRefused(
+    raise ToolError(
         f"expected a metric that the run logged: {', '.join(known[:_MOST_NAMES])}, or {SUCCESS}; found {metric!r}{near}"
     )
 
@@ -212,31 +214,31 @@ def _is_number(metrics: Mapping[str, Any], name: str) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _hidden(run: RunState, folder: Path) -> Sequence[Point]:
+def _read_success_curve(run: RunState, folder: Path) -> Sequence[Point]:
     """Return the shares of hidden tasks that were solved, before, during and after training, by training steps."""
-    found = collected_file(run, folder, "evaluation")
+    found = load_collected(run, folder, "evaluation")
     parts = [found["initial"], *found.get("during", ()), found["final"]]
-    return [(int(part["policy_version"]), _share(part["episodes"])) for part in parts]
+    return [(int(part["policy_version"]), _success_rate(part["episodes"])) for part in parts]
 
 
-def _share(episodes: Sequence[Mapping[str, Any]]) -> float:
+def _success_rate(episodes: Sequence[Mapping[str, Any]]) -> float:
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes)
 
 
-def _at(points: Sequence[Point], steps: Sequence[int]) -> Sequence[Point]:
+def _nearest_points(points: Sequence[Point], steps: Sequence[int]) -> Sequence[Point]:
     """Return, for each step, the point that comes nearest."""
     nearest = (min(points, key=lambda point: abs(point[0] - step)) for step in steps)
     return list(dict.fromkeys(nearest))
 
 
-def _spread(points: Sequence[Point]) -> Sequence[Point]:
+def _spread_evenly(points: Sequence[Point]) -> Sequence[Point]:
     """Return some points that are spread evenly, the first and the last among them."""
     if len(points) <= POINTS:
         return points
     return [points[round(index * (len(points) - 1) / (POINTS - 1))] for index in range(POINTS)]
 
 
-def _short(value: float) -> float:
+def _round_value(value: float) -> float:
     return float(f"{value:.4g}")
 
 
@@ -246,35 +248,38 @@ _PARTS: Final = {"before": "initial", "after": "final"}
 Play = Mapping[str, Any]
 
 
-def plays(run: RunState, folder: Path, request: LookAtEpisodes) -> dict[str, Any]:
+def read_plays(run: RunState, folder: Path, request: EpisodesRequest) -> dict[str, Any]:
     """Return the plays that are asked for, with how many of all were solved."""
-    part = collected_file(run, folder, "evaluation")[_PARTS[request.when]]
+    part = load_collected(run, folder, "evaluation")[_PARTS[request.when]]
     words = {entry["task_id"]: entry["messages"] for entry in part.get("transcripts", ())}
     every: Sequence[Play] = part["episodes"]
     spoken = [play for play in every if play["task_id"] in words and play["sample"] == 0]
-    chosen = _chosen(spoken or every, request, run.run_id)
+    chosen = _select_plays(spoken or every, request, run.run_id)
     return {
         "notice": DATA,
         "plays": len(every),
         "solved": sum(bool(play["success"]) for play in every),
         "with_words_kept": len(spoken),
         "chosen_among": "plays whose words were kept" if spoken else "all plays, of which no words were kept",
-        "quoted": [_quoted(play, words.get(play["task_id"], ())) for play in chosen],
+        "quoted": [_quote_play(play, words.get(play["task_id"], ())) for play in chosen],
     }
 
 
-def _chosen(plays: Sequence[Play], request: LookAtEpisodes, run: str) -> Sequence[Play]:
+def _select_plays(plays: Sequence[Play], request: EpisodesRequest, run: str) -> Sequence[Play]:
     if request.which == "random":
         return Random(run).sample(plays, min(request.count, len(plays)))
     ordered = sorted(plays, key=lambda play: float(play["reward"]), reverse=request.which == "best")
     return ordered[: request.count]
 
 
-def _quoted(play: Play, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+def _quote_play(play: Play, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     told: dict[str, Any] = {"solved": bool(play["success"]), "reward": float(play["reward"])}
     if play.get("facts"):
-        told["facts"] = {plain(name): value for name, value in play["facts"].items()}
-    shown = [{"role": plain(entry["role"]), "text": plain(entry["content"])} for entry in messages[:MOST_MESSAGES]]
+        told["facts"] = {sanitize_line(name): value for name, value in play["facts"].items()}
+    shown = [
+        {"role": sanitize_line(entry["role"]), "text": sanitize_line(entry["content"])}
+        for entry in messages[:MOST_MESSAGES]
+    ]
     left = len(messages) - MOST_MESSAGES
     return told | {"said": shown} | ({"left_out": f"{left} later messages"} if left > 0 else {})
 
@@ -282,48 +287,54 @@ def _quoted(play: Play, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]
 MOST_LINES: Final = 40
 
 
-def matching_lines(run: RunState, folder: Path, request: LookAtLog) -> dict[str, Any]:
+def find_lines(run: RunState, folder: Path, request: LogRequest) -> dict[str, Any]:
     """Return the lines that hold a text, the first of them; it is looked for as it stands."""
     wanted = request.contains.lower()
-    found = [line for line in _lines(run, folder) if wanted in line.lower()]
+    found = [line for line in _run_lines(run, folder) if wanted in line.lower()]
     if not found:
-        raise LookRefused(f"no line about run {run.run_id[:SHORT]} holds {request.contains!r}")
+        raise ToolError(f"no line about run {run.run_id[:SHORT]} holds {request.contains!r}")
     left = len(found) - MOST_LINES
     told = {"notice": DATA, "lines": len(found), "quoted": found[:MOST_LINES]}
     return told | ({"left_out": f"the last {left} lines; look for a longer text"} if left > 0 else {})
 
 
-def _lines(run: RunState, folder: Path) -> Iterator[str]:
+def _run_lines(run: RunState, folder: Path) -> Iterator[str]:
     for attempt in run.attempts:
         ended = f"{attempt.status or 'running'} {attempt.code} {attempt.reason}".rstrip()
-        yield plain(f"attempt {attempt.number}: {ended}")
+        yield sanitize_line(f"attempt {attempt.number}: {ended}")
     if run.invalid is not None:
-        yield plain(f"invalid: {run.invalid[0]} {run.invalid[1]}")
+        yield sanitize_line(f"invalid: {run.invalid[0]} {run.invalid[1]}")
     if run.collected is None:
         return
     for alarm in run.collected.get("alarms", ()):
-        yield plain(f"alarm at step {alarm['step']}: {alarm['code']} {alarm['sentence']}")
-    for row in history(run, folder):
-        yield from (plain(f"step {row['step']}: {name} {value}") for name, value in sorted(row["metrics"].items()))
-        yield from (plain(f"step {row['step']}: {name} is not finite") for name in row.get("not_finite", ()))
+        yield sanitize_line(f"alarm at step {alarm['step']}: {alarm['code']} {alarm['sentence']}")
+    for row in load_history(run, folder):
+        yield from (
+            sanitize_line(f"step {row['step']}: {name} {value}") for name, value in sorted(row["metrics"].items())
+        )
+        yield from (sanitize_line(f"step {row['step']}: {name} is not finite") for name in row.get("not_finite", ()))
 
 
-def price(compiler: DesignCompiler, wanted: RequestedComparison, request: LookAtPrice) -> dict[str, Any]:
+def estimate_price(compiler: DesignCompiler, wanted: RequestedComparison, request: PriceRequest) -> dict[str, Any]:
     """Return what a comparison would take and could see, or why it cannot be had."""
     design = ProposeDesign(environment=request.environment, steps=request.steps, constants=request.constants)
     try:
-        if (refused := wanted.refuses(request.environment)) is not None:
+        if (refused := wanted.find_conflict(request.environment)) is not None:
             raise refused
-        compiled = compiler.compile(_claims(compiler, request), design)
-        told = _after_noise(compiled) if compiled.sized is None else _sized(compiled, compiled.sized)
+        compiled = compiler.compile(_make_hypotheses(compiler, request), design)
+        told = (
+            _describe_noise_runs(compiled)
+            if compiled.powered is None
+            else _describe_powered_design(compiled, compiled.powered)
+        )
     except DesignRefused as error:
-        return {"can_be_had": False, "because": error.for_planner}
-    place = compiler.ledgers.place(compiler.previous)
+        return {"can_be_had": False, "because": error.model_feedback}
+    place = compiler.ledgers.next_place(compiler.previous)
     level = {} if place is None else {"level_of_differences": round(place.difference, 5)}
     return {"can_be_had": True, **told, **level}
 
 
-def _claims(compiler: DesignCompiler, request: LookAtPrice) -> tuple[Hypothesis, ...]:
+def _make_hypotheses(compiler: DesignCompiler, request: PriceRequest) -> tuple[Hypothesis, ...]:
     ends = (0.0, 0.1) if request.direction == "increase" else (-0.1, 0.0)
     proposed = Propose(
         hypotheses=tuple(
@@ -341,28 +352,28 @@ def _claims(compiler: DesignCompiler, request: LookAtPrice) -> tuple[Hypothesis,
     )
 
 
-def _sized(compiled: CompiledDesign, sized: SizedDesign) -> dict[str, Any]:
-    check, analysis, effect = compiled.sizing.budget_check, sized.analysis, sized.unsized.effect
+def _describe_powered_design(compiled: CompiledDesign, sized: PoweredDesign) -> dict[str, Any]:
+    check, analysis, effect = compiled.calculator.budget_check, sized.analysis, sized.draft.effect
     return {
         "seeds_per_arm": sized.seeds,
-        "arms": sized.unsized.arms,
+        "arms": sized.draft.arms,
         "runs_at_most": sum(stage.runs for stage in sized.stages),
         "seconds_at_most": round(check.cost(sized.stages)),
         "smallest_effect": effect,
         "power_at_the_smallest_effect": round(analysis.power(sized.seeds, effect), 3),
-        "promised_power": compiled.sizing.requirements.power,
-        "effect_seen_with_the_promised_power": analysis.detectable(sized.seeds),
+        "promised_power": compiled.calculator.requirements.power,
+        "effect_seen_with_the_promised_power": analysis.min_detectable_effect(sized.seeds),
         "sd_between_seeds": round(sized.noise.sd, 4),
     }
 
 
-def _after_noise(compiled: CompiledDesign) -> dict[str, Any]:
+def _describe_noise_runs(compiled: CompiledDesign) -> dict[str, Any]:
     """Return what is known before A/A runs: what they cost, with the least that has to follow them."""
-    stages = compiled.sizing.noise_first(compiled.unsized)
+    stages = compiled.calculator.noise_stages(compiled.draft)
     return {
-        "first": f"A/A runs: {compiled.sizing.unknown(compiled.unsized)}",
-        "seconds_at_least": round(compiled.sizing.budget_check.cost(stages)),
-        "smallest_effect": compiled.unsized.effect,
+        "first": f"A/A runs: {compiled.calculator.explain_unknown_noise(compiled.draft)}",
+        "seconds_at_least": round(compiled.calculator.budget_check.cost(stages)),
+        "smallest_effect": compiled.draft.effect,
     }
 
 
@@ -371,51 +382,51 @@ MOST_RUNS: Final = 60
 COLUMNS: Final = ("run", "round", "phase", "arm", "seed", "status", "code", "before", "after", "judged_by")
 
 
-def run_table(state: StudyState, request: LookAtRuns) -> dict[str, Any]:
+def build_run_table(state: StudyState, request: RunsRequest) -> dict[str, Any]:
     """Return the runs that are asked for, with hidden success before and after training and what each is judged by."""
-    found = [placed for placed in placed_runs(state) if _fits(placed, request)]
+    found = [placed for placed in list_runs(state) if _matches_request(placed, request)]
     if not found:
-        raise LookRefused(f"expected a round and an arm that have runs; found none of {_asked(request)}")
-    told = {"columns": list(COLUMNS), "rows": [_row(placed) for placed in found[-MOST_RUNS:]]}
+        raise ToolError(f"expected a round and an arm that have runs; found none of {_describe_request(request)}")
+    told = {"columns": list(COLUMNS), "rows": [_run_row(placed) for placed in found[-MOST_RUNS:]]}
     left = len(found) - MOST_RUNS
     return told | ({"left_out": f"the first {left} runs; ask for a round or an arm"} if left > 0 else {})
 
 
-def _fits(placed: PlacedRun, request: LookAtRuns) -> bool:
+def _matches_request(placed: RoundRun, request: RunsRequest) -> bool:
     return request.round in (None, placed.round) and request.arm in ("", placed.run.spec.arm)
 
 
-def _asked(request: LookAtRuns) -> str:
+def _describe_request(request: RunsRequest) -> str:
     return f"{'any round' if request.round is None else f'round {request.round}'}, {request.arm or 'any arm'}"
 
 
-def _row(placed: PlacedRun) -> Sequence[Any]:
+def _run_row(placed: RoundRun) -> Sequence[Any]:
     run = placed.run
     code = run.invalid[0] if run.invalid is not None else run.attempts[-1].code if run.attempts else ""
-    before, after, judged = (_value(placed, key) for key in (SUCCESS + INITIAL, SUCCESS, run.spec.metric.key))
+    before, after, judged = (_read_value(placed, key) for key in (SUCCESS + INITIAL, SUCCESS, run.spec.metric.key))
     return (
         placed.name, placed.round, run.spec.phase, run.spec.arm, run.spec.seed, run.status, code, before, after, judged,
     )  # fmt: skip
 
 
-def _value(placed: PlacedRun, key: str) -> float | None:
+def _read_value(placed: RoundRun, key: str) -> float | None:
     found = placed.run.measurements.get(key)
     return None if found is None else round(found.value, 4)
 
 
 MOST_FINDINGS: Final = 8
 _OF_RUNS: Final[Mapping[str, type[BaseModel]]] = {
-    "runs": LookAtRuns,
-    "curve": LookAtCurve,
-    PLAYS: LookAtEpisodes,
-    "log": LookAtLog,
+    "runs": RunsRequest,
+    "curve": CurveRequest,
+    PLAYS: EpisodesRequest,
+    "log": LogRequest,
 }
-_ALWAYS: Final[Mapping[str, type[BaseModel]]] = {"price": LookAtPrice, "findings": LookAtFindings}
+_ALWAYS: Final[Mapping[str, type[BaseModel]]] = {"price": PriceRequest, "findings": FindingsRequest}
 
 
 @dataclass(frozen=True, slots=True)
-class StudyLooks:
-    """What a planner may look at in one turn of a study (`research.planners.context.Looks`)."""
+class StudyTools:
+    """What a planner may look at in one turn of a study (`research.planners.context.PlannerTools`)."""
 
     state: StudyState
     folder: Path
@@ -423,7 +434,7 @@ class StudyLooks:
     compiler: Callable[[], DesignCompiler]
     """What designs of the round are judged by now."""
     wanted: RequestedComparison
-    findings: FindsFindings = NO_FINDINGS
+    findings: FindingsSource = NO_FINDINGS
 
     @property
     def offered(self) -> Mapping[str, type[BaseModel]]:
@@ -434,24 +445,24 @@ class StudyLooks:
         """Return what a look shows; raise LookRefused."""
         kind = self.offered.get(name)
         if kind is None:
-            raise LookRefused(f"expected a look at one of {', '.join(self.offered)}; found {name[:60]!r}")
+            raise ToolError(f"expected a look at one of {', '.join(self.offered)}; found {name[:60]!r}")
         try:
-            return self._shown(kind.model_validate(dict(arguments)))  # type: ignore[arg-type]  # it is one of those offered
+            return self._run(kind.model_validate(dict(arguments)))  # type: ignore[arg-type]  # it is one of those offered
         except ValidationError as error:  # of the wish, or of what it comes to
-            raise LookRefused(f"{name}: {describe(error)}") from error
+            raise ToolError(f"{name}: {describe(error)}") from error
 
-    def _shown(self, request: AnyLook) -> Mapping[str, Any]:
+    def _run(self, request: AnyToolRequest) -> Mapping[str, Any]:
         match request:
-            case LookAtRuns():
-                return run_table(self.state, request)
-            case LookAtCurve():
-                return curve(named_run(self.state, request.run), self.folder, request)
-            case LookAtEpisodes():
-                return plays(named_run(self.state, request.run), self.folder, request)
-            case LookAtLog():
-                return matching_lines(named_run(self.state, request.run), self.folder, request)
-            case LookAtPrice():
-                return price(self.compiler(), self.wanted, request)
-            case LookAtFindings():
+            case RunsRequest():
+                return build_run_table(self.state, request)
+            case CurveRequest():
+                return read_curve(find_run(self.state, request.run), self.folder, request)
+            case EpisodesRequest():
+                return read_plays(find_run(self.state, request.run), self.folder, request)
+            case LogRequest():
+                return find_lines(find_run(self.state, request.run), self.folder, request)
+            case PriceRequest():
+                return estimate_price(self.compiler(), self.wanted, request)
+            case FindingsRequest():
                 found = self.findings.find(request.words, MOST_FINDINGS)
                 return {"notice": DATA, "quoted": [{"id": entry.id, "text": entry.text} for entry in found]}

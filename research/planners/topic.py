@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from research.planners import unsupported
-from research.planners.context import Digest, EnvironmentFacts, FieldFacts
+from research.planners.context import EnvironmentSpec, FieldSpec, PlannerContext
 from research.planners.lexicon import (
     AFTER,
     BETTER,
@@ -50,10 +50,17 @@ from research.planners.lexicon import (
     Numbers,
     Sense,
     itemise,
+    parse_number_words,
     phrases,
-    with_number_words,
 )
-from research.planners.unsupported import DEPENDING, Leftover, asks_interaction, excluded, is_english, left_over
+from research.planners.unsupported import (
+    DEPENDING,
+    UnparsedSpan,
+    asks_interaction,
+    find_excluded,
+    find_unparsed,
+    is_english,
+)
 from research.proposals.arms import Scalar
 from studies.records.design import MODEL
 from studies.records.statements import model_name
@@ -70,10 +77,13 @@ _SWITCH_WORDS = frozenset({"off", "none"})
 """Values that are directions in a topic, and so no names."""
 
 
-def choice_names(fields: Iterable[FieldFacts]) -> list[tuple[str, Item]]:
+def choice_names(fields: Iterable[FieldSpec]) -> list[tuple[str, Item]]:
     """Return the texts that mean a value by themselves: a word, or a number of the field that they belong to."""
     return [
-        (text, Item("value", facts.name, value=value) if facts.of_words else _number_item(text, facts.name, value))
+        (
+            text,
+            Item("value", facts.name, value=value) if facts.is_categorical else _number_item(text, facts.name, value),
+        )
         for facts in fields
         for value, texts in facts.values.items()
         for text in texts
@@ -84,19 +94,19 @@ def _number_item(text: str, field: str, value: str) -> Item:
     return Item("number", text, number=int(value), owner=field)
 
 
-def bare_names(fields: Iterable[FieldFacts], items: Sequence[Item]) -> list[tuple[str, Item]]:
+def bare_names(fields: Iterable[FieldSpec], items: Sequence[Item]) -> list[tuple[str, Item]]:
     """Return the plain words that mean a value where its field is named: `cosine` beside `learning rate schedule`."""
     named = {item.name for item in items if item.kind in ("field", "value")}
     return [
         (str(value), Item("value", facts.name, value=str(value)))
         for facts in fields
-        if facts.of_words and facts.name in named
+        if facts.is_categorical and facts.name in named
         for value in facts.ladder
         if value not in _SWITCH_WORDS
     ]
 
 
-def without_plainest(items: Sequence[Item], facts: FieldFacts) -> list[Item]:
+def remove_plain_default(items: Sequence[Item], facts: FieldSpec) -> list[Item]:
     """Return the items with a plainest default that is named alone turned into a word that asks nothing."""
     own = [item for item in items if item.name == facts.name and item.kind in ("field", "value")]
     if facts.default != facts.ladder[0] or any(item.value != facts.default for item in own):
@@ -104,7 +114,7 @@ def without_plainest(items: Sequence[Item], facts: FieldFacts) -> list[Item]:
     return [replace(item, kind="word", name=str(item.value), settled=True) if item in own else item for item in items]
 
 
-def choice_values(items: Sequence[Item], facts: FieldFacts) -> tuple[tuple[str, ...], bool]:
+def choice_values(items: Sequence[Item], facts: FieldSpec) -> tuple[tuple[str, ...], bool]:
     """Return the values named of a field, the control first, and whether the claim is about the control.
 
     It is in `RLOO beats GRPO and GSPO`: all hypotheses of a study share one control.
@@ -124,7 +134,7 @@ def choice_values(items: Sequence[Item], facts: FieldFacts) -> tuple[tuple[str, 
     return tuple(sorted(found, key=lambda value: value != facts.default)), False
 
 
-def unknown_algorithm(topic: str, items: Sequence[Item], known: FieldFacts) -> str | None:
+def find_unknown_algorithm(topic: str, items: Sequence[Item], known: FieldSpec) -> str | None:
     """Return what the topic names as an algorithm and no job has."""
     stated = re.search(rf"\b{ALGORITHM}\s*=\s*(\w+)", topic, re.IGNORECASE)
     texts = [*map(str, known.ladder), *(text for named in known.values.values() for text in named)]
@@ -148,45 +158,45 @@ _MODELS = re.compile(
 _JOB = re.compile(rf"(?:{_WHOSE}|(?<![\w-])the)(?: base)? job(?: file)?(?![\w-])|(?<![\w-])base job(?![\w-])", re.I)
 
 
-def readable(digest: Digest) -> str:
+def normalize_topic(context: PlannerContext) -> str:
     """Return the topic for whoever reads it by names: what the user brought in words that every study has."""
-    topic = digest.wanted.models.readable(digest.topic)
-    if digest.wanted.environment is not None or digest.wanted.brought:
-        names = dict(_environment_names(digest))
-        topic = _ENVIRONMENT.sub(_THIS, _of_parts(_of_names(topic, names), names))
-    if MODEL in digest.fixed:
-        topic = _named_model(topic, model_name(digest.fixed[MODEL]))
+    topic = context.wanted.models.replace_paths(context.topic)
+    if context.wanted.environment is not None or context.wanted.custom_environments:
+        names = dict(_environment_names(context))
+        topic = _ENVIRONMENT.sub(_THIS, _replace_partial_names(_drop_possessives(topic, names), names))
+    if MODEL in context.fixed:
+        topic = _replace_model_name(topic, model_name(context.fixed[MODEL]))
         topic = _MODEL.sub("this policy", topic)
-    if digest.wanted.models.by_name:
+    if context.wanted.models.by_name:
         topic = _MODELS.sub("these policies", topic)
-    if digest.fixed.keys() - {MODEL}:
+    if context.fixed.keys() - {MODEL}:
         topic = _JOB.sub("these settings", topic)
     return topic
 
 
-def _environment_names(digest: Digest) -> Iterable[tuple[str, str]]:
+def _environment_names(context: PlannerContext) -> Iterable[tuple[str, str]]:
     """Yield all that an environment is called by, and what to say for it; that of `--env` last, as it goes first.
 
     Only that one is `this environment`: what the topic alone names keeps its name, or another would be studied.
     """
-    given = {digest.wanted.environment, *digest.wanted.brought}
-    known = [facts for facts in digest.environments if facts.name in given]
-    for facts in sorted(known, key=lambda facts: facts.name == digest.wanted.environment):
-        said = _THIS if facts.name == digest.wanted.environment else facts.name
+    given = {context.wanted.environment, *context.wanted.custom_environments}
+    known = [facts for facts in context.environments if facts.name in given]
+    for facts in sorted(known, key=lambda facts: facts.name == context.wanted.environment):
+        said = _THIS if facts.name == context.wanted.environment else facts.name
         yield from ((name, said) for name in (facts.name, *facts.synonyms))
 
 
-def _of_names(topic: str, names: Iterable[str]) -> str:
+def _drop_possessives(topic: str, names: Iterable[str]) -> str:
     """Return a topic that says names without whose they are: `my stock environment` is `stock`."""
     for name in sorted(set(names), key=len, reverse=True):
         topic = re.sub(rf"{_WHOSE} ({re.escape(name)})(?: {_PLAYED})?(?![\w-])", r"\1", topic, flags=re.IGNORECASE)
     return topic
 
 
-def _of_parts(topic: str, names: Mapping[str, str]) -> str:
+def _replace_partial_names(topic: str, names: Mapping[str, str]) -> str:
     """Return a topic that says environments as `names` has them, for words that only environments are called by."""
-    parts = {part: said for name, said in names.items() for part in _parts(name)}
-    for entry in reversed(unsupported.named(topic)):
+    parts = {part: said for name, said in names.items() for part in _name_parts(name)}
+    for entry in reversed(unsupported.find_unknown_names(topic)):
         start, end = entry.at
         end += len(_VERSION.match(topic[end:])[0])  # type: ignore[index]  # it matches nothing, too
         called = "".join(_plain_words(_WHOSE_IT_IS.sub("", topic[start:end])))
@@ -195,7 +205,7 @@ def _of_parts(topic: str, names: Mapping[str, str]) -> str:
     return topic
 
 
-def _parts(name: str) -> Iterable[str]:
+def _name_parts(name: str) -> Iterable[str]:
     """Yield all runs of a name's words: `gymnasium-frozenlake-v1` is called `frozenlake` or `frozenlake-v1`, too."""
     words = _plain_words(name.partition(MARK)[0])
     return ("".join(words[start:end]) for end in range(1, len(words) + 1) for start in range(end))
@@ -209,9 +219,9 @@ _VERSION = re.compile(r"(?:-v\d+)?(?: (?:environment|env|task|game)s?\b)?", re.I
 _WHOSE_IT_IS = re.compile(rf"^{_WHOSE} | (?:environment|env|task|game)s?$", re.IGNORECASE)
 
 
-def _named_model(topic: str, name: str) -> str:
+def _replace_model_name(topic: str, name: str) -> str:
     """Return a topic with the model's own name as a general word, if no other word could be meant by the name."""
-    if [entry.text.lower() for entry in unsupported.named(name)] != [name.lower()]:
+    if [entry.text.lower() for entry in unsupported.find_unknown_names(name)] != [name.lower()]:
         return topic
     return re.sub(rf"(?:{_WHOSE} )?(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)", "this policy", topic, flags=re.I)
 
@@ -223,7 +233,7 @@ _REACH_OF_AGAIN = 4
 """Items before an environment in which a word of replication is looked for."""
 
 
-def is_led(items: Sequence[Item], at: int) -> bool:
+def is_condition(items: Sequence[Item], at: int) -> bool:
     """Return whether a word such as `with` leads to a mention of a field."""
     leading = (FILLERS | UP | DOWN | TOO | {"both", "all", "each", "any", "and", "or", ","}) - _CONDITIONAL
     place, joined = at - 1, False
@@ -239,7 +249,7 @@ def is_led(items: Sequence[Item], at: int) -> bool:
     return False
 
 
-def replicated_in(items: Sequence[Item]) -> str | None:
+def find_replication(items: Sequence[Item]) -> str | None:
     """Return the environment that a word of replication leads to."""
     for at, item in enumerate(items):
         before = items[max(0, at - _REACH_OF_AGAIN) : at]
@@ -248,7 +258,7 @@ def replicated_in(items: Sequence[Item]) -> str | None:
     return None
 
 
-def rivals(items: Sequence[Item]) -> tuple[tuple[str, str], ...]:
+def compared_fields(items: Sequence[Item]) -> tuple[tuple[str, str], ...]:
     """Return neighbouring fields between which a word of comparison stands, and no value."""
     found: list[tuple[str, str]] = []
     places = [at for at, item in enumerate(items) if item.kind == "field"]
@@ -262,12 +272,12 @@ def rivals(items: Sequence[Item]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def in_arms(items: Sequence[Item], numbers: Numbers, names: Sequence[str]) -> dict[str, tuple[Scalar, ...]]:
+def values_by_arm(items: Sequence[Item], numbers: Numbers, names: Sequence[str]) -> dict[str, tuple[Scalar, ...]]:
     """Return the values of fields that take turns, arm by arm: the first written of each are those of one arm.
 
     The control's come first: of two arms it is the second where the wording tries the first, as in `A rather than B`.
     """
-    written = {name: _written(items, numbers, name) for name in names}
+    written = {name: _values_by_place(items, numbers, name) for name in names}
     ends = [(min(places, default=0), max(places, default=0)) for places in written.values()]
     between = items[min(start for start, _ in ends) : max(end for _, end in ends)] if ends else []
     found = {name: tuple(dict.fromkeys(places.values())) for name, places in written.items()}
@@ -277,13 +287,13 @@ def in_arms(items: Sequence[Item], numbers: Numbers, names: Sequence[str]) -> di
     return found
 
 
-def _written(items: Sequence[Item], numbers: Numbers, name: str) -> dict[int, Scalar]:
+def _values_by_place(items: Sequence[Item], numbers: Numbers, name: str) -> dict[int, Scalar]:
     """Return the values of a field by their places: its numbers, or its words."""
     words = {at: item.value for at, item in enumerate(items) if item.kind == "value" and item.name == name}
-    return numbers.written(name) or {at: value for at, value in words.items() if value is not None}
+    return numbers.values_by_place(name) or {at: value for at, value in words.items() if value is not None}
 
 
-def together(items: Sequence[Item], numbers: Numbers) -> tuple[str, ...]:
+def joint_fields(items: Sequence[Item], numbers: Numbers) -> tuple[str, ...]:
     """Return the fields whose mentions take turns around a word of comparison: arms differ in all of them."""
     places: dict[str, list[int]] = {}
     for at, item in enumerate(items):
@@ -306,7 +316,7 @@ _REACH = 5
 
 
 @dataclass(frozen=True, slots=True)
-class FieldReading:
+class ParsedField:
     """What a topic says about one field."""
 
     field: str
@@ -326,12 +336,12 @@ class FieldReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedTopic:
     """A topic as far as it was read."""
 
-    asked: tuple[FieldReading, ...]
+    asked: tuple[ParsedField, ...]
     environments: tuple[str, ...]
-    left: tuple[Leftover, ...]
+    left: tuple[UnparsedSpan, ...]
     """What of the topic is in none of the others."""
     unknown: str | None = None
     """What is named as an algorithm and is none that can be trained."""
@@ -343,48 +353,50 @@ class Reading:
     """Words of the topic that are read as hidden success, and how they differ from it."""
     interaction: bool = False
     """Whether it asks if the effect of one field depends on another."""
-    rivals: tuple[tuple[str, str], ...] = ()
+    compared_fields: tuple[tuple[str, str], ...] = ()
     """Fields that are set against each other: `larger groups or a higher learning rate`."""
-    together: tuple[str, ...] = ()
+    joint_fields: tuple[str, ...] = ()
     """Fields whose values take turns, so that arms differ in all of them: `16 and 1e-3 against 4 and 3e-3`. The first
     of each are then the control's."""
     english: bool = True
     """Whether a word of English holds it together, or nothing is left that could be another language's."""
 
 
-def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> Reading:
+def parse_topic(topic: str, fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec]) -> ParsedTopic:
     """Return what `topic` says; fields and environments in the order they are named in."""
-    names = _known_names(fields, environments)
+    names = _list_names(fields, environments)
     items = itemise(topic, phrases(names))
     bare = bare_names(fields, items)
     if bare:
         items = itemise(topic, phrases([*names, *bare]))
     alone: str | None = None
-    items = with_number_words(items)
+    items = parse_number_words(items)
     for facts in fields:
-        if facts.of_words:
-            kept = without_plainest(items, facts)
+        if facts.is_categorical:
+            kept = remove_plain_default(items, facts)
             alone = alone or (str(facts.default) if kept != items else None)
             items = kept
     known = [name for name, item in names if item.kind in ("field", "environment")]
-    return replace(_ItemReader(topic, items, fields).read(known), alone=alone)
+    return replace(_TopicParser(topic, items, fields).parse(known), alone=alone)
 
 
-def _known_names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> list[tuple[str, Item]]:
-    named = [(text, Item("field", f.name, sense=_implied(text))) for f in fields for text in (f.name, *f.synonyms)]
+def _list_names(fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec]) -> list[tuple[str, Item]]:
+    named = [
+        (text, Item("field", f.name, sense=_find_direction(text))) for f in fields for text in (f.name, *f.synonyms)
+    ]
     played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
     return named + choice_names(fields) + played
 
 
-def _implied(synonym: str) -> Sense | None:
+def _find_direction(synonym: str) -> Sense | None:
     words = synonym.split()
     return "up" if UP & set(words) else "down" if DOWN & set(words) else None
 
 
-class _ItemReader:
+class _TopicParser:
     """One pass over the items of a topic."""
 
-    def __init__(self, topic: str, items: list[Item], fields: Sequence[FieldFacts]) -> None:
+    def __init__(self, topic: str, items: list[Item], fields: Sequence[FieldSpec]) -> None:
         self._topic = topic
         self._items = items
         self._facts = {facts.name: facts for facts in fields}
@@ -393,43 +405,45 @@ class _ItemReader:
         self._effects_named: set[int] = set()
         """Words that say which effect is asked about."""
 
-    def read(self, known: Sequence[str]) -> Reading:
+    def parse(self, known: Sequence[str]) -> ParsedTopic:
         """Return what the topic says; `known` are the names of fields and environments."""
         fields = (item.owner or item.name for item in self._items if item.owner or item.kind in ("field", "value"))
         names = list(dict.fromkeys(fields))
-        numbers = Numbers(self._items, [name for name in names if not self._facts[name].of_words])
-        senses = {name: self._sense(name) for name in names}
-        shared = [name for name in names if self._shared(name)]
-        found = [self._asked(name, senses[name], numbers) for name in names if name not in shared]
-        asked = _judging(self._with_conditions(tuple(found)))
+        numbers = Numbers(self._items, [name for name in names if not self._facts[name].is_categorical])
+        senses = {name: self._find_sense(name) for name in names}
+        shared = [name for name in names if self._is_held_equal(name)]
+        found = [self._parse_field(name, senses[name], numbers) for name in names if name not in shared]
+        asked = _clear_judged(self._mark_conditions(tuple(found)))
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
-        crossed = together(self._items, numbers)
+        crossed = joint_fields(self._items, numbers)
         if crossed:
-            arms = in_arms(self._items, numbers, crossed)
+            arms = values_by_arm(self._items, numbers, crossed)
             asked = tuple(replace(entry, values=arms.get(entry.field) or entry.values) for entry in asked)
-        unknown = unknown_algorithm(self._topic, self._items, self._facts[ALGORITHM])
-        again = replicated_in(self._items)
+        unknown = find_unknown_algorithm(self._topic, self._items, self._facts[ALGORITHM])
+        again = find_replication(self._items)
         played = tuple(name for name in environments if name != again)
-        bound = self._spent | self._effects_named | numbers.owned() | self._named()
+        bound = self._spent | self._effects_named | numbers.places() | self._name_places()
         crossing = asks_interaction(self._items)
         if crossing:
             bound |= {at for at, item in enumerate(self._items) if item.kind == "word" and item.name in DEPENDING}
-        left = (*left_over(self._topic, self._items, bound, known), *excluded(self._topic, self._items))
-        return Reading(
-            asked, played, left, unknown, again=again, read_as=self._read_as(),
-            rivals=rivals(self._items), interaction=crossing,
-            together=crossed,
+        left = (*find_unparsed(self._topic, self._items, bound, known), *find_excluded(self._topic, self._items))
+        return ParsedTopic(
+            asked, played, left, unknown, again=again, read_as=self._find_approximations(),
+            compared_fields=compared_fields(self._items), interaction=crossing,
+            joint_fields=crossed,
             english=is_english(self._items) or not any(entry.role != "number" for entry in left),
         )  # fmt: skip
 
-    def _with_conditions(self, asked: tuple[FieldReading, ...]) -> tuple[FieldReading, ...]:
+    def _mark_conditions(self, asked: tuple[ParsedField, ...]) -> tuple[ParsedField, ...]:
         """Return what is asked with the conditions told apart, where something else is compared."""
-        under = {entry.field for entry in asked if all(is_led(self._items, at) for at in self._places(entry.field))}
+        under = {
+            entry.field for entry in asked if all(is_condition(self._items, at) for at in self._places(entry.field))
+        }
         if len(under) == len(asked):
             return asked
         return tuple(replace(entry, held=entry.field in under) for entry in asked)
 
-    def _named(self) -> set[int]:
+    def _name_places(self) -> set[int]:
         """Return the places of names, of states of a switch, and of outcomes and words of replication."""
         return {
             at
@@ -437,7 +451,7 @@ class _ItemReader:
             if item.kind in ("field", "value", "environment") or item.name in OUTCOMES | REPLICATING | TRUTH.keys()
         }
 
-    def _read_as(self) -> tuple[tuple[str, str], ...]:
+    def _find_approximations(self) -> tuple[tuple[str, str], ...]:
         """Return the words that are about something near to hidden success, as written, and the difference."""
         found: dict[str, str] = {}
         for item, after in pairwise(self._items):
@@ -449,21 +463,21 @@ class _ItemReader:
                     found[self._topic[item.at[0] : item.at[1]]] = difference
         return tuple(found.items())
 
-    def _asked(self, name: str, sense: Sense | None, numbers: Numbers) -> FieldReading:
-        facts, claim = self._facts[name], self._claim(name)
-        if facts.of_words:
+    def _parse_field(self, name: str, sense: Sense | None, numbers: Numbers) -> ParsedField:
+        facts, claim = self._facts[name], self._find_claim(name)
+        if facts.is_categorical:
             words, about_control = choice_values(self._items, facts)
-            return FieldReading(name, words, sense, _opposite(claim) if about_control else claim)
-        values = self._truths(name) or numbers.values(name)
-        if not values and (slight := self._slight(name, sense)):
-            return FieldReading(name, slight, None, claim, assumed=True)
+            return ParsedField(name, words, sense, _reverse_claim(claim) if about_control else claim)
+        values = self._boolean_values(name) or numbers.values(name)
+        if not values and (slight := self._slight_values(name, sense)):
+            return ParsedField(name, slight, None, claim, assumed=True)
         if numbers.is_reversed(name):
-            claim = _opposite(claim)
+            claim = _reverse_claim(claim)
         judged = len(values) == 1 and self._is_judged()
-        factor = None if values else self._factor(name)
-        return FieldReading(name, values, None if judged else sense, claim, factor, judged=judged)
+        factor = None if values else self._find_factor(name)
+        return ParsedField(name, values, None if judged else sense, claim, factor, judged=judged)
 
-    def _factor(self, name: str) -> float | None:
+    def _find_factor(self, name: str) -> float | None:
         """Return how many times its default a field is to be, by a word before its name."""
         for at in self._places(name):
             for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
@@ -481,7 +495,7 @@ class _ItemReader:
                 return float(after[:-1])
         return None
 
-    def _shared(self, name: str) -> bool:
+    def _is_held_equal(self, name: str) -> bool:
         """Return whether a field is named only to say that all arms share it: `at the same temperature`."""
         return all(self._is_shared(at) for at in self._places(name))
 
@@ -495,7 +509,7 @@ class _ItemReader:
         self._spent |= {at - len(before) + place for place in range(len(before))}
         return True
 
-    def _slight(self, name: str, sense: Sense | None) -> tuple[Scalar, ...]:
+    def _slight_values(self, name: str, sense: Sense | None) -> tuple[Scalar, ...]:
         """Return a `small` amount of what is off by default, beside none; nothing where no such word is said."""
         facts = self._facts[name]
         said = {self._items[at].name for place in self._places(name) for at in range(max(0, place - _REACH), place + 4)
@@ -522,15 +536,15 @@ class _ItemReader:
         """Return whether the field can be off: a boolean, or a coefficient whose lowest value is zero."""
         return not self._facts[name].ladder[0]
 
-    def _sense(self, name: str) -> Sense | None:
+    def _find_sense(self, name: str) -> Sense | None:
         for at in self._places(name):
-            stated = self._before(at, name) or self._after(at) or self._inherited(at)
+            stated = self._sense_before(at, name) or self._sense_after(at) or self._inherit_sense(at)
             implied = self._items[at].sense
             if stated or implied:
                 return stated or implied
         return None
 
-    def _before(self, at: int, name: str) -> Sense | None:
+    def _sense_before(self, at: int, name: str) -> Sense | None:
         found: Sense | None = None
         for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
             item = self._items[place]
@@ -551,7 +565,7 @@ class _ItemReader:
             return "off"
         return "on" if item.name in ON and self._is_switch(name) else None
 
-    def _after(self, at: int) -> Sense | None:
+    def _sense_after(self, at: int) -> Sense | None:
         place = at + 1
         while place < len(self._items) and self._items[place].name in COPULAS:
             place += 1
@@ -566,14 +580,14 @@ class _ItemReader:
         """Return whether a word is the `on` of `4 epochs on sums`."""
         return self._items[at].name == "on" and any(item.kind == "environment" for item in self._items[at + 1 : at + 3])
 
-    def _inherited(self, at: int) -> Sense | None:
+    def _inherit_sense(self, at: int) -> Sense | None:
         """`larger group size and learning rate`: the direction of the name joined before."""
         if at < 2 or self._items[at - 1].name not in ("and", "or", ","):
             return None
         previous = self._items[at - 2]
-        return self._before(at - 2, previous.name) if previous.kind == "field" else None
+        return self._sense_before(at - 2, previous.name) if previous.kind == "field" else None
 
-    def _truths(self, name: str) -> tuple[Scalar, ...]:
+    def _boolean_values(self, name: str) -> tuple[Scalar, ...]:
         """Return the explicit states of a boolean field: `true vs false`; a single one is a direction, not a pair."""
         if not isinstance(self._facts[name].default, bool):
             return ()
@@ -588,18 +602,18 @@ class _ItemReader:
                 return tuple(states)
         return ()
 
-    def _claim(self, name: str) -> Claim | None:
+    def _find_claim(self, name: str) -> Claim | None:
         """Return the effect named between this field and the next, else anywhere in the topic."""
         last = self._places(name)[-1]
         later = [at for at in range(last + 1, len(self._items)) if self._items[at].kind in ("field", "value")]
-        here = self._effects(last + 1, later[0] if later else len(self._items))
-        return _one(here or self._effects(0, len(self._items)), self._has_or())
+        here = self._find_effects(last + 1, later[0] if later else len(self._items))
+        return _merge_claims(here or self._find_effects(0, len(self._items)), self._has_or())
 
-    def _effects(self, start: int, end: int) -> list[Claim]:
-        found = {at: claim for at in range(start, end) if at not in self._spent and (claim := self._effect(at))}
+    def _find_effects(self, start: int, end: int) -> list[Claim]:
+        found = {at: claim for at in range(start, end) if at not in self._spent and (claim := self._find_effect(at))}
         return list(found.values())
 
-    def _effect(self, at: int) -> Claim | None:
+    def _find_effect(self, at: int) -> Claim | None:
         item = self._items[at]
         if item.kind != "word":
             return None
@@ -623,17 +637,17 @@ class _ItemReader:
         return any(item.name == "or" for item in self._items)
 
 
-def _judging(asked: Sequence[FieldReading]) -> tuple[FieldReading, ...]:
+def _clear_judged(asked: Sequence[ParsedField]) -> tuple[ParsedField, ...]:
     """Return what is asked with a value judged only where nothing else is compared: else it is what all arms have."""
     compared = any(entry.sense is not None or len(entry.values) > 1 for entry in asked)
     return tuple(replace(entry, judged=entry.judged and not compared) for entry in asked)
 
 
-def _opposite(claim: Claim | None) -> Claim | None:
+def _reverse_claim(claim: Claim | None) -> Claim | None:
     return {"increase": "decrease", "decrease": "increase", None: None}[claim]
 
 
-def _one(claims: list[Claim], either: bool) -> Claim | None:
+def _merge_claims(claims: list[Claim], either: bool) -> Claim | None:
     """Return the one effect asked about; `help or hurt` asks for neither, `collapse faster` for a decrease."""
     kinds = set(claims)
     if len(kinds) == 2:

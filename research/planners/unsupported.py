@@ -20,7 +20,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
-from research.planners.history import plain
+from research.planners.history import sanitize_line
 from research.planners.lexicon import BEATING, BETTER, DOWN, OFF, UP, WORSE, Item, stem
 from research.text import did_you_mean
 
@@ -32,12 +32,12 @@ class _Kind:
     noun: str
     pattern: re.Pattern[str]
     way: str
-    beside: bool = False
+    secondary: bool = False
     """Whether it may be named beside success, which is then all that is compared."""
 
 
-def _absent_kind(noun: str, pattern: str, way: str, *, beside: bool = False) -> _Kind:
-    return _Kind(noun, re.compile(pattern, re.IGNORECASE), way, beside)
+def _absent_kind(noun: str, pattern: str, way: str, *, secondary: bool = False) -> _Kind:
+    return _Kind(noun, re.compile(pattern, re.IGNORECASE), way, secondary)
 
 
 _MODEL_NAMES = (
@@ -135,11 +135,12 @@ _ABSENT_KINDS = (
         "agent", r"\b(?:my|our)(?: own)? (?:[\w-]+ ){0,2}(?:agents?|bots?|assistants?|harness|scaffold|workflow)\b",
         "a study plays with the environment's own agent; train yours against `ajet swarm start` (docs/agents.md)",
     ),
-    _absent_kind(MEASURE, _MEASURE, f"{_METRIC}; ask what raises or lowers that", beside=True),
+    _absent_kind(MEASURE, _MEASURE, f"{_METRIC}; ask what raises or lowers that", secondary=True),
     _absent_kind(
         MEASURE, _ASKED_MEASURE, f"{_METRIC}, of every run and its last policy; ask what raises or lowers that"
     ),
-    _absent_kind(MEASURE, _COST, f"no claim can be about it; {_METRIC}; ask what raises or lowers that", beside=True),
+    _absent_kind(MEASURE, _COST, f"no claim can be about it; {_METRIC}; ask what raises or lowers that",
+                 secondary=True),
 )  # fmt: skip
 _MEASURED = re.compile(r"\b(?:success|accuracy|solved?|solves|wins?|hidden tasks?)\b", re.IGNORECASE)
 _BEYOND = re.compile(
@@ -159,23 +160,23 @@ class UnknownName:
     at: tuple[int, int]
     noun: str
     way: str
-    beside: bool
+    secondary: bool
 
 
-def named(topic: str) -> tuple[UnknownName, ...]:
+def find_unknown_names(topic: str) -> tuple[UnknownName, ...]:
     """Return what a topic names that is not here, in the order of the topic; nothing is found twice."""
     found: list[UnknownName] = []
     for kind in _ABSENT_KINDS:
         for match in kind.pattern.finditer(topic):
             if not any(known.at[0] < match.end() and match.start() < known.at[1] for known in found):
-                found.append(UnknownName(match.group(0).strip(), match.span(), kind.noun, kind.way, kind.beside))
+                found.append(UnknownName(match.group(0).strip(), match.span(), kind.noun, kind.way, kind.secondary))
     return tuple(sorted(found, key=lambda entry: entry.at))
 
 
-def unavailable(topic: str, environments: Sequence[str]) -> str | None:
+def explain_unavailable(topic: str, environments: Sequence[str]) -> str | None:
     """Return why no planner can study what a topic names, in one line, or None."""
-    missing = [entry for entry in named(topic) if entry.noun != MEASURE]
-    return _refused(missing, environments) if missing else None
+    missing = [entry for entry in find_unknown_names(topic) if entry.noun != MEASURE]
+    return _explain_refusal(missing, environments) if missing else None
 
 
 def refusal(topic: str, environments: Sequence[str], *, judged: bool = False) -> str | None:
@@ -184,7 +185,7 @@ def refusal(topic: str, environments: Sequence[str], *, judged: bool = False) ->
     A measure that is named beside success, or beside the metric that runs are `judged` by, is no reason: that is
     compared, and the rest is not tested.
     """
-    if (other := another_language(topic)) is not None:
+    if (other := check_language(topic)) is not None:
         return other
     if (share := next((text for text in _BEYOND.findall(topic) if float(text) > 100), None)) is not None:
         return (
@@ -192,34 +193,34 @@ def refusal(topic: str, environments: Sequence[str], *, judged: bool = False) ->
             f"{share} %; ask whether something raises or lowers it"
         )
     judged = judged or _MEASURED.search(topic) is not None
-    missing = [entry for entry in named(topic) if not (entry.beside and judged)]
-    return _refused(missing, environments) if missing else None
+    missing = [entry for entry in find_unknown_names(topic) if not (entry.secondary and judged)]
+    return _explain_refusal(missing, environments) if missing else None
 
 
-def beside(topic: str, *, judged: bool = False) -> tuple[UnknownName, ...]:
+def secondary_metrics(topic: str, *, judged: bool = False) -> tuple[UnknownName, ...]:
     """Return the measures that a topic names beside success, or the metric: nothing of them is tested."""
     judged = judged or _MEASURED.search(topic) is not None
-    return tuple(entry for entry in named(topic) if entry.beside and judged)
+    return tuple(entry for entry in find_unknown_names(topic) if entry.secondary and judged)
 
 
-def without_beside(topic: str, *, judged: bool = False) -> str:
+def remove_secondary_metrics(topic: str, *, judged: bool = False) -> str:
     """Return a topic with the measures beside what is compared blanked, as long as it was."""
-    for entry in beside(topic, judged=judged):
+    for entry in secondary_metrics(topic, judged=judged):
         start, end = entry.at
         topic = topic[:start] + " " * (end - start) + topic[end:]
     return topic
 
 
-def another_language(topic: str) -> str | None:
+def check_language(topic: str) -> str | None:
     """Return the line for a topic in another script, or None."""
     letters = [char for char in topic if char.isalpha()]
     foreign = [char for char in letters if ord(char) > 0x3FF]
     if not letters or len(foreign) < _SCRIPTS * len(letters):
         return None
-    return only_english("a topic in another language")
+    return refuse_language("a topic in another language")
 
 
-def only_english(found: str) -> str:
+def refuse_language(found: str) -> str:
     """Return the refusal of a topic that is not English; flags need no reading."""
     return (
         f"expected a topic in English, the only language that the rules read; found {found}; ask in English, by "
@@ -227,13 +228,15 @@ def only_english(found: str) -> str:
     )
 
 
-def _refused(missing: Sequence[UnknownName], environments: Sequence[str]) -> str:
+def _explain_refusal(missing: Sequence[UnknownName], environments: Sequence[str]) -> str:
     ways = dict.fromkeys(entry.way.format(environments=" or ".join(environments)) for entry in missing)
-    found = _listed_terms([f"{_article(entry.noun)} {entry.noun}, {_short(entry.text)}," for entry in _once(missing)])
+    found = _join_terms(
+        [f"{_article(entry.noun)} {entry.noun}, {_shorten(entry.text)}," for entry in _deduplicate(missing)]
+    )
     return f"expected a question about what can be trained and measured here; found {found} not here; {'; '.join(ways)}"
 
 
-def _once(missing: Sequence[UnknownName]) -> Iterator[UnknownName]:
+def _deduplicate(missing: Sequence[UnknownName]) -> Iterator[UnknownName]:
     seen: set[str] = set()
     for entry in missing:
         if entry.text.lower() not in seen:
@@ -241,7 +244,7 @@ def _once(missing: Sequence[UnknownName]) -> Iterator[UnknownName]:
             yield entry
 
 
-def _listed_terms(texts: Sequence[str]) -> str:
+def _join_terms(texts: Sequence[str]) -> str:
     verb = "which is" if len(texts) == 1 else "which are"
     return f"{' and '.join(texts)} {verb}"
 
@@ -250,8 +253,8 @@ def _article(noun: str) -> str:
     return "an" if noun[0] in "aeiou" else "a"
 
 
-def _short(text: str) -> str:
-    flat = plain(text)
+def _shorten(text: str) -> str:
+    flat = sanitize_line(text)
     return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
 
 
@@ -312,7 +315,7 @@ _ANY = _stems("anything everything all nothing")
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class UnparsedSpan:
     """A run of words that the plan does not hold, as written."""
 
     text: str
@@ -321,9 +324,11 @@ class Leftover:
     """`; did you mean NAME?` where one is near."""
 
 
-def left_over(topic: str, items: Sequence[Item], bound: AbstractSet[int], known: Sequence[str]) -> tuple[Leftover, ...]:
+def find_unparsed(
+    topic: str, items: Sequence[Item], bound: AbstractSet[int], known: Sequence[str]
+) -> tuple[UnparsedSpan, ...]:
     """Return the runs of items that are not `bound`, in order; `known` are names that may have been meant."""
-    return tuple(_runs(topic, items, [_is_left(at, item, bound) for at, item in enumerate(items)], known))
+    return tuple(_unparsed_spans(topic, items, [_is_unparsed(at, item, bound) for at, item in enumerate(items)], known))
 
 
 def asks_interaction(items: Sequence[Item]) -> bool:
@@ -336,17 +341,17 @@ def asks_interaction(items: Sequence[Item]) -> bool:
     return any(any(place < at for place in named) and any(place > at for place in named) for at in words)
 
 
-def excluded(topic: str, items: Sequence[Item]) -> tuple[Leftover, ...]:
+def find_excluded(topic: str, items: Sequence[Item]) -> tuple[UnparsedSpan, ...]:
     """Return the environments and fields that a topic rules out: `not on guess`, `anything but the learning rate`."""
     found = []
     for at, item in enumerate(items):
         if item.kind == "field" and _is_left_out(items, at):
-            found.append(Leftover(topic[items[at - 1].at[0] : item.at[1]], "condition"))
+            found.append(UnparsedSpan(topic[items[at - 1].at[0] : item.at[1]], "condition"))
         if item.kind == "environment":
             lead = _skip(items, at - 1, -1)
             lead -= lead >= 0 and items[lead].name in ("on", "in", "for")
             if lead >= 0 and items[lead].name in _EXCLUDING and (lead == 0 or items[lead - 1].name != "or"):
-                found.append(Leftover(topic[items[lead].at[0] : item.at[1]], "condition"))
+                found.append(UnparsedSpan(topic[items[lead].at[0] : item.at[1]], "condition"))
     return tuple(found)
 
 
@@ -366,30 +371,32 @@ _ELSEWHERE = _stems("a s t d m re in so an am on do no me was will")
 """Words of the list that other languages have as well."""
 
 
-def _is_left(at: int, item: Item, bound: AbstractSet[int]) -> bool:
+def _is_unparsed(at: int, item: Item, bound: AbstractSet[int]) -> bool:
     if at in bound or item.settled or item.kind == "comma":
         return False
     return item.kind in ("number", "unvaried") or (item.kind == "word" and item.name not in GRAMMAR | ASKING)
 
 
-def _runs(topic: str, items: Sequence[Item], left: Sequence[bool], known: Sequence[str]) -> Iterator[Leftover]:
+def _unparsed_spans(
+    topic: str, items: Sequence[Item], left: Sequence[bool], known: Sequence[str]
+) -> Iterator[UnparsedSpan]:
     at = 0
     while at < len(items):
         end = at
         while end < len(items) and left[end] and items[end].kind == items[at].kind:
             end += 1
         if end > at:
-            yield _left(topic, items, at, end, known)
+            yield _make_span(topic, items, at, end, known)
         at = max(end, at + 1)
 
 
-def _left(topic: str, items: Sequence[Item], start: int, end: int, known: Sequence[str]) -> Leftover:
+def _make_span(topic: str, items: Sequence[Item], start: int, end: int, known: Sequence[str]) -> UnparsedSpan:
     text = topic[items[start].at[0] : items[end - 1].at[1]]
-    meant = _meant([topic[slice(*item.at)] for item in items[start:end] if item.kind == "word"], known)
-    return Leftover(text, "near" if meant else _role(items, start, end), meant)
+    meant = _suggest_name([topic[slice(*item.at)] for item in items[start:end] if item.kind == "word"], known)
+    return UnparsedSpan(text, "near" if meant else _find_role(items, start, end), meant)
 
 
-def _meant(words: Sequence[str], known: Sequence[str]) -> str:
+def _suggest_name(words: Sequence[str], known: Sequence[str]) -> str:
     """Return what known name a run, or a word of it, is spelt like."""
     texts = ["_".join(words), *words] if len(words) > 1 else words
     parts = {part for name in known for part in name.split() if len(part) >= _LEAST_LETTERS}
@@ -399,7 +406,7 @@ def _meant(words: Sequence[str], known: Sequence[str]) -> str:
     return next(filter(None, near), "")
 
 
-def _role(items: Sequence[Item], start: int, end: int) -> Role:
+def _find_role(items: Sequence[Item], start: int, end: int) -> Role:
     kind = items[start].kind
     if kind == "unvaried" or kind == "number":
         return kind
@@ -407,10 +414,10 @@ def _role(items: Sequence[Item], start: int, end: int) -> Role:
         return "number"
     if _is_beside(items, start, end):
         return "arm"
-    return "condition" if _governing(items, start) in CONDITIONS or _in_clause(items, start) else "else"
+    return "condition" if _leading_word(items, start) in CONDITIONS or _is_in_clause(items, start) else "else"
 
 
-def _in_clause(items: Sequence[Item], start: int) -> bool:
+def _is_in_clause(items: Sequence[Item], start: int) -> bool:
     """Return whether a run stands in a clause that begins with a word such as `when`, up to the next comma."""
     for item in reversed(items[:start]):
         if item.kind == "comma":
@@ -423,7 +430,7 @@ def _in_clause(items: Sequence[Item], start: int) -> bool:
 _CLAUSES = _stems("when while if given where unless under provided assuming once whenever")
 
 
-def _governing(items: Sequence[Item], start: int) -> str:
+def _leading_word(items: Sequence[Item], start: int) -> str:
     """Return the word that leads to a run, articles and the like left out, and `environment` before its name."""
     named = start > 0 and items[start - 1].name in _NAMED_KINDS and not items[start].name.endswith("ly")
     for item in reversed(items[: start - 1] if named else items[:start]):
@@ -441,8 +448,8 @@ _NAMED_KINDS = _stems("environment env game model")
 def _is_beside(items: Sequence[Item], start: int, end: int) -> bool:
     """Return whether a run stands where an arm does: joined to a field or a value by a word of comparison."""
     before, after = _skip(items, start - 1, -1), _skip(items, end, 1)
-    return (_joins(items, before) and _is_name(items, _skip(items, before - 1, -1))) or (
-        _joins(items, after) and _is_name(items, _skip(items, after + 1, 1))
+    return (_is_connector(items, before) and _is_name(items, _skip(items, before - 1, -1))) or (
+        _is_connector(items, after) and _is_name(items, _skip(items, after + 1, 1))
     )
 
 
@@ -452,7 +459,7 @@ def _skip(items: Sequence[Item], at: int, step: int) -> int:
     return at
 
 
-def _joins(items: Sequence[Item], at: int) -> bool:
+def _is_connector(items: Sequence[Item], at: int) -> bool:
     return 0 <= at < len(items) and items[at].kind in ("word", "comma") and items[at].name in _BESIDE
 
 
@@ -575,7 +582,7 @@ def split_requests(topic: str) -> SplitTopic:
         found = [match.group(0) for match in kind.pattern.finditer(rest)]
         if found:
             rest = kind.pattern.sub(_blank, rest)
-            without.append(f"{_listed_requests(found)} changes nothing: {kind.answer}.")
+            without.append(f"{_join_requests(found)} changes nothing: {kind.answer}.")
     same = [(match.group(0), _SETTLED_AT.get(match["what"].lower())) for match in _MATCHED.finditer(rest)]
     return SplitTopic(
         _MATCHED.sub(_blank, rest), tuple(without),
@@ -594,7 +601,7 @@ def asks_trend(topic: str) -> bool:
     return _TREND.search(topic) is not None
 
 
-def without_trend(topic: str) -> str:
+def remove_trend(topic: str) -> str:
     """Return a topic without the words that ask for a trend, as long as it was."""
     return _TREND.sub(lambda found: " " * len(found.group(0)), topic)
 
@@ -609,5 +616,5 @@ def _blank(found: re.Match[str]) -> str:
     return " .".ljust(len(found.group(0)))
 
 
-def _listed_requests(texts: list[str]) -> str:
-    return " and ".join(f"'{_short(text)}'" for text in dict.fromkeys(texts))
+def _join_requests(texts: list[str]) -> str:
+    return " and ".join(f"'{_shorten(text)}'" for text in dict.fromkeys(texts))

@@ -19,9 +19,9 @@ from itertools import product
 from typing import Literal
 
 from research.errors import BadTopic, DesignRefused
-from research.planners.context import FieldFacts
+from research.planners.context import FieldSpec
 from research.planners.lexicon import Claim, Sense
-from research.planners.topic import ALGORITHM, FieldReading
+from research.planners.topic import ALGORITHM, ParsedField
 from research.proposals.actions import MOST_HYPOTHESES, MOST_RUNGS, MOST_TOGETHER
 from research.proposals.arms import Scalar, field_value, value_text
 from research.proposals.flags import Shape
@@ -56,8 +56,8 @@ class ValuePlan:
 
 
 def plan_values(
-    asked: Sequence[FieldReading],
-    facts: Mapping[str, FieldFacts],
+    asked: Sequence[ParsedField],
+    facts: Mapping[str, FieldSpec],
     matched: Literal["steps", "episodes"] = "steps",
     shape: Shape = "apart",
 ) -> ValuePlan:
@@ -66,32 +66,32 @@ def plan_values(
     With `matched` episodes, all arms train on as many of them: batches are compared, and steps follow. `shape` says how
     the fields that are compared go together.
     """
-    known = [settled(checked(entry), facts[entry.field]) for entry in asked]
+    known = [resolve_held_value(check_values(entry), facts[entry.field]) for entry in asked]
     compared = [entry for entry in known if not _may_be_constant(entry)] or known
     if shape == "together":
-        contrasts = _together(compared)
+        contrasts = _make_joint_contrasts(compared)
     elif shape == "trend":
-        contrasts = (_trend(compared, facts),)
+        contrasts = (_make_trend(compared, facts),)
     else:
-        contrasts = tuple(_contrast(entry, facts[entry.field]) for entry in compared)
+        contrasts = tuple(_make_contrast(entry, facts[entry.field]) for entry in compared)
     if shape == "interaction":
         _require_crossed(contrasts)
     if matched == "episodes":
         _refuse_both(compared)
-        contrasts = _at_equal_episodes(contrasts, _episodes(facts))
-    comparisons = _comparisons(contrasts, shape)
+        contrasts = _match_episodes(contrasts, _count_episodes(facts))
+    comparisons = _count_comparisons(contrasts, shape)
     if comparisons > MOST_HYPOTHESES:
         raise BadTopic(
             f"expected at most {MOST_HYPOTHESES} comparisons in one study; found {comparisons}; "
             "name fewer fields or values, or ask them in several studies"
         )
     fixed = {entry.field: entry.values[0] for entry in known if entry not in compared and entry.values}
-    constants, why = with_required_constants(contrasts, fixed, facts, shape)
-    steps = _steps_of_control(contrasts, constants, _episodes(facts))
+    constants, why = add_required_constants(contrasts, fixed, facts, shape)
+    steps = _control_steps(contrasts, constants, _count_episodes(facts))
     return ValuePlan(contrasts, {**constants, **steps}, {**why, **dict.fromkeys(steps, _AS_MANY)}, shape)
 
 
-def _comparisons(contrasts: Sequence[Contrast], shape: Shape) -> int:
+def _count_comparisons(contrasts: Sequence[Contrast], shape: Shape) -> int:
     """Return how many claims the contrasts are."""
     counts = [len(contrast.treatments) for contrast in contrasts]
     if shape in ("interaction", "trend"):
@@ -99,7 +99,7 @@ def _comparisons(contrasts: Sequence[Contrast], shape: Shape) -> int:
     return max(counts) if shape == "together" else sum(counts)
 
 
-def require_together(asked: Sequence[FieldReading], names: Sequence[str]) -> tuple[FieldReading, ...]:
+def require_joint_fields(asked: Sequence[ParsedField], names: Sequence[str]) -> tuple[ParsedField, ...]:
     """Return what is asked where the fields `names` differ together; BadTopic where an arm lacks a value of one.
 
     What stands after a word such as `with` is no condition then, but a part of an arm.
@@ -120,12 +120,12 @@ def require_together(asked: Sequence[FieldReading], names: Sequence[str]) -> tup
     return tuple(replace(entry, held=False) if entry in about else entry for entry in asked)
 
 
-def _together(compared: Sequence[FieldReading]) -> tuple[Contrast, ...]:
+def _make_joint_contrasts(compared: Sequence[ParsedField]) -> tuple[Contrast, ...]:
     """Return the contrasts of fields that differ in one arm together: their values stay in the order written."""
     return tuple(Contrast(entry.field, entry.values[0], entry.values[1:], entry.claim) for entry in compared)
 
 
-def require_interaction(asked: Sequence[FieldReading]) -> tuple[FieldReading, ...]:
+def require_interaction(asked: Sequence[ParsedField]) -> tuple[ParsedField, ...]:
     """Return what is asked where the effect of one field depends on another: the fields with one value are settings."""
     single = [entry for entry in asked if len(entry.values) == 1 and entry.sense is None and entry.factor is None]
     about = [entry for entry in asked if entry not in single] if len(asked) > 2 else list(asked)
@@ -149,13 +149,13 @@ def _require_crossed(contrasts: Sequence[Contrast]) -> None:
     )
 
 
-def _trend(compared: Sequence[FieldReading], facts: Mapping[str, FieldFacts]) -> Contrast:
+def _make_trend(compared: Sequence[ParsedField], facts: Mapping[str, FieldSpec]) -> Contrast:
     """Return the values of one field from the lowest to the highest: those that are named, else rungs of its ladder."""
-    if len(compared) != 1 or facts[compared[0].field].of_words or compared[0].field == MODEL:
+    if len(compared) != 1 or facts[compared[0].field].is_categorical or compared[0].field == MODEL:
         named = " and ".join(entry.field for entry in compared)
         raise BadTopic(f"expected a trend over the numbers of one field; found {named}; name one, and its values")
     asked, known = compared[0], facts[compared[0].field]
-    rungs = sorted(asked.values or _spread(known.ladder), key=float)
+    rungs = sorted(asked.values or _spread_rungs(known.ladder), key=float)
     if not LEAST_RUNGS <= len(rungs) <= MOST_RUNGS:
         raise BadTopic(
             f"expected {LEAST_RUNGS} or {MOST_RUNGS} values of {known.name} for a trend; found "
@@ -164,7 +164,7 @@ def _trend(compared: Sequence[FieldReading], facts: Mapping[str, FieldFacts]) ->
     return Contrast(asked.field, rungs[0], tuple(rungs[1:]), asked.claim)
 
 
-def _spread(ladder: Sequence[Scalar]) -> Sequence[Scalar]:
+def _spread_rungs(ladder: Sequence[Scalar]) -> Sequence[Scalar]:
     """Return rungs of a ladder, as many as a trend takes, its ends included."""
     if len(ladder) <= MOST_RUNGS:
         return ladder
@@ -175,12 +175,12 @@ _STEPS, _BATCH = "steps", "episodes_per_step"
 _AS_MANY = "about as many as the default job's episodes make"
 
 
-def _episodes(facts: Mapping[str, FieldFacts]) -> int:
+def _count_episodes(facts: Mapping[str, FieldSpec]) -> int:
     """Return the training episodes of an arm where all have as many: those of the job under all arms."""
     return int(facts[_STEPS].default) * int(facts[_BATCH].default)
 
 
-def _refuse_both(compared: Sequence[FieldReading]) -> None:
+def _refuse_both(compared: Sequence[ParsedField]) -> None:
     """Refuse values of steps beside batches: at as many episodes the one follows the other, and none may be dropped."""
     about = [entry for entry in compared if entry.field in (_STEPS, _BATCH)]
     if len(about) > 1 and any(entry.values or entry.factor for entry in about):
@@ -190,7 +190,7 @@ def _refuse_both(compared: Sequence[FieldReading]) -> None:
         )
 
 
-def _at_equal_episodes(contrasts: tuple[Contrast, ...], episodes: int) -> tuple[Contrast, ...]:
+def _match_episodes(contrasts: tuple[Contrast, ...], episodes: int) -> tuple[Contrast, ...]:
     """Return the contrasts with those of length and of batch as one of batches, at as many episodes in all.
 
     What is named first is tried: in `does longer training help more than a larger batch` the smaller batch.
@@ -205,12 +205,12 @@ def _at_equal_episodes(contrasts: tuple[Contrast, ...], episodes: int) -> tuple[
         known = sorted((batch.control, *batch.treatments), key=float)
         sides = (known[-1], known[0]) if first.field == _STEPS else (known[0], known[-1])
     elif first.field == _STEPS:
-        sides = tuple(_batch_of(value, episodes) for value in sides)
+        sides = tuple(_find_batch(value, episodes) for value in sides)
     batches = Contrast(_BATCH, sides[0], tuple(sides[1:]), first.claim, "episodes")
     return (batches, *(contrast for contrast in contrasts if contrast not in about))
 
 
-def _batch_of(steps: Scalar, episodes: int) -> int:
+def _find_batch(steps: Scalar, episodes: int) -> int:
     if episodes % int(steps):
         raise BadTopic(
             f"expected numbers of steps that split {episodes:,} episodes into equal batches; found "
@@ -220,9 +220,7 @@ def _batch_of(steps: Scalar, episodes: int) -> int:
     return episodes // int(steps)
 
 
-def _steps_of_control(
-    contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], episodes: int
-) -> dict[str, Scalar]:
+def _control_steps(contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], episodes: int) -> dict[str, Scalar]:
     """Return the control's steps where all arms are to have as many episodes as the default job's."""
     batch = next((int(contrast.control) for contrast in contrasts if contrast.matched == "episodes"), None)
     if batch is None or _STEPS in constants:
@@ -230,21 +228,21 @@ def _steps_of_control(
     return {_STEPS: max(1, round(episodes / batch))}
 
 
-def with_required_constants(
+def add_required_constants(
     contrasts: Sequence[Contrast],
     constants: Mapping[str, Scalar],
-    facts: Mapping[str, FieldFacts],
+    facts: Mapping[str, FieldSpec],
     shape: Shape = "apart",
 ) -> tuple[Mapping[str, Scalar], Mapping[str, str]]:
     """Return the constants with those added without which the contrasts show nothing or fit no batch, and why each."""
     given = {name: known.default for name, known in facts.items() if known.given}
-    needed = _needed(contrasts, {**given, **constants})
-    fitting = _fitting_batch(contrasts, constants, facts, shape)
+    needed = _find_required_constants(contrasts, {**given, **constants})
+    fitting = _fit_batch(contrasts, constants, facts, shape)
     why = {name: reason for name, (_, reason) in needed.items()} | dict.fromkeys(fitting, _DIVIDES)
     return {**constants, **{name: value for name, (value, _) in needed.items()}, **fitting}, why
 
 
-def checked(asked: FieldReading) -> FieldReading:
+def check_values(asked: ParsedField) -> ParsedField:
     """Return what is asked with its values as a job holds them; raise BadTopic for values that no job can have."""
     if asked.field == MODEL:
         return asked  # their names are as they were found
@@ -258,7 +256,7 @@ def checked(asked: FieldReading) -> FieldReading:
     return replace(asked, values=values)
 
 
-def settled(asked: FieldReading, facts: FieldFacts) -> FieldReading:
+def resolve_held_value(asked: ParsedField, facts: FieldSpec) -> ParsedField:
     """Return what all arms share with the value that it has; raise BadTopic where the topic leaves that open."""
     if not asked.held:
         return asked
@@ -275,7 +273,7 @@ def settled(asked: FieldReading, facts: FieldFacts) -> FieldReading:
     )
 
 
-def _may_be_constant(asked: FieldReading) -> bool:
+def _may_be_constant(asked: ParsedField) -> bool:
     """Return whether it need not be compared: one value, or a mention of the algorithm without its name."""
     if asked.held:
         return True
@@ -284,24 +282,24 @@ def _may_be_constant(asked: FieldReading) -> bool:
     return len(asked.values) == 1 or (asked.field == ALGORITHM and not asked.values)
 
 
-def _contrast(asked: FieldReading, facts: FieldFacts) -> Contrast:
-    control, *treatments = _values(asked, facts)
+def _make_contrast(asked: ParsedField, facts: FieldSpec) -> Contrast:
+    control, *treatments = _choose_values(asked, facts)
     return Contrast(asked.field, control, tuple(treatments), asked.claim)
 
 
-def _values(asked: FieldReading, facts: FieldFacts) -> Sequence[Scalar]:
-    if facts.of_words:
-        return _values_of_words(asked, facts)
+def _choose_values(asked: ParsedField, facts: FieldSpec) -> Sequence[Scalar]:
+    if facts.is_categorical:
+        return _choose_categories(asked, facts)
     if len(asked.values) > 1:
-        return _sorted(asked.values, asked.sense)
+        return _sort_values(asked.values, asked.sense)
     if isinstance(facts.default, bool):
         return (True, False) if asked.sense in ("off", "down") else (False, True)
     if asked.factor is not None:
-        return facts.default, _times(asked.factor, facts)
+        return facts.default, _multiply_default(asked.factor, facts)
     if asked.judged:
         return asked.values[0], *_neighbours(asked.values[0], facts)
     if asked.values:
-        return _with_one_value(asked.values[0], asked.sense, facts)
+        return _pair_value(asked.values[0], asked.sense, facts)
     if asked.sense == "off":
         return facts.ladder[-1], _off_value(facts)
     rungs = list(facts.ladder) if asked.sense != "down" else list(reversed(facts.ladder))
@@ -314,7 +312,7 @@ def _values(asked: FieldReading, facts: FieldFacts) -> Sequence[Scalar]:
     return rungs[max(0, place - 1)] if place < len(rungs) - 1 else rungs[0], rungs[-1]
 
 
-def _values_of_words(asked: FieldReading, facts: FieldFacts) -> Sequence[Scalar]:
+def _choose_categories(asked: ParsedField, facts: FieldSpec) -> Sequence[Scalar]:
     plainest, other = facts.ladder[0], facts.ladder[1]
     if len(asked.values) > 1:
         return asked.values
@@ -326,19 +324,19 @@ def _values_of_words(asked: FieldReading, facts: FieldFacts) -> Sequence[Scalar]
     return facts.default, named
 
 
-def _sorted(values: Sequence[Scalar], sense: Sense | None) -> Sequence[Scalar]:
+def _sort_values(values: Sequence[Scalar], sense: Sense | None) -> Sequence[Scalar]:
     if sense is None:
         return values
     return sorted(values, key=float, reverse=sense in ("down", "off"))
 
 
-def _with_one_value(value: Scalar, sense: Sense | None, facts: FieldFacts) -> Sequence[Scalar]:
+def _pair_value(value: Scalar, sense: Sense | None, facts: FieldSpec) -> Sequence[Scalar]:
     """Return one explicit value and what it is compared with: the default, or the ladder's value before it."""
     if sense == "off":
         off = _off_value(facts)
         return value if value != off else facts.ladder[-1], off
     if sense is None and value == facts.default:
-        return value, max(facts.ladder, key=lambda rung: abs(_scale(rung) - _scale(value)))
+        return value, max(facts.ladder, key=lambda rung: abs(_log_scale(rung) - _log_scale(value)))
     if sense is None or (value != facts.default and (float(value) > float(facts.default)) == (sense != "down")):
         return facts.default, value
     before = [
@@ -352,21 +350,21 @@ def _with_one_value(value: Scalar, sense: Sense | None, facts: FieldFacts) -> Se
     return (before[0] if sense == "down" else before[-1]), value
 
 
-def _neighbours(value: Scalar, facts: FieldFacts) -> tuple[Scalar, ...]:
+def _neighbours(value: Scalar, facts: FieldSpec) -> tuple[Scalar, ...]:
     """Return the rungs of the ladder on both sides of a value, or on the one where there is one."""
     below = [rung for rung in facts.ladder if float(rung) < float(value)]
     above = [rung for rung in facts.ladder if float(rung) > float(value)]
-    return (*below[-1:], *(above[:1] or _beyond(value, facts)))
+    return (*below[-1:], *(above[:1] or _extrapolate(value, facts)))
 
 
-def _beyond(value: Scalar, facts: FieldFacts) -> tuple[Scalar, ...]:
+def _extrapolate(value: Scalar, facts: FieldSpec) -> tuple[Scalar, ...]:
     """Return a value as far above as the last rung is above the one before; none where the field has no such value."""
     before, last = (float(rung) for rung in facts.ladder[-2:])
-    return _possible(facts.name, float(value) * last / before) if before > 0 else ()
+    return _try_value(facts.name, float(value) * last / before) if before > 0 else ()
 
 
-def _times(factor: float, facts: FieldFacts) -> Scalar:
-    found = () if isinstance(facts.default, bool | str) else _possible(facts.name, float(facts.default) * factor)
+def _multiply_default(factor: float, facts: FieldSpec) -> Scalar:
+    found = () if isinstance(facts.default, bool | str) else _try_value(facts.name, float(facts.default) * factor)
     if not found or found[0] == facts.default:
         raise BadTopic(
             f"expected a multiple of {facts.name}'s default, {value_text(facts.default)}, that it can have; found "
@@ -375,7 +373,7 @@ def _times(factor: float, facts: FieldFacts) -> Scalar:
     return found[0]
 
 
-def _possible(name: str, value: float) -> tuple[Scalar, ...]:
+def _try_value(name: str, value: float) -> tuple[Scalar, ...]:
     """Return a value as the job holds it, as a tuple; empty where the job cannot hold it."""
     whole = int(value) if value == int(value) else round(value, 12)
     try:
@@ -384,7 +382,7 @@ def _possible(name: str, value: float) -> tuple[Scalar, ...]:
         return ()
 
 
-def _off_value(facts: FieldFacts) -> Scalar:
+def _off_value(facts: FieldSpec) -> Scalar:
     lowest, highest = facts.ladder[0], facts.ladder[-1]
     if lowest:
         raise BadTopic(
@@ -394,7 +392,7 @@ def _off_value(facts: FieldFacts) -> Scalar:
     return lowest
 
 
-def _scale(value: Scalar) -> float:
+def _log_scale(value: Scalar) -> float:
     """Return a value on the scale on which ladders are even: logarithmic, with zero far below."""
     return math.log(float(value)) if float(value) > 0 else -20.0
 
@@ -411,7 +409,9 @@ _NEEDS: Mapping[str, tuple[str, Scalar, frozenset[str], str]] = {
 """What a comparison of a field needs to show anything: a constant, the fields that may see to it instead, and why."""
 
 
-def _needed(contrasts: Sequence[Contrast], constants: Mapping[str, Scalar]) -> dict[str, tuple[Scalar, str]]:
+def _find_required_constants(
+    contrasts: Sequence[Contrast], constants: Mapping[str, Scalar]
+) -> dict[str, tuple[Scalar, str]]:
     """Return the constants without which a comparison could show nothing; GSPO is GRPO until something is clipped."""
     varied = {contrast.field: contrast.control for contrast in contrasts}
     settled = constants.keys() | varied.keys()
@@ -426,10 +426,10 @@ def _needed(contrasts: Sequence[Contrast], constants: Mapping[str, Scalar]) -> d
 _DIVIDES = "so that every batch divides into its groups"
 
 
-def _fitting_batch(
+def _fit_batch(
     contrasts: Sequence[Contrast],
     constants: Mapping[str, Scalar],
-    facts: Mapping[str, FieldFacts],
+    facts: Mapping[str, FieldSpec],
     shape: Shape = "apart",
 ) -> dict[str, Scalar]:
     """Return the constants needed so that every arm's batch divides into its groups; empty when it does already."""
@@ -451,17 +451,17 @@ def _fitting_batch(
         if divisors:
             return {"group_size": divisors[-1]}
     raise BadTopic(
-        f"expected batches that divide into groups; found episodes_per_step {_listed_numbers(batches)} with group_size "
-        f"{_listed_numbers(groups)}; name group sizes that divide the batch"
+        f"expected batches that divide into groups; found episodes_per_step {_join_numbers(batches)} with group_size "
+        f"{_join_numbers(groups)}; name group sizes that divide the batch"
     )
 
 
 def _integers(
-    name: str, arms: Mapping[str, Sequence[Scalar]], constants: Mapping[str, Scalar], facts: Mapping[str, FieldFacts]
+    name: str, arms: Mapping[str, Sequence[Scalar]], constants: Mapping[str, Scalar], facts: Mapping[str, FieldSpec]
 ) -> list[int]:
     fixed = constants.get(name, facts[name].default)
     return [int(value) for value in arms.get(name, (fixed,))]
 
 
-def _listed_numbers(values: Sequence[int]) -> str:
+def _join_numbers(values: Sequence[int]) -> str:
     return ", ".join(str(value) for value in values)

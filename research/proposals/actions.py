@@ -123,7 +123,7 @@ class ProposedHypothesis(_ActionModel):
     over them. Empty for any other claim."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         _check_interval(self.predicted_low, self.predicted_high)
         return self
 
@@ -141,8 +141,8 @@ class ProposedHypothesis(_ActionModel):
         return tuple({"field": name, "value": entry} for name, entry in value.items())
 
     @model_validator(mode="after")
-    def _of_one_kind(self) -> Self:
-        sides = [_names_of(value) for value in (self.control, self.treatment)]
+    def _check_kind(self) -> Self:
+        sides = [_field_names(value) for value in (self.control, self.treatment)]
         if self.variable != CONFIGURATION:
             if any(sides):
                 raise ValueError(f"{self.variable}: expected one value in each arm; found several fields; name the "
@@ -154,8 +154,8 @@ class ProposedHypothesis(_ActionModel):
         return self
 
     @model_validator(mode="after")
-    def _one_contrast(self) -> Self:
-        names = _names_of(self.control)
+    def _check_contrast(self) -> Self:
+        names = _field_names(self.control)
         if self.moderator and (len(names) != 2 or self.moderator not in names):
             raise ValueError(f"moderator: expected one of the two fields of a {CONFIGURATION}; found "
                              f"{self.moderator!r} and {', '.join(names) or 'no fields'}")  # fmt: skip
@@ -183,7 +183,7 @@ class Propose(_ActionModel):
     """Of a round after the first: why this is asked next, from what the rounds before found, in a sentence."""
 
     @model_validator(mode="after")
-    def _either(self) -> Self:
+    def _check_search(self) -> Self:
         if self.search == bool(self.hypotheses):
             found = "both" if self.search else "neither"
             raise ValueError(f"expected one to three hypotheses, or `search` true and none; found {found}")
@@ -235,7 +235,7 @@ class ProposedScreen(_ActionModel):
     """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_knobs(self) -> Self:
         _check_interval(self.predicted_low, self.predicted_high)
         names = [knob.field for knob in self.knobs]
         if len(set(names)) < len(names):
@@ -360,7 +360,7 @@ class AskUser(_ActionModel):
     """The question. An answer, if there is one, stands among the user's notes in a later turn."""
 
 
-Aside = Note | Revise | AskUser
+SideAction = Note | Revise | AskUser
 """What may be said beside an action, and uses no turn up."""
 Action = Annotated[
     Propose | ProposeDesign | Conclude | Decline | Replicate | Explore | Note | Revise | AskUser,
@@ -372,7 +372,7 @@ def _as_json(value: Setting) -> JsonValue:
     return {entry.field: entry.value for entry in value} if isinstance(value, tuple) else value
 
 
-def _names_of(value: Setting) -> list[str]:
+def _field_names(value: Setting) -> list[str]:
     return sorted(entry.field for entry in value) if isinstance(value, tuple) else []
 
 

@@ -22,15 +22,15 @@ from typing import Annotated, Any, Final, Self
 from pydantic import TypeAdapter, ValidationError
 
 from research.errors import BadTopic, DesignRefused
-from research.installation.base_job import fixed_fields, require_agreement
+from research.installation.base_job import find_fixed_fields, require_agreement
 from research.proposals.reward_code import reward_name
 from research.text import describe, did_you_mean
-from studies.checks.conditions import differing, flat
+from studies.checks.conditions import find_differing_fields, flatten
 from studies.records.base import JsonValue, canonical, digest
 from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, Arm, Hypothesis
 from studies.records.statements import model_name, setting
 from swarm.environments.registry import environments
-from swarm.job import Job, PathModel, tunables, usual_rate
+from swarm.job import Job, PathModel, default_learning_rate, tunables
 
 EXAMPLE: Final = "--vary model=DIR1,DIR2"
 _MOST_CHARACTERS: Final = 40
@@ -46,7 +46,7 @@ FindModel = Callable[[str], PathModel]
 class ComparedModel:
     """A model that may be an arm's."""
 
-    said: str
+    folder: str
     """The folder as it was written."""
     model: PathModel
 
@@ -62,30 +62,31 @@ class ComparedModels:
     by_name: Mapping[str, ComparedModel]
 
     @classmethod
-    def found(cls, folders: Iterable[str], find: FindModel) -> Self:
+    def load(cls, folders: Iterable[str], find: FindModel) -> Self:
         """Return the models of folders; raise what `find` raises, and BadTopic for two that cannot be told apart."""
         known: dict[str, ComparedModel] = {}
         for said in dict.fromkeys(folders):
             model = find(said)
             name = arm_text(model.model_dump(mode="json"))
-            if (other := known.setdefault(name, ComparedModel(said, model))).said != said:
+            if (other := known.setdefault(name, ComparedModel(said, model))).folder != said:
                 raise BadTopic(
-                    f"expected model folders of different names, as arms are called by them; found {other.said} and "
+                    f"expected model folders of different names, as arms are called by them; found {other.folder} and "
                     f"{said}, which are both {name}; rename one, or name a link to it"
                 )
-        _check(tuple(known.values()))
+        _require_distinct(tuple(known.values()))
         return cls(known)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """Return what a study's settings hold."""
         return cls({
-            name: ComparedModel(str(held["said"]), PathModel.recorded(held["model"])) for name, held in settings.items()
+            name: ComparedModel(str(held["said"]), PathModel.from_record(held["model"]))
+            for name, held in settings.items()
         })  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
         """Return it as a study's settings hold it."""
-        return {name: {"said": known.said, "model": known.value()} for name, known in self.by_name.items()}
+        return {name: {"said": known.folder, "model": known.value()} for name, known in self.by_name.items()}
 
     def value(self, name: object) -> dict[str, Any]:
         """Return the model of a name as a job holds it; raise DesignRefused for a name that none has."""
@@ -94,7 +95,8 @@ class ComparedModels:
         if not self.by_name:
             raise DesignRefused(
                 f"{MODEL}: expected models that the user names; found none; name their folders, {EXAMPLE}",
-                for_planner=f"{MODEL}: expected models that the user names; found none; vary another field, or decline",
+                model_feedback=f"{MODEL}: expected models that the user names; found none; "
+                "vary another field, or decline",
             )
         near = did_you_mean(str(name), self.by_name) or ""
         raise DesignRefused(f"{MODEL}: expected one of {', '.join(self.by_name)}; found {name!r}{near}")
@@ -103,10 +105,10 @@ class ComparedModels:
         """Return the words that stand for the models where a topic is read, by their names."""
         return dict(zip(self.by_name, _ALIASES, strict=False))
 
-    def readable(self, topic: str) -> str:
+    def replace_paths(self, topic: str) -> str:
         """Return a topic with each folder's path replaced by the word that stands for it."""
         for name, alias in self.aliases().items():
-            said = re.escape(self.by_name[name].said)
+            said = re.escape(self.by_name[name].folder)
             topic = re.sub(rf"(?<![\w./~-]){said}/?(?![\w/-])", alias, topic)
         return topic
 
@@ -114,34 +116,34 @@ class ComparedModels:
 NO_MODELS: Final = ComparedModels({})
 
 
-def _check(known: Sequence[ComparedModel]) -> None:
+def _require_distinct(known: Sequence[ComparedModel]) -> None:
     if len(known) > len(_ALIASES):
         raise BadTopic(f"expected at most {len(_ALIASES)} models in a study; found {len(known)}; compare fewer")
     for at, one in enumerate(known):
         for other in known[:at]:
             if one.model.sha256 is not None and one.model.sha256 == other.model.sha256:
                 raise BadTopic(
-                    f"expected different models to compare; found the same content in {other.said} and {one.said}; "
+                    f"expected different models to compare; found the same content in {other.folder} and {one.folder}; "
                     "name another folder"
                 )
 
 
-def folders_in(topic: str) -> tuple[str, ...]:
+def find_model_folders(topic: str) -> tuple[str, ...]:
     """Return the words of a topic that are paths of folders with a model's configuration, as they are written."""
-    return tuple(word for word in _with_slashes(topic) if _holds_config(word))
+    return tuple(word for word in _path_words(topic) if _has_config(word))
 
 
-def paths_in(topic: str) -> tuple[str, ...]:
+def find_paths(topic: str) -> tuple[str, ...]:
     """Return the words of a topic that can only be paths, as they are written: not `and/or`, nor `4/16`."""
-    return tuple(word for word in _with_slashes(topic) if not _SHORT.fullmatch(word))
+    return tuple(word for word in _path_words(topic) if not _SHORT.fullmatch(word))
 
 
-def _with_slashes(topic: str) -> Iterable[str]:
+def _path_words(topic: str) -> Iterable[str]:
     words = (word.strip(_AROUND).rstrip("./") or word for word in topic.split())
     return dict.fromkeys(word for word in words if "/" in word)
 
 
-def _holds_config(word: str) -> bool:
+def _has_config(word: str) -> bool:
     try:
         return (Path(word).expanduser() / "config.json").is_file()
     except (OSError, RuntimeError, ValueError):  # no path: too long, another user's home, a null
@@ -177,7 +179,7 @@ class ResolvedArms:
 def field_value(name: str, value: Scalar) -> Scalar:
     """Return `value` as the job holds it (16.0 episodes become 16); raise DesignRefused if the field cannot take it."""
     if name not in tunables():
-        raise DesignRefused(_no_variable(name))
+        raise DesignRefused(_explain_no_variable(name))
     usual, choices = Job.model_fields[name].default, tunables()[name].ladder
     if isinstance(usual, str) and value not in choices:
         raise DesignRefused(f"{name}: expected one of {', '.join(choices)}; found {value!r}")
@@ -212,7 +214,7 @@ _NO_VARIABLES: Mapping[frozenset[str], str] = {
 """What people want to vary that would make a comparison unfair, and why no arm can."""
 
 
-def _no_variable(name: str) -> str:
+def _explain_no_variable(name: str) -> str:
     why = next((reason for names, reason in _NO_VARIABLES.items() if name.lower() in names), None)
     because = f"; {why}" if why else ""
     near = did_you_mean(name, tunables())
@@ -227,11 +229,11 @@ def variable_value(name: str, value: JsonValue, models: ComparedModels = NO_MODE
     if name == MODEL:
         return dict(value) if isinstance(value, Mapping) else models.value(value)
     if name == CONFIGURATION:
-        return _together(value)
+        return _joint_values(value)
     return reward_name(value) if name == REWARD else field_value(name, value)
 
 
-def _together(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def _joint_values(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return several fields with their values as jobs hold them, by name."""
     return {name: field_value(name, values[name]) for name in sorted(values)}
 
@@ -262,7 +264,7 @@ def constant_value(name: str, value: Scalar) -> Any:
     if name in _NO_CONSTANTS:
         raise DesignRefused(f"expected a constant that a design may hold; found {name}; {_NO_CONSTANTS[name]}")
     if name not in Job.model_fields:
-        raise DesignRefused(_no_variable(name))
+        raise DesignRefused(_explain_no_variable(name))
     try:
         return _adapter(name).validate_python(value)
     except ValidationError as error:
@@ -296,7 +298,7 @@ def compare(
         raise DesignRefused(f"expected an environment among {known}; found {environment!r}{near}")
     controls = common_controls(hypotheses)
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
-    require_agreement(base, {**{name: [value] for name, value in fixed.items()}, **_compared(hypotheses)})
+    require_agreement(base, {**{name: [value] for name, value in fixed.items()}, **_values_by_field(hypotheses)})
     if MODEL in controls and len(controls) > 1:
         others = " and ".join(sorted(controls.keys() - {MODEL}))
         raise DesignRefused(
@@ -308,25 +310,27 @@ def compare(
         raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
     if "steps" in varied and any(entry.matched == "episodes" for entry in hypotheses):
         raise DesignRefused("steps follows the size of the batch where episodes are equal, so it cannot be varied, too")
-    arms = _arms(hypotheses, controls)
+    arms = _make_arms(hypotheses, controls)
     control = arms[0].job_overrides
     kept = _KEPT if REWARD in controls else {}
     require_agreement(base, {name: [value] for name, value in kept.items()})
     under = base or Job.model_validate({name: value for name, value in control.items() if name == MODEL})
     said = {**kept, "environment": environment, **fixed, **control}
-    usual = usual_rate(under.model, under.lora_rank)
-    if "learning_rate" not in fixed_fields(under) and under.learning_rate == usual:  # an earlier study's is its own
+    usual = default_learning_rate(under.model, under.lora_rank)
+    if (
+        "learning_rate" not in find_fixed_fields(under) and under.learning_rate == usual
+    ):  # an earlier study's is its own
         rank = said.get("lora_rank", under.lora_rank)
-        said = {"learning_rate": usual_rate(under.model, int(rank)), **said}
-    resolved = _job({**under.model_dump(), **said})
+        said = {"learning_rate": default_learning_rate(under.model, int(rank)), **said}
+    resolved = _make_job({**under.model_dump(), **said})
     owners = [entry for entry in hypotheses for _ in entry.settings[1:]]
-    arms = (arms[0], *(_matched(arm, entry, resolved) for arm, entry in zip(arms[1:], owners, strict=True)))
-    jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
+    arms = (arms[0], *(_match_episodes(arm, entry, resolved) for arm, entry in zip(arms[1:], owners, strict=True)))
+    jobs = tuple(_make_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
     _lint_all(arms, jobs, crossed=hypotheses[0].kind != "difference")
     return ResolvedArms(resolved, arms, jobs)
 
 
-def _compared(hypotheses: Sequence[Hypothesis]) -> dict[str, list[JsonValue]]:
+def _values_by_field(hypotheses: Sequence[Hypothesis]) -> dict[str, list[JsonValue]]:
     """Return the values of each field that are compared."""
     found: dict[str, list[JsonValue]] = {}
     for entry in hypotheses:
@@ -399,7 +403,7 @@ def _require_apart(hypotheses: Sequence[Hypothesis], controls: Mapping[str, Json
                 )
 
 
-def _arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> tuple[Arm, ...]:
+def _make_arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> tuple[Arm, ...]:
     single = len(controls) == 1
     name = _arm_name(*next(iter(controls.items()))) if single else "control"
     treatments = (
@@ -418,7 +422,7 @@ _BATCH = "episodes_per_step"
 _LONGEST_NAME = 64
 
 
-def _matched(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
+def _match_episodes(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
     """Return the arm of a hypothesis with as many steps as give it the control's episodes, where that is asked for."""
     if hypothesis.matched == "steps":
         return arm
@@ -443,7 +447,7 @@ def _arm_name(field: str, value: JsonValue) -> str:
     return f"{field}={arm_text(value) if field == MODEL else value_text(value)}"
 
 
-def _job(values: Mapping[str, Any]) -> Job:
+def _make_job(values: Mapping[str, Any]) -> Job:
     try:
         return Job.model_validate(values)
     except ValidationError as error:
@@ -485,30 +489,32 @@ def lint_arms(
     """
     names = frozenset({declared} if isinstance(declared, str) else declared)
     left, right = (
-        flat({**job.model_dump(mode="json", exclude={"tracking"}), REWARD: reward})
+        flatten({**job.model_dump(mode="json", exclude={"tracking"}), REWARD: reward})
         for job, reward in zip((control, arm), rewards, strict=True)
     )
-    found = differing((left, right))
+    found = find_differing_fields((left, right))
     covered = {name for name in found if name in names or name.split(".")[0] in names}
-    lines = [] if covered else [_alike(names)]
-    lines += [_difference(name, left.get(name), right.get(name), names) for name in found if name not in covered]
+    lines = [] if covered else [_describe_no_difference(names)]
+    lines += [
+        _describe_difference(name, left.get(name), right.get(name), names) for name in found if name not in covered
+    ]
     for name, (value, sources) in _DERIVED.items():
         if not names & sources and value(control) != value(arm):
-            lines.append(_difference(name, value(control), value(arm), names))
+            lines.append(_describe_difference(name, value(control), value(arm), names))
     return lines
 
 
-def _difference(name: str, left: Any, right: Any, declared: frozenset[str]) -> str:
-    return f"{name} differs ({left!r} and {right!r}), but {_declared(declared)}"
+def _describe_difference(name: str, left: Any, right: Any, declared: frozenset[str]) -> str:
+    return f"{name} differs ({left!r} and {right!r}), but {_describe_declared(declared)}"
 
 
-def _alike(names: frozenset[str]) -> str:
+def _describe_no_difference(names: frozenset[str]) -> str:
     if len(names) == 1:
         return f"the declared variable {min(names)} does not differ"
     return f"none of the declared {', '.join(sorted(names))} differs"
 
 
-def _declared(names: frozenset[str]) -> str:
+def _describe_declared(names: frozenset[str]) -> str:
     return f"the declared variable is {min(names)}" if len(names) == 1 else f"declared are {', '.join(sorted(names))}"
 
 
@@ -533,7 +539,7 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
 """What comes with a declared variable that might bring the effect about in its place."""
 
 
-def feared(variables: Collection[str], matched: str = "steps") -> tuple[str, ...]:
+def potential_confounders(variables: Collection[str], matched: str = "steps") -> tuple[str, ...]:
     """Return the confounds that varying these fields brings by itself, one clause each.
 
     `matched` says what arms have equal: `steps`, `episodes` where steps follow the batch, or `together` where both are
@@ -548,14 +554,14 @@ def feared(variables: Collection[str], matched: str = "steps") -> tuple[str, ...
     return (fewer, *(line for line in found if _MORE_TRAINING not in line))
 
 
-def possible(base: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+def job_validator(base: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
     """Return a function that says whether job fields, replacing those of a base job, give a valid job."""
 
-    def allowed(values: Mapping[str, Any]) -> bool:
+    def is_valid(values: Mapping[str, Any]) -> bool:
         try:
             Job.model_validate({**base, **values})
         except ValidationError:
             return False
         return True
 
-    return allowed
+    return is_valid

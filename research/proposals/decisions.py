@@ -25,10 +25,12 @@ Condition = Literal[
 ]
 """What a rule may ask of the verdict at a look. The last one is futility: so far there is no sign of a difference."""
 _HOLDS: Final[Mapping[str, Callable[[Verdict, int], bool]]] = {
-    "verdict in ('supported', 'refuted', 'equivalent')": lambda verdict, _: not _undecided(verdict),
-    "verdict in ('inconclusive', 'invalid') and looks_left > 0": lambda verdict, left: _undecided(verdict) and left > 0,
+    "verdict in ('supported', 'refuted', 'equivalent')": lambda verdict, _: not _is_undecided(verdict),
+    "verdict in ('inconclusive', 'invalid') and looks_left > 0": lambda verdict, left: (
+        _is_undecided(verdict) and left > 0
+    ),
     "verdict in ('inconclusive', 'invalid') and looks_left == 0": lambda verdict, left: (
-        _undecided(verdict) and left == 0
+        _is_undecided(verdict) and left == 0
     ),
     "verdict == 'supported'": lambda verdict, _: verdict.verdict == "supported",
     "verdict in ('refuted', 'equivalent')": lambda verdict, _: verdict.verdict in ("refuted", "equivalent"),
@@ -56,14 +58,14 @@ def rules_for(hypothesis: Hypothesis, table: Sequence[Rule]) -> tuple[Rule, ...]
     return (*kill, *(table or DEFAULT_TABLE))
 
 
-def decide(rules: Sequence[Rule], verdict: Verdict, looks: int) -> Rule:
+def decide(rules: Sequence[Rule], verdict: Verdict, analyses: int) -> Rule:
     """Return the first rule that holds of a verdict of a design with `looks` looks, `UNRULED` when none does.
 
     A condition that is none of the six, as a lock of another version may have it, does not hold.
     """
-    left = max(0, looks - verdict.look)
+    left = max(0, analyses - verdict.look)
     return next((rule for rule in rules if rule.when in _HOLDS and _HOLDS[rule.when](verdict, left)), UNRULED)
 
 
-def _undecided(verdict: Verdict) -> bool:
+def _is_undecided(verdict: Verdict) -> bool:
     return verdict.verdict in ("inconclusive", "invalid")

@@ -37,7 +37,7 @@ class RequestedComparison:
     """Fields that all arms have at a value of the user's."""
     environment: str | None = None
     """What is trained and measured on; None for what the topic names."""
-    brought: tuple[str, ...] = ()
+    custom_environments: tuple[str, ...] = ()
     """Environments that the planner is shown beside those that are built in."""
     models: ComparedModels = NO_MODELS
     """The models that flags or the topic name, for a comparison of them."""
@@ -45,7 +45,7 @@ class RequestedComparison:
     """How the varied fields go together."""
 
     @classmethod
-    def asked(
+    def parse(
         cls,
         vary: Sequence[str],
         held: Sequence[str],
@@ -58,10 +58,10 @@ class RequestedComparison:
         `base` is the job under all arms, which flags may not contradict; `models` are those that somebody names.
         """
         varied = {
-            name: _models(text, models) if name == MODEL else _values(name, text)
+            name: _parse_models(text, models) if name == MODEL else _parse_values(name, text)
             for name, text in map(_split_vary, vary)
         }
-        constant = {name: _value(name, text) for name, text in map(_split_set, held)}
+        constant = {name: _parse_value(name, text) for name, text in map(_split_set, held)}
         if MODEL in varied and len(varied) > 1:
             others = " and ".join(name for name in varied if name != MODEL)
             raise BadTopic(
@@ -75,7 +75,7 @@ class RequestedComparison:
             raise BadTopic("expected each field once among --vary and --set; found one twice; name it once")
         if constant and not varied:
             raise BadTopic(f"expected --set beside --vary; found it alone; say what is compared, such as {EXAMPLE}")
-        return cls(varied, constant, models=models, shape=_shape(shape, varied))
+        return cls(varied, constant, models=models, shape=_parse_shape(shape, varied))
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -97,13 +97,13 @@ class RequestedComparison:
             held["set"] = dict(self.held)
         if self.environment is not None:
             held["environment"] = self.environment
-        if self.brought:
-            held["brought"] = list(self.brought)
+        if self.custom_environments:
+            held["brought"] = list(self.custom_environments)
         if self.models.by_name:
             held["models"] = self.models.settings()
         return {"wanted": held} if held else {}
 
-    def refuses(self, environment: str) -> DesignRefused | None:
+    def find_conflict(self, environment: str) -> DesignRefused | None:
         """Return why a design in an environment is not what a flag asks for, or None."""
         if self.environment in (None, environment):
             return None
@@ -113,7 +113,7 @@ class RequestedComparison:
 
     def text(self) -> str:
         """Return the flags that say it: what was asked, where no topic was."""
-        vary = [f"--vary {name}={','.join(self._said(name, value) for value in values)}"
+        vary = [f"--vary {name}={','.join(self._format_value(name, value) for value in values)}"
                 for name, values in self.vary.items()]  # fmt: skip
         held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
         shape = [f"--as {self.shape}"] if self.shape != "apart" else []
@@ -121,18 +121,18 @@ class RequestedComparison:
             [*vary, *shape, *held, *([f"--env {shlex.quote(self.environment)}"] if self.environment else [])]
         )
 
-    def _said(self, name: str, value: Scalar) -> str:
+    def _format_value(self, name: str, value: Scalar) -> str:
         """Return a value as it was written."""
-        return shlex.quote(self.models.by_name[str(value)].said) if name == MODEL else value_text(value)
+        return shlex.quote(self.models.by_name[str(value)].folder) if name == MODEL else value_text(value)
 
 
-def folders_varied(vary: Sequence[str]) -> tuple[str, ...]:
+def list_model_folders(vary: Sequence[str]) -> tuple[str, ...]:
     """Return the folders of models that flags compare, as they are written."""
     found = [values for name, _, values in (text.partition("=") for text in vary) if name.strip() == MODEL]
     return tuple(part.strip() for values in found for part in values.split(",") if part.strip())
 
 
-def topic_of(topic: str | None, wanted: RequestedComparison) -> str:
+def resolve_topic(topic: str | None, wanted: RequestedComparison) -> str:
     """Return what is asked: the topic, or the flags in its place; raise BadTopic for neither and for both."""
     said = (topic or "").strip()
     if said and wanted.vary:
@@ -164,7 +164,7 @@ def _split(text: str, expected: str) -> tuple[str, str]:
     return name, values
 
 
-def _shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Shape:
+def _parse_shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Shape:
     """Return how the fields go together; raise BadTopic for a word that says nothing of it, or other fields."""
     shapes: tuple[Shape, ...] = get_args(Shape)
     if (shape := next((known for known in shapes if known == (text or "apart")), None)) is None:
@@ -187,17 +187,17 @@ def _shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Shape:
     return shape
 
 
-def _models(text: str, models: ComparedModels) -> tuple[Scalar, ...]:
+def _parse_models(text: str, models: ComparedModels) -> tuple[Scalar, ...]:
     """Return the names of the models that a flag compares, in its order."""
-    names = {known.said: name for name, known in models.by_name.items()}
+    names = {known.folder: name for name, known in models.by_name.items()}
     given = [names[part.strip()] for part in text.split(",") if part.strip()]
     if len(given) < 2 or len(set(given)) < len(given):
         raise BadTopic(f"expected two model folders or more, each once; found {text!r}; the first is the control")
     return tuple(given)
 
 
-def _values(name: str, text: str) -> tuple[Scalar, ...]:
-    values = tuple(_value(name, part) for part in text.split(","))
+def _parse_values(name: str, text: str) -> tuple[Scalar, ...]:
+    values = tuple(_parse_value(name, part) for part in text.split(","))
     if len(values) < 2:
         raise BadTopic(f"expected two values of {name} or more; found {text!r}; the first is the control")
     if len(set(values)) < len(values):
@@ -205,7 +205,7 @@ def _values(name: str, text: str) -> tuple[Scalar, ...]:
     return values
 
 
-def _value(name: str, text: str) -> Scalar:
+def _parse_value(name: str, text: str) -> Scalar:
     """Return a value as the job holds it, read as JSON or else as a word."""
     try:
         found = json.loads(text.strip())

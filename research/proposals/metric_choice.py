@@ -21,7 +21,7 @@ from research.errors import BadMetric, DesignRefused
 from research.text import did_you_mean
 from studies.metrics import Asked, MetricKind, Refused, kind_named, kind_of, kinds
 from studies.metrics.builtin import Gain, Success
-from studies.metrics.registry import defined, faults
+from studies.metrics.registry import define_metric, faults
 from studies.records.design import Metric
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -31,7 +31,7 @@ _EXAMPLES: Final = {"tokens": "200", "transfer": "arith"}
 
 
 @dataclass(frozen=True, slots=True)
-class AskedMetric:
+class RequestedMetric:
     """A kind of metric with its parameters."""
 
     kind: str
@@ -42,21 +42,23 @@ class AskedMetric:
     """The words of a topic that chose it; empty where it was named."""
 
     @classmethod
-    def named(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Self:
         """Return the metric that a flag names, `NAME`, `NAME:THRESHOLD` or `NAME:OF`; raise BadMetric."""
         name, colon, rest = text.strip().partition(":")
-        takes = known_kind(name).takes
+        takes = find_kind(name).takes
         if colon and not takes:
             raise BadMetric(f"expected {name} alone, which takes nothing more; found {text!r}; leave :{rest} out")
         if colon and not rest.strip():
-            raise BadMetric(f"expected {_form(name, takes)}; found {text!r}; write what belongs behind the colon")
+            raise BadMetric(
+                f"expected {_describe_syntax(name, takes)}; found {text!r}; write what belongs behind the colon"
+            )
         if "of" in takes:
-            of, threshold = _of_and_threshold(rest) if "threshold" in takes else (rest.strip(), None)
+            of, threshold = _split_threshold(rest) if "threshold" in takes else (rest.strip(), None)
             return cls(name, threshold, of)
-        return cls(name, _threshold(rest, _form(name, takes)) if colon else None)
+        return cls(name, _parse_threshold(rest, _describe_syntax(name, takes)) if colon else None)
 
     @classmethod
-    def in_settings(cls, settings: Mapping[str, Any]) -> Self | None:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self | None:
         """Return the metric that a study's settings hold; None where nobody asked for one."""
         held = settings.get(_KEY)
         if held is None:
@@ -75,7 +77,7 @@ class AskedMetric:
         return ":".join(filter(None, parts))
 
 
-def known_kind(name: str) -> MetricKind:
+def find_kind(name: str) -> MetricKind:
     """Return the kind of a name; raise BadMetric for a name that there is not, or that of a broken package."""
     known = kinds()
     if name not in known and name not in faults():
@@ -87,24 +89,24 @@ def known_kind(name: str) -> MetricKind:
         raise BadMetric(str(error)) from error
 
 
-def form(kind: MetricKind) -> str:
+def flag_syntax(kind: MetricKind) -> str:
     """Return how a kind is asked for: `episodes:THRESHOLD`."""
     return f"{kind.name}{':NAME' if 'of' in kind.takes else ''}{':THRESHOLD' if 'threshold' in kind.takes else ''}"
 
 
-def _form(name: str, takes: frozenset[str]) -> str:
+def _describe_syntax(name: str, takes: frozenset[str]) -> str:
     example = _EXAMPLES.get(name, "calls" if "of" in takes else "0.7")
     return f"{name}:{'NAME' if 'of' in takes else 'THRESHOLD'}, such as {name}:{example}"
 
 
-def _of_and_threshold(rest: str) -> tuple[str, float | None]:
+def _split_threshold(rest: str) -> tuple[str, float | None]:
     of, colon, last = rest.rpartition(":")
     if not colon:
         return rest.strip(), None
-    return of.strip(), _threshold(last, "a name and a threshold, such as NAME:0.7")
+    return of.strip(), _parse_threshold(last, "a name and a threshold, such as NAME:0.7")
 
 
-def _threshold(text: str, form: str) -> float:
+def _parse_threshold(text: str, form: str) -> float:
     """Return a number, or a share that is written as `70 %`."""
     plain = text.strip()
     try:
@@ -123,7 +125,7 @@ _ROUND = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0)
 class MetricChoice:
     """Says what runs are judged by."""
 
-    asked: AskedMetric | None
+    asked: RequestedMetric | None
     """None where nobody asked for one: success, or its gain where models are compared."""
     training_s: Callable[[Job], float]
     """Seconds that the training of a job is taken to last."""
@@ -135,12 +137,12 @@ class MetricChoice:
 
         Raises DesignRefused for one that their environment does not give, or with parameters that cannot be.
         """
-        asked = self.asked or AskedMetric(Gain.name if models else Success.name)
+        asked = self.asked or RequestedMetric(Gain.name if models else Success.name)
         environment = environments()[jobs[0].environment]
         _require_another(asked, environment.name)
         try:
-            return defined(
-                known_kind(asked.kind),
+            return define_metric(
+                find_kind(asked.kind),
                 Asked(
                     measures=environment.measures,
                     episodes=episodes,
@@ -159,20 +161,20 @@ class MetricChoice:
     def _horizon_s(self, jobs: Sequence[Job]) -> float:
         if self.measured_by is not None and self.measured_by.unit == "seconds" and self.measured_by.horizon is not None:
             return self.measured_by.horizon
-        return _rounded_up(_SLACK * max(map(self.training_s, jobs)))
+        return _round_up(_SLACK * max(map(self.training_s, jobs)))
 
 
-def _require_another(asked: AskedMetric, trained: str) -> None:
+def _require_another(asked: RequestedMetric, trained: str) -> None:
     """Raise DesignRefused where success elsewhere is asked for and no other environment that is here is named."""
     known = sorted(set(environments()) - {trained})
-    if known_kind(asked.kind).of_environment and asked.of not in known:
+    if find_kind(asked.kind).of_environment and asked.of not in known:
         raise DesignRefused(
             f"expected another environment than {trained}, of {', '.join(known)}; found {asked.of or 'no name'}; "
             f"name one (--metric {asked.kind}:{known[0]})"
         )
 
 
-def scheduled(job: Job, metric: Metric) -> Job:
+def add_evaluations(job: Job, metric: Metric) -> Job:
     """Return a job with the evaluations that a metric takes during training, as its runs have them."""
     if metric.schedule is None:
         return job
@@ -180,40 +182,40 @@ def scheduled(job: Job, metric: Metric) -> Job:
     return job.model_copy(update={"evaluate_after": steps, "evaluation_episodes": metric.schedule.episodes})
 
 
-def unscheduled(job: Job) -> Job:
+def remove_evaluations(job: Job) -> Job:
     """Return a job without evaluations during training."""
     usual = {name: Job.model_fields[name].default for name in ("evaluate_after", "evaluation_episodes")}
     return job.model_copy(update=usual)
 
 
-def span(metric: Metric) -> float:
+def metric_range(metric: Metric) -> float:
     """Return the widest difference that two runs can have."""
     return abs(metric.best - metric.worst)
 
 
 def default_effect(metric: Metric) -> float:
     """Return the smallest difference that matters where nobody says another one, in the metric's unit."""
-    return float(f"{kind_of(metric).effect * span(metric):.6g}")
+    return float(f"{kind_of(metric).effect * metric_range(metric):.6g}")
 
 
-def amount(metric: Metric, value: float, digits: int = 3) -> str:
+def format_amount(metric: Metric, value: float, digits: int = 3) -> str:
     """Return a value or difference of a metric with its unit; a share with so many decimals."""
     if not metric.unit:
         return f"{value:.{digits}f}"
-    return f"{plain(metric, value)} {metric.unit}"
+    return f"{format_value(metric, value)} {metric.unit}"
 
 
-def plain(metric: Metric, value: float) -> str:
+def format_value(metric: Metric, value: float) -> str:
     """Return a value without its unit, as short as it may be; whole where the range is of hundreds."""
-    return f"{value:g}" if not metric.unit or span(metric) < 100 else f"{value:,.0f}"
+    return f"{value:g}" if not metric.unit or metric_range(metric) < 100 else f"{value:,.0f}"
 
 
-def with_unit(metric: Metric, value: float) -> str:
+def format_difference(metric: Metric, value: float) -> str:
     """Return a difference as it was given, with its unit: `0.1`, or `512 episodes`."""
     return f"{value:g} {metric.unit}".strip()
 
 
-def _rounded_up(seconds: float) -> float:
+def _round_up(seconds: float) -> float:
     whole = 10.0 ** math.floor(math.log10(max(seconds, 1.0)))
     return next(part * whole for part in _ROUND if part * whole >= seconds or part == _ROUND[-1])
 
@@ -249,7 +251,7 @@ Means = Literal["good", "bad", "better", "worse"]
 
 
 @dataclass(frozen=True, slots=True)
-class AskingWords:
+class MetricWords:
     """A row of the table: words, and the metric that they ask for."""
 
     kind: str
@@ -265,7 +267,7 @@ class AskingWords:
     bare: str = "score"
     """What a noun says where nothing says more or less of it."""
 
-    def says(self, found: re.Match[str]) -> str:
+    def describe_direction(self, found: re.Match[str]) -> str:
         """Return the word that says of what was found what it says of better and worse; `score` for neither."""
         said = " ".join((found.groupdict().get("lead") or found.groupdict().get("trail") or "").lower().split())
         if self.means in ("better", "worse"):
@@ -283,11 +285,11 @@ def _degree(good: bool, most: bool) -> str:
     return ("best" if most else "better") if good else ("worst" if most else "worse")
 
 
-def _compiled(words: str) -> re.Pattern[str]:
+def _compile(words: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w-]){words}(?![\w-])", re.IGNORECASE)
 
 
-def _noun(
+def _noun_row(
     kind: str,
     means: Means,
     words: str,
@@ -296,13 +298,13 @@ def _noun(
     rank: Rank = "named",
     of_goal: bool = False,
     bare: str = "score",
-) -> AskingWords:
+) -> MetricWords:
     """Return the row of what there may be more or less of: `the time to ⌖ is shorter`, `reduces the time to ⌖`."""
     lead = rf"(?:(?:(?:{_NEEDS}|{_GETS})\s+(?:an?\s+|the\s+)?)?{_LEAD}\s+(?:in\s+)?(?:(?:the|its|their|an?)\s+)?)?"
-    return AskingWords(kind, _compiled(rf"{lead}(?:{words}){_TRAIL}"), means, threshold, rank, of_goal, bare)
+    return MetricWords(kind, _compile(rf"{lead}(?:{words}){_TRAIL}"), means, threshold, rank, of_goal, bare)
 
 
-def _led(
+def _lead_row(
     kind: str,
     means: Means,
     words: str,
@@ -311,17 +313,17 @@ def _led(
     rank: Rank = "named",
     of_goal: bool = False,
     bare: str = "score",
-) -> AskingWords:
+) -> MetricWords:
     """Return the row of words that hold their `lead` themselves."""
-    return AskingWords(kind, _compiled(f"(?:{words})"), means, threshold, rank, of_goal, bare)
+    return MetricWords(kind, _compile(f"(?:{words})"), means, threshold, rank, of_goal, bare)
 
 
-def _said(
+def _comparative_row(
     kind: str, means: Means, words: str, threshold: float | None = None, *, rank: Rank = "named", of_goal: bool = False
-) -> AskingWords:
+) -> MetricWords:
     """Return the row of words that say better or worse by themselves, unless `less` stands before them."""
     lead = r"(?:(?P<lead>less|more|most|least|not\s+as|not\s+so|as)\s+)?"
-    return AskingWords(kind, _compiled(f"{lead}(?:{words})"), means, threshold, rank, of_goal)
+    return MetricWords(kind, _compile(f"{lead}(?:{words})"), means, threshold, rank, of_goal)
 
 
 _NO_REWARD = "".join(
@@ -341,63 +343,65 @@ _ACHIEVED = r"(?:success|score|accuracy|performance)"
 _OF_THE_END = rf"success\s+rate|hidden\s+success|{_ACHIEVED}\s+at\s+the\s+end|accuracy"
 
 TABLE: Final = (
-    _noun(
+    _noun_row(
         "area", "good",
         r"(?:whole\s+)?areas?\s+under\s+(?:the\s+|its\s+|their\s+)?(?:[\w-]+\s+){0,2}curves?|auc|"
         r"learning\s+curves?'\s+areas?",
     ),
-    _noun(
+    _noun_row(
         "seconds", "bad",
         rf"wall[- ]?clock(?:\s+time)?{_END}|(?:number\s+of\s+)?seconds{_ENDS}|"
         rf"(?:training\s+)?time\s+to\s+(?:reach|solve|learn|converge|{GOAL})",
         THRESHOLD,
     ),
-    _led("seconds", "bad", rf"(?:{_NEEDS}|in)\s+(?:an?\s+|the\s+)?{_LEAD}\s+(?:training\s+)?time{_END}", THRESHOLD),
-    _led("seconds", "bad", rf"takes?\s+(?P<lead>longer|longest){_END}", THRESHOLD),
-    _noun("tokens", "bad", rf"tokens\s+{_PER_TASK}|costs?\s+{_PER_TASK}"),
-    _led("tokens", "bad", rf"(?:{_NEEDS}\s+)?(?P<lead>fewest|fewer|less|least)\s+tokens"),
-    _said("tokens", "better", r"cheap(?:er|est|ly)?|token[- ]efficient(?:ly)?"),
-    _said("tokens", "worse", r"costl(?:y|ier|iest)|expensive"),
-    _noun("tokens", "good", r"token[- ]efficiency"),
-    _led("collapse", "bad", r"(?P<lead>less|more|least|most)\s+(?:likely|prone)\s+to\s+collapse"),
-    _said("collapse", "better", r"stable|stead(?:y|ier|iest)|stabili[sz](?:e|es|ed|ing)"),
-    _said("collapse", "worse", r"unstable|destabili[sz](?:e|es|ed|ing)"),
-    _noun("collapse", "good", r"stability|stabilities"),
-    _noun("collapse", "bad", r"instabilit(?:y|ies)", bare="worse"),
-    _noun(
+    _lead_row("seconds", "bad", rf"(?:{_NEEDS}|in)\s+(?:an?\s+|the\s+)?{_LEAD}\s+(?:training\s+)?time{_END}",
+              THRESHOLD),
+    _lead_row("seconds", "bad", rf"takes?\s+(?P<lead>longer|longest){_END}", THRESHOLD),
+    _noun_row("tokens", "bad", rf"tokens\s+{_PER_TASK}|costs?\s+{_PER_TASK}"),
+    _lead_row("tokens", "bad", rf"(?:{_NEEDS}\s+)?(?P<lead>fewest|fewer|less|least)\s+tokens"),
+    _comparative_row("tokens", "better", r"cheap(?:er|est|ly)?|token[- ]efficient(?:ly)?"),
+    _comparative_row("tokens", "worse", r"costl(?:y|ier|iest)|expensive"),
+    _noun_row("tokens", "good", r"token[- ]efficiency"),
+    _lead_row("collapse", "bad", r"(?P<lead>less|more|least|most)\s+(?:likely|prone)\s+to\s+collapse"),
+    _comparative_row("collapse", "better", r"stable|stead(?:y|ier|iest)|stabili[sz](?:e|es|ed|ing)"),
+    _comparative_row("collapse", "worse", r"unstable|destabili[sz](?:e|es|ed|ing)"),
+    _noun_row("collapse", "good", r"stability|stabilities"),
+    _noun_row("collapse", "bad", r"instabilit(?:y|ies)", bare="worse"),
+    _noun_row(
         "collapse", "bad",
         r"(?:rate|share|risk|probability|chance|likelihood|number|frequency)s?\s+of\s+(?:training\s+)?collaps\w+|"
         r"collapse\s+rates?",
     ),
-    _noun("collapse", "bad", r"(?:training\s+)?collaps\w+", bare="worse"),
-    _noun("reward", "good", rf"(?:mean|average|final|hidden)\s+(?:hidden\s+)?rewards?|rewards?\s+reached|{_REWARD}"),
-    _noun("episodes", "bad", rf"(?:number\s+of\s+)?{_COUNTED}{_ENDS}|sample\s+complexity", THRESHOLD),
-    _led("episodes", "bad", rf"(?:{_NEEDS}|in|within)\s+(?P<lead>fewer|less|more)\s+{_COUNTED}{_END}", THRESHOLD),
-    _led("episodes", "bad", rf"(?:{_NEEDS}\s+(?:the\s+)?)?(?P<lead>fewest|least)\s+{_COUNTED}{_END}", THRESHOLD),
-    _led("episodes", "bad", rf"(?:with\s+)?(?P<lead>fewer|less|more)\s+{_COUNTED}", THRESHOLD, of_goal=True),
-    _noun("episodes", "bad", rf"how\s+many\s+{_COUNTED}", THRESHOLD, of_goal=True),
-    _said("episodes", "better", r"first", THRESHOLD, of_goal=True),
-    _said("episodes", "better", r"(?:sample|data)[- ]efficient(?:ly)?", THRESHOLD),
-    _said("episodes", "worse", r"(?:sample|data)[- ]inefficient(?:ly)?", THRESHOLD),
-    _noun("episodes", "good", r"(?:sample|data)[- ]efficiency", THRESHOLD),
-    _noun("episodes", "bad", r"(?:sample|data)[- ]inefficiency", THRESHOLD, bare="worse"),
-    _noun("success", "good", rf"final\s+(?:hidden\s+)?{_ACHIEVED}(?:\s+rate)?|{_OF_THE_END}"),
-    _led("success", "good", r"ends?\s+(?:up\s+)?(?P<lead>higher|lower)"),
-    _led("success", "good", rf"{_LEAD}\s+(?:(?:the|its)\s+)?(?:hidden\s+)?{_ACHIEVED}", rank="usual"),
-    _led("success", "good", r"solves?\s+(?P<lead>more|fewer)(?:\s+(?:of|the|hidden|tasks))*", rank="usual"),
-    _said(
+    _noun_row("collapse", "bad", r"(?:training\s+)?collaps\w+", bare="worse"),
+    _noun_row("reward", "good",
+              rf"(?:mean|average|final|hidden)\s+(?:hidden\s+)?rewards?|rewards?\s+reached|{_REWARD}"),
+    _noun_row("episodes", "bad", rf"(?:number\s+of\s+)?{_COUNTED}{_ENDS}|sample\s+complexity", THRESHOLD),
+    _lead_row("episodes", "bad", rf"(?:{_NEEDS}|in|within)\s+(?P<lead>fewer|less|more)\s+{_COUNTED}{_END}", THRESHOLD),
+    _lead_row("episodes", "bad", rf"(?:{_NEEDS}\s+(?:the\s+)?)?(?P<lead>fewest|least)\s+{_COUNTED}{_END}", THRESHOLD),
+    _lead_row("episodes", "bad", rf"(?:with\s+)?(?P<lead>fewer|less|more)\s+{_COUNTED}", THRESHOLD, of_goal=True),
+    _noun_row("episodes", "bad", rf"how\s+many\s+{_COUNTED}", THRESHOLD, of_goal=True),
+    _comparative_row("episodes", "better", r"first", THRESHOLD, of_goal=True),
+    _comparative_row("episodes", "better", r"(?:sample|data)[- ]efficient(?:ly)?", THRESHOLD),
+    _comparative_row("episodes", "worse", r"(?:sample|data)[- ]inefficient(?:ly)?", THRESHOLD),
+    _noun_row("episodes", "good", r"(?:sample|data)[- ]efficiency", THRESHOLD),
+    _noun_row("episodes", "bad", r"(?:sample|data)[- ]inefficiency", THRESHOLD, bare="worse"),
+    _noun_row("success", "good", rf"final\s+(?:hidden\s+)?{_ACHIEVED}(?:\s+rate)?|{_OF_THE_END}"),
+    _lead_row("success", "good", r"ends?\s+(?:up\s+)?(?P<lead>higher|lower)"),
+    _lead_row("success", "good", rf"{_LEAD}\s+(?:(?:the|its)\s+)?(?:hidden\s+)?{_ACHIEVED}", rank="usual"),
+    _lead_row("success", "good", r"solves?\s+(?P<lead>more|fewer)(?:\s+(?:of|the|hidden|tasks))*", rank="usual"),
+    _comparative_row(
         "episodes", "better",
         r"(?:converg\w+\s+)?(?:faste(?:r|st)|quicke(?:r|st)|quickly|fast|rapid(?:ly)?|soone(?:r|st)|earlie(?:r|st)|"
         r"efficient(?:ly)?)(?:\s+convergence)?|speeds(?:\s+up)?|speed(?:ing)?\s+up|sped\s+up|speeding|accelerat\w+",
         THRESHOLD, rank="speed",
     ),
-    _said(
+    _comparative_row(
         "episodes", "worse",
         r"(?:converg\w+\s+)?(?:slow(?:er|est|s|ing|ly|ed)?|later|latest)(?:\s+(?:down|convergence))?|decelerat\w+|"
         r"inefficient(?:ly)?",
         THRESHOLD, rank="speed",
     ),
-    _noun(
+    _noun_row(
         "episodes", "good",
         r"(?:(?:learning|training|convergence)\s+)?(?:speed|efficiency)(?:\s+of\s+(?:learning|training|convergence))?",
         THRESHOLD, rank="speed",
@@ -406,15 +410,15 @@ TABLE: Final = (
 """Words, and the metric that they ask for."""
 
 
-def rows() -> Iterator[AskingWords]:
+def rows() -> Iterator[MetricWords]:
     """Yield the rows of the kinds that there are, and of packages' kinds by their own words."""
-    known, listed = kinds(), (_transfer(), _transferred(), *TABLE)
+    known, listed = kinds(), (_transfer_row(), _transfer_noun_row(), *TABLE)
     yield from (row for row in listed if row.kind in known)
     told = {row.kind for row in listed}
     for name, kind in known.items():
         if name not in told and kind.words:
             words = "|".join(map(re.escape, kind.words))
-            yield _led(name, "better", words, THRESHOLD if "threshold" in kind.takes else None)
+            yield _lead_row(name, "better", words, THRESHOLD if "threshold" in kind.takes else None)
 
 
 def default_threshold(kind: str) -> float | None:
@@ -422,32 +426,32 @@ def default_threshold(kind: str) -> float | None:
     return next((row.threshold for row in TABLE if row.kind == kind), None)
 
 
-def environment_said(text: str) -> str:
+def resolve_environment(text: str) -> str:
     """Return the environment that is called so."""
-    return {said.lower(): name for said, name in _names().items()}[text.lower()]
+    return {said.lower(): name for said, name in _environment_names().items()}[text.lower()]
 
 
-def _transfer() -> AskingWords:
+def _transfer_row() -> MetricWords:
     """Return the row of what is done elsewhere, by the names of the environments that are known here."""
     how = r"(?:\s+(?P<lead>better|worse|well|more|less|best|worst))?"
-    return _led(
+    return _lead_row(
         "transfer",
         "good",
-        rf"(?:generali[sz](?:e|es|ed|ing)|transfer(?:s|red|ring)?){how}{_elsewhere()}",
+        rf"(?:generali[sz](?:e|es|ed|ing)|transfer(?:s|red|ring)?){how}{_environment_pattern()}",
         bare="better",
     )
 
 
-def _transferred() -> AskingWords:
-    return _noun("transfer", "good", rf"(?:generali[sz]ation|transfer){_elsewhere()}")
+def _transfer_noun_row() -> MetricWords:
+    return _noun_row("transfer", "good", rf"(?:generali[sz]ation|transfer){_environment_pattern()}")
 
 
-def _elsewhere() -> str:
-    names = "|".join(re.escape(name) for name in sorted(_names(), key=len, reverse=True))
+def _environment_pattern() -> str:
+    names = "|".join(re.escape(name) for name in sorted(_environment_names(), key=len, reverse=True))
     return rf"(?:\s+(?:to|on|onto)\s+(?:the\s+)?(?P<of>{names}))?"
 
 
-def _names() -> Mapping[str, str]:
+def _environment_names() -> Mapping[str, str]:
     """Return the environments by all that they are called."""
     return {text: name for name, known in environments().items() for text in (name, *known.synonyms)}
 
@@ -485,7 +489,7 @@ _LED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class NamedThreshold:
+class TopicThreshold:
     """A threshold that a topic names."""
 
     share: float
@@ -496,7 +500,7 @@ class NamedThreshold:
     """Whether a verb says that it is to be reached."""
 
 
-def named_threshold(topic: str) -> NamedThreshold | None:
+def find_threshold(topic: str) -> TopicThreshold | None:
     """Return the threshold that a topic names; None where it names none. Raises BadMetric for several."""
     bounds = (match for match in _BELOW.finditer(topic) if _AREA.search(topic[: match.start()]))
     found = next(bounds, None) or _TO.search(topic)
@@ -511,7 +515,7 @@ def named_threshold(topic: str) -> NamedThreshold | None:
         raise BadMetric(f"expected one threshold; found {several!r}; ask for each by itself")
     share = float(re.sub(r"[^\d.]", "", found["share"])) / (100 if is_percent else 1)
     rest = f"{topic[: found.start()]} to {GOAL}{topic[found.end() :]}"
-    return NamedThreshold(share, found[0].strip(), rest, reached)
+    return TopicThreshold(share, found[0].strip(), rest, reached)
 
 
 _NOT_OURS = re.compile(r"\b(?:reward|entropy|mode|policy)[- ]collaps\w+", re.IGNORECASE)
@@ -532,22 +536,22 @@ _UNUSED = re.compile(rf"\s+to\s+{GOAL}")
 
 
 @dataclass(frozen=True, slots=True)
-class ReadMetric:
+class TopicMetric:
     """What a topic says of its metric."""
 
-    asked: AskedMetric
+    asked: RequestedMetric
     question: str
     """The topic, with words for better, best, worse or neither in the place of what names the metric, and without what
     names others."""
-    others: tuple[AskedMetric, ...] = ()
+    others: tuple[RequestedMetric, ...] = ()
     """What else it names, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
-class _NamedBy:
+class _MetricMention:
     """Words of a topic that ask for a metric."""
 
-    row: AskingWords
+    row: MetricWords
     match: re.Match[str]
 
     @property
@@ -555,19 +559,19 @@ class _NamedBy:
         return self.match.span()
 
 
-def metric_in(topic: str, judged: str = "") -> ReadMetric | None:
+def find_metric(topic: str, judged: str = "") -> TopicMetric | None:
     """Return the metric that a topic asks for; None where it names none.
 
     Where it names the kind `judged`, or another was asked for by that, its question is read as one about it. Raises
     BadMetric for several thresholds, and for words that say by how much.
     """
-    goal = named_threshold(topic)
+    goal = find_threshold(topic)
     text = topic if goal is None else goal.rest
-    found = _found(text, goal is not None)
+    found = _find_mentions(text, goal is not None)
     if not any(entry.row.kind in SPEED for entry in found) and goal is not None and judged not in SPEED:
         text, goal = topic, None
-        found = _found(text, of_goal=False)
-    named = _named(found)
+        found = _find_mentions(text, of_goal=False)
+    named = _select_mentions(found)
     if not named:
         return None
     _require_no_amount(text)
@@ -575,76 +579,80 @@ def metric_in(topic: str, judged: str = "") -> ReadMetric | None:
     behind = next((entry.row.kind for entry in named if _BY.search(text[: entry.at[0]])), kinds[0])
     chosen = judged if judged in kinds else behind
     usual = [entry for entry in found if entry.row.rank == "usual" and _is_apart(text, entry, named)]
-    asked = {kind: _asked(kind, [entry for entry in found if entry.row.kind == kind], goal) for kind in kinds}
+    asked = {kind: _make_request(kind, [entry for entry in found if entry.row.kind == kind], goal) for kind in kinds}
     if usual and chosen != Success.name:
-        asked.setdefault(Success.name, _asked(Success.name, usual, None))
+        asked.setdefault(Success.name, _make_request(Success.name, usual, None))
     others = tuple(metric for kind, metric in asked.items() if kind != chosen)
-    return ReadMetric(asked[chosen], _question(text, chosen, [*named, *_ways(found), *usual]), others)
+    return TopicMetric(
+        asked[chosen], _rewrite_question(text, chosen, [*named, *_direction_mentions(found), *usual]), others
+    )
 
 
-def without_metric(topic: str, asked: AskedMetric | None) -> str:
+def remove_metric_words(topic: str, asked: RequestedMetric | None) -> str:
     """Return a topic with the words that ask for metrics replaced by what they say of better and worse."""
     if asked is None:
         return topic
-    said = metric_in(topic, asked.kind)
+    said = find_metric(topic, asked.kind)
     if said is not None:
         return said.question
-    goal = named_threshold(topic)
+    goal = find_threshold(topic)
     return topic if goal is None or asked.kind not in SPEED else _UNUSED.sub("", goal.rest)
 
 
-def _found(text: str, of_goal: bool) -> list[_NamedBy]:
+def _find_mentions(text: str, of_goal: bool) -> list[_MetricMention]:
     """Return the words that ask for metrics, in their order; of those that overlap the first, and the longest."""
     others = [found.span() for found in _NOT_OURS.finditer(text)]
     every = [
-        _NamedBy(row, match)
+        _MetricMention(row, match)
         for row in rows()
         if of_goal or not row.of_goal
         for match in row.pattern.finditer(text)
         if not any(start < match.end() and match.start() < end for start, end in others)
     ]
-    taken: list[_NamedBy] = []
+    taken: list[_MetricMention] = []
     for entry in sorted(every, key=lambda entry: (entry.at[0], -entry.at[1])):
         if not taken or entry.at[0] >= taken[-1].at[1]:
             taken.append(entry)
     return taken
 
 
-def _named(found: Sequence[_NamedBy]) -> list[_NamedBy]:
+def _select_mentions(found: Sequence[_MetricMention]) -> list[_MetricMention]:
     """Return what names a metric: words such as `faster` where no other metric of speed is named."""
     strong = [entry for entry in found if entry.row.rank == "named"]
     of_speed = any(entry.row.kind in SPEED for entry in strong)
     return [entry for entry in found if entry in strong or (entry.row.rank == "speed" and not of_speed)]
 
 
-def _ways(found: Sequence[_NamedBy]) -> Iterator[_NamedBy]:
+def _direction_mentions(found: Sequence[_MetricMention]) -> Iterator[_MetricMention]:
     """Yield the words that say which way a metric of speed is to go, which others name."""
-    return (entry for entry in found if entry.row.rank == "speed" and entry not in _named(found))
+    return (entry for entry in found if entry.row.rank == "speed" and entry not in _select_mentions(found))
 
 
-def _is_apart(text: str, usual: _NamedBy, named: Sequence[_NamedBy]) -> bool:
+def _is_apart(text: str, usual: _MetricMention, named: Sequence[_MetricMention]) -> bool:
     """Return whether what is compared anyhow is named beside another metric: `solves more, and learns faster`."""
     between = (text[min(usual.at[1], entry.at[1]) : max(usual.at[0], entry.at[0])] for entry in named)
     return all(_JOINED.search(words) for words in between)
 
 
-def _asked(kind: str, found: Sequence[_NamedBy], goal: NamedThreshold | None) -> AskedMetric:
-    of = next((environment_said(name) for entry in found if (name := entry.match.groupdict().get("of"))), "")
+def _make_request(kind: str, found: Sequence[_MetricMention], goal: TopicThreshold | None) -> RequestedMetric:
+    of = next((resolve_environment(name) for entry in found if (name := entry.match.groupdict().get("of"))), "")
     words = [" ".join(entry.match[0].split()) for entry in found]
     at_least = next((entry.row.threshold for entry in found), None)
     if goal is not None and kind in SPEED:
         at_least = goal.share
         words = [text.replace(f"to {GOAL}", goal.said) for text in words]
         words += [goal.said] if not any(goal.said in text for text in words) else []
-    return AskedMetric(kind, at_least, of, ", ".join(dict.fromkeys(words)))
+    return RequestedMetric(kind, at_least, of, ", ".join(dict.fromkeys(words)))
 
 
-def _question(text: str, chosen: str, found: Sequence[_NamedBy]) -> str:
+def _rewrite_question(text: str, chosen: str, found: Sequence[_MetricMention]) -> str:
     """Return the text with what the words say of the chosen metric, and nothing where they are of another."""
     for entry in sorted(found, key=lambda entry: entry.at, reverse=True):
         ours = entry.row.kind == chosen or (entry.row.rank == "speed" and chosen in SPEED)
         before = text[: entry.at[0]]
-        text = (before + entry.row.says(entry.match) if ours else _COST_OF.sub("", before)) + text[entry.at[1] :]
+        text = (before + entry.row.describe_direction(entry.match) if ours else _COST_OF.sub("", before)) + text[
+            entry.at[1] :
+        ]
     return _UNUSED.sub("", text)
 
 
@@ -660,37 +668,41 @@ def _require_no_amount(text: str) -> None:
             )
 
 
-def not_judged(topic: str, judged: AskedMetric | None) -> tuple[str, ...]:
+def describe_unjudged(topic: str, judged: RequestedMetric | None) -> tuple[str, ...]:
     """Return a sentence for each metric that a topic names and no verdict is about, with the way to ask for it."""
-    judged = judged or AskedMetric(Success.name)
-    said = metric_in(topic, judged.kind)
+    judged = judged or RequestedMetric(Success.name)
+    said = find_metric(topic, judged.kind)
     if said is None:
         return ()
     same = [said.asked] if said.asked.kind == judged.kind else []
     others = said.others if same else (said.asked, *said.others)
-    return (*(_sentence(other, judged) for other in others), *_otherwise(same, judged))
+    return (*(_describe_other(other, judged) for other in others), *_describe_mismatch(same, judged))
 
 
-def _otherwise(named: list[AskedMetric], judged: AskedMetric) -> Iterator[str]:
+def _describe_mismatch(named: list[RequestedMetric], judged: RequestedMetric) -> Iterator[str]:
     """Yield a sentence where the metric is judged that the topic names, but with another threshold, or of another."""
     for said in named:
         if said.text != judged.text:
             yield f"'{said.words}' asks for {said.text}, and runs are judged by {judged.text}, as --metric says."
 
 
-def _sentence(other: AskedMetric, judged: AskedMetric) -> str:
-    kind = known_kind(other.kind)
-    way = f"--metric {form(kind) if 'of' in kind.takes and not other.of else other.text}"
-    told = "the report has it among other measures, as exploratory" if _is_told(other, judged) else "nor is it measured"
+def _describe_other(other: RequestedMetric, judged: RequestedMetric) -> str:
+    kind = find_kind(other.kind)
+    way = f"--metric {flag_syntax(kind) if 'of' in kind.takes and not other.of else other.text}"
+    told = (
+        "the report has it among other measures, as exploratory"
+        if _is_reported(other, judged)
+        else "nor is it measured"
+    )
     return (
         f"'{other.words}' asks for another metric, {kind.name} ({kind.title}), which no verdict here is about: {told}; "
         f"ask for it by {way}."
     )
 
 
-def _is_told(other: AskedMetric, judged: AskedMetric) -> bool:
+def _is_reported(other: RequestedMetric, judged: RequestedMetric) -> bool:
     """Return whether the files of runs that are judged by one metric give another one, as a report reads them."""
-    if "of" in known_kind(other.kind).takes:
+    if "of" in find_kind(other.kind).takes:
         return False
     return other.kind not in SPEED or (
         judged.kind in SPEED and other.threshold in (None, judged.threshold or THRESHOLD)

@@ -46,10 +46,10 @@ def names_reward(topic: str) -> bool:
 def examples(names: Iterable[str]) -> list[dict[str, Any]]:
     """Return, for each environment of plain games, what a reward is called with after one play of a training task."""
     plain = ((name, environments()[name]) for name in names)
-    return [{"environment": name, **_example(own)} for name, own in plain if isinstance(own, PlainEnvironment)]
+    return [{"environment": name, **_make_example(own)} for name, own in plain if isinstance(own, PlainEnvironment)]
 
 
-def _example(environment: PlainEnvironment) -> dict[str, Any]:
+def _make_example(environment: PlainEnvironment) -> dict[str, Any]:
     task = environment.tasks("train")[0]
     messages = environment.imitate(task, random.Random(_PLAY))
     game = environment.game(task)
@@ -90,7 +90,7 @@ def check_reward(source: str) -> str:
         raise DesignRefused(f"code: expected {SIGNATURE} in at most {MOST_BYTES} bytes; found {size}")
     for number, line in enumerate(source.split("\n"), start=1):
         _check_line(number, line)
-    _check_definition(_parsed(source))
+    _check_definition(_parse(source))
     return source
 
 
@@ -102,7 +102,7 @@ def _check_line(number: int, line: str) -> None:
             )
 
 
-def _parsed(source: str) -> ast.Module:
+def _parse(source: str) -> ast.Module:
     try:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(source)
@@ -118,13 +118,13 @@ def _check_definition(module: ast.Module) -> None:
     found = [entry for entry in module.body if isinstance(entry, ast.FunctionDef) and entry.name == "reward"]
     if not found:
         raise DesignRefused(f"code: expected {SIGNATURE} at the top level; found no such function")
-    given = _bare(found[-1].args)
+    given = _strip_annotations(found[-1].args)
     others = (*given.posonlyargs, *given.kwonlyargs, given.vararg, given.kwarg)
     if [entry.arg for entry in given.args] != _PARAMETERS or any(others):
         raise DesignRefused(f"code: expected {SIGNATURE}; found parameters ({ast.unparse(given)})")
 
 
-def _bare(given: ast.arguments) -> ast.arguments:
+def _strip_annotations(given: ast.arguments) -> ast.arguments:
     """Return parameters without types and defaults, which may be nested deeper than anything writes them out."""
 
     def names(entries: Iterable[ast.arg | None]) -> list[ast.arg]:

@@ -45,20 +45,20 @@ from research.runs.files import (
     ObservedConditions,
     Role,
     Stage,
-    before,
-    lacking,
-    read_during,
-    write_during,
+    evaluations_before,
+    missing_versions,
+    read_evaluations,
+    write_evaluations,
 )
-from research.runs.provenance import file_hash, file_hashes, observed_conditions, replay
+from research.runs.provenance import file_hash, file_hashes, observe_conditions, replay
 from research.runs.watchdog import TrainingMonitor
-from research.runs.workers import DIED, Account, ManagedProcess, ProcessGroup, ProcessWorkers, Worker, Workers
+from research.runs.workers import DIED, ManagedProcess, ProcessGroup, ProcessWorkers, Worker, Workers, WorkerStats
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from studies.records.runs import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed
 from swarm.client import AsyncSwarmClient
-from swarm.environments.custom import is_brought
-from swarm.environments.registry import get_environment, look_in
+from swarm.environments.custom import is_custom
+from swarm.environments.registry import add_folder, get_environment
 from swarm.errors import SwarmError, Unreachable
 from swarm.job import Job, PathModel
 from swarm.wire import ServerState, Status
@@ -81,7 +81,7 @@ REPLAYS_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlayingWorker:
+class RunningWorker:
     """A worker that plays while others do, and its end."""
 
     role: Role
@@ -89,9 +89,9 @@ class PlayingWorker:
     ended: asyncio.Task[int]
 
     @classmethod
-    def of(cls, role: Role, worker: Worker) -> PlayingWorker:
+    def watch(cls, role: Role, worker: Worker) -> RunningWorker:
         """Return a worker that was started, and begin to wait for its end."""
-        return cls(role, worker, asyncio.create_task(worker.ended()))
+        return cls(role, worker, asyncio.create_task(worker.wait()))
 
 
 class Attempt:
@@ -100,10 +100,10 @@ class Attempt:
     def __init__(self, folder: AttemptFolder, spec: AttemptSpec) -> None:
         self._folder = folder
         self._spec = spec
-        self._job = spec.tracked_job(folder)
+        self._job = spec.job_with_tracking(folder)
         self._began = time.monotonic()
         self._stages: dict[str, float] = {}
-        self._account: Callable[[], Account] = Account
+        self._stats: Callable[[], WorkerStats] = WorkerStats
         self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
         self._training = TrainingMonitor(folder, spec)
         self._seen = ObservedConditions()
@@ -124,15 +124,15 @@ class Attempt:
     async def _perform(self, processes: ProcessGroup) -> None:
         with self._stage("boot"):
             await self._check_model()
-            engine = await self._engine()
+            engine = await self._connect_engine()
             server, url, tokens = await self._start_server(processes)
         workers = self._workers(engine, processes, url, tokens["client"])
-        self._account = workers.account
+        self._stats = workers.stats
         async with workers, AsyncSwarmClient(url, tokens["admin"]) as client:
             try:
-                await _while_watched(self._work(workers, client), self._watch(client, server))
+                await _run_watched(self._work(workers, client), self._watch(client, server))
             except AttemptFailed as failure:
-                raise await _explained(failure, client) from failure
+                raise await _find_cause(failure, client) from failure
 
     async def _check_model(self) -> None:
         """Check, at the last moment, that a model's folder holds what it held when the study named it."""
@@ -143,7 +143,7 @@ class Attempt:
         except BadModel as error:
             raise AttemptFailed(MODEL_CHANGED, error.message) from error
 
-    async def _engine(self) -> ContainerEngine | None:
+    async def _connect_engine(self) -> ContainerEngine | None:
         """Return the engine of its containers, None where it has processes."""
         spec = self._spec
         if spec.sandbox.kind == "docker":
@@ -168,7 +168,7 @@ class Attempt:
             "--directory", str(self._folder.server), "--models", self._spec.models,
             *(("--environments", self._spec.environments) if self._spec.environments else ()),
             "--idle",  # the job it may take up by itself is tracked as the earlier attempt's
-            *_checkpoints(self._job),
+            *_checkpoint_options(self._job),
         )  # fmt: skip
         try:
             python = python_of(self._job.backend)
@@ -176,11 +176,11 @@ class Attempt:
             raise AttemptFailed("boot_failed", one_line(missing)) from missing
         log = self._folder.log("server")
         server = await processes.start("server", "swarm.server", *arguments, log=log, python=python)
-        ended = asyncio.create_task(server.ended())
+        ended = asyncio.create_task(server.wait())
         deadline = time.monotonic() + BIND_TIMEOUT_S
         while (bound := read_json(self._folder.server / "server.json")) is None:
             if ended.done():
-                raise AttemptFailed("boot_failed", f"the swarm server did not start: {server.last_words()}")
+                raise AttemptFailed("boot_failed", f"the swarm server did not start: {server.describe_end()}")
             if time.monotonic() > deadline:
                 raise AttemptFailed("boot_failed", f"expected the swarm server to bind within {BIND_TIMEOUT_S:g} s")
             await asyncio.sleep(0.05)
@@ -200,24 +200,24 @@ class Attempt:
         with self._stage("final"):
             await self._evaluate(workers, "final")
             await self._check_training(client)
-            self._seen = await observed_conditions(client, self._folder, self._spec)
+            self._seen = await observe_conditions(client, self._folder, self._spec)
         with self._stage("stop"):
-            await _asked(client.stop())
+            await _call_server(client.stop())
 
     async def _serve(self, client: AsyncSwarmClient) -> None:
         """Have the server train the job, from where an earlier attempt left it if there is one."""
         resumes = self._spec.resumes
         if resumes is None:
             limit = self._spec.time_limit_s or BIND_TIMEOUT_S
-            await _asked(client.ensure_training(self._job, timeout_s=limit))
+            await _call_server(client.ensure_training(self._job, timeout_s=limit))
             return
         if file_hash(self._folder.evaluation("initial")) != self._spec.initial_sha256:
             said = f"expected the evaluation before training of attempt {resumes}; it is gone, or was changed"
             raise AttemptFailed("evaluation_unreadable", said)
-        status = await _asked(client.ensure_training(self._job, timeout_s=REPLAYS_S))
+        status = await _call_server(client.ensure_training(self._job, timeout_s=REPLAYS_S))
         self._resumed_at = status.step
         self._keep_evaluations(status.step)
-        await self._training.recall(status.step)
+        await self._training.load_history(status.step)
 
     def _keep_evaluations(self, step: int) -> None:
         """Go on with the evaluations during training that are of the policies before a step."""
@@ -227,18 +227,18 @@ class Attempt:
         if (file_hash(kept) or "") != self._spec.during_sha256:
             said = f"expected the evaluations during training of attempt {self._spec.resumes}; they were changed"
             raise AttemptFailed("evaluation_unreadable", said)
-        found = before(read_during(kept), step)
-        if missing := lacking(self._spec, found, step):
+        found = evaluations_before(read_evaluations(kept), step)
+        if missing := missing_versions(self._spec, found, step):
             said = f"its training was at step {step}, and evaluations are gone: after step {missing[0]} for one"
             raise AttemptFailed("evaluation_incomplete", said)
-        write_during(self._folder.evaluation("during"), found)
+        write_evaluations(self._folder.evaluation("during"), found)
 
     async def _evaluate(self, workers: Workers, stage: Literal["initial", "final"]) -> None:
         await self._run_to_end(workers, "evaluator-initial" if stage == "initial" else "evaluator-final")
         out = self._folder.evaluation(stage)
-        success = shown_success(out)
+        success = success_rate(out)
         if success is None:
-            said = f"expected the evaluator to write {out.name}; found none{self._doubt(0)}"
+            said = f"expected the evaluator to write {out.name}; found none{self._environment_hint(0)}"
             raise AttemptFailed("evaluator_failed", said)
         self._report(hidden_success=success)
 
@@ -247,30 +247,30 @@ class Attempt:
         if self._spec.run.code is None:
             return
         environment = get_environment(self._spec.run.environment)
-        found = await _asked(replay(client, environment, random.SystemRandom()))
+        found = await _call_server(replay(client, environment, random.SystemRandom()))
         if complaint := found.complaint():
             raise AttemptFailed("foreign_training", complaint)
 
     async def _run_to_end(self, workers: Workers, role: Role) -> None:
         """Run one worker to its end; a bad end is the attempt's."""
         worker = await workers.start(role)
-        self._require_good_end(role, worker, await worker.ended())
+        self._require_good_end(role, worker, await worker.wait())
 
     async def _train(self, workers: Workers, client: AsyncSwarmClient) -> None:
         """Run the client, and whoever evaluates meanwhile, until training is done or a rule of the watchdog ends it."""
         if self._training.alarm is None:  # else it ended the training of an earlier attempt
             roles: tuple[Role, ...] = ("evaluator-during", "client") if self._spec.evaluate_after else ("client",)
-            players = {role: PlayingWorker.of(role, await workers.start(role)) for role in roles}
-            stops = asyncio.create_task(self._training.stops())
+            players = {role: RunningWorker.watch(role, await workers.start(role)) for role in roles}
+            stops = asyncio.create_task(self._training.wait_for_stop())
             try:
                 await self._play(players, client, stops)
             finally:
                 stops.cancel()
-                await _all_stopped(players.values())
-        await _idle(client)
+                await _stop_all(players.values())
+        await _wait_until_idle(client)
 
     async def _play(
-        self, players: Mapping[Role, PlayingWorker], client: AsyncSwarmClient, stops: asyncio.Task[None]
+        self, players: Mapping[Role, RunningWorker], client: AsyncSwarmClient, stops: asyncio.Task[None]
     ) -> None:
         """Wait until a rule stops the training, or all ended well."""
         trained = players["client"].ended
@@ -281,56 +281,59 @@ class Attempt:
                 if player.ended.done():
                     self._require_good_end(player.role, player.worker, player.ended.result())
         if trained.done():
-            await self._expect_finished(client)
+            await self._require_finished(client)
             for player in players.values():  # one that evaluates ends once it sees that
                 self._require_good_end(player.role, player.worker, await player.ended)
 
     def _require_good_end(self, role: Role, worker: Worker, code: int) -> None:
         if code:
             who = "client" if role == "client" else "evaluator"
-            doubt = self._doubt(code) if worker.failure == DIED else ""  # not ended by its bounds, or from outside
-            reason = f"the {who} ended before its work was done{doubt}: {worker.last_words()}"
+            hint = (
+                self._environment_hint(code) if worker.failure == DIED else ""
+            )  # not ended by its bounds, or from outside
+            reason = f"the {who} ended before its work was done{hint}: {worker.describe_end()}"
             raise AttemptFailed(f"{who}_{worker.failure}", reason)
 
-    def _doubt(self, code: int) -> str:
+    def _environment_hint(self, code: int) -> str:
         """Return whom to ask where one that played ended with a code that is not ours, or too early with 0."""
-        if not OWN_ENDINGS.isdisjoint((code, 128 - code)) or not is_brought(self._spec.run.environment):
+        if not OWN_ENDINGS.isdisjoint((code, 128 - code)) or not is_custom(self._spec.run.environment):
             return ""
         how = "os._exit, or a library's exit" if 0 <= code <= 128 else "a library's crash, or os._exit"
         return f" (its environment's code ended its process while it played, as it seems: {how})"
 
-    async def _expect_finished(self, client: AsyncSwarmClient) -> None:
-        status = await _asked(client.status())
+    async def _require_finished(self, client: AsyncSwarmClient) -> None:
+        status = await _call_server(client.status())
         if not status.finished:
-            said = f"the client ended at step {status.step} of {status.steps}; expected all to be done{self._doubt(0)}"
+            hint = self._environment_hint(0)
+            said = f"the client ended at step {status.step} of {status.steps}; expected all to be done{hint}"
             raise AttemptFailed("client_stopped", said)
 
     async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
         """Raise AttemptFailed as soon as the server is dead, failed or silent; report progress until then."""
-        ended = asyncio.create_task(server.ended())
-        self._training.begin()
+        ended = asyncio.create_task(server.wait())
+        self._training.reset_silence()
         try:
             while not ended.done():
                 if (status := await _peek(client)) is not None:
-                    await self._take(status)
-                if (alarm := self._training.silent()) is not None:
+                    await self._handle_status(status)
+                if (alarm := self._training.check_silence()) is not None:
                     raise AttemptFailed("server_silent", alarm.sentence)
                 await asyncio.wait({ended}, timeout=POLL_S)
         finally:
             ended.cancel()
-        raise AttemptFailed("server_died", f"the swarm server is gone: {server.last_words()}")
+        raise AttemptFailed("server_died", f"the swarm server is gone: {server.describe_end()}")
 
-    async def _take(self, status: Status) -> None:
+    async def _handle_status(self, status: Status) -> None:
         if status.state is ServerState.FAILED:
             raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
-        await self._training.hear(status)
-        if self._progress.stage == "train" and self._training.unevaluated_s(status) > 2 * self._spec.play_s:
+        await self._training.update(status)
+        if self._progress.stage == "train" and self._training.evaluation_wait_s(status) > 2 * self._spec.play_s:
             said = f"training waits at step {status.step} for {status.awaited_evaluations} evaluation episodes"
             raise AttemptFailed("evaluator_timeout", f"{said}, and none ended for {2 * self._spec.play_s:g} s")
-        refused = sum(self._account().refused.values())
+        refused = sum(self._stats().refused.values())
         success, reward = (status.metrics.get(f"critic/{name}/mean") for name in ("success", "rewards"))
         self._report(step=status.step, train_success=success, train_reward=reward, refused=refused)
-        if self._progress.stage == "train" and (hidden := self._during.newest()) is not None:
+        if self._progress.stage == "train" and (hidden := self._during.read()) is not None:
             self._report(hidden_success=hidden)
 
     @contextmanager
@@ -348,7 +351,7 @@ class Attempt:
         write_json(self._folder.progress, self._progress.model_dump(mode="json"), durable=False)
 
     def _outcome(self, status: Literal["finished", "failed"], code: str, reason: str) -> AttemptOutcome:
-        account = self._account()
+        account = self._stats()
         return AttemptOutcome(
             status=status,
             code=code,
@@ -364,12 +367,12 @@ class Attempt:
         )
 
 
-def _checkpoints(job: Job) -> tuple[str, ...]:
+def _checkpoint_options(job: Job) -> tuple[str, ...]:
     """Return what a server is told of checkpoints beside the job's own."""
     return ("--checkpoint-after", f"{CHECKPOINT_AFTER_S:g}") if job.checkpoints_kept <= MOST_KEPT else ()
 
 
-def shown_success(evaluation: Path) -> float | None:
+def success_rate(evaluation: Path) -> float | None:
     """Return the share of solved episodes in an evaluator's answer, None without one; only shown while the run goes on.
 
     What counts is `research.runs.collect.measure`.
@@ -379,7 +382,7 @@ def shown_success(evaluation: Path) -> float | None:
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None
 
 
-async def _all_stopped(players: Iterable[PlayingWorker]) -> None:
+async def _stop_all(players: Iterable[RunningWorker]) -> None:
     """End those that still run, so that what they hand over is there; that one cannot, another error says."""
     for player in players:
         with suppress(AttemptFailed):
@@ -389,7 +392,7 @@ async def _all_stopped(players: Iterable[PlayingWorker]) -> None:
         player.ended.cancel()
 
 
-async def _while_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
+async def _run_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
     """Await `work`, unless `watch` raises first; where both fail, the error of `watch` is raised, which explains it."""
     working, watching = asyncio.create_task(work), asyncio.create_task(watch)
     try:
@@ -403,7 +406,7 @@ async def _while_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, 
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _asked(call: Coroutine[Any, Any, Any]) -> Any:
+async def _call_server(call: Coroutine[Any, Any, Any]) -> Any:
     """Await a call to the server; its refusal is the attempt's failure."""
     try:
         return await call
@@ -422,7 +425,7 @@ async def _peek(client: AsyncSwarmClient) -> Status | None:
         raise AttemptFailed("server_refused", f"the swarm server refuses its status: {error}") from error
 
 
-async def _explained(failure: AttemptFailed, client: AsyncSwarmClient) -> AttemptFailed:
+async def _find_cause(failure: AttemptFailed, client: AsyncSwarmClient) -> AttemptFailed:
     """Return the cause of a failure: a training that breaks down ends its client, whose end may be noticed first.
 
     The server is stopped then, so that its log, which has to show it, is complete.
@@ -438,13 +441,13 @@ async def _explained(failure: AttemptFailed, client: AsyncSwarmClient) -> Attemp
     return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
 
 
-async def _idle(client: AsyncSwarmClient) -> None:
+async def _wait_until_idle(client: AsyncSwarmClient) -> None:
     """Wait until no update is in progress: the policy that is evaluated is the one the log ends with."""
     while (status := await _peek(client)) is None or status.updating:  # noqa: ASYNC110  -- a server tells when asked
         await asyncio.sleep(POLL_S)
 
 
-async def attempt(folder: AttemptFolder) -> int:
+async def run_attempt(folder: AttemptFolder) -> int:
     """Make the attempt that the folder specifies and write its outcome; return the exit code.
 
     SIGTERM ends it without an outcome.
@@ -454,7 +457,7 @@ async def attempt(folder: AttemptFolder) -> int:
     _cancel_once(task)
     spec = AttemptSpec.model_validate(read_json(folder.spec))
     if spec.environments:
-        look_in(Path(spec.environments))
+        add_folder(Path(spec.environments))
     outcome = await Attempt(folder, spec).run()
     write_json(folder.outcome, outcome.model_dump(mode="json"))
     return 0 if outcome.status == "finished" else 1
@@ -475,7 +478,7 @@ def main() -> int:
     """Run the attempt whose folder is the only argument."""
     folder = AttemptFolder(Path(sys.argv[1]).absolute())
     try:
-        return asyncio.run(attempt(folder))
+        return asyncio.run(run_attempt(folder))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     except OSError as error:

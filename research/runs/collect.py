@@ -26,16 +26,16 @@ from research.runs.files import (
     EpisodeOutcome,
     Evaluation,
     RunEvaluation,
-    before,
-    due,
-    lacking,
-    read_during,
+    due_versions,
+    evaluations_before,
+    missing_versions,
+    read_evaluations,
 )
-from research.runs.provenance import conditions_of
+from research.runs.provenance import build_conditions
 from research.runs.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable, read_tracking
 from research.text import describe
-from studies.checks.alarms import Alarm, alarms, stopping
-from studies.checks.conditions import Row, facts
+from studies.checks.alarms import Alarm, find_abort_alarm, find_alarms
+from studies.checks.conditions import Row, mean_facts
 from studies.checks.evidence import CollectError, read_collected, read_unchanged
 from studies.metrics import Refused, Results, Value
 from studies.metrics.registry import values_of
@@ -90,21 +90,21 @@ def collect(
 
     `said` is the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`).
     """
-    _check_files(folder, {**said.files, **_kept(folder, spec)})
-    tracked = _tracked(folder, spec, read or read_tracking)
+    _check_files(folder, {**said.files, **_kept_hashes(folder, spec)})
+    tracked = _read_run(folder, spec, read or read_tracking)
     history = history_of(tracked)
-    stopped = _stopped(spec, history, whole=tracked.ended)
+    stopped = _find_stop_rule(spec, history, whole=tracked.ended)
     evaluation = RunEvaluation(
         study=spec.run.study,
         run_id=spec.run_id,
         attempt=spec.attempt,
-        initial=_evaluation(folder.evaluation("initial"), spec.run, policy_version=0),
-        during=_during(folder, spec, steps=len(history), resumed_at=said.resumed_at),
-        final=_evaluation(folder.evaluation("final"), spec.run, policy_version=len(history)),
-        other=_other(folder, spec, steps=len(history)),
+        initial=_read_evaluation(folder.evaluation("initial"), spec.run, policy_version=0),
+        during=_during_evaluations(folder, spec, steps=len(history), resumed_at=said.resumed_at),
+        final=_read_evaluation(folder.evaluation("final"), spec.run, policy_version=len(history)),
+        other=_other_evaluation(folder, spec, steps=len(history)),
     )
     dumped = evaluation.model_dump(mode="json")
-    found = _measured(dumped, history, spec.run.metric, stopped)  # before anything is written: it may be refused
+    found = _compute_metrics(dumped, history, spec.run.metric, stopped)  # before anything is written: it may be refused
     where = Path("runs") / spec.run_id
     snapshot_sha = write_json(study_folder / where / "snapshot.json", _snapshot(spec, tracked, history))
     evaluation_sha = write_json(
@@ -114,21 +114,24 @@ def collect(
     return CollectedEvidence(
         {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},
         {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
-        _bound(found, spec.run_id, evaluation_sha),
-        conditions_of(spec, history, dumped, said.seen, neighbours, stopped),
-        (*_alarms(spec, history, evaluation.initial.success, evaluation.final.success), *_failed(evaluation)),
-        _by_kind(evaluation.final, spec.run),
-        facts(dumped["final"]),
+        _build_measurements(found, spec.run_id, evaluation_sha),
+        build_conditions(spec, history, dumped, said.seen, neighbours, stopped),
+        (
+            *_alarms(spec, history, evaluation.initial.success, evaluation.final.success),
+            *_failed_play_alarms(evaluation),
+        ),
+        _count_by_kind(evaluation.final, spec.run),
+        mean_facts(dumped["final"]),
     )
 
 
-def breakdown(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking | None = None) -> Alarm:
+def find_breakdown(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking | None = None) -> Alarm:
     """Return the alarm of a training that broke down, from its log; CollectError if that shows none.
 
     That an attempt reports a breakdown does not count by itself: the run would have the worst value.
     """
-    tracked = _tracked(folder, spec, read or read_tracking)
-    found = alarms(history_of(tracked, whole=False), spec.watchdog or Watchdog())
+    tracked = _read_run(folder, spec, read or read_tracking)
+    found = find_alarms(history_of(tracked, whole=False), spec.watchdog or Watchdog())
     broken = next((alarm for alarm in found if alarm.code == TRAINING_NAN), None)
     if broken is None:
         said = "the attempt says that its training broke down; its log shows nothing of it"
@@ -146,11 +149,11 @@ def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) ->
     except ValidationError as error:
         raise CollectError("evaluation_unreadable", f"cannot read the collected {stored['path']}: {error}") from error
     stopped = (collected.get("conditions") or {}).get("stopped_by")
-    found = _measured(evaluation.model_dump(mode="json"), history, metric, stopped)
-    return _bound(found, evaluation.run_id, stored["sha256"])
+    found = _compute_metrics(evaluation.model_dump(mode="json"), history, metric, stopped)
+    return _build_measurements(found, evaluation.run_id, stored["sha256"])
 
 
-def _by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int, int]]:
+def _count_by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int, int]]:
     """Return the (solved, played) episodes of each kind of task; nothing where there is one kind."""
     kinds = {task.id: task.kind for task in get_environment(run.environment).tasks(run.metric.split)}
     played = Counter(kinds[episode.task_id] for episode in evaluation.episodes)
@@ -163,7 +166,7 @@ def _check_files(folder: AttemptFolder, files: Mapping[str, str]) -> None:
         read_unchanged(folder.path / name, name, expected)
 
 
-def _kept(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:
+def _kept_hashes(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:
     """Return the evaluations that were kept of an earlier attempt, with their hashes by the study's log."""
     if spec.resumes is None:
         return {}
@@ -172,10 +175,10 @@ def _kept(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:
 
 
 def _alarms(spec: AttemptSpec, history: Sequence[Row], before: float, after: float) -> tuple[Alarm, ...]:
-    return () if spec.watchdog is None else alarms(history, spec.watchdog, before, after)
+    return () if spec.watchdog is None else find_alarms(history, spec.watchdog, before, after)
 
 
-def _failed(evaluation: RunEvaluation) -> Iterator[Alarm]:
+def _failed_play_alarms(evaluation: RunEvaluation) -> Iterator[Alarm]:
     """Yield a note on plays of the last evaluation that the agent failed, which are counted as not solved."""
     final = evaluation.final
     if errors := Counter(episode.error for episode in final.episodes if episode.failed):
@@ -194,20 +197,20 @@ def history_of(run: TrackedRun, *, whole: bool = True) -> list[dict[str, Any]]:
     ]
 
 
-def _stopped(spec: AttemptSpec, history: Sequence[Row], *, whole: bool) -> str | None:
+def _find_stop_rule(spec: AttemptSpec, history: Sequence[Row], *, whole: bool) -> str | None:
     """Return the rule that ended training early, None if it ran its course; CollectError if steps lack for none."""
     steps = spec.run.job["steps"]
     numbers = [row["step"] for row in history]
     if numbers == list(range(1, steps + 1)):
         return None
-    rule = None if spec.watchdog is None else stopping(alarms(history, spec.watchdog))
+    rule = None if spec.watchdog is None else find_abort_alarm(find_alarms(history, spec.watchdog))
     if rule is None or not whole or numbers != list(range(1, len(numbers) + 1)) or len(numbers) > steps:
         said = f"expected training steps 1 to {steps} in W&B; found {len(numbers)} rows"
         raise CollectError("steps_missing", said, late=not whole)
     return rule.code
 
 
-def _measured(
+def _compute_metrics(
     stored: Mapping[str, Any], history: Sequence[Row], metric: Metric, stopped_by: str | None
 ) -> Mapping[str, Value]:
     run = Results(
@@ -219,13 +222,13 @@ def _measured(
         raise CollectError(NOT_MEASURABLE, str(error)) from error
 
 
-def _bound(found: Mapping[str, Value], run_id: str, sha256: str) -> tuple[Measurement, ...]:
+def _build_measurements(found: Mapping[str, Value], run_id: str, sha256: str) -> tuple[Measurement, ...]:
     return tuple(
         Measurement(run_id=run_id, key=key, value=each.value, n=each.n, sha256=sha256) for key, each in found.items()
     )
 
 
-def _tracked(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> TrackedRun:
+def _read_run(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> TrackedRun:
     """Return what W&B logged, after checking that it is this attempt's."""
     try:
         run = read(folder.path, spec.tracking_id)
@@ -254,18 +257,18 @@ def _snapshot(spec: AttemptSpec, run: TrackedRun, history: Sequence[Row]) -> dic
     }
 
 
-def _other(folder: AttemptFolder, spec: AttemptSpec, *, steps: int) -> Evaluation | None:
+def _other_evaluation(folder: AttemptFolder, spec: AttemptSpec, *, steps: int) -> Evaluation | None:
     """Return the evaluation on another environment, where the metric is of one, checked as the others are."""
     if spec.other_environment is None:
         return None
     run = spec.run.model_copy(update={"environment": spec.other_environment})
     path = folder.evaluation("other")
-    found = _evaluation(path, run, policy_version=steps)
-    _check_drawn(path.name, found, run, run.metric.episodes, run.seed)
+    found = _read_evaluation(path, run, policy_version=steps)
+    _check_tasks(path.name, found, run, run.metric.episodes, run.seed)
     return found
 
 
-def _evaluation(path: Path, run: RunSpec, *, policy_version: int) -> Evaluation:
+def _read_evaluation(path: Path, run: RunSpec, *, policy_version: int) -> Evaluation:
     """Return the evaluator's outcomes, after checking that they are complete and of this run's tasks and weights."""
     try:
         evaluation = Evaluation.model_validate(read_json(path))
@@ -297,7 +300,9 @@ def _check_episodes(name: str, episodes: list[EpisodeOutcome], run: RunSpec, exp
         )
 
 
-def _during(folder: AttemptFolder, spec: AttemptSpec, *, steps: int, resumed_at: int | None) -> list[Evaluation]:
+def _during_evaluations(
+    folder: AttemptFolder, spec: AttemptSpec, *, steps: int, resumed_at: int | None
+) -> list[Evaluation]:
     """Return the evaluations during a training of so many steps, after checking them as the others are checked.
 
     Of those before the step at which it was gone on with, each is the one that was kept; what was evaluated of the last
@@ -308,28 +313,30 @@ def _during(folder: AttemptFolder, spec: AttemptSpec, *, steps: int, resumed_at:
     path, run, schedule = folder.evaluation("during"), spec.run, spec.run.metric.schedule
     assert schedule is not None
     found, kept = (_read_during(each) for each in (path, folder.kept))
-    if missing := lacking(spec, found, steps):
-        said = f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due(spec, steps))} in all"
+    if missing := missing_versions(spec, found, steps):
+        said = (
+            f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due_versions(spec, steps))} in all"
+        )
         raise CollectError("evaluation_incomplete", f"{said}; found {len(found)} without it")
     made = {evaluation.policy_version: evaluation for evaluation in found}
-    if any(made.get(each.policy_version) != each for each in before(kept, min(resumed_at or 0, steps))):
+    if any(made.get(each.policy_version) != each for each in evaluations_before(kept, min(resumed_at or 0, steps))):
         raise CollectError(EVIDENCE_CHANGED, f"{path.name} holds another evaluation than the one that was kept")
-    for version in due(spec, steps):
+    for version in due_versions(spec, steps):
         _check_evaluation(path.name, made[version], run, version, schedule.episodes)
-        _check_drawn(path.name, made[version], run, schedule.episodes, run.seed + version)
-    return [made[version] for version in due(spec, steps)]
+        _check_tasks(path.name, made[version], run, schedule.episodes, run.seed + version)
+    return [made[version] for version in due_versions(spec, steps)]
 
 
 def _read_during(path: Path) -> list[Evaluation]:
     try:
-        return read_during(path)
+        return read_evaluations(path)
     except ValidationError as error:
         raise CollectError("evaluation_unreadable", f"{path.name}: {describe(error)}") from error
     except ValueError as error:
         raise CollectError("evaluation_unreadable", f"{path.name}: {error}") from error
 
 
-def _check_drawn(name: str, evaluation: Evaluation, run: RunSpec, episodes: int, seed: int) -> None:
+def _check_tasks(name: str, evaluation: Evaluation, run: RunSpec, episodes: int, seed: int) -> None:
     """Check that an evaluation is of the tasks that a seed draws."""
     tasks = get_environment(run.environment).tasks(run.metric.split)
     chosen = rounds(tasks, episodes, seed)

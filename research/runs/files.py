@@ -48,7 +48,7 @@ class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class _Evaluated(BaseModel):
+class _StrictFile(BaseModel):
     """What an evaluator writes: checked strictly, nothing is converted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -94,7 +94,7 @@ class AttemptSpec(_File):
     @property
     def job(self) -> Job:
         """Return the run's job, untracked."""
-        return Job.recorded(self.spec.job)
+        return Job.from_record(self.spec.job)
 
     @property
     def evaluate_after(self) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ class AttemptSpec(_File):
             "job_digest": self.job.digest(),
         }
 
-    def tracked_job(self, folder: AttemptFolder) -> Job:
+    def job_with_tracking(self, folder: AttemptFolder) -> Job:
         """Return the run's job, tracked under the attempt's folder and its names."""
         tracking = Tracking(
             group=self.study,
@@ -137,7 +137,7 @@ class AttemptSpec(_File):
             config=self.names(),
             tags=tuple(tag[:LONGEST_TAG] for tag in (self.study, self.spec.arm, self.spec.phase)),
         )
-        return Job.recorded({**self.spec.job, "tracking": tracking})
+        return Job.from_record({**self.spec.job, "tracking": tracking})
 
 
 class AttemptProgress(_File):
@@ -197,7 +197,7 @@ class AttemptOutcome(_File):
     """Training steps that the server had when the attempt went on with it; None where it began from nothing."""
 
 
-class EpisodeOutcome(_Evaluated):
+class EpisodeOutcome(_StrictFile):
     """One play of one hidden task."""
 
     task_id: str
@@ -218,21 +218,21 @@ class EpisodeOutcome(_Evaluated):
         return found[0] if found else "an error without a name"
 
 
-class TranscriptMessage(_Evaluated):
+class TranscriptMessage(_StrictFile):
     """One message of a play."""
 
     role: str
     content: str
 
 
-class Transcript(_Evaluated):
+class Transcript(_StrictFile):
     """One play of one hidden task, word for word as far as it was kept."""
 
     task_id: str
     messages: list[TranscriptMessage]
 
 
-class Evaluation(_Evaluated):
+class Evaluation(_StrictFile):
     """What the harness's evaluator wrote: every outcome, no average."""
 
     environment: str
@@ -248,14 +248,14 @@ class Evaluation(_Evaluated):
         return sum(episode.success for episode in self.episodes) / len(self.episodes)
 
 
-class Evaluations(_Evaluated):
+class Evaluations(_StrictFile):
     """What the evaluator during training wrote."""
 
     evaluations: list[Evaluation]
     """By the versions of their policies, which grow."""
 
 
-class RunEvaluation(_Evaluated):
+class RunEvaluation(_StrictFile):
     """The stored evaluation of a run."""
 
     study: str | None = None
@@ -310,13 +310,13 @@ class AttemptFolder:
         return self.path / "evaluation-kept.json"
 
     @property
-    def all_given(self) -> Path:
+    def worker_dirs(self) -> Path:
         """What processes are given, by role."""
         return self.path / "given"
 
-    def given(self, role: Role) -> Path:
+    def worker_dir(self, role: Role) -> Path:
         """What a process of a role is given, and where it works."""
-        return self.all_given / role
+        return self.worker_dirs / role
 
     def log(self, name: str) -> Path:
         """The output of one process of the attempt."""
@@ -332,7 +332,7 @@ def read_progress(folder: AttemptFolder) -> AttemptProgress | None:
         return None
 
 
-def read_during(path: Path) -> list[Evaluation]:
+def read_evaluations(path: Path) -> list[Evaluation]:
     """Return the evaluations in a file, by their versions; none without one. ValueError for what is none."""
     try:
         found = Evaluations.model_validate_json(path.read_bytes()).evaluations
@@ -344,7 +344,7 @@ def read_during(path: Path) -> list[Evaluation]:
     return found
 
 
-def write_during(path: Path, evaluations: Iterable[Evaluation]) -> str:
+def write_evaluations(path: Path, evaluations: Iterable[Evaluation]) -> str:
     """Write evaluations as their evaluator does, each version once, the last given one; return the file's sha256."""
     of = {evaluation.policy_version: evaluation for evaluation in evaluations}
     ordered = [of[version].model_dump(mode="json", exclude_defaults=True) for version in sorted(of)]
@@ -358,34 +358,34 @@ class NewestSuccess:
         self._path = path
         self._seen = 0
 
-    def newest(self) -> float | None:
+    def read(self) -> float | None:
         """Return the success of the newest evaluation since the last call; None where there is no newer one."""
         try:
             changed = self._path.stat().st_mtime_ns
-            found = read_during(self._path) if changed != self._seen else []
+            found = read_evaluations(self._path) if changed != self._seen else []
         except (OSError, ValueError):  # whoever collects it says so
             return None
         self._seen = changed
         return found[-1].success if found else None
 
 
-def due(spec: AttemptSpec, step: int) -> list[int]:
+def due_versions(spec: AttemptSpec, step: int) -> list[int]:
     """Return the versions of which a training of so many steps has evaluations: it waited for each before the next."""
     return [version for version in spec.evaluate_after if version < step]
 
 
-def before(evaluations: Iterable[Evaluation], step: int) -> list[Evaluation]:
+def evaluations_before(evaluations: Iterable[Evaluation], step: int) -> list[Evaluation]:
     """Return the evaluations of versions before a step."""
     return [evaluation for evaluation in evaluations if evaluation.policy_version < step]
 
 
-def lacking(spec: AttemptSpec, evaluations: Iterable[Evaluation], step: int) -> list[int]:
+def missing_versions(spec: AttemptSpec, evaluations: Iterable[Evaluation], step: int) -> list[int]:
     """Return the versions that are due at a step and have no evaluation."""
     made = {evaluation.policy_version for evaluation in evaluations}
-    return [version for version in due(spec, step) if version not in made]
+    return [version for version in due_versions(spec, step) if version not in made]
 
 
-def to_keep(folder: AttemptFolder) -> Path | None:
+def find_kept_file(folder: AttemptFolder) -> Path | None:
     """Return the file that holds what a later attempt keeps of this one; None where there is none.
 
     An attempt that ended before it went on with its training has what it was given itself.

@@ -22,22 +22,22 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from research.design.pricing import is_guess, observed_run, price_of
+from research.design.pricing import has_ended_run, is_guess, price_of
 from research.environments.install import packages_of
-from research.environments.reference import brought_among
+from research.environments.reference import find_custom_environments
 from research.files import FULL_EXIT, LAUNCH_ROOM, read_json, require_room, write_json
 from research.installation.base_job import require_unchanged, variables_of
 from research.installation.home import Home
 from research.installation.machine import MachineSlots
 from research.isolation.mode import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
-from research.own_process import shared_by
-from research.runs.collect import NOTHING_SAID, CollectedEvidence, ReadTracking, breakdown, collect, measure
+from research.own_process import thread_variables
+from research.runs.collect import NOTHING_SAID, CollectedEvidence, ReadTracking, collect, find_breakdown, measure
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, read_progress
-from research.runs.provenance import neighbours_of
-from research.runs.resume import beginning, end_containers, reaping, take_over
+from research.runs.provenance import count_neighbours
+from research.runs.resume import end_containers, plan_resume, reap_command, transfer_files
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventType, RunState, StudyLog, StudyState
-from studies.checks.alarms import longest_silence
+from studies.checks.alarms import max_silence
 from studies.checks.evidence import CollectError
 from studies.log.event_log import Clock
 from studies.metrics import other_environment
@@ -67,13 +67,13 @@ class Backoff:
         wait = self._waits.get(name)
         return wait is None or not 0 <= (self._clock() - wait.since).total_seconds() < wait.seconds
 
-    def in_vain(self, name: str) -> None:
+    def record_failure(self, name: str) -> None:
         """Record a check that found nothing: the next one is due after twice the last wait."""
         before = self._waits.get(name)
         seconds = FIRST_S if before is None else min(LONGEST_S, 2 * before.seconds)
         self._waits[name] = _Wait(self._clock(), seconds)
 
-    def found(self, name: str) -> None:
+    def reset(self, name: str) -> None:
         """Forget a name that needs no other check."""
         self._waits.pop(name, None)
 
@@ -122,22 +122,22 @@ class AttemptLauncher:
         """
         if state.design is not None and state.design.code:  # whichever arm comes first
             require_isolation(self._isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
-        model = Job.recorded(run.spec.job).model
+        model = Job.from_record(run.spec.job).model
         if isinstance(model, PathModel):
             require_unchanged(model, self._home.models)
-        for brought in brought_among(_environments(run)):
-            brought.require_unchanged()
-        begins = beginning(run, lambda earlier: self._folder(run, earlier))
+        for custom in find_custom_environments(_environments(run)):
+            custom.require_unchanged()
+        plan = plan_resume(run, lambda earlier: self._folder(run, earlier))
         attempt = AttemptState(
-            number, self.name_of(run, number), "",
-            resumes=begins.resumes, initial_sha256=begins.initial_sha256, during_sha256=begins.during_sha256,
+            number, self.attempt_name(run, number), "",
+            resumes=plan.resumes, initial_sha256=plan.initial_sha256, during_sha256=plan.during_sha256,
         )  # fmt: skip
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
         require_room(self._home.path, LAUNCH_ROOM)
         self._write_spec(state, run, attempt)
         chosen = self._isolation.sandboxing
         sandbox = {"kind": chosen.kind, **chosen.model_dump(mode="json", exclude_defaults=True)}
-        said = {"begins": {name: value for name, value in begins._asdict().items() if value}} if run.attempts else {}
+        said = {"begins": {name: value for name, value in plan._asdict().items() if value}} if run.attempts else {}
         self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox, **said)
         self._start(state, run, attempt)
 
@@ -145,13 +145,13 @@ class AttemptLauncher:
         """Take a slot for an attempt of this name; False where it has to wait for one."""
         return self._slots.take(name, int(state.settings["parallel"]))
 
-    def name_of(self, run: RunState, number: int) -> str:
+    def attempt_name(self, run: RunState, number: int) -> str:
         """Return the name of an attempt, by which it is launched once and holds its slot."""
         return f"ajet-{self._study}-{run.run_id}-a{number}"
 
     def is_started(self, run: RunState) -> bool:
         """Return whether the attempt that is under way by the log was ever started."""
-        return self._sandbox.adopt(_active(run).name) is not None
+        return self._sandbox.adopt(_active_attempt(run).name) is not None
 
     def watch(self, state: StudyState, run: RunState) -> bool:
         """Check on the attempt that runs; return whether its end was recorded.
@@ -159,8 +159,8 @@ class AttemptLauncher:
         One that never started is started, once it has a slot. One that ended while its tracker was behind is checked
         again with exponential backoff. Raises SandboxError while the disk is full.
         """
-        attempt = _active(run)
-        if not self._late.is_due(attempt.name) or (handle := self._started(state, run, attempt)) is None:
+        attempt = _active_attempt(run)
+        if not self._late.is_due(attempt.name) or (handle := self._adopt_or_start(state, run, attempt)) is None:
             return False
         ended = handle.poll()
         if ended is None:
@@ -168,12 +168,12 @@ class AttemptLauncher:
                 self.take_slot(state, attempt.name)
             require_room(self._home.path)  # its end cannot be written down without
             return False
-        settled = self._settle(state, run, attempt, handle, ended, patient=True)
+        settled = self._record_end(state, run, attempt, handle, ended, patient=True)
         self._slots.give_back(attempt.name)
-        (self._late.found if settled else self._late.in_vain)(attempt.name)
+        (self._late.reset if settled else self._late.record_failure)(attempt.name)
         return settled
 
-    def _started(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle | None:
+    def _adopt_or_start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle | None:
         """Return what runs, or ran, of an attempt; one that never started is started; None where it has no slot."""
         if (handle := self._sandbox.adopt(attempt.name)) is not None:
             return handle
@@ -185,7 +185,7 @@ class AttemptLauncher:
 
         Unless its environment is gone, with which it would be checked: then it counts as stopped, to be gone on from.
         """
-        attempt = _active(run)
+        attempt = _active_attempt(run)
         handle = self._sandbox.adopt(attempt.name)
         if handle is None:
             self._append_end(run, attempt, "stopped", code, "stopped before it began", 0.0)
@@ -193,11 +193,11 @@ class AttemptLauncher:
         ended = handle.poll()
         if ended is not None:
             with suppress(InvalidRequest):
-                self._settle(state, run, attempt, handle, ended, patient=False)
+                self._record_end(state, run, attempt, handle, ended, patient=False)
                 return
         handle.stop()
         self._reap(run, attempt)
-        worked = self._worked(run, attempt, unknown=self._seconds(attempt))
+        worked = self._active_seconds(run, attempt, unknown=self._age_seconds(attempt))
         self._append_end(run, attempt, "stopped", code, "the study was stopped", worked)
 
     def collect(self, state: StudyState, run: RunState) -> None:
@@ -234,10 +234,10 @@ class AttemptLauncher:
     def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
         """Start an attempt that its event names and that never was started."""
         if attempt.resumes is not None:
-            take_over(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
+            transfer_files(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
         return self._sandbox.run(self._sandbox_spec(state, run, attempt))
 
-    def _settle(
+    def _record_end(
         self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit, *, patient: bool
     ) -> bool:
         """Record how an attempt ended, and its results if it has them; return whether that was done.
@@ -247,31 +247,31 @@ class AttemptLauncher:
         handle.stop()
         self._reap(run, attempt)
         outcome = self._outcome(run, attempt)
-        seconds = outcome.seconds if outcome is not None else self._worked(run, attempt)
+        seconds = outcome.seconds if outcome is not None else self._active_seconds(run, attempt)
         if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
             return self._finish(state, run, attempt, outcome, patient)
         try:
-            status, code, reason = self._confirmed(state, run, attempt, _failure(ended, outcome, handle))
+            status, code, reason = self._confirm_failure(state, run, attempt, _failure(ended, outcome, handle))
         except CollectError as error:
-            if self._is_waited_for(error, attempt, seconds, patient):
+            if self._may_still_come(error, attempt, seconds, patient):
                 return False
             status, code, reason = "failed", error.code, error.reason
         self._append_end(run, attempt, status, code, reason, seconds, outcome)
         return True
 
-    def _confirmed(
+    def _confirm_failure(
         self, state: StudyState, run: RunState, attempt: AttemptState, failure: tuple[str, str, str]
     ) -> tuple[str, str, str]:
         """Return a failure as reported; CollectError if it is a breakdown of which the log shows nothing."""
         if failure[1] not in WORST_CODES:
             return failure
         spec = self._attempt_spec(state, run, attempt)
-        alarm = breakdown(self._folder(run, attempt.number), spec, self._read_tracking)
+        alarm = find_breakdown(self._folder(run, attempt.number), spec, self._read_tracking)
         return "failed", alarm.code, alarm.sentence
 
-    def _is_waited_for(self, error: CollectError, attempt: AttemptState, seconds: float, patient: bool) -> bool:
+    def _may_still_come(self, error: CollectError, attempt: AttemptState, seconds: float, patient: bool) -> bool:
         """Return whether what was not found after an attempt of so many seconds may still come."""
-        return error.late and patient and self._seconds(attempt) - seconds < LATEST_LOG_S
+        return error.late and patient and self._age_seconds(attempt) - seconds < LATEST_LOG_S
 
     def _finish(
         self, state: StudyState, run: RunState, attempt: AttemptState, outcome: AttemptOutcome, patient: bool
@@ -280,7 +280,7 @@ class AttemptLauncher:
         try:
             evidence = self._collect(state, run, attempt, outcome)
         except CollectError as error:
-            if self._is_waited_for(error, attempt, outcome.seconds, patient):
+            if self._may_still_come(error, attempt, outcome.seconds, patient):
                 return False
             self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome)
             return True
@@ -291,7 +291,7 @@ class AttemptLauncher:
     def _collect(
         self, state: StudyState, run: RunState, attempt: AttemptState, said: AttemptOutcome | None
     ) -> CollectedEvidence:
-        seconds = self._worked(run, attempt) if said is None else said.seconds
+        seconds = self._active_seconds(run, attempt) if said is None else said.seconds
         ended = datetime.fromisoformat(attempt.launched) + timedelta(seconds=seconds)
         others = self._slots.spans(ended)
         return collect(
@@ -301,8 +301,8 @@ class AttemptLauncher:
             self._read_tracking,
             said=said or NOTHING_SAID,
             neighbours=max(
-                neighbours_of((a for r in state.every_run.values() for a in r.attempts), trained, until, others)
-                for trained, until in _trained(run, ended)
+                count_neighbours((a for r in state.every_run.values() for a in r.attempts), trained, until, others)
+                for trained, until in _training_attempts(run, ended)
             ),
         )
 
@@ -347,13 +347,13 @@ class AttemptLauncher:
             directory=folder,
             environment={
                 **self._engine_variables(),
-                **variables_of(Job.recorded(run.spec.job).backend),
-                **shared_by(int(state.settings["parallel"])),
+                **variables_of(Job.from_record(run.spec.job).backend),
+                **thread_variables(int(state.settings["parallel"])),
             },
             labels=self._labels(run, attempt),
             time_limit_s=_time_limit(state, run),
             trusted=True,
-            after_kill=() if self._isolation.containers is None else reaping(folder),
+            after_kill=() if self._isolation.containers is None else reap_command(folder),
         )
 
     def _labels(self, run: RunState, attempt: AttemptState) -> dict[str, str]:
@@ -398,7 +398,7 @@ class AttemptLauncher:
         found = {
             "time_limit_s": limit,
             "play_s": max(EPISODE_TIMEOUT_S, limit / TIME_LIMIT_FACTOR),
-            "silence_s": longest_silence(step_s),
+            "silence_s": max_silence(step_s),
             "packages": self._packages(run),
         }
         spec = self._attempt_spec(state, run, attempt).model_copy(update=found)
@@ -411,21 +411,21 @@ class AttemptLauncher:
             value = read_json(path)
             return None if value is None else AttemptOutcome.model_validate(value)
         except ValueError as error:  # of JSON or of the model: the attempt is tried again, its word stays to be seen
-            seconds, reason = self._worked(run, attempt), f"cannot read {path}: {error}"
+            seconds, reason = self._active_seconds(run, attempt), f"cannot read {path}: {error}"
             return AttemptOutcome(status="failed", code="outcome_unreadable", reason=reason, seconds=seconds, stages={})
 
     def _folder(self, run: RunState, number: int) -> AttemptFolder:
         return AttemptFolder(self._home.attempt(self._study, run.run_id, number))
 
-    def _worked(self, run: RunState, attempt: AttemptState, unknown: float = 0.0) -> float:
+    def _active_seconds(self, run: RunState, attempt: AttemptState, unknown: float = 0.0) -> float:
         """Return the seconds that an attempt worked until its last sign of life; `unknown` where it left none.
 
         When somebody looks it may be over for days: its controller was killed, or the machine was off.
         """
         progress = read_progress(self._folder(run, attempt.number))
-        return unknown if progress is None else min(progress.seconds, self._seconds(attempt))
+        return unknown if progress is None else min(progress.seconds, self._age_seconds(attempt))
 
-    def _seconds(self, attempt: AttemptState) -> float:
+    def _age_seconds(self, attempt: AttemptState) -> float:
         """Return the seconds since an attempt was launched."""
         return max(0.0, (self._clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
 
@@ -436,7 +436,7 @@ def _environments(run: RunState) -> list[str]:
     return [run.spec.environment, *([other] if other is not None else [])]
 
 
-def _trained(run: RunState, ended: datetime) -> Iterator[tuple[AttemptState, datetime]]:
+def _training_attempts(run: RunState, ended: datetime) -> Iterator[tuple[AttemptState, datetime]]:
     """Yield the attempts whose training a run's is, each with the moment of its end; that of the last is `ended`."""
     *earlier, last = run.lineage
     for attempt in earlier:
@@ -447,12 +447,12 @@ def _trained(run: RunState, ended: datetime) -> Iterator[tuple[AttemptState, dat
 def _time_limit(state: StudyState, run: RunState) -> float:
     """Return the seconds that an attempt at a run may take, by what runs were priced at, or took."""
     limit = max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price_of(state, run.spec.phase))
-    if observed_run(state, run.spec.phase) or not is_guess(Job.recorded(run.spec.job)):
+    if has_ended_run(state, run.spec.phase) or not is_guess(Job.from_record(run.spec.job)):
         return limit
     return max(limit, state.budget_s - state.worked_s)
 
 
-def _active(run: RunState) -> AttemptState:
+def _active_attempt(run: RunState) -> AttemptState:
     if run.active is None:
         raise ValueError(f"expected a run with an attempt that runs; found run {run.run_id}, which is {run.status}")
     return run.active

@@ -29,7 +29,7 @@ from research.files import read_json
 from research.installation.machine import Span, describe
 from research.runs.files import AttemptFolder, AttemptSpec, EvaluationName, ObservedConditions
 from research.runs.wandb_log import TrackedRun, TrackingUnreadable, find_log, read_log
-from studies.checks.conditions import Row, conditions_in, tasks_hash
+from studies.checks.conditions import Row, extract_conditions, tasks_hash
 from studies.log.study import AttemptState
 from studies.records.runs import Conditions, WeightChange
 from swarm.client import AsyncSwarmClient
@@ -56,7 +56,7 @@ _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayAudit:
     """What was found."""
 
     looked_at: int
@@ -83,22 +83,22 @@ class Replayed:
         )
 
 
-async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> Replayed:
+async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> ReplayAudit:
     """Audit a sample of the newest trained episodes; raises SwarmError when the server does not show them."""
     listed = (await client.episodes(_LISTED)).episodes
     given_up = sum(entry.kind == "train" and entry.state in ("aborted", "fenced") for entry in listed)
     if len(listed) >= _LISTED and given_up > _LISTED // 4:
-        return Replayed(0, {}, flooded=True)
+        return ReplayAudit(0, {}, flooded=True)
     evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
     trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
-    frames = learned_frames(await _fetched(client, evaluated, rng), environment)
+    frames = learn_frames(await _fetch_sample(client, evaluated, rng), environment)
     if not frames:
-        return Replayed(0, {})
-    records = await _fetched(client, trained, rng)
-    return Replayed(len(records), found_foreign(records, environment, frames))
+        return ReplayAudit(0, {})
+    records = await _fetch_sample(client, trained, rng)
+    return ReplayAudit(len(records), find_foreign(records, environment, frames))
 
 
-async def _fetched(
+async def _fetch_sample(
     client: AsyncSwarmClient, listed: Sequence[EpisodeSummary], rng: random.Random
 ) -> list[EpisodeRecord]:
     """Return some of the episodes, without those whose tokens the server no longer has."""
@@ -112,18 +112,18 @@ async def _fetched(
     return [found for found in await asyncio.gather(*(fetch(entry.id) for entry in chosen)) if found.record]
 
 
-def learned_frames(records: Iterable[EpisodeRecord], environment: Environment) -> frozenset[Frame]:
+def learn_frames(records: Iterable[EpisodeRecord], environment: Environment) -> frozenset[Frame]:
     """Return the frames of whole plays of hidden tasks; none where no texts are kept."""
     tasks = {task.id: task for task in environment.tasks("hidden")}
     found: set[Frame] = set()
     for record in records:
         if record.task_id in tasks and _has_texts(record):
             with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
-                found |= frames_of(record, environment, tasks[record.task_id])
+                found |= extract_frames(record, environment, tasks[record.task_id])
     return frozenset(found)
 
 
-def found_foreign(
+def find_foreign(
     records: Iterable[EpisodeRecord], environment: Environment, frames: frozenset[Frame]
 ) -> dict[str, str]:
     """Return why episodes are no plays of their tasks, by id; `frames` are those that the evaluator's plays had."""
@@ -133,14 +133,14 @@ def found_foreign(
         try:
             if record.task_id not in tasks:
                 raise ForeignPlay("its task is not for training")
-            if not frames_of(record, environment, tasks[record.task_id]) <= frames:
+            if not extract_frames(record, environment, tasks[record.task_id]) <= frames:
                 raise ForeignPlay("it shows the policy more than its game says")
         except ForeignPlay as error:
             foreign[record.id] = str(error)
     return foreign
 
 
-def frames_of(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame]:
+def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame]:
     """Play a task again with the answers of an episode; return what its calls put around the game's messages."""
     game = environment.game(task)
     if not isinstance(game, PlainGame):
@@ -148,18 +148,18 @@ def frames_of(record: EpisodeRecord, environment: Environment, task: Task) -> se
     due = game.opening()
     frames: set[Frame] = set()
     mark = ""
-    for place, call in enumerate(_path(record.record)):
+    for place, call in enumerate(_conversation(record.record)):
         if not due:
             raise ForeignPlay("it goes on after its game is over")
-        frames.add((place == 0, _around(mark + "".join(call.context.texts), due)))
-        answer, mark = _said(call)
-        due = game.answer(_message(answer))
+        frames.add((place == 0, _text_around(mark + "".join(call.context.texts), due)))
+        answer, mark = _parse_answer(call)
+        due = game.answer(_parse_message(answer))
     if due:
         raise ForeignPlay("it ends before its game does")
     return frames
 
 
-def _said(call: CallRecord) -> tuple[str, str]:
+def _parse_answer(call: CallRecord) -> tuple[str, str]:
     """Return what an answer said, without special tokens, and the mark with which the policy ended it.
 
     The mark goes with what follows: where an answer was cut short, the template's own stands there.
@@ -169,7 +169,7 @@ def _said(call: CallRecord) -> tuple[str, str]:
     return "".join(text for place, text in enumerate(texts) if place not in special), mark
 
 
-def _message(text: str) -> Message:
+def _parse_message(text: str) -> Message:
     """Return the message that an answer is: what it says, or the tools that it calls where they are written as Hermes.
 
     Calls in other forms are text here, so that a training with them cannot be played again.
@@ -185,7 +185,7 @@ def _message(text: str) -> Message:
     return {"role": "assistant", "content": None, "tool_calls": calls} if calls else said(text)
 
 
-def _path(calls: Sequence[CallRecord]) -> list[CallRecord]:
+def _conversation(calls: Sequence[CallRecord]) -> list[CallRecord]:
     """Return the one conversation of an episode, from its first call; a call that was made twice counts once."""
     by_index = {call.index: call for call in calls}
     path: list[CallRecord] = []
@@ -199,7 +199,7 @@ def _path(calls: Sequence[CallRecord]) -> list[CallRecord]:
     return path
 
 
-def _around(text: str, messages: Sequence[Message]) -> str:
+def _text_around(text: str, messages: Sequence[Message]) -> str:
     kept: list[str] = []
     for message in messages:
         before, found, text = text.partition(str(message["content"]))
@@ -220,7 +220,7 @@ LISTED = 10_000
 """Episodes that a server lists at most: of a training with more, nobody can say which tasks it was about."""
 
 
-async def observed_conditions(client: AsyncSwarmClient, folder: AttemptFolder, spec: AttemptSpec) -> ObservedConditions:
+async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, spec: AttemptSpec) -> ObservedConditions:
     """Return the conditions of an attempt whose evaluations are done; None in it for what the server does not say."""
     try:
         status = await client.status()
@@ -228,7 +228,7 @@ async def observed_conditions(client: AsyncSwarmClient, folder: AttemptFolder, s
     except SwarmError:
         loaded, still = {}, None
     try:
-        overlap = trained_and_evaluated((await client.episodes(LISTED)).episodes, _evaluated(folder))
+        overlap = count_overlap((await client.episodes(LISTED)).episodes, _evaluation_tasks(folder))
     except SwarmError:
         overlap = None
     return ObservedConditions(
@@ -241,7 +241,7 @@ async def observed_conditions(client: AsyncSwarmClient, folder: AttemptFolder, s
     )
 
 
-def trained_and_evaluated(listed: Iterable[EpisodeSummary], evaluated: set[str]) -> int | None:
+def count_overlap(listed: Iterable[EpisodeSummary], evaluated: set[str]) -> int | None:
     """Return how many evaluated tasks were also trained on; None where the server may not have listed all episodes."""
     entries = tuple(listed)
     if len(entries) >= LISTED:
@@ -270,12 +270,12 @@ def file_hashes(folder: AttemptFolder, spec: AttemptSpec, read: ReadLog = read_l
     found = {path: _sha256(path) for path in paths if path.is_file()}
     with suppress(TrackingUnreadable):  # it is elsewhere, or missing: the collector says so
         path = find_log(folder.path, spec.tracking_id)
-        if (settled := _settled(path, read)) is not None:
+        if (settled := _hash_closed_log(path, read)) is not None:
             found[path] = settled
     return {str(path.relative_to(folder.path)): sha256 for path, sha256 in found.items()}
 
 
-def _settled(path: Path, read: ReadLog) -> str | None:
+def _hash_closed_log(path: Path, read: ReadLog) -> str | None:
     """Return the hash of a log that was closed and did not change while it was read."""
     for _ in range(READS):
         before = _sha256(path)
@@ -298,13 +298,13 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _evaluated(folder: AttemptFolder) -> set[str]:
+def _evaluation_tasks(folder: AttemptFolder) -> set[str]:
     value = read_json(folder.evaluation("final")) or {"episodes": []}
     during = read_json(folder.evaluation("during")) or {"evaluations": []}
     return {str(episode["task_id"]) for part in (value, *during["evaluations"]) for episode in part["episodes"]}
 
 
-def conditions_of(
+def build_conditions(
     spec: AttemptSpec,
     history: Sequence[Row],
     evaluations: Mapping[str, Any],
@@ -314,9 +314,9 @@ def conditions_of(
 ) -> Conditions:
     """Return a collected run's conditions; `evaluations` is a RunEvaluation as JSON."""
     return Conditions(
-        **conditions_in(history, evaluations["initial"], evaluations["final"]),
-        drawn_tasks=_drawn(spec),
-        optimiser_steps=_updates(spec, history),
+        **extract_conditions(history, evaluations["initial"], evaluations["final"]),
+        drawn_tasks=_hash_sampled_tasks(spec),
+        optimiser_steps=_optimiser_steps(spec, history),
         initial_policy=seen.initial_policy,
         decoding=seen.decoding,
         template=seen.template,
@@ -329,7 +329,7 @@ def conditions_of(
     )
 
 
-def neighbours_of(
+def count_neighbours(
     attempts: Iterable[AttemptState], attempt: AttemptState, ended: datetime, others: Iterable[Span] = ()
 ) -> int:
     """Return the most attempts that ran beside one of a study's at one moment: the study's, and `others`."""
@@ -347,7 +347,7 @@ def _span(attempt: AttemptState, now: datetime) -> Span | None:
     return (began, began + timedelta(seconds=attempt.seconds)) if attempt.seconds else None
 
 
-def _drawn(spec: AttemptSpec) -> str:
+def _hash_sampled_tasks(spec: AttemptSpec) -> str:
     """Return the hash of the tasks that the run's seed draws for its evaluation."""
     run = spec.run
     tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
@@ -355,7 +355,7 @@ def _drawn(spec: AttemptSpec) -> str:
     return tasks_hash((task.id, sample) for sample, part in enumerate(chosen) for task in part)
 
 
-def _updates(spec: AttemptSpec, history: Sequence[Row]) -> int | None:
+def _optimiser_steps(spec: AttemptSpec, history: Sequence[Row]) -> int | None:
     """Return the optimiser steps: a learner makes all of a step's, `epochs` times `minibatches`, or none.
 
     None for a backend that an installed package brings, of which nobody knows.

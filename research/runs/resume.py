@@ -26,14 +26,14 @@ from pydantic import ValidationError
 
 from research.files import read_json, write_bytes
 from research.isolation.mode import Containers
-from research.runs.files import AttemptFolder, AttemptSpec, Evaluation, read_during, read_progress, to_keep
+from research.runs.files import AttemptFolder, AttemptSpec, Evaluation, find_kept_file, read_evaluations, read_progress
 from sandboxes import DockerSandbox, SandboxError
 from sandboxes.docker.engine import connect
 from studies import RunState
 from studies.records.runs import AttemptFailed
 
 
-def reaping(folder: Path) -> tuple[str, ...]:
+def reap_command(folder: Path) -> tuple[str, ...]:
     """Return the command that ends the containers of the attempt in `folder`."""
     return (sys.executable, "-m", "research.runs.resume", str(folder))
 
@@ -43,14 +43,14 @@ def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: Attem
     sandbox.reap(labels)
     if folder.outcome.exists():  # it took what they had made itself
         return
-    from research.runs.workers import EVALUATION, container_name, take_evaluations  # not needed at a start
+    from research.runs.workers import EVALUATION, container_name, merge_evaluations  # not needed at a start
 
     handle = sandbox.adopt(container_name(labels, "evaluator-during"))
     if handle is None or EVALUATION not in (results := handle.results()):
         return
     try:
         with suppress(AttemptFailed):  # evaluations that are none are none to go on from
-            take_evaluations(results[EVALUATION].path, folder.evaluation("during"))
+            merge_evaluations(results[EVALUATION].path, folder.evaluation("during"))
     except OSError as error:
         raise SandboxError(f"cannot keep the evaluations during training in {folder.path}: {error}") from error
 
@@ -67,12 +67,12 @@ def main() -> int:
     return 0
 
 
-Way = Literal["on", "once", "anew"]
+ResumeRule = Literal["on", "once", "anew"]
 """What follows an end: it is gone on from; unless that attempt had itself gone on from another; never."""
 
 _CLIENT = "a client keeps nothing: the next one is handed the places that are open"
 _EVALUATOR = "an evaluation changes no weights, and is made again"
-WAYS: Mapping[str, tuple[Way, str]] = MappingProxyType({
+WAYS: Mapping[str, tuple[ResumeRule, str]] = MappingProxyType({
     # from outside
     "lost": ("on", "it was killed from outside, or with its machine"),
     "stopped": ("on", "somebody stopped it; nothing was wrong with it"),
@@ -116,22 +116,22 @@ WAYS: Mapping[str, tuple[Way, str]] = MappingProxyType({
 """By the code of an attempt's end: what follows, and why."""
 
 
-class WayOn(NamedTuple):
+class ResumeDecision(NamedTuple):
     """Whether to go on from the last attempt, and why or why not, in a sentence without its full stop."""
 
-    goes_on: bool
+    resumes: bool
     why: str
 
 
-def way_on(run: RunState) -> WayOn:
+def decide_resume(run: RunState) -> ResumeDecision:
     """Return how the next attempt at a run begins, by how its last one ended; a run has one that is over."""
     last = run.attempts[-1]
     way, why = WAYS.get(last.code, ("anew", "nothing is known of such an end"))
     if run.spec.job.get("learning_rate") == 0:
-        return WayOn(False, "it is to show that nothing moves from its first step to its last")
+        return ResumeDecision(False, "it is to show that nothing moves from its first step to its last")
     if way == "once" and last.resumes is not None:
-        return WayOn(False, f"{why}, and attempt {last.number} had gone on from another")
-    return WayOn(way != "anew", why)
+        return ResumeDecision(False, f"{why}, and attempt {last.number} had gone on from another")
+    return ResumeDecision(way != "anew", why)
 
 
 LETS_GO_S = 10.0
@@ -140,7 +140,7 @@ FolderOf = Callable[[int], AttemptFolder]
 """Returns the folder of a run's attempt by its number."""
 
 
-class Beginning(NamedTuple):
+class ResumePlan(NamedTuple):
     """How an attempt begins: from the server of attempt `resumes`, None where from nothing."""
 
     resumes: int | None = None
@@ -152,30 +152,30 @@ class Beginning(NamedTuple):
     """Why so, where there was an earlier attempt."""
 
 
-def beginning(run: RunState, folder_of: FolderOf) -> Beginning:
+def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
     """Return how the next attempt at a run begins; all its earlier ones are over and their processes ended."""
     if not run.attempts:
-        return Beginning()
-    way = way_on(run)
-    if not way.goes_on:
-        return Beginning(why=way.why)
-    holder = _holder(run, folder_of)
+        return ResumePlan()
+    way = decide_resume(run)
+    if not way.resumes:
+        return ResumePlan(why=way.why)
+    holder = _find_training_attempt(run, folder_of)
     if holder is None:
-        return Beginning(why="no earlier attempt left a server's folder")
-    if not _kept_metrics(folder_of(holder)):
-        return Beginning(why="nothing says that its server kept what it measured, as those of older versions did not")
-    sha256 = _initial_evaluation(folder_of(holder))
+        return ResumePlan(why="no earlier attempt left a server's folder")
+    if not _has_metrics(folder_of(holder)):
+        return ResumePlan(why="nothing says that its server kept what it measured, as those of older versions did not")
+    sha256 = _initial_hash(folder_of(holder))
     if sha256 is None:
-        return Beginning(why="it did not come to the end of its evaluation before training")
-    during = _during(folder_of(holder), run)
+        return ResumePlan(why="it did not come to the end of its evaluation before training")
+    during = _during_hash(folder_of(holder), run)
     if during is None:
-        return Beginning(why="its evaluations during training were lost with what made them")
-    if _is_held(folder_of(holder)):
-        return Beginning(why="a server still holds its folder")
-    return Beginning(holder, sha256, during, way.why)
+        return ResumePlan(why="its evaluations during training were lost with what made them")
+    if _is_locked(folder_of(holder)):
+        return ResumePlan(why="a server still holds its folder")
+    return ResumePlan(holder, sha256, during, way.why)
 
 
-def take_over(source: AttemptFolder, into: AttemptFolder) -> None:
+def transfer_files(source: AttemptFolder, into: AttemptFolder) -> None:
     """Move the server's folder, and copy the evaluations made so far; no change where that was done. OSError.
 
     What is not there any more is not taken: the attempt finds out, and ends by it.
@@ -184,12 +184,12 @@ def take_over(source: AttemptFolder, into: AttemptFolder) -> None:
         return
     with suppress(FileNotFoundError):
         write_bytes(into.evaluation("initial"), source.evaluation("initial").read_bytes())
-        if (kept := to_keep(source)) is not None:
+        if (kept := find_kept_file(source)) is not None:
             write_bytes(into.kept, kept.read_bytes())
         os.rename(source.server, into.server)
 
 
-def _holder(run: RunState, folder_of: FolderOf) -> int | None:
+def _find_training_attempt(run: RunState, folder_of: FolderOf) -> int | None:
     """Return the attempt in whose folder the training lies: the last, or where that never began the one before it."""
     number: int | None = run.attempts[-1].number
     went_on_from = {attempt.number: attempt.resumes for attempt in run.attempts}
@@ -198,7 +198,7 @@ def _holder(run: RunState, folder_of: FolderOf) -> int | None:
     return number
 
 
-def _kept_metrics(folder: AttemptFolder) -> bool:
+def _has_metrics(folder: AttemptFolder) -> bool:
     """Return whether an attempt's server was one that keeps what it measures: since then specs say `resumes`."""
     try:
         return "resumes" in (read_json(folder.spec) or {})
@@ -206,7 +206,7 @@ def _kept_metrics(folder: AttemptFolder) -> bool:
         return False
 
 
-def _initial_evaluation(folder: AttemptFolder) -> str | None:
+def _initial_hash(folder: AttemptFolder) -> str | None:
     """Return the sha256 of a finished evaluation before training; None where there is none."""
     try:
         data = folder.evaluation("initial").read_bytes()
@@ -216,15 +216,15 @@ def _initial_evaluation(folder: AttemptFolder) -> str | None:
     return hashlib.sha256(data).hexdigest()
 
 
-def _during(folder: AttemptFolder, run: RunState) -> str | None:
+def _during_hash(folder: AttemptFolder, run: RunState) -> str | None:
     """Return the sha256 of the evaluations during training, empty for none; None where some are known to be lost.
 
     A container that was killed itself hands nothing over. How far training came after the last sign of life, the
     server will tell.
     """
-    path, progress = to_keep(folder), read_progress(folder)
+    path, progress = find_kept_file(folder), read_progress(folder)
     try:
-        made = set() if path is None else {evaluation.policy_version for evaluation in read_during(path)}
+        made = set() if path is None else {evaluation.policy_version for evaluation in read_evaluations(path)}
     except (OSError, ValueError):
         return None
     reached = 0 if progress is None else progress.step
@@ -233,7 +233,7 @@ def _during(folder: AttemptFolder, run: RunState) -> str | None:
     return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _is_held(folder: AttemptFolder) -> bool:
+def _is_locked(folder: AttemptFolder) -> bool:
     """Return whether a server lives in a folder: it holds this lock for as long."""
     try:
         with FileLock(folder.server / "server.lock", timeout=LETS_GO_S):

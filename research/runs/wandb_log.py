@@ -57,22 +57,27 @@ def find_log(directory: Path, run_id: str) -> Path:
 
 def read_log(path: Path) -> TrackedRun:
     """Return what the log at `path` holds; raises TrackingUnreadable."""
-    return parse(_inspected(path))
+    return parse(_inspect(path))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the history rows of the log at `path` as W&B wrote them; raises TrackingUnreadable."""
-    records = (json.loads(line) for line in _inspected(path))
+    records = (json.loads(line) for line in _inspect(path))
     return [record["history"]["item"] for record in records if record["type"] == "history"]
 
 
-def _inspected(path: Path) -> list[str]:
+def _inspect(path: Path) -> list[str]:
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
     limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
     try:
         # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
         done = subprocess.run(
-            command, env=_quiet(), capture_output=True, timeout=limit_s, check=False, start_new_session=True
+            command,
+            env=_offline_environment(),
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+            start_new_session=True,
         )
     except subprocess.TimeoutExpired as error:
         raise TrackingUnreadable(f"W&B's reader took more than {limit_s:.0f} s for {path}") from error
@@ -93,28 +98,28 @@ def parse(lines: Iterable[str]) -> TrackedRun:
     for line in lines:
         try:
             record = json.loads(line)
-            _take(run, record["type"], record[record["type"]])
+            _add_record(run, record["type"], record[record["type"]])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TrackingUnreadable(f"expected W&B records, one a line; found {line[:120]!r} ({error!r})") from error
     return run
 
 
-def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
+def _add_record(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
     if kind == "run":
         run.project, run.id, run.group = value["project"], value["run_id"], value.get("run_group", "")
         run.config.update(_without_private(value.get("config", {}).get("update", {})))
     elif kind == "config":
         run.config.update(_without_private(value.get("update", {})))
     elif kind == "history":
-        _take_row(run, value["item"])
+        _add_row(run, value["item"])
     elif kind == "exit":
         run.ended = True
 
 
-def _take_row(run: TrackedRun, row: Mapping[str, Any]) -> None:
+def _add_row(run: TrackedRun, row: Mapping[str, Any]) -> None:
     step = int(row["_step"])
     run.history.setdefault(step, {}).update(_metrics(row))
-    if names := [key for key, entry in row.items() if not key.startswith("_") and _not_finite(entry)]:
+    if names := [key for key, entry in row.items() if not key.startswith("_") and _is_not_finite(entry)]:
         run.not_finite.setdefault(step, []).extend(names)
 
 
@@ -134,11 +139,11 @@ def _metrics(item: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _not_finite(value: Any) -> bool:
+def _is_not_finite(value: Any) -> bool:
     return value in WRITTEN_NOT_FINITE or (isinstance(value, float) and not math.isfinite(value))
 
 
-def _quiet() -> dict[str, str]:
+def _offline_environment() -> dict[str, str]:
     """Return an environment in which the reader reaches for no network and needs no key."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     return {**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}

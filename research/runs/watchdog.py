@@ -14,7 +14,7 @@ from typing import Any
 from research.runs.collect import ReadTracking, history_of
 from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.wandb_log import TrackingUnreadable, read_tracking
-from studies.checks.alarms import Alarm, alarms, silence, stopping
+from studies.checks.alarms import Alarm, detect_silence, find_abort_alarm, find_alarms
 from studies.records.procedure import Watchdog
 from studies.records.runs import AttemptFailed
 from swarm.wire import Status
@@ -44,15 +44,15 @@ class TrainingMonitor:
         self._now = now
         # Of a training without locked limits it is asked that its server answers.
         self._limits = spec.watchdog or Watchdog(heartbeat_s=spec.silence_s)
-        self._heard: list[dict[str, Any]] = []
+        self._history: list[dict[str, Any]] = []
         self._suspect = False
         """A rule that stops the training holds in what was heard."""
         self._heard_at = now()
         self._read_at = -READ_AGAIN_S
         self._stops = asyncio.Event()
-        self._awaited, self._awaited_at = (0, 0), now()
+        self._pending_evaluations, self._pending_since = (0, 0), now()
 
-    async def recall(self, steps: int) -> None:
+    async def load_history(self, steps: int) -> None:
         """Judge the steps that were trained before this attempt, as if they had been heard of one by one.
 
         The server has told its tracker of all of them; AttemptFailed if they do not come into its log. W&B writes a
@@ -66,45 +66,45 @@ class TrainingMonitor:
                 said = f"expected {expected} steps of earlier attempts in the tracker's log; found {len(rows)}"
                 raise AttemptFailed("tracking_unreadable", said)
             await asyncio.sleep(LOOK_S)
-        self._heard = rows
-        self.alarm = self.alarm or stopping(alarms(rows, self._limits))
+        self._history = rows
+        self.alarm = self.alarm or find_abort_alarm(find_alarms(rows, self._limits))
 
-    def begin(self) -> None:
+    def reset_silence(self) -> None:
         """Count a silence from now on."""
         self._heard_at = self._now()
 
-    async def stops(self) -> None:
+    async def wait_for_stop(self) -> None:
         """Wait until a rule stops the training."""
         await self._stops.wait()
 
-    def silent(self) -> Alarm | None:
+    def check_silence(self) -> Alarm | None:
         """Return the alarm of a server that has been silent for too long."""
-        step = self._heard[-1]["step"] if self._heard else 0
-        return silence(self._now() - self._heard_at, self._limits, step)
+        step = self._history[-1]["step"] if self._history else 0
+        return detect_silence(self._now() - self._heard_at, self._limits, step)
 
-    def unevaluated_s(self, status: Status) -> float:
+    def evaluation_wait_s(self, status: Status) -> float:
         """Return for how many seconds training has waited for an evaluation of which no episode ended."""
-        awaited = (status.policy_version, status.awaited_evaluations)
-        if awaited != self._awaited or not status.awaited_evaluations:
-            self._awaited, self._awaited_at = awaited, self._now()
-        return self._now() - self._awaited_at
+        pending = (status.policy_version, status.awaited_evaluations)
+        if pending != self._pending_evaluations or not status.awaited_evaluations:
+            self._pending_evaluations, self._pending_since = pending, self._now()
+        return self._now() - self._pending_since
 
-    async def hear(self, status: Status) -> None:
+    async def update(self, status: Status) -> None:
         """Take the server's status, with the metrics of its newest step."""
-        self.begin()
+        self.reset_silence()
         if self._spec.watchdog is None or self.alarm is not None or status.step == 0:
             return
-        if not self._heard or status.step > self._heard[-1]["step"]:
-            self._heard.append({"step": status.step, "metrics": dict(status.metrics)})
-            self._suspect = stopping(alarms(self._heard, self._limits)) is not None
+        if not self._history or status.step > self._history[-1]["step"]:
+            self._history.append({"step": status.step, "metrics": dict(status.metrics)})
+            self._suspect = find_abort_alarm(find_alarms(self._history, self._limits)) is not None
         if self._suspect and self._now() - self._read_at >= READ_AGAIN_S:
-            self.alarm = await self._in_the_log()
+            self.alarm = await self._confirm_alarm()
             self._heard_at = self._read_at = self._now()
         if self.alarm is not None:
             self._stops.set()
 
-    async def _in_the_log(self) -> Alarm | None:
-        return stopping(alarms(await self._rows(), self._limits))
+    async def _confirm_alarm(self) -> Alarm | None:
+        return find_abort_alarm(find_alarms(await self._rows(), self._limits))
 
     async def _rows(self) -> list[dict[str, Any]]:
         """Return the steps in the log; none while it cannot be read, for it is being written."""

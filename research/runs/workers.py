@@ -27,22 +27,30 @@ from typing import BinaryIO, Final, Protocol, Self
 
 from pydantic import ValidationError
 
-from research.environments.install import path_with
-from research.environments.reference import client_files, hand_out
+from research.environments.install import python_path_variables
+from research.environments.reference import client_files, write_client_files
 from research.files import write_bytes
 from research.isolation.access_policy import AccessPolicy
 from research.isolation.mode import EngineThread, one_line
-from research.runs.files import AttemptFolder, AttemptSpec, Evaluation, EvaluationName, Role, read_during, write_during
+from research.runs.files import (
+    AttemptFolder,
+    AttemptSpec,
+    Evaluation,
+    EvaluationName,
+    Role,
+    read_evaluations,
+    write_evaluations,
+)
 from research.text import describe
 from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxError, SandboxSpec
 from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
-from sandboxes.spec import last_lines, signal_named
+from sandboxes.spec import describe_signal, last_lines
 from studies.records.runs import ENGINE_GONE, AttemptFailed
 from swarm.environments.base import Split, Task
-from swarm.environments.custom import is_brought, to_json
+from swarm.environments.custom import is_custom, to_json
 from swarm.environments.registry import get_environment
 from swarm.wire import EVALUATION_STREAM
 
@@ -70,11 +78,11 @@ class ManagedProcess:
         """How it failed, in a word."""
         return DIED
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Wait until it ends; return its exit code, negative for a signal."""
         return await self._process.wait()
 
-    def last_words(self) -> str:
+    def describe_end(self) -> str:
         """Return how it ended and the end of what it said, in one line."""
         with open(self._log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
@@ -85,7 +93,7 @@ class ManagedProcess:
         """Terminate it, and kill it after a grace."""
         self.signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.ended(), GRACE_S)
+            await asyncio.wait_for(self.wait(), GRACE_S)
         except TimeoutError:
             self.signal(signal.SIGKILL)
 
@@ -98,7 +106,7 @@ class ManagedProcess:
 def _process_ending(code: int | None) -> str:
     if code is None:
         return "still running"
-    return f"killed by {signal_named(-code)}" if code < 0 else f"exit code {code}"
+    return f"killed by {describe_signal(-code)}" if code < 0 else f"exit code {code}"
 
 
 class ProcessGroup:
@@ -131,7 +139,7 @@ class ProcessGroup:
 
         It works in `directory`, else in the group's.
         """
-        with _opened(log) as output:
+        with _open_log(log) as output:
             process = await asyncio.create_subprocess_exec(
                 python, "-m", module, *arguments,
                 cwd=directory or self._directory, env=_environment(environment),
@@ -144,10 +152,10 @@ class ProcessGroup:
     async def end(self, member: ManagedProcess) -> int:
         """Terminate a member, kill it after a grace, and return its exit code."""
         await member.stop()
-        return await member.ended()
+        return await member.wait()
 
 
-def _opened(log: Path) -> BinaryIO:
+def _open_log(log: Path) -> BinaryIO:
     log.parent.mkdir(parents=True, exist_ok=True)
     return open(log, "wb")
 
@@ -163,7 +171,7 @@ TRANSCRIPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class WorkerStats:
     """What an attempt's outcome says of its workers; empty for processes, which are not observed."""
 
     refused: Mapping[str, int] = field(default_factory=dict)
@@ -182,7 +190,7 @@ class Worker(Protocol):
         """How it failed, in a word: `died`, `out_of_memory`, ..."""
         ...
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Wait until it has ended and its results are in place; return 0 if all went well."""
         ...
 
@@ -190,7 +198,7 @@ class Worker(Protocol):
         """End it before its work is done; `ended` returns then, as always."""
         ...
 
-    def last_words(self) -> str:
+    def describe_end(self) -> str:
         """Return how it ended and the end of what it said, in one line."""
         ...
 
@@ -208,7 +216,7 @@ class Workers(Protocol):
         """Start the worker of a role."""
         ...
 
-    def account(self) -> Account:
+    def stats(self) -> WorkerStats:
         """Return what is known of them so far."""
         ...
 
@@ -238,42 +246,42 @@ class ProcessWorkers:
         for process in self._running.values():
             await self._processes.end(process)
         # What the code of an environment started may write on: that hides no reason why the attempt ended.
-        shutil.rmtree(self._folder.all_given, ignore_errors=True)
+        shutil.rmtree(self._folder.worker_dirs, ignore_errors=True)
 
     async def start(self, role: Role) -> Worker:
         """Start the process of a role."""
         out = "" if role == "client" else str(self._folder.evaluation(evaluation_of(role)))
-        arguments = playing(self._spec, role, server=self._url, out=out)
-        variables = {"AJET_TOKEN": self._token, **path_with(self._spec.packages)}
-        self._take_back()
-        given = self._folder.given(role)
-        given.mkdir(parents=True)
+        arguments = play_arguments(self._spec, role, server=self._url, out=out)
+        variables = {"AJET_TOKEN": self._token, **python_path_variables(self._spec.packages)}
+        self._remove_worker_dirs()
+        folder = self._folder.worker_dir(role)
+        folder.mkdir(parents=True)
         self._running[role] = started = await self._processes.start(
-            role, MODULE, *arguments, *self._brought(role, given), log=self._folder.log(role), directory=given,
-            **variables,
+            role, MODULE, *arguments, *self._hand_out_environment(role, folder), log=self._folder.log(role),
+            directory=folder, **variables,
         )  # fmt: skip
         return started
 
-    def _brought(self, role: Role, given: Path) -> tuple[str, ...]:
+    def _hand_out_environment(self, role: Role, folder: Path) -> tuple[str, ...]:
         """Put what a role is given of a brought environment into a folder; return the arguments that say so."""
         environment = environment_of(self._spec, role)
-        if not is_brought(environment):
+        if not is_custom(environment):
             return ()
-        tasks, environments = given / "tasks.json", given / "environments"
+        tasks, environments = folder / "tasks.json", folder / "environments"
         write_bytes(tasks, to_json(tasks_of(self._spec, role)).encode(), durable=False)
-        hand_out(environment, environments)
+        write_client_files(environment, environments)
         return ("--environments", str(environments), "--tasks", str(tasks))
 
-    def _take_back(self) -> None:
+    def _remove_worker_dirs(self) -> None:
         """Take back what was given, in this life or an earlier one, but for what those have that still run."""
-        kept = {self._folder.given(role) for role, process in self._running.items() if process.runs}
-        for given in self._folder.all_given.glob("*"):
-            if given not in kept:
-                shutil.rmtree(given)
+        kept = {self._folder.worker_dir(role) for role, process in self._running.items() if process.runs}
+        for folder in self._folder.worker_dirs.glob("*"):
+            if folder not in kept:
+                shutil.rmtree(folder)
 
-    def account(self) -> Account:
+    def stats(self) -> WorkerStats:
         """Return nothing: processes speak to the server themselves."""
-        return Account()
+        return WorkerStats()
 
 
 def tasks_of(spec: AttemptSpec, role: Role) -> tuple[Task, ...]:
@@ -297,7 +305,7 @@ def evaluation_of(role: Role) -> EvaluationName:
     return names[role]
 
 
-def playing(spec: AttemptSpec, role: Role, *, server: str, out: str) -> tuple[str, ...]:
+def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> tuple[str, ...]:
     """Return the arguments with which `swarm.environments` plays a role; an evaluator writes to `out`."""
     run = spec.run
     bounds = ("--seed", str(run.seed), "--timeout", f"{spec.play_s:g}")
@@ -348,7 +356,7 @@ class ContainerWorkers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._thread.see_through(self._sandbox.reap, self._spec.labels())
+            await self._thread.do_shielded(self._sandbox.reap, self._spec.labels())
         finally:
             self._thread.close()
             await self._gateways.aclose()
@@ -367,16 +375,20 @@ class ContainerWorkers:
             await self._gateways.enter_async_context(gateway)
         except (SandboxError, OSError) as error:
             raise AttemptFailed("container_refused", one_line(error)) from error
-        access.watch()
+        access.start_clock()
         handle = await self._thread.do(self._sandbox.run, container_spec(self._spec, role, tasks, self._folder))
         worker = ContainerWorker(self._folder, role, handle, self._thread, gateway, access)
         self._workers.append(worker)
         return worker
 
-    def account(self) -> Account:
+    def stats(self) -> WorkerStats:
         """Return what is known of the containers so far."""
-        return Account(
-            {f"{worker.role}: {why}": count for worker in self._workers for why, count in worker.refused().items()},
+        return WorkerStats(
+            {
+                f"{worker.role}: {why}": count
+                for worker in self._workers
+                for why, count in worker.count_refusals().items()
+            },
             {evaluation_of(worker.role): worker.sha256 for worker in self._workers if worker.sha256},
             {f"{worker.role}_start": worker.start_s for worker in self._workers if worker.start_s is not None},
         )
@@ -415,9 +427,9 @@ class ContainerWorker:
         """Seconds from its launch to its first model call."""
         return self._access.first_call_s
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Wait until it has ended, keep its output, put its evaluation into place; return 0 if all went well."""
-        self._exit = ended = await self._over()
+        self._exit = ended = await self._wait_for_exit()
         self._said = await self._thread.do(self._handle.logs, tail_bytes=LOG_BYTES)
         self._write_log()
         if self.role == "evaluator-during":  # however it ended: each evaluation in it is whole
@@ -432,52 +444,52 @@ class ContainerWorker:
         """End the container before its work is done."""
         await self._thread.do(self._handle.stop)
 
-    def last_words(self) -> str:
+    def describe_end(self) -> str:
         """Return how it ended and the end of what it said, in one line."""
         said = last_lines(self._said, 3, MOST_LAST_WORDS)
         return f"{_container_ending(self._exit)}; it last said: {said or 'nothing'}"
 
-    def refused(self) -> dict[str, int]:
+    def count_refusals(self) -> dict[str, int]:
         """Return how often it was refused what, by the reason."""
         return {why.removeprefix("refused: "): count for why, count in self._gateway.refused.items()}
 
-    async def _over(self) -> Exit:
+    async def _wait_for_exit(self) -> Exit:
         while True:
             if (ended := await self._thread.do(self._handle.poll)) is not None:
                 return ended
             await asyncio.sleep(POLL_S)
 
     def _write_log(self) -> None:
-        refused = [f"refused {count} times: {why}" for why, count in self.refused().items()]
+        refused = [f"refused {count} times: {why}" for why, count in self.count_refusals().items()]
         write_bytes(self._folder.log(self.role), "\n".join([self._said, *refused]).encode(), durable=False)
 
     async def _take_evaluation(self) -> None:
         results = await self._thread.do(self._handle.results)
         if EVALUATION not in results:
-            raise AttemptFailed("evaluator_failed", f"expected {EVALUATION} of the {self.role}; {self.last_words()}")
-        self.sha256 = take_evaluation(results[EVALUATION].path, self._folder.evaluation(evaluation_of(self.role)))
+            raise AttemptFailed("evaluator_failed", f"expected {EVALUATION} of the {self.role}; {self.describe_end()}")
+        self.sha256 = store_evaluation(results[EVALUATION].path, self._folder.evaluation(evaluation_of(self.role)))
 
     async def _take_evaluations(self) -> None:
         """Put the evaluations during training beside those that were kept; it hands over none where none was due."""
         results = await self._thread.do(self._handle.results)
         if EVALUATION in results:
-            self.sha256 = take_evaluations(results[EVALUATION].path, self._folder.evaluation("during"))
+            self.sha256 = merge_evaluations(results[EVALUATION].path, self._folder.evaluation("during"))
 
 
 def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:
     """Return what runs in the container of a role: the project's command, its tasks, and the way to its gateway."""
     files = {"tasks.json": to_json(tasks).encode()}
     arguments = ["--tasks", "/input/tasks.json"]
-    if brought := client_files(environment_of(spec, role), ENVIRONMENTS):
-        files |= brought
+    if custom := client_files(environment_of(spec, role), ENVIRONMENTS):
+        files |= custom
         arguments += ["--environments", f"/input/{ENVIRONMENTS}"]
     if role == "client" and spec.run.code:
         files["reward.py"] = spec.run.code.encode()
         arguments += ["--reward", "/input/reward.py"]
-    played = playing(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
+    play = play_arguments(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
     return SandboxSpec(
         name=container_name(spec.labels(), role),
-        command=("python3", "-m", MODULE, *played, *arguments),
+        command=("python3", "-m", MODULE, *play, *arguments),
         directory=folder.path,
         environment={"AJET_TOKEN": PLACEHOLDER},
         labels={**spec.labels(), "role": role},
@@ -502,7 +514,7 @@ def _results(role: Role) -> dict[str, int]:
     return {EVALUATION: ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES}
 
 
-def take_evaluation(path: Path, to: Path) -> str:
+def store_evaluation(path: Path, to: Path) -> str:
     """Put a container's evaluation into place and return its sha256; raises AttemptFailed for one that is none."""
     data = path.read_bytes()
     try:
@@ -512,10 +524,10 @@ def take_evaluation(path: Path, to: Path) -> str:
     return write_bytes(to, data)
 
 
-def take_evaluations(path: Path, to: Path) -> str:
+def merge_evaluations(path: Path, to: Path) -> str:
     """Add a container's evaluations during training to those in place; return the sha256 of what it handed over."""
     try:
-        write_during(to, [*read_during(to), *read_during(path)])
+        write_evaluations(to, [*read_evaluations(to), *read_evaluations(path)])
     except ValidationError as error:
         raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {describe(error)}") from error
     except ValueError as error:
@@ -536,11 +548,11 @@ def engine_failures(engine: ContainerEngine) -> Iterator[None]:
     try:
         yield
     except SandboxError as error:
-        code = "container_refused" if _answers(engine) else ENGINE_GONE
+        code = "container_refused" if _is_reachable(engine) else ENGINE_GONE
         raise AttemptFailed(code, one_line(error)) from error
 
 
-def _answers(engine: ContainerEngine) -> bool:
+def _is_reachable(engine: ContainerEngine) -> bool:
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 

@@ -22,21 +22,21 @@ from research.scheduler.budget import StepLimits
 from research.scheduler.required_runs import (
     RequiredRun,
     confirmation_runs,
+    count_seeds,
     exploration_runs,
     is_over,
-    look_seeds,
     noise_runs,
-    planned,
+    planned_runs,
     replication_runs,
 )
 from research.scheduler.steps import AskApproval, AskCandidate, PlanRun, Step
 from research.text import format_seconds
 from studies import StudyState
-from studies.log.study import AskedApproval
+from studies.log.study import LoggedApprovalRequest
 from studies.records.design import Design, RunSpec
 from studies.records.procedure import Phase, Screen
 from studies.records.runs import PLUMBING_ARM
-from studies.records.verdict import ApprovalQuestion
+from studies.records.verdict import ApprovalRequest
 
 ApprovalMode = Literal["none", "stages", "plan"]
 MODE: Final = "approve"
@@ -47,7 +47,7 @@ Cost = tuple[int, float]
 """Runs, and the seconds that they take."""
 
 
-def approval_mode(text: str) -> ApprovalMode:
+def parse_mode(text: str) -> ApprovalMode:
     """Return the mode of this name; raise BadApproval for another."""
     for mode in get_args(ApprovalMode):
         if text == mode:
@@ -55,18 +55,18 @@ def approval_mode(text: str) -> ApprovalMode:
     raise BadApproval(f"expected --approve plan, stages or none; found {text[:40]!r}")
 
 
-def unless_unapproved(state: StudyState, step: Step | None, limits: StepLimits) -> Step | None:
+def require_approval(state: StudyState, step: Step | None, limits: StepLimits) -> Step | None:
     """Return a step; what asks for it in its place where nobody approved it, or None while that is asked already."""
     stage = _stage(state, step)
     if stage is None or _is_approved(state, stage):
         return step
     asked = state.open_question
-    if asked is not None and asked.question.stage == stage and asked.question.lock == _lock(state, stage):
+    if asked is not None and asked.question.stage == stage and asked.question.lock == _lock_hash(state, stage):
         return None
     return AskApproval(_question(state, stage, limits))
 
 
-def priced(asked: AskedApproval) -> str:
+def describe_cost(asked: LoggedApprovalRequest) -> str:
     """Say what a question's yes costs, and what of the budget was left when it was asked."""
     question = asked.question
     runs = "1 run" if question.runs == 1 else f"{question.runs} runs"
@@ -95,33 +95,35 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
         return "design"
     if isinstance(step, PlanRun) and phase == "confirm":
         assert state.design is not None
-        return f"look {_look(state.design, step.spec)}"
+        return f"look {_first_analysis(state.design, step.spec)}"
     return "replication" if phase == "replicate" else "screen"
 
 
-def _look(design: Design, spec: RunSpec) -> int:
+def _first_analysis(design: Design, spec: RunSpec) -> int:
     """Return the first look that sees a run of the confirmation."""
-    looks = range(1, len(design.looks) + 1)
-    seen = (look for look in looks if spec.seed in design.seeds_of(spec.arm, design.seeds[: look_seeds(design, look)]))
+    analyses = range(1, len(design.looks) + 1)
+    seen = (
+        look for look in analyses if spec.seed in design.seeds_of(spec.arm, design.seeds[: count_seeds(design, look)])
+    )
     return next(seen, 1)
 
 
 def _is_approved(state: StudyState, stage: str) -> bool:
     granted = (answer.asked.question for answer in state.approvals if answer.granted)
-    return any(question.stage == stage and question.lock == _lock(state, stage) for question in granted)
+    return any(question.stage == stage and question.lock == _lock_hash(state, stage) for question in granted)
 
 
-def _question(state: StudyState, stage: str, limits: StepLimits) -> ApprovalQuestion:
-    lock = _lock(state, stage)
+def _question(state: StudyState, stage: str, limits: StepLimits) -> ApprovalRequest:
+    lock = _lock_hash(state, stage)
     assert lock is not None
     runs, seconds = _cost(state, stage, limits)
-    return ApprovalQuestion(
+    return ApprovalRequest(
         study=state.id, number=len(state.questions) + 1, stage=stage, lock=lock, runs=runs, seconds=round(seconds, 3),
-        left_s=round(max(0.0, limits.seconds), 3), would=_would(state, stage),
+        left_s=round(max(0.0, limits.seconds), 3), would=_describe_effect(state, stage),
     )  # fmt: skip
 
 
-def _lock(state: StudyState, stage: str) -> str | None:
+def _lock_hash(state: StudyState, stage: str) -> str | None:
     if stage == EXPLORATION:
         return state.explorations[-1].plan.hash()
     return state.noise_hash if stage == "noise" else state.design_hash
@@ -143,7 +145,7 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> Cost:
 
 def _cost_of(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Cost:
     """Return the cost of the required runs, all of one phase, that are not over."""
-    runs = planned(state)
+    runs = planned_runs(state)
     left = [required_run for required_run in required if required_run not in runs or not is_over(runs[required_run])]
     return len(left), _waves(len(left), limits) * price_of(state, left[0].phase)
 
@@ -160,16 +162,16 @@ def _waves(runs: int, limits: StepLimits) -> int:
     return math.ceil(runs / max(1, limits.parallel))
 
 
-def _would(state: StudyState, stage: str) -> str:
+def _describe_effect(state: StudyState, stage: str) -> str:
     """Return what a yes lets begin, as a phrase."""
     design = state.design
     if stage == EXPLORATION:
         tried = ", ".join(arm.name for arm in state.explorations[-1].plan.arms)
         return f"an exploration, which makes no claim: {tried}, one run each"
     if design is None:
-        return _noise_said(state)
+        return _describe_noise(state)
     if stage == "design":
-        return f"all that is locked as {str(state.design_hash)[:16]}: {_design_said(design)}"
+        return f"all that is locked as {str(state.design_hash)[:16]}: {_describe_design(design)}"
     if stage == "screen":
         assert design.screen is not None
         return f"the screen: {design.screen.candidates} candidates on one seed each"
@@ -179,10 +181,10 @@ def _would(state: StudyState, stage: str) -> str:
     number = int(stage.removeprefix("look "))
     arms = " vs ".join(arm.name for arm in design.arms)
     of = f"look {number} of {len(design.looks)}" if len(design.looks) > 1 else "the confirmation"
-    return f"{of}: {arms}, with up to {look_seeds(design, number)} seeds each"
+    return f"{of}: {arms}, with up to {count_seeds(design, number)} seeds each"
 
 
-def _noise_said(state: StudyState) -> str:
+def _describe_noise(state: StudyState) -> str:
     assert state.noise_plan is not None
     alike = sum(run.arm != PLUMBING_ARM for run in noise_runs(state.noise_plan))
     still = "a training with a learning rate of 0, to see that it changes nothing"
@@ -191,7 +193,7 @@ def _noise_said(state: StudyState) -> str:
     return f"{said}; the design is locked after them, and asked for then"
 
 
-def _design_said(design: Design) -> str:
+def _describe_design(design: Design) -> str:
     if design.screen is not None:
         screen = design.screen
         parts = [f"a screen of {screen.candidates} candidates", f"{screen.confirmed} confirmed"]

@@ -15,23 +15,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from research.design.samplers import Allowed, control_values
-from research.design.screening import Scores, cut_short, due, next_candidate, select
-from research.proposals.arms import possible
+from research.design.screening import Scores, list_due_trials, next_candidate, select, truncate_screen
+from research.proposals.arms import job_validator
 from research.proposals.decisions import decide, rules_for
-from research.scheduler.budget import StepLimits, enough_candidates
+from research.scheduler.budget import StepLimits, end_candidates
 from research.scheduler.required_runs import (
     RequiredRun,
-    as_required,
     attempts_running,
     budget_decision,
     confirmation_runs,
+    count_seeds,
     is_over,
-    look_seeds,
-    planned,
-    replicated,
+    next_analysis,
+    planned_runs,
+    replication_hypotheses,
     replication_runs,
+    to_required_run,
     treatment_arm,
-    wanted_look,
     was_cut,
 )
 from research.scheduler.steps import (
@@ -48,7 +48,7 @@ from research.scheduler.steps import (
     Step,
 )
 from studies import StudyState
-from studies.checks.training import PLUMBING, plumbing_fault, plumbing_run
+from studies.checks.training import PLUMBING, find_zero_lr_run, zero_lr_fault
 from studies.records.base import JsonValue, canonical
 from studies.records.design import Arm, Design, Hypothesis
 from studies.records.procedure import Screen
@@ -61,7 +61,7 @@ def judgements(state: StudyState, design: Design) -> Iterator[Step]:
     yield from _due_verdicts(state, design)
     for hypothesis in design.hypotheses:
         verdict = state.verdict_on(hypothesis.id)
-        if verdict is not None and not state.may_go_on(verdict) and _undecided(state, design, hypothesis):
+        if verdict is not None and not state.may_go_on(verdict) and _is_undecided(state, design, hypothesis):
             yield _decision(state, design, hypothesis, verdict)
     if not confirmation_runs(state, design):
         yield from _due_replications(state, design)
@@ -69,14 +69,14 @@ def judgements(state: StudyState, design: Design) -> Iterator[Step]:
 
 def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
     """Yield the verdicts on the runs that were made, once no more will be."""
-    for hypothesis in sorted(design.hypotheses, key=lambda h: wanted_look(state, h.id)):
-        look = wanted_look(state, hypothesis.id)
+    for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
+        analysis = next_analysis(state, hypothesis.id)
         if state.is_settled(hypothesis.id):
             continue
-        if state.verdict_on(hypothesis.id) is None or _has_new_runs(state, design, hypothesis, look):
-            yield Judge(hypothesis.id, look)
+        if state.verdict_on(hypothesis.id) is None or _has_new_runs(state, design, hypothesis, analysis):
+            yield Judge(hypothesis.id, analysis)
     launched = {run.spec.arm for run in state.runs_in("replicate") if run.attempts}
-    for hypothesis in replicated(state, design):
+    for hypothesis in replication_hypotheses(state, design):
         if treatment_arm(design, hypothesis) in launched:
             yield Judge(hypothesis.id, phase="replicate")
 
@@ -89,10 +89,10 @@ def conclusion(state: StudyState, design: Design) -> Iterator[Step]:
     yield ConcludeStudy(reason)
 
 
-def plumbing_end(state: StudyState) -> Iterator[Step]:
+def zero_lr_conclusion(state: StudyState) -> Iterator[Step]:
     """Yield the end of a study whose run with a learning rate of 0 shows that the machinery is broken."""
-    run = plumbing_run(state)
-    if run is None or not is_over(run) or run.invalid is not None or (fault := plumbing_fault(run)) is None:
+    run = find_zero_lr_run(state)
+    if run is None or not is_over(run) or run.invalid is not None or (fault := zero_lr_fault(run)) is None:
         return
     reason = (
         f"invalid({PLUMBING}): {fault}; nothing was trained after it, as no comparison by this backend could be "
@@ -116,18 +116,18 @@ def _reason(state: StudyState, design: Design) -> str:
 
 
 def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
-    runs = planned(state)
+    runs = planned_runs(state)
     over = {required_run for required_run, run in runs.items() if is_over(run)}
     required = confirmation_runs(state, design)
     # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
-    for hypothesis in sorted(design.hypotheses, key=lambda h: wanted_look(state, h.id)):
+    for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
         verdict = state.verdict_on(hypothesis.id)
-        if state.is_settled(hypothesis.id) or (verdict is not None and _undecided(state, design, hypothesis)):
+        if state.is_settled(hypothesis.id) or (verdict is not None and _is_undecided(state, design, hypothesis)):
             continue
-        look = wanted_look(state, hypothesis.id)
-        seen = _seeds_of_arms(design, design.seeds[: look_seeds(design, look)])
+        analysis = next_analysis(state, hypothesis.id)
+        seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, analysis)])
         if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
-            yield Judge(hypothesis.id, look)
+            yield Judge(hypothesis.id, analysis)
 
 
 def _seeds_of_arms(design: Design, drawn: Sequence[int]) -> Mapping[str, frozenset[int]]:
@@ -135,30 +135,30 @@ def _seeds_of_arms(design: Design, drawn: Sequence[int]) -> Mapping[str, frozens
     return {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
 
 
-def _undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> bool:
+def _is_undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> bool:
     """Whether a rule has yet to say what follows from a hypothesis' last verdict."""
     ruled = bool(design.looks or design.decision_table or hypothesis.kill_if)
     return ruled and hypothesis.id not in state.decided and hypothesis.id not in state.vetoed
 
 
 def _decision(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> Decide:
-    looks = max(1, len(design.looks))
-    rule = decide(rules_for(hypothesis, design.decision_table), verdict, looks)
-    action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {looks}"
-    if action == "continue" and (verdict.final or verdict.look >= looks):
+    analyses = max(1, len(design.looks))
+    rule = decide(rules_for(hypothesis, design.decision_table), verdict, analyses)
+    action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {analyses}"
+    if action == "continue" and (verdict.final or verdict.look >= analyses):
         action, why = "settle", f"{why}, which is final"
-    if action == "continue" and (code := _spoilt(state, design, hypothesis, verdict)) is not None:
+    if action == "continue" and (code := _find_altered_evidence(state, design, hypothesis, verdict)) is not None:
         action, why = "settle", f"{why}, which no more seeds can heal: {code}"
     if action == "replicate" and design.replication is None:
         action, why = "settle", f"{why}, and the lock has no replication"
     return Decide(rule.name, action, why, hypothesis.id, verdict.look)
 
 
-def _spoilt(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
+def _find_altered_evidence(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
     """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
     accepted = {entry.amendment.target for entry in state.amendments}
     arms = tuple(design.contrast_of(hypothesis))
-    seen = _seeds_of_arms(design, design.seeds[: look_seeds(design, verdict.look)])
+    seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, verdict.look)])
     runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in seen[arm])
     codes = (run.invalid[0] for run in runs if run.invalid)
     spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
@@ -166,18 +166,18 @@ def _spoilt(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: 
 
 
 def _due_replications(state: StudyState, design: Design) -> Iterator[Judge]:
-    wanted = replicated(state, design)
-    runs = planned(state)
+    wanted = replication_hypotheses(state, design)
+    runs = planned_runs(state)
     required = replication_runs(state, design)
     if wanted and all(required_run in runs and is_over(runs[required_run]) for required_run in required):
         yield from (Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
 
 
-def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, look: int) -> bool:
+def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, analysis: int) -> bool:
     """Whether a run was made that no earlier look saw."""
-    if look > max(1, len(design.looks)):
+    if analysis > max(1, len(design.looks)):
         return False
-    new = _seeds_of_arms(design, design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)])
+    new = _seeds_of_arms(design, design.seeds[count_seeds(design, analysis - 1) : count_seeds(design, analysis)])
     arms = tuple(design.contrast_of(hypothesis))
     return any(run.attempts and run.spec.seed in new[arm] for arm in arms for run in state.runs_of(arm))
 
@@ -185,10 +185,11 @@ def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, loo
 def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[RequiredRun, ...]:
     """Return the screening runs that are needed now, those that are over excepted."""
     if was_cut(state, END_SCREEN):
-        return tuple(as_required(run) for run in attempts_running(state))
-    trials = due(
-        _cut(state, design, screen), control_values(design), tuple(state.candidates.values()), scores(state, screen),
-        higher_is_better=_higher(design), allowed=_possible(canonical(design.base_job)),
+        return tuple(to_required_run(run) for run in attempts_running(state))
+    trials = list_due_trials(
+        _shorten_screen(state, design, screen), control_values(design), tuple(state.candidates.values()),
+        scores(state, screen),
+        higher_is_better=_is_higher_better(design), allowed=_cached_check(canonical(design.base_job)),
     )  # fmt: skip
     return tuple(
         RequiredRun("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps) for trial in trials
@@ -199,17 +200,17 @@ def screen_step(
     state: StudyState, design: Design, screen: Screen, required: tuple[RequiredRun, ...], limits: StepLimits
 ) -> Iterator[Step]:
     """Yield the next candidate while there are slots and time for it, or whom the screen kept once it is over."""
-    made = _cut(state, design, screen)
-    if (arm := _next(state, design, made)) is not None:
-        yield from enough_candidates(state, design, screen, limits)
+    made = _shorten_screen(state, design, screen)
+    if (arm := _next_candidate(state, design, made)) is not None:
+        yield from end_candidates(state, design, screen, limits)
         yield AskCandidate(len(state.candidates), arm)
-    elif not required and measured(state, made):
+    elif not required and has_final_score(state, made):
         told = scores(state, made)
         asked = tuple(arm for arm in state.candidates.values() if (arm.name, 0) in told)
-        yield DecideScreen(select(made, asked, told, higher_is_better=_higher(design)))
+        yield DecideScreen(select(made, asked, told, higher_is_better=_is_higher_better(design)))
 
 
-def measured(state: StudyState, screen: Screen) -> bool:
+def has_final_score(state: StudyState, screen: Screen) -> bool:
     """Return whether any candidate has a score at the last rung: without one there is nothing to keep."""
     last = len(screen.rungs) - 1
     return any(rung == last and score is not None for (_, rung), score in scores(state, screen).items())
@@ -227,15 +228,15 @@ def scores(state: StudyState, screen: Screen) -> Scores:
     return found
 
 
-def _cut(state: StudyState, design: Design, screen: Screen) -> Screen:
+def _shorten_screen(state: StudyState, design: Design, screen: Screen) -> Screen:
     """Return the screen as far as there was time for it."""
     asked = tuple(state.candidates.values())
     if was_cut(state, END_SCREEN):
-        return cut_short(screen, asked, scores(state, screen), higher_is_better=_higher(design))
+        return truncate_screen(screen, asked, scores(state, screen), higher_is_better=_is_higher_better(design))
     return screen.model_copy(update={"candidates": len(asked)}) if was_cut(state, NO_MORE_CANDIDATES) else screen
 
 
-def _next(state: StudyState, design: Design, screen: Screen) -> Arm | None:
+def _next_candidate(state: StudyState, design: Design, screen: Screen) -> Arm | None:
     """Return the candidate to ask for now; None while slots are full, or when there is none left."""
     asked = tuple(state.candidates.values())
     settled = len(asked) + 1 - int(state.settings["parallel"])
@@ -246,11 +247,11 @@ def _next(state: StudyState, design: Design, screen: Screen) -> Arm | None:
     seen = {trial: score for trial, score in known.items() if trial[0] in told}
     return next_candidate(
         screen, control_values(design), asked, seen,
-        higher_is_better=_higher(design), allowed=_possible(canonical(design.base_job)),
+        higher_is_better=_is_higher_better(design), allowed=_cached_check(canonical(design.base_job)),
     )  # fmt: skip
 
 
-def _higher(design: Design) -> bool:
+def _is_higher_better(design: Design) -> bool:
     """Return whether a higher score is a better one."""
     return screen_metric(design.metric).higher_is_better
 
@@ -260,14 +261,14 @@ def _rungs(screen: Screen, steps: int) -> Iterator[int]:
 
 
 @lru_cache(maxsize=4)
-def _possible(base: str) -> Allowed:
+def _cached_check(base: str) -> Allowed:
     """Return what says whether knob values make a job; each is tried once, as every step of a screen asks for all."""
-    check, known = possible(json.loads(base)), dict[tuple[tuple[str, JsonValue], ...], bool]()
+    check, known = job_validator(json.loads(base)), dict[tuple[tuple[str, JsonValue], ...], bool]()
 
-    def allowed(values: Mapping[str, JsonValue]) -> bool:
+    def is_allowed(values: Mapping[str, JsonValue]) -> bool:
         key = tuple(values.items())
         if key not in known:
             known[key] = check(values)
         return known[key]
 
-    return allowed
+    return is_allowed

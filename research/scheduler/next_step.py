@@ -15,36 +15,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from research.design.pricing import price_of
-from research.errors import Stuck
-from research.scheduler.approvals import unless_unapproved
-from research.scheduler.budget import StepLimits, affords_replication, end_of_screen, foreseen, replication_seconds
+from research.errors import NoNextStep
+from research.scheduler.approvals import require_approval
+from research.scheduler.budget import StepLimits, can_afford_replication, end_screen, foresee_cuts, replication_seconds
 from research.scheduler.interim_analyses import (
     conclusion,
     judgements,
     last_judgements,
-    plumbing_end,
     screen_runs,
     screen_step,
+    zero_lr_conclusion,
 )
 from research.scheduler.required_runs import (
     RequiredRun,
-    as_required,
     attempts_running,
     budget_decision,
-    budget_stop,
+    budget_stop_reason,
     confirmation_runs,
     exploration_runs,
-    given_up,
+    find_failure,
     is_over,
     later_runs,
-    may_ask_on,
-    missing,
+    may_continue,
+    missing_runs,
     model_phase,
     noise_runs,
-    planned,
+    planned_runs,
     replication_runs,
     runs_left,
     spec_of,
+    to_required_run,
 )
 from research.scheduler.steps import (
     BUDGET_CODE,
@@ -67,7 +67,7 @@ from research.scheduler.steps import (
     StopAttempt,
     StopStudy,
 )
-from research.text import format_seconds, once_for_a_state
+from research.text import format_seconds, memoize_last
 from studies import RunState, StudyState
 from studies.log.study import Decision
 from studies.records.design import Design
@@ -88,17 +88,17 @@ def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | N
     if state.stopped_reason is not None:
         return next(_when_stopped(state), None)
     used_up = budget_decision(state)
-    if used_up is not None and (not _has_asked(state) or state.stopped_seq < used_up.seq):
-        return StopStudy(budget_stop(used_up))
+    if used_up is not None and (not _has_design(state) or state.stopped_seq < used_up.seq):
+        return StopStudy(budget_stop_reason(used_up))
     limits = StepLimits(seconds_left, parallel)
     if state.paused_reason is not None:
         return next(_when_paused(state, limits), None)
     if used_up is not None:
         return next(_wind_up(state, used_up), None)
     step = next(_work(state, limits), None)
-    if (reason := _used_up(state, step, limits)) is not None:
+    if (reason := _budget_end_reason(state, step, limits)) is not None:
         return Decide(BUDGET_RULE, "stop", reason)
-    return unless_unapproved(state, step, limits)
+    return require_approval(state, step, limits)
 
 
 def is_done(state: StudyState) -> bool:
@@ -108,19 +108,19 @@ def is_done(state: StudyState) -> bool:
 
 
 def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
-    required = _required_runs(state)
+    required = _stage_runs(state)
     yield from _follow_up(state)
     design = state.design
     if exploration_runs(state):
         yield from _explore(state, required, limits)
         return
     if design is None:
-        yield from plumbing_end(state)
+        yield from zero_lr_conclusion(state)
         yield from _make(state, required, limits)
-        if all(_met(state, required_run) for required_run in required):
+        if all(_is_met(state, required_run) for required_run in required):
             yield PlanStudy()
         return
-    yield from foreseen(state, design, limits)
+    yield from foresee_cuts(state, design, limits)
     if design.screen is not None:
         yield from screen_step(state, design, design.screen, required, limits)
         yield from _make(state, required, limits)
@@ -136,7 +136,7 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
 def _explore(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[Step]:
     """Make the runs of an exploration as far as the budget goes, and give up what it does not carry."""
     yield from _make(state, required, limits)
-    runs = planned(state)
+    runs = planned_runs(state)
     if not any(attempts_running(state)) and price_of(state, "explore") > limits.seconds:
         yield from (
             Invalidate(runs[entry].run_id, BUDGET_CODE, "the budget carries no more of the exploration")
@@ -147,44 +147,44 @@ def _explore(state: StudyState, required: Sequence[RequiredRun], limits: StepLim
 
 def _end(state: StudyState, design: Design, limits: StepLimits) -> Iterator[Step]:
     """End the round: ask the next question, where level, runs and time are left and nobody said that there is none."""
-    if may_ask_on(state) and limits.seconds > 0 and runs_left(state) != 0:
+    if may_continue(state) and limits.seconds > 0 and runs_left(state) != 0:
         yield PlanRound()
     else:
         yield from conclusion(state, design)
 
 
-def _required_runs(state: StudyState) -> tuple[RequiredRun, ...]:
+def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
     """Return the runs of the stage that the study is in."""
     design = state.design
     if exploring := exploration_runs(state):
         return exploring
     if design is None:
         required = () if state.noise_plan is None else noise_runs(state.noise_plan)
-        waits = required and required[0].arm == PLUMBING_ARM and not _measured(state, required[0])
+        waits = required and required[0].arm == PLUMBING_ARM and not _is_measured(state, required[0])
         return required[:1] if waits else required  # nothing is trained before the machinery is seen to work
     if design.screen is not None:
         return screen_runs(state, design, design.screen)
     return confirmation_runs(state, design) or replication_runs(state, design)
 
 
-def _met(state: StudyState, required_run: RequiredRun) -> bool:
-    run = planned(state).get(required_run)
+def _is_met(state: StudyState, required_run: RequiredRun) -> bool:
+    run = planned_runs(state).get(required_run)
     return run is not None and is_over(run)
 
 
-def _measured(state: StudyState, required_run: RequiredRun) -> bool:
-    return _met(state, required_run) and planned(state)[required_run].invalid is None
+def _is_measured(state: StudyState, required_run: RequiredRun) -> bool:
+    return _is_met(state, required_run) and planned_runs(state)[required_run].invalid is None
 
 
 def _follow_up(state: StudyState) -> Iterator[Step]:
     """Collect, measure or give up runs whose attempts ended, and give up those that are not required any more."""
-    wanted = _possibly_required(state)
+    wanted = _possible_runs(state)
     for run in state.runs.values():
         if run.invalid is not None:
             continue
         if (step := _settle(run, state.design)) is not None:
             yield step
-        elif not is_over(run) and as_required(run) not in wanted:
+        elif not is_over(run) and to_required_run(run) not in wanted:
             yield from _give_up(run, state)
 
 
@@ -207,10 +207,10 @@ def _is_vetoed(run: RunState, state: StudyState) -> bool:
     return bool(of) and all(name in state.vetoed for name in of)
 
 
-@once_for_a_state
-def _possibly_required(state: StudyState) -> frozenset[RequiredRun]:
+@memoize_last
+def _possible_runs(state: StudyState) -> frozenset[RequiredRun]:
     """Return what is needed, or will be if a verdict that is computed again at an earlier look comes out as it did."""
-    design, required = state.design, _required_runs(state)
+    design, required = state.design, _stage_runs(state)
     if design is None or design.screen is not None:
         return frozenset(required)
     return frozenset((*required, *later_runs(state, design)))
@@ -218,10 +218,10 @@ def _possibly_required(state: StudyState) -> frozenset[RequiredRun]:
 
 def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[Step]:
     """Plan the required runs, and launch them as far as slots and budget allow."""
-    runs = planned(state)
+    runs = planned_runs(state)
     left = runs_left(state)
     if left is None or left > 0:
-        yield from (PlanRun(spec_of(state, required_run)) for required_run in missing(runs, required))
+        yield from (PlanRun(spec_of(state, required_run)) for required_run in missing_runs(runs, required))
     waiting = [
         required_run
         for required_run in required
@@ -237,11 +237,11 @@ def _launch(state: StudyState, waiting: Sequence[RunState], limits: StepLimits) 
     """Begin the first run that by its price ends within the budget, and leaves the confirmation its time."""
     design, phase = state.design, waiting[0].spec.phase
     if design is not None and design.screen is not None:
-        yield from end_of_screen(state, design, design.screen, limits)
-    if design is not None and phase == "replicate" and not affords_replication(state, design, limits):
+        yield from end_screen(state, design, design.screen, limits)
+    if design is not None and phase == "replicate" and not can_afford_replication(state, design, limits):
         return
     for run in waiting:
-        if price_of(state, phase, as_required(run).steps) <= limits.seconds:
+        if price_of(state, phase, to_required_run(run).steps) <= limits.seconds:
             yield Launch(run.run_id, len(run.attempts) + 1)
             return
 
@@ -252,35 +252,35 @@ def _settle(run: RunState, design: Design | None) -> Step | None:
         return None
     if run.collected is None and run.attempts[-1].status == "finished":
         return Collect(run.run_id)
-    if (given := given_up(run, MOST_ATTEMPTS if design is None else design.max_attempts)) is not None:
+    if (given := find_failure(run, MOST_ATTEMPTS if design is None else design.max_attempts)) is not None:
         return Invalidate(run.run_id, given.code, given.reason)
     return Measure(run.run_id) if run.collected is not None and not is_over(run) else None
 
 
-def _used_up(state: StudyState, step: Step | None, limits: StepLimits) -> str | None:
+def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits) -> str | None:
     """Return why the budget lets nothing more be done, in words; None while it does."""
     running = any(attempts_running(state))
     if limits.seconds <= 0 and (isinstance(step, _TAKES_TIME) or (step is None and running)):
-        return _spent(state)
+        return _describe_used_budget(state)
     if step is not None or running:
         return None
-    unmet = [required_run for required_run in _required_runs(state) if not _met(state, required_run)]
-    if runs_left(state) == 0 and not any(required_run in planned(state) for required_run in unmet):
+    unmet = [required_run for required_run in _stage_runs(state) if not _is_met(state, required_run)]
+    if runs_left(state) == 0 and not any(required_run in planned_runs(state) for required_run in unmet):
         return f"all {len(state.every_run)} runs are used up"
     if not unmet:
-        raise Stuck(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
-    if (takes := _unaffordable(state, unmet[0], limits)) is None:
+        raise NoNextStep(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
+    if (takes := _find_unaffordable(state, unmet[0], limits)) is None:
         return None
     return f"{max(0.0, limits.seconds):.0f} s of {state.budget_s:g} s are left, and {takes}"
 
 
-def _unaffordable(state: StudyState, required_run: RequiredRun, limits: StepLimits) -> str | None:
+def _find_unaffordable(state: StudyState, required_run: RequiredRun, limits: StepLimits) -> str | None:
     """Return what the time left does not suffice for, in words; None where it does."""
     price = price_of(state, required_run.phase, required_run.steps)
     if (
         required_run.phase == "replicate"
         and state.design is not None
-        and not affords_replication(state, state.design, limits)
+        and not can_afford_replication(state, state.design, limits)
     ):
         return f"the replication takes about {format_seconds(replication_seconds(state, state.design, limits))}"
     if price <= limits.seconds:
@@ -292,10 +292,10 @@ def _when_paused(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     """Let what runs finish, as long as there is a budget for it."""
     yield from _follow_up(state)
     if limits.seconds <= 0 and any(attempts_running(state)):
-        yield Decide(BUDGET_RULE, "stop", _spent(state))
+        yield Decide(BUDGET_RULE, "stop", _describe_used_budget(state))
 
 
-def _spent(state: StudyState) -> str:
+def _describe_used_budget(state: StudyState) -> str:
     return f"{state.budget_s:g} s of work are used up"
 
 
@@ -311,11 +311,11 @@ def _when_stopped(state: StudyState) -> Iterator[Step]:
         yield from filter(None, (_settle(run, state.design) for run in state.runs.values() if run.invalid is None))
         if any(run.attempts for run in state.runs_in("confirm")):
             yield from last_judgements(state, state.design)
-    if (used_up or state.denial is not None) and _has_asked(state) and state.report is None:
+    if (used_up or state.denial is not None) and _has_design(state) and state.report is None:
         yield BuildReport()
 
 
-def _has_asked(state: StudyState) -> bool:
+def _has_design(state: StudyState) -> bool:
     """Return whether a design was locked, of this round or of one before, so that there is something to report."""
     return state.design is not None or bool(state.rounds_before)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from research.scheduler.steps import ASK_RULE, BUDGET_RULE, FAILURES, SHRINK_RULE
-from research.text import once_for_a_state
+from research.text import memoize_last
 from studies import RunState, StudyState
 from studies.log.study import Decision
 from studies.records.alpha import exploration_spec
@@ -32,42 +32,42 @@ from studies.records.runs import (
     WORST_CODES,
     confirm_spec,
     noise_spec,
-    plumbing_spec,
     replicate_spec,
     screen_spec,
+    zero_lr_spec,
 )
 
 
-class GivenUp(NamedTuple):
+class RunFailure(NamedTuple):
     """Why a run has no result that could be analysed."""
 
     code: str
     reason: str
 
 
-def given_up(run: RunState, max_attempts: int) -> GivenUp | None:
+def find_failure(run: RunState, max_attempts: int) -> RunFailure | None:
     """Return why a run whose last attempt ended, or that was collected, is to be given up; None if it is not."""
     if run.collected is not None:
-        return _ended_by_alarm(run)
+        return _find_alarm(run)
     last = run.attempts[-1]
     if last.status not in FAILURES:
         return None
     if last.code in (*WORST_CODES, *EVIDENCE_CODES, NOT_MEASURABLE):
-        return GivenUp(last.code, f"not tried again: {last.reason}")
+        return RunFailure(last.code, f"not tried again: {last.reason}")
     if run.spec.code is not None and last.code in WITHIN_REACH_OF_CODE:
         reason = f"not tried again, as generated code may have brought {last.code} about: {last.reason}"
-        return GivenUp(GENERATED_CODE_FAILED, reason)
+        return RunFailure(GENERATED_CODE_FAILED, reason)
     failures = sum(attempt.status in FAILURES for attempt in run.attempts)
     if failures < max_attempts:
         return None
-    return GivenUp(last.code, f"{failures} attempts failed, the last one: {last.reason}")
+    return RunFailure(last.code, f"{failures} attempts failed, the last one: {last.reason}")
 
 
-def _ended_by_alarm(run: RunState) -> GivenUp | None:
+def _find_alarm(run: RunState) -> RunFailure | None:
     """Return the alarm of a collected run after which its measurement means nothing; old logs have no alarms."""
     raised = (run.collected or {}).get("alarms", ())
     ending = next((alarm for alarm in raised if alarm["effect"] in ("worst", "exclude")), None)
-    return None if ending is None else GivenUp(ending["code"], ending["sentence"])
+    return None if ending is None else RunFailure(ending["code"], ending["sentence"])
 
 
 EVERY_RUN = 2
@@ -84,7 +84,7 @@ class RequiredRun:
     steps: int | None = None
 
 
-def as_required(run: RunState) -> RequiredRun:
+def to_required_run(run: RunState) -> RequiredRun:
     """Return what a planned run is required as."""
     spec = run.spec
     return RequiredRun(spec.phase, spec.arm, spec.seed, int(spec.job["steps"]) if spec.phase == "screen" else None)
@@ -95,7 +95,7 @@ def is_over(run: RunState) -> bool:
     if run.invalid is not None:
         return True
     measured = len(run.measurements) >= EVERY_RUN and run.spec.metric.key in run.measurements
-    return measured and given_up(run, 1) is None
+    return measured and find_failure(run, 1) is None
 
 
 def attempts_running(state: StudyState) -> Iterator[RunState]:
@@ -103,10 +103,10 @@ def attempts_running(state: StudyState) -> Iterator[RunState]:
     return (run for run in state.runs.values() if run.active is not None)
 
 
-@once_for_a_state
-def planned(state: StudyState) -> Mapping[RequiredRun, RunState]:
+@memoize_last
+def planned_runs(state: StudyState) -> Mapping[RequiredRun, RunState]:
     """Return the planned runs by what each is required as."""
-    return {as_required(run): run for run in state.runs.values()}
+    return {to_required_run(run): run for run in state.runs.values()}
 
 
 def noise_runs(plan: NoisePlan) -> tuple[RequiredRun, ...]:
@@ -119,33 +119,33 @@ def exploration_runs(state: StudyState) -> tuple[RequiredRun, ...]:
     """Return the runs of the exploration that was planned last, as long as one of them is not over."""
     if not state.explorations:
         return ()
-    plan, runs = state.explorations[-1].plan, planned(state)
+    plan, runs = state.explorations[-1].plan, planned_runs(state)
     wanted = tuple(RequiredRun("explore", arm.name, plan.seed) for arm in plan.arms)
     done = all(required_run in runs and is_over(runs[required_run]) for required_run in wanted)
     return () if done else wanted
 
 
-def confirmation_runs(state: StudyState, design: Design, *, all_looks: bool = False) -> tuple[RequiredRun, ...]:
+def confirmation_runs(state: StudyState, design: Design, *, all_analyses: bool = False) -> tuple[RequiredRun, ...]:
     """Return the runs of the confirmation up to the looks that open hypotheses wait for, or up to the last one."""
     if design is not state.design:
-        return _confirmation_runs(state, design, all_looks)
-    return _of_all_looks(state) if all_looks else _of_next_looks(state)
+        return _confirmation_runs(state, design, all_analyses)
+    return _runs_of_all_analyses(state) if all_analyses else _runs_of_next_analyses(state)
 
 
-@once_for_a_state
-def _of_next_looks(state: StudyState) -> tuple[RequiredRun, ...]:
+@memoize_last
+def _runs_of_next_analyses(state: StudyState) -> tuple[RequiredRun, ...]:
     return () if state.design is None else _confirmation_runs(state, state.design, False)
 
 
-@once_for_a_state
-def _of_all_looks(state: StudyState) -> tuple[RequiredRun, ...]:
+@memoize_last
+def _runs_of_all_analyses(state: StudyState) -> tuple[RequiredRun, ...]:
     return () if state.design is None else _confirmation_runs(state, state.design, True)
 
 
-def _confirmation_runs(state: StudyState, design: Design, all_looks: bool) -> tuple[RequiredRun, ...]:
+def _confirmation_runs(state: StudyState, design: Design, all_analyses: bool) -> tuple[RequiredRun, ...]:
     limits: dict[str, int] = {}
-    for hypothesis in active(state, design):
-        seeds = len(design.seeds) if all_looks else look_seeds(design, wanted_look(state, hypothesis.id))
+    for hypothesis in open_hypotheses(state, design):
+        seeds = len(design.seeds) if all_analyses else count_seeds(design, next_analysis(state, hypothesis.id))
         for arm in design.contrast_of(hypothesis):
             limits[arm] = max(limits.get(arm, 0), seeds)
     own = {arm: design.seeds_of(arm, design.seeds[:count]) for arm, count in limits.items()}
@@ -159,7 +159,7 @@ def _confirmation_runs(state: StudyState, design: Design, all_looks: bool) -> tu
 
 def replication_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
     """Return the runs in the replication's setting that a decision asked for."""
-    wanted = replicated(state, design)
+    wanted = replication_hypotheses(state, design)
     if design.replication is None or not wanted:
         return ()
     arms = _all_arms(design, wanted)
@@ -176,7 +176,7 @@ def later_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
 
     A verdict that stands no more takes its decision with it, and what was begun by that decision goes on meanwhile.
     """
-    confirmed = _all_arms(design, active(state, design))
+    confirmed = _all_arms(design, open_hypotheses(state, design))
     judged = {verdict.hypothesis for verdict in state.replications}
     repeated = [h for h in design.hypotheses if h.id not in state.vetoed and h.id not in judged]
     seeds = () if design.replication is None else design.replication.seeds
@@ -194,34 +194,34 @@ def _all_arms(design: Design, hypotheses: Sequence[Hypothesis]) -> set[str]:
     return {arm for claim in hypotheses for arm in design.contrast_of(claim)}
 
 
-def active(state: StudyState, design: Design) -> list[Hypothesis]:
+def open_hypotheses(state: StudyState, design: Design) -> list[Hypothesis]:
     """Return the hypotheses that still need runs of the confirmation."""
     return [h for h in design.hypotheses if not state.is_settled(h.id) and h.id not in state.vetoed]
 
 
-def replicated(state: StudyState, design: Design) -> list[Hypothesis]:
+def replication_hypotheses(state: StudyState, design: Design) -> list[Hypothesis]:
     """Return the hypotheses that wait for the verdict on their replication."""
     judged = {verdict.hypothesis for verdict in state.replications}
     asked = {name for name, decision in state.decided.items() if decision.action == "replicate"}
     return [h for h in design.hypotheses if h.id in asked - judged and h.id not in state.vetoed]
 
 
-def wanted_look(state: StudyState, hypothesis: str) -> int:
+def next_analysis(state: StudyState, hypothesis: str) -> int:
     """Return the look at which a hypothesis that is not settled is judged next."""
     verdict = state.verdict_on(hypothesis)
     if verdict is not None:
         return verdict.look + 1
     before = (*state.interim, *state.superseded)
-    look = max((v.look for v in before if v.hypothesis == hypothesis and v.phase == "confirm"), default=1)
-    looks = 1 if state.design is None else len(state.design.looks)
-    return look + 1 if state.judged_short.get((hypothesis, "confirm")) == look < looks else look
+    analysis = max((v.look for v in before if v.hypothesis == hypothesis and v.phase == "confirm"), default=1)
+    analyses = 1 if state.design is None else len(state.design.looks)
+    return analysis + 1 if state.judged_short.get((hypothesis, "confirm")) == analysis < analyses else analysis
 
 
-def look_seeds(design: Design, look: int) -> int:
+def count_seeds(design: Design, analysis: int) -> int:
     """Return how many seeds a look sees."""
     if not design.looks:
         return len(design.seeds)
-    return design.looks[min(look, len(design.looks)) - 1].seeds
+    return design.looks[min(analysis, len(design.looks)) - 1].seeds
 
 
 def treatment_arm(design: Design, hypothesis: Hypothesis) -> str:
@@ -235,7 +235,7 @@ def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
         plan, key = state.noise_plan, state.noise_hash
         if plan is None or key is None:
             raise ValueError(f"expected a plan of A/A runs in study {state.id}; found none to make {required_run} by")
-        make_noise = plumbing_spec if required_run.arm == PLUMBING_ARM else noise_spec
+        make_noise = zero_lr_spec if required_run.arm == PLUMBING_ARM else noise_spec
         return make_noise(state.id, plan, key, required_run.seed)
     if required_run.phase == "explore":
         tried = next(each.plan for each in state.explorations if each.plan.seed == required_run.seed)
@@ -263,22 +263,22 @@ def runs_left(state: StudyState) -> int | None:
 
 def budget_decision(state: StudyState) -> Decision | None:
     """Return the decision that the budget is used up, unless the budget was amended after it."""
-    found = [d for d in state.decisions if d.rule == BUDGET_RULE and d.seq > budget_amended(state)]
+    found = [d for d in state.decisions if d.rule == BUDGET_RULE and d.seq > last_budget_amendment(state)]
     return found[-1] if found else None
 
 
-def budget_stop(decision: Decision) -> str:
+def budget_stop_reason(decision: Decision) -> str:
     """Return the reason by which a study stops after the decision that its budget is used up."""
     return f"budget: {decision.reason}"
 
 
-def stopped_by_budget(state: StudyState) -> bool:
+def is_stopped_by_budget(state: StudyState) -> bool:
     """Return whether it was the budget that stopped a study; somebody may do so, too, after it was used up."""
     used_up = budget_decision(state)
-    return used_up is not None and state.stopped_reason == budget_stop(used_up)
+    return used_up is not None and state.stopped_reason == budget_stop_reason(used_up)
 
 
-def budget_amended(state: StudyState) -> int:
+def last_budget_amendment(state: StudyState) -> int:
     """Return the number of the event that amended the budget last; 0 if none did."""
     return max((a.seq for a in state.amendments if a.amendment.kind == "budget"), default=0)
 
@@ -288,16 +288,16 @@ def was_cut(state: StudyState, action: str) -> bool:
     return any((d.rule, d.action) == (SHRINK_RULE, action) for d in state.decisions)
 
 
-def may_ask_on(state: StudyState) -> bool:
+def may_continue(state: StudyState) -> bool:
     """Return whether another round may follow: the inquiry has some left, and nobody said that there is none to ask."""
     answered = any(decision.rule == ASK_RULE for decision in state.decisions)
     return state.round < state.most_rounds and not answered and budget_decision(state) is None
 
 
-def all_over(state: StudyState) -> bool:
+def is_complete(state: StudyState) -> bool:
     """Return whether no run is needed any more: what is left is to judge, to conclude and to report."""
     design = state.design
-    if may_ask_on(state):
+    if may_continue(state):
         return False
     if design is None or design.screen is not None:
         return False
@@ -307,9 +307,9 @@ def all_over(state: StudyState) -> bool:
         return False
     if design.looks and not all(state.is_settled(h.id) or h.id in state.vetoed for h in design.hypotheses):
         return False
-    return not missing(planned(state), (*confirmation_runs(state, design), *replication_runs(state, design)))
+    return not missing_runs(planned_runs(state), (*confirmation_runs(state, design), *replication_runs(state, design)))
 
 
-def missing(runs: Mapping[RequiredRun, RunState], required: Sequence[RequiredRun]) -> list[RequiredRun]:
+def missing_runs(runs: Mapping[RequiredRun, RunState], required: Sequence[RequiredRun]) -> list[RequiredRun]:
     """Return the required runs that are not planned."""
     return [required_run for required_run in required if required_run not in runs]

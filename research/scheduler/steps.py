@@ -13,7 +13,7 @@ from typing import Final
 from studies.log.study import BUDGET_EXHAUSTED
 from studies.records.design import Arm, RunSpec
 from studies.records.procedure import Phase, Selection
-from studies.records.verdict import ApprovalQuestion
+from studies.records.verdict import ApprovalRequest
 
 BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
 SHRINK_RULE: Final = "keep the confirmation within the budget"
@@ -52,7 +52,7 @@ class AskCandidate:
 class AskApproval:
     """Ask a person whether something may begin."""
 
-    question: ApprovalQuestion
+    question: ApprovalRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def pack_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int =
     for path in _walk(folder):
         content = _read_plain(path, most_bytes)
         size += len(content)
-        _bound(f"folder {folder}", size, len(files) + 1, most_bytes, most_files)
+        _check_bounds(f"folder {folder}", size, len(files) + 1, most_bytes, most_files)
         files[path.relative_to(folder).as_posix()] = content
     return pack(files)
 
@@ -87,7 +87,7 @@ def _contents(opened: tarfile.TarFile, most_bytes: int, most_files: int) -> Iter
     size = 0
     for count, member in enumerate(opened, start=1):
         size += max(0, member.size)
-        _bound("archive", size, count, most_bytes, most_files)
+        _check_bounds("archive", size, count, most_bytes, most_files)
         _check_kind(member)
         path = member.name.removeprefix("./").rstrip("/")
         if member.isdir():
@@ -97,7 +97,7 @@ def _contents(opened: tarfile.TarFile, most_bytes: int, most_files: int) -> Iter
         yield path, b"" if reader is None else reader.read()
 
 
-def _bound(what: str, size: int, count: int, most_bytes: int, most_files: int) -> None:
+def _check_bounds(what: str, size: int, count: int, most_bytes: int, most_files: int) -> None:
     if size > most_bytes:
         raise SandboxError(f"{what}: expected at most {most_bytes} bytes of files; found more. Send less")
     if count > most_files:

@@ -30,18 +30,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from sandboxes.docker import launch
-from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking, inspect
+from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, wrap_errors
 from sandboxes.spec import (
     Exit,
     ExitReason,
     Handle,
     SandboxError,
     SandboxSpec,
-    launched_and_ended,
-    locked,
+    fsync_folder,
+    hold_lock,
     read,
-    sync_names,
-    until,
+    read_run_times,
+    wait_until,
     write_once,
 )
 
@@ -136,12 +136,12 @@ SIGNALLED = 128
 def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], folder: Path) -> None:
     """Write the output, the results and the end of the ended `container` into `folder`."""
     spec = read(folder / "spec.json") or {}
-    output, said = log(engine, container, out=True), log(engine, container, out=False)
+    output, said = read_log(engine, container, out=True), read_log(engine, container, out=False)
     report = read_frames(said, spec.get("results", {}))
-    ended = verdict(state, report, read(folder / "stop.json"))
+    ended = classify_exit(state, report, read(folder / "stop.json"))
     try:
-        _write(folder, output + _trouble(report), report)
-        conclude(folder, ended, report)
+        _write(folder, output + _format_trouble(report), report)
+        record_exit(folder, ended, report)
     except OSError as error:
         raise SandboxError(
             f"sandbox {folder.name}: it ended, but what it left cannot be written to {folder}: {error}. "
@@ -149,10 +149,10 @@ def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], f
         ) from error
 
 
-def verdict(state: Mapping[str, Any], report: FrameReport, asked: Mapping[str, Any] | None) -> Exit:
+def classify_exit(state: Mapping[str, Any], report: FrameReport, asked: Mapping[str, Any] | None) -> Exit:
     """Return how it ended: PID 1's word, which nobody can forge, corrected by what only we and the engine know."""
     if (ending := report.ending) is None:
-        return _unseen(state, asked)
+        return _infer_exit(state, asked)
     reason = ending.reason
     if reason == "stopped" and asked is None:
         reason = "killed"  # somebody asked the engine, not us
@@ -161,7 +161,7 @@ def verdict(state: Mapping[str, Any], report: FrameReport, asked: Mapping[str, A
     return Exit(cast(ExitReason, reason), ending.code)
 
 
-def _unseen(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Exit:
+def _infer_exit(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Exit:
     """PID 1 left no word: it was killed, or never came to its work."""
     code = int(state["ExitCode"])
     if state["OOMKilled"]:
@@ -171,7 +171,7 @@ def _unseen(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Exit:
     return Exit("error" if 0 < code < SIGNALLED else "killed", code)
 
 
-def conclude(folder: Path, ended: Exit, report: FrameReport | None = None) -> None:
+def record_exit(folder: Path, ended: Exit, report: FrameReport | None = None) -> None:
     """Write down how it ended, unless that is written already."""
     report = report or FrameReport(refused=dict.fromkeys((read(folder / "spec.json") or {}).get("results", {}), "lost"))
     hashes = {
@@ -185,14 +185,14 @@ def conclude(folder: Path, ended: Exit, report: FrameReport | None = None) -> No
     write_once(folder / "exit.json", {**value, "refused": report.refused, **counts})
 
 
-def log(engine: ContainerEngine, container: str, *, out: bool, lines: int | None = None) -> bytes:
+def read_log(engine: ContainerEngine, container: str, *, out: bool, lines: int | None = None) -> bytes:
     """Return the container's standard output or error as the engine has it: so many lines of its end, or all."""
-    with asking(engine, f"reading the log of container {container}"):
+    with wrap_errors(engine, f"reading the log of container {container}"):
         tail: Any = "all" if lines is None else lines
         return engine.client.api.logs(container, stdout=out, stderr=not out, stream=False, tail=tail)
 
 
-def _trouble(report: FrameReport) -> bytes:
+def _format_trouble(report: FrameReport) -> bytes:
     return f"\n[PID 1 says: {report.trouble.strip()}]\n".encode() if report.trouble else b""
 
 
@@ -201,7 +201,7 @@ def _write(folder: Path, output: bytes, report: FrameReport) -> None:
     _write_atomic(folder / "output.log", output)
     for name, data in report.results.items():
         _write_atomic(folder / "results" / name, data)
-    sync_names(folder / "results")
+    fsync_folder(folder / "results")
 
 
 def _write_atomic(path: Path, data: bytes) -> None:
@@ -255,7 +255,7 @@ class Installation:
     @cached_property
     def engine_id(self) -> str:
         """The engine's own id: another one knows nothing of our containers."""
-        with asking(self.engine, "asking for the engine's id"):
+        with wrap_errors(self.engine, "asking for the engine's id"):
             return str(self.engine.client.api.info()["ID"])
 
     def container(self, name: str) -> str:
@@ -295,23 +295,23 @@ class ContainerHandle:
         """The spec's labels."""
         return cast(Mapping[str, str], self._spec().get("labels", {}))
 
-    def ran(self) -> tuple[float, float | None]:
+    def run_times(self) -> tuple[float, float | None]:
         """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
-        return launched_and_ended(self._folder, self.poll())
+        return read_run_times(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
         """Return how it ended, once its output and results are in the folder; None while it runs."""
         if (ended := self._exit()) is not None:
             self._try_clear()
             return ended
-        if self._runs(inspect(self._engine, self._container)):
+        if self._is_running(inspect(self._engine, self._container)):
             return None
-        self._look_closer()
+        self._try_settle()
         return self._exit()
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait until it ends; None when the time is over first."""
-        until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s, TICK_S)
+        wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s, TICK_S)
         return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
@@ -322,11 +322,11 @@ class ContainerHandle:
             return ""
         try:
             if (text := self._output()) is None:
-                text = log(self._engine, self._container, out=True, lines=tail_bytes)
+                text = read_log(self._engine, self._container, out=True, lines=tail_bytes)
         except NotFound:
             text = self._output() or b""  # settled just now, or lost
-        except EngineRefused:
-            if not self._goes():
+        except EngineRefusal:
+            if not self._is_being_removed():
                 raise
             text = b""
         return text[-tail_bytes:].decode(errors="replace")
@@ -341,7 +341,7 @@ class ContainerHandle:
         """How much of its output was dropped, once it has ended."""
         return int((read(self._folder / "exit.json") or {}).get("dropped_bytes") or 0)
 
-    def refused(self) -> Mapping[str, str]:
+    def refused_results(self) -> Mapping[str, str]:
         """Return the results the spec names that were not collected, each with the reason, once it has ended."""
         return cast(Mapping[str, str], (read(self._folder / "exit.json") or {}).get("refused", {}))
 
@@ -352,12 +352,12 @@ class ContainerHandle:
         """
         asked = {"asked_at": time.time()}
         if self._exit() is None and _status(inspect(self._engine, self._container)) == "created":
-            self._note(asked)  # before a look at it would start it
+            self._record_stop(asked)  # before a look at it would start it
         if self.poll() is None:
-            self._note(asked)
+            self._record_stop(asked)
             for signal, patience_s in (("SIGTERM", grace_s), ("SIGTERM", LAST_WORDS_S), ("SIGKILL", KILL_WAIT_S)):
                 self._signal(signal)
-                if until(lambda: self.poll() is not None, patience_s, TICK_S):
+                if wait_until(lambda: self.poll() is not None, patience_s, TICK_S):
                     break
         if (ended := self._exit()) is None:
             raise SandboxError(f"sandbox {self.name}: expected its container to die when killed; it still runs")
@@ -371,8 +371,8 @@ class ContainerHandle:
     def _container(self) -> str:
         return self._installation.container(self._name)
 
-    def _locked(self) -> AbstractContextManager[None]:
-        return locked(self._folder)
+    def _lock(self) -> AbstractContextManager[None]:
+        return hold_lock(self._folder)
 
     def _spec(self) -> dict[str, Any]:
         return read(self._folder / "spec.json") or {}
@@ -387,45 +387,45 @@ class ContainerHandle:
         except FileNotFoundError:
             return None
 
-    def _runs(self, found: Mapping[str, Any] | None) -> bool:
+    def _is_running(self, found: Mapping[str, Any] | None) -> bool:
         """Return whether there is nothing to do but wait."""
-        return _status(found) in ("running", "paused", "restarting", "removing") and not self._overdue()
+        return _status(found) in ("running", "paused", "restarting", "removing") and not self._is_overdue()
 
-    def _goes(self) -> bool:
+    def _is_being_removed(self) -> bool:
         """Return whether somebody removes it, so that the engine tells nothing of it any more.
 
         Of one that is killed for it the engine says for a moment that it runs.
         """
         gone = (None, "removing", "dead")
-        return until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
+        return wait_until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
 
-    def _overdue(self) -> bool:
+    def _is_overdue(self) -> bool:
         limit_s = self._spec().get("time_limit_s")
         started = (read(self._folder / "started.json") or {}).get("started_at")
         return limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
 
-    def _really_overdue(self, state: Mapping[str, Any]) -> bool:
+    def _is_overdue_by_engine(self, state: Mapping[str, Any]) -> bool:
         """Return whether it is overdue by the engine's clock, too: a busy engine may have started it long after."""
-        with asking(self._engine, "asking for the engine's time"):
+        with wrap_errors(self._engine, "asking for the engine's time"):
             now = datetime.fromisoformat(self._engine.client.api.info()["SystemTime"])
         ran_s = (now - datetime.fromisoformat(state["StartedAt"])).total_seconds()
         return bool(ran_s > self._spec()["time_limit_s"] + OVERDUE_S)
 
-    def _note(self, asked: Mapping[str, Any]) -> None:
+    def _record_stop(self, asked: Mapping[str, Any]) -> None:
         """Write down that it is to end; a full disk must not keep it running, though it will look killed then."""
         with suppress(OSError):
             write_once(self._folder / "stop.json", asked)
 
-    def _look_closer(self) -> None:
+    def _try_settle(self) -> None:
         from docker.errors import NotFound
 
         try:
-            with self._locked():
+            with self._lock():
                 self._settle()
         except NotFound:
             return  # removed between two questions: the next look finds it lost
-        except EngineRefused:
-            if not self._goes():
+        except EngineRefusal:
+            if not self._is_being_removed():
                 raise  # else: somebody removes it at this moment, and it is lost once it is gone
         except OSError as error:
             raise SandboxError(
@@ -439,19 +439,19 @@ class ContainerHandle:
             return
         found = inspect(self._engine, self._container)
         if found is None or _status(found) == "dead":  # somebody's removal got stuck: its log is gone
-            self._conclude_lost()
+            self._record_lost()
         elif _status(found) == "created":
             self._start_or_cancel()
-        elif self._runs(found):
+        elif self._is_running(found):
             return
-        elif found["State"]["Running"] and self._really_overdue(found["State"]):
-            self._note({"asked_at": time.time(), "overdue": True})
+        elif found["State"]["Running"] and self._is_overdue_by_engine(found["State"]):
+            self._record_stop({"asked_at": time.time(), "overdue": True})
             self._signal("SIGKILL")
         elif not found["State"]["Running"]:
             collect(self._engine, self._container, found["State"], self._folder)
             self._installation.clear(self._name)
 
-    def _conclude_lost(self) -> None:
+    def _record_lost(self) -> None:
         """The engine says that there is no such container: believe it if it is the one that started it."""
         if (started := read(self._folder / "started.json")) is None:
             raise SandboxError(f"sandbox {self.name}: it was never started, for the engine refused; launch it again")
@@ -460,12 +460,12 @@ class ContainerHandle:
                 f"sandbox {self.name}: it was started in another engine than the one at {self._engine.host}. "
                 f"Name that one in DOCKER_HOST; if it is gone for good, remove {self._folder}"
             )
-        conclude(self._folder, Exit("lost", None))
+        record_exit(self._folder, Exit("lost", None))
         self._installation.clear(self._name)
 
     def _start_or_cancel(self) -> None:
         if (self._folder / "stop.json").exists():
-            conclude(self._folder, Exit("stopped", None))
+            record_exit(self._folder, Exit("stopped", None))
             self._installation.clear(self._name)
         else:
             self._installation.start(self._name)
@@ -474,14 +474,14 @@ class ContainerHandle:
         """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""
         from docker.errors import NotFound
 
-        with suppress(NotFound, EngineRefused), asking(self._engine, f"signalling sandbox {self.name}"):
+        with suppress(NotFound, EngineRefusal), wrap_errors(self._engine, f"signalling sandbox {self.name}"):
             self._engine.client.api.kill(self._container, signal)
 
     def _try_clear(self) -> None:
         """Clear away what a controller that was killed after writing the end has left."""
         if not (self._folder / "cleared").exists():
             # How it ended is known whether or not the engine answers; the next look tries again.
-            with suppress(SandboxError), self._locked():
+            with suppress(SandboxError), self._lock():
                 self._installation.clear(self._name)
 
 
@@ -492,7 +492,7 @@ class DockerSandbox:
     """Launches containers in an engine, exactly once by name, with their folders under `root`."""
 
     def __init__(self, root: Path, engine: ContainerEngine) -> None:
-        self._ours = Installation(root, engine)
+        self._installation = Installation(root, engine)
 
     @property
     def isolates(self) -> bool:
@@ -502,18 +502,18 @@ class DockerSandbox:
     @property
     def installation(self) -> str:
         """The random id of this installation, a label of all it has in the engine."""
-        return self._ours.id
+        return self._installation.id
 
     def run(self, spec: SandboxSpec) -> ContainerHandle:
         """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
         from docker.errors import NotFound
 
         launch.check(spec)
-        folder = self._ours.root / spec.name
+        folder = self._installation.root / spec.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(folder):
-                if not self._begun(spec.name):
+            with hold_lock(folder):
+                if not self._has_started(spec.name):
                     self._launch(spec, folder)
         except NotFound as error:  # an OSError, too
             raise SandboxError(
@@ -522,46 +522,46 @@ class DockerSandbox:
             ) from error
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
-        return ContainerHandle(self._ours, spec.name)
+        return ContainerHandle(self._installation, spec.name)
 
     def adopt(self, name: str) -> ContainerHandle | None:
         """Return the handle of what was launched under `name`, or None if nothing was."""
-        return ContainerHandle(self._ours, name) if self._begun(name) else None
+        return ContainerHandle(self._installation, name) if self._has_started(name) else None
 
     def reap(self, labels: Mapping[str, str]) -> list[str]:
         """Stop, settle and remove what this installation has in the engine under `labels`; return the names."""
-        names = sorted(self._held(labels))
+        names = sorted(self._find_names(labels))
         with ThreadPoolExecutor(REAPED_AT_ONCE) as pool:
             return list(pool.map(self._reap, names))
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
         """Return handles of all sandboxes whose labels include `labels`, oldest first."""
         wanted = (labels or {}).items()
-        specs = [(spec["created_at"], path.parent.name) for path in self._ours.root.glob("*/spec.json")
+        specs = [(spec["created_at"], path.parent.name) for path in self._installation.root.glob("*/spec.json")
                  if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
-        return [ContainerHandle(self._ours, name) for _, name in sorted(specs) if self._begun(name)]
+        return [ContainerHandle(self._installation, name) for _, name in sorted(specs) if self._has_started(name)]
 
     def _reap(self, name: str) -> str:
         with self._lock(name):
-            if not self._begun(name):
-                launch.clear(self._ours.engine, name, self.installation)
+            if not self._has_started(name):
+                launch.clear(self._installation.engine, name, self.installation)
                 return name
-        ContainerHandle(self._ours, name).stop()
+        ContainerHandle(self._installation, name).stop()
         with self._lock(name):
-            launch.clear(self._ours.engine, name, self.installation)
+            launch.clear(self._installation.engine, name, self.installation)
         return name
 
     def _lock(self, name: str) -> AbstractContextManager[None]:
-        (self._ours.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        return locked(self._ours.root / name)
+        (self._installation.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        return hold_lock(self._installation.root / name)
 
-    def _begun(self, name: str) -> bool:
+    def _has_started(self, name: str) -> bool:
         """Return whether it was started and never must be again."""
-        return any((self._ours.root / name / file).exists() for file in ("started.json", "exit.json"))
+        return any((self._installation.root / name / file).exists() for file in ("started.json", "exit.json"))
 
     def _launch(self, spec: SandboxSpec, folder: Path) -> None:
-        ours = self._ours
-        status = launch.launched(ours.engine, ours.id, spec.name)
+        ours = self._installation
+        status = launch.find_status(ours.engine, ours.id, spec.name)
         if status is None:
             launch.make(ours.engine, ours.id, spec, folder)
         else:
@@ -569,13 +569,13 @@ class DockerSandbox:
         if status in (None, "created"):
             ours.start(spec.name)
         else:  # it was started, and the folder does not know: starting what has ended would run it again
-            launch.note_started(ours.engine_id, folder)
+            launch.record_start(ours.engine_id, folder)
 
-    def _held(self, labels: Mapping[str, str]) -> set[str]:
+    def _find_names(self, labels: Mapping[str, str]) -> set[str]:
         """Return the names of the sandboxes of which the engine holds anything."""
         ours = {launch.INSTALLATION: self.installation, **{launch.OF_SPEC + key: of for key, of in labels.items()}}
         wanted: dict[str, Any] = {"label": [f"{key}={value}" for key, value in ours.items()]}
-        api = self._ours.engine.client.api
-        with asking(self._ours.engine, "listing this installation's containers and volumes"):
+        api = self._installation.engine.client.api
+        with wrap_errors(self._installation.engine, "listing this installation's containers and volumes"):
             found = [*api.containers(all=True, filters=wanted), *(api.volumes(filters=wanted)["Volumes"] or [])]
         return {thing["Labels"][launch.NAME] for thing in found}

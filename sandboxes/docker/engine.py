@@ -36,7 +36,7 @@ OLDEST_API = (1, 41)
 """Docker Engine 20.10; what was tested."""
 
 
-class NoEngine(SandboxError):
+class EngineNotFound(SandboxError):
     """No usable container engine answers; the message says what was found and how to get one."""
 
 
@@ -58,33 +58,33 @@ def connect(environ: Mapping[str, str]) -> ContainerEngine:
     """Return the engine that `environ` names (DOCKER_HOST, DOCKER_CONTEXT, ...), else the local one; raise NoEngine."""
     url, source = find(environ)
     try:
-        found, client = _asked(url)
+        found, client = _query_version(url)
         facts = client.info()
     except Exception as error:  # the SDK lets errors of three libraries through
-        raise NoEngine(_why(url, source, error)) from error
+        raise EngineNotFound(_explain(url, source, error)) from error
     _refuse_unfit(url, found)
     if not (shares_this_kernel(facts) and _sees_our_files(client)):
-        raise NoEngine(
+        raise EngineNotFound(
             f"expected an engine that shares this machine's kernel and files at {url}; found one of another machine, "
             f"of a virtual one (Docker Desktop) or with SELinux, whose containers reach no socket of ours; run Docker "
             f"Engine on this machine itself, without selinux-enabled"
         )
-    return ContainerEngine(client, url, str(found["Version"]), lacks(facts), offers_gpus(facts))
+    return ContainerEngine(client, url, str(found["Version"]), find_lacks(facts), offers_gpus(facts))
 
 
 def find(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the Unix socket that `environ` names, as a URL, and what named it; raise NoEngine for what is none."""
-    url, source = _named(environ)
+    url, source = _find_address(environ)
     if not url.startswith("unix://"):
         scheme, mark, rest = url.rpartition("://")  # no user and no password lands in logs
-        raise NoEngine(
+        raise EngineNotFound(
             f"expected a Unix socket of this machine (unix://PATH) in {source}; found "
             f"{scheme}{mark}{rest.rpartition('@')[2]}; name the socket of an engine here: DOCKER_HOST={DEFAULT_HOST}"
         )
     return url, source
 
 
-def _named(environ: Mapping[str, str]) -> tuple[str, str]:
+def _find_address(environ: Mapping[str, str]) -> tuple[str, str]:
     if host := environ.get("DOCKER_HOST"):
         return host, "DOCKER_HOST"
     configuration = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or Path.home()) / ".docker")
@@ -95,7 +95,7 @@ def _named(environ: Mapping[str, str]) -> tuple[str, str]:
     try:
         return str(_json(meta)["Endpoints"]["docker"]["Host"]), f"docker context {name}"
     except (KeyError, TypeError) as error:
-        raise NoEngine(
+        raise EngineNotFound(
             f"expected an engine's address in the docker context {name!r}, {meta}; found no {error} there; "
             "`docker context ls` shows those that there are"
         ) from error
@@ -108,11 +108,13 @@ def _json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise NoEngine(f"expected JSON in {path}; found something else ({error}); repair it or remove it") from error
+        raise EngineNotFound(
+            f"expected JSON in {path}; found something else ({error}); repair it or remove it"
+        ) from error
     return dict(found) if isinstance(found, dict) else {}
 
 
-def _asked(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
+def _query_version(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
     """Return what the engine says of its version, and a client that speaks it."""
     import docker
 
@@ -121,7 +123,7 @@ def _asked(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
     return found, docker.DockerClient(url, version=str(found["ApiVersion"]), timeout=int(CALL_TIMEOUT_S))
 
 
-def _why(url: str, source: str, error: Exception) -> str:
+def _explain(url: str, source: str, error: Exception) -> str:
     """Return the line that says why no engine was found."""
     if any(isinstance(cause, PermissionError) for cause in _causes(error)):
         return (
@@ -148,23 +150,23 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _refuse_unfit(url: str, found: Mapping[str, Any]) -> None:
     components = [str(part.get("Name")) for part in found.get("Components") or ()]
     if "Podman Engine" in components:
-        raise NoEngine(
+        raise EngineNotFound(
             f"expected Docker Engine at {url}; found Podman {found['Version']}, which cannot give a RAM file "
             f"system an owner, as the isolation needs; {HOW_TO_GET_DOCKER}"
         )
     if found.get("Os") != "linux":
-        raise NoEngine(
+        raise EngineNotFound(
             f"expected an engine of Linux containers at {url}; found one of {found.get('Os')} containers; "
             f"switch it to Linux containers"
         )
     if tuple(int(part) for part in str(found["ApiVersion"]).split(".")) < OLDEST_API:
-        raise NoEngine(
+        raise EngineNotFound(
             f"expected Docker Engine 20.10 or newer at {url}; found {found['Version']} (API "
             f"{found['ApiVersion']}); upgrade it"
         )
 
 
-def lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:
+def find_lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what the isolation needs and the engine that says `facts` of itself (`docker info`) does not do."""
     cgroups = "let the engine limit it (rootless: delegate the controllers to the user; else see `docker info`)"
     needs = {
@@ -219,12 +221,12 @@ def _sees_our_files(client: docker.DockerClient) -> bool:
     return False
 
 
-class EngineRefused(SandboxError):
+class EngineRefusal(SandboxError):
     """The engine answered, and said no."""
 
 
 @contextmanager
-def asking(engine: ContainerEngine, what: str) -> Iterator[None]:
+def wrap_errors(engine: ContainerEngine, what: str) -> Iterator[None]:
     """Turn the engine's troubles into SandboxError; nothing may be concluded from one but that it was not answered.
 
     EngineRefused is an answer. A thing that does not exist (docker's NotFound) goes through to the caller.
@@ -238,7 +240,7 @@ def asking(engine: ContainerEngine, what: str) -> Iterator[None]:
     except NotFound:
         raise
     except APIError as error:
-        refusal = EngineRefused if error.is_client_error() or error.is_server_error() else SandboxError
+        refusal = EngineRefusal if error.is_client_error() or error.is_server_error() else SandboxError
         raise refusal(f"{what}: the engine at {engine.host} refused: {_line(error.explanation or error)}") from error
     except (DockerException, RequestException, HTTPError, HTTPException, OSError) as error:
         raise SandboxError(
@@ -252,7 +254,7 @@ def inspect(engine: ContainerEngine, container: str) -> Mapping[str, Any] | None
     from docker.errors import NotFound
 
     try:
-        with asking(engine, f"looking at container {container}"):
+        with wrap_errors(engine, f"looking at container {container}"):
             return cast(Mapping[str, Any], engine.client.api.inspect_container(container))
     except NotFound:
         return None
@@ -263,7 +265,7 @@ def remove(engine: ContainerEngine, container: str) -> None:
     from docker.errors import NotFound
 
     try:
-        with asking(engine, f"removing container {container}"):
+        with wrap_errors(engine, f"removing container {container}"):
             engine.client.api.remove_container(container, v=True, force=True)
     except NotFound:
         return
@@ -274,7 +276,7 @@ def remove_volume(engine: ContainerEngine, volume: str) -> None:
     from docker.errors import NotFound
 
     try:
-        with asking(engine, f"removing volume {volume}"):
+        with wrap_errors(engine, f"removing volume {volume}"):
             engine.client.api.remove_volume(volume, force=True)
     except NotFound:
         return

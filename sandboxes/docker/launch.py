@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.docker import archive
-from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking, inspect, remove, remove_volume
+from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, remove, remove_volume, wrap_errors
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
 from sandboxes.shim import write_atomic
 from sandboxes.spec import SandboxError, SandboxSpec, write_once
@@ -63,12 +63,12 @@ def check(spec: SandboxSpec) -> None:
     for what, name in [("a sandbox's name", spec.name), *(("a result's name", name) for name in spec.results)]:
         if not _NAME.fullmatch(name):
             raise SandboxError(f"{what} must match {_NAME.pattern}; found {name!r}")
-    for wrong, found in [*_wrongs(spec), *_unbounded(spec)]:
+    for wrong, found in [*_find_faults(spec), *_find_unbounded(spec)]:
         if wrong:
             raise SandboxError(f"sandbox {spec.name}: {found}")
 
 
-def _wrongs(spec: SandboxSpec) -> list[tuple[bool, str]]:
+def _find_faults(spec: SandboxSpec) -> list[tuple[bool, str]]:
     asked, size = sum(spec.results.values()), len(init_config(spec))
     return [
         (not spec.command, "expected a command to run; found none"),
@@ -83,7 +83,7 @@ def _wrongs(spec: SandboxSpec) -> list[tuple[bool, str]]:
     ]
 
 
-def _unbounded(spec: SandboxSpec) -> list[tuple[bool, str]]:
+def _find_unbounded(spec: SandboxSpec) -> list[tuple[bool, str]]:
     """To an engine nothing, or less, means no limit; a word for all GPUs would be more than was asked for."""
     limits = {**asdict(spec.limits), **{f"result {name}": most for name, most in spec.results.items()}}
     if spec.time_limit_s is not None:
@@ -223,7 +223,7 @@ def _ram_disk(size: int) -> str:
 CLIENT_LABEL = "ajet.client"
 
 
-def names(name: str, installation: str) -> tuple[str, str, str]:
+def resource_names(name: str, installation: str) -> tuple[str, str, str]:
     """Return the names of a sandbox's container, loader and volume in the engine."""
     container = container_name(name, installation)
     return container, f"{container}.loader", f"{container}.input"
@@ -231,7 +231,7 @@ def names(name: str, installation: str) -> tuple[str, str, str]:
 
 def clear(engine: ContainerEngine, name: str, installation: str) -> None:
     """Remove all that the engine holds of a sandbox."""
-    container, loader, volume = names(name, installation)
+    container, loader, volume = resource_names(name, installation)
     remove(engine, container)
     remove(engine, loader)
     remove_volume(engine, volume)
@@ -248,9 +248,9 @@ def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: 
     try:
         volume = _load(engine, installation, spec) if spec.archive is not None else None
         wanted = container_options(spec, installation, volume=volume)
-        with asking(engine, f"creating sandbox {spec.name}"):
+        with wrap_errors(engine, f"creating sandbox {spec.name}"):
             engine.client.containers.create(**wanted)
-    except (EngineRefused, NotFound):
+    except (EngineRefusal, NotFound):
         clear(engine, spec.name, installation)
         raise
 
@@ -260,19 +260,19 @@ def start(engine: ContainerEngine, engine_id: str, installation: str, name: str,
     from docker.errors import NotFound
 
     container = container_name(name, installation)
-    note_started(engine_id, folder)
+    record_start(engine_id, folder)
     try:
-        with asking(engine, f"starting sandbox {name}"):
+        with wrap_errors(engine, f"starting sandbox {name}"):
             engine.client.api.start(container)
-    except (EngineRefused, NotFound):
+    except (EngineRefusal, NotFound):
         clear(engine, name, installation)
         (folder / "started.json").unlink()
         raise
     with suppress(SandboxError):  # it works already; what is left of its making goes with it in the end
-        remove(engine, names(name, installation)[1])
+        remove(engine, resource_names(name, installation)[1])
 
 
-def note_started(engine_id: str, folder: Path) -> None:
+def record_start(engine_id: str, folder: Path) -> None:
     """Write down that it was started, in which engine, and will never be again."""
     write_once(folder / "started.json", {"engine": engine_id, "started_at": time.time()})
 
@@ -296,7 +296,7 @@ def check_image(engine: ContainerEngine, spec: SandboxSpec) -> None:
     from docker.errors import NotFound
 
     try:
-        with asking(engine, f"looking at image {spec.image}"):
+        with wrap_errors(engine, f"looking at image {spec.image}"):
             config: Mapping[str, Any] = engine.client.images.get(str(spec.image)).attrs["Config"] or {}
     except NotFound as error:
         raise SandboxError(
@@ -334,8 +334,8 @@ def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec) -> str:
     """Put the archive into a volume of its own; return the volume's name."""
     assert spec.archive is not None
     packed = archive.pack(archive.check(spec.archive))
-    _, loader, volume = names(spec.name, installation)
-    with asking(engine, f"loading the archive of sandbox {spec.name}"):
+    _, loader, volume = resource_names(spec.name, installation)
+    with wrap_errors(engine, f"loading the archive of sandbox {spec.name}"):
         client = engine.client
         client.api.create_volume(volume, labels=labels(spec, installation, "input"))
         client.containers.create(**loader_options(spec, installation, volume))
@@ -343,7 +343,7 @@ def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec) -> str:
     return volume
 
 
-def launched(engine: ContainerEngine, installation: str, name: str) -> str | None:
+def find_status(engine: ContainerEngine, installation: str, name: str) -> str | None:
     """Return the status of this sandbox's container, None for none; raise SandboxError when it is somebody else's."""
     container = container_name(name, installation)
     if (found := inspect(engine, container)) is None:

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
-from sandboxes.gateway.http_heads import Head, RequestRejected, passed_on, request_head, without_claims
+from sandboxes.gateway.http_heads import Head, RequestRejected, request_head, strip_claims, strip_hop_headers
 from sandboxes.gateway.proxy import AgentConnection, BackgroundTasks, Connections, Flow, ServerConnection
 from sandboxes.spec import SandboxError
 
@@ -52,7 +52,7 @@ _WITHIN = tuple(
 )
 
 
-def host_of(text: str) -> str | Address:
+def parse_host(text: str) -> str | Address:
     """Return a host as an address or as a lower-case name; raise ValueError for what is neither."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
@@ -67,19 +67,19 @@ def host_of(text: str) -> str | Address:
     return name
 
 
-def port_of(text: str) -> int:
+def parse_port(text: str) -> int:
     """Return a port; raise ValueError for what is none."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
         raise ValueError(f"{text[:20]!r} is no port from 1 to 65535")
     return int(text)
 
 
-def split(text: str) -> tuple[str | Address, int]:
+def parse_address(text: str) -> tuple[str | Address, int]:
     """Return host and port of `host:port`; raise ValueError. An IPv6 address stands in brackets."""
     host, colon, port = text.rpartition(":")
     if not colon or (":" in host and not host.startswith("[")):
         raise ValueError(f"{text[:80]!r} is not of the form host:port")
-    return host_of(host), port_of(port)
+    return parse_host(host), parse_port(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Destination:
         """
         below = text.startswith("*.")
         try:
-            host, port = split(text[2:] if below else text)
+            host, port = parse_address(text[2:] if below else text)
         except ValueError as error:
             raise SandboxError(f"expected a destination like {_EXAMPLES}; {error}") from None
         if below and (not isinstance(host, str) or "." not in host):
@@ -122,7 +122,7 @@ class Destination:
 _EXAMPLES = "api.example.com:443, *.example.com:443 or 192.0.2.7:80"
 
 
-def not_public(address: Address) -> str | None:
+def why_not_public(address: Address) -> str | None:
     """Return why an address is not one of the public Internet; None if it is."""
     for network, what in _WITHIN:
         if address.version == network.version and address in network:
@@ -170,8 +170,8 @@ class ConnectTunnel:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._near = _End(self._passed_up, self._lost)
-        self._far = _End(self._passed_down, self._lost)
+        self._near = _TunnelEnd(self._count_up, self._close_end)
+        self._far = _TunnelEnd(self._count_down, self._close_end)
         self._over: Callable[[], None] | None = None
         self._ends = 2
         self.deadline = float("inf")
@@ -196,7 +196,7 @@ class ConnectTunnel:
         if self._far.transport.is_closing():
             self._near.transport.close()
 
-    def late(self) -> None:
+    def expire(self) -> None:
         """Cut it: nothing went through for long."""
         self.reason = "idle"
         self.abort()
@@ -206,25 +206,25 @@ class ConnectTunnel:
         self._far.abort()
         self._near.abort()
 
-    def _passed_up(self, size: int) -> None:
+    def _count_up(self, size: int) -> None:
         self.bytes_up += size
         self._touch()
 
-    def _passed_down(self, size: int) -> None:
+    def _count_down(self, size: int) -> None:
         self.bytes_down += size
         self._touch()
 
     def _touch(self) -> None:
         self.deadline = asyncio.get_running_loop().time() + IDLE_TIMEOUT_S
 
-    def _lost(self) -> None:
+    def _close_end(self) -> None:
         self._ends -= 1
         if not self._ends and self._over is not None:
             self._connections.discard(self)
             self._over()
 
 
-class _End(Flow):
+class _TunnelEnd(Flow):
     """One end."""
 
     def __init__(self, passed: Callable[[int], None], lost: Callable[[], None]) -> None:
@@ -248,14 +248,14 @@ class _End(Flow):
         """Pass the end of this direction on; with the second one the tunnel is done."""
         self._ended = True
         other = self.other
-        if not isinstance(other, _End) or other._ended or not other.transport.can_write_eof():
+        if not isinstance(other, _TunnelEnd) or other._ended or not other.transport.can_write_eof():
             return False
         other.transport.write_eof()
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the other one too, once it has written what it holds."""
-        other = self.part()
+        other = self.unpair()
         if other is not None:
             other.transport.close()
         self._lost()
@@ -275,7 +275,7 @@ _ABSOLUTE = re.compile(rb"[Hh][Tt][Tt][Pp]://([^/?#@]+)(/[^#]*)?(\?[^#]*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RequestTarget:
     """Where a request wants to go; `line` is what it asks there, None for a tunnel."""
 
     host: str | Address
@@ -283,25 +283,25 @@ class _Asked:
     line: bytes | None = None
 
     @classmethod
-    def of(cls, head: Head) -> _Asked:
+    def parse(cls, head: Head) -> _RequestTarget:
         """Read the target of a request; raise RequestRejected."""
         try:
             if head.method == b"CONNECT":
-                return cls(*split(head.target.decode("latin-1")))
-            return cls._absolute(head.target)
+                return cls(*parse_address(head.target.decode("latin-1")))
+            return cls._parse_absolute(head.target)
         except ValueError as error:
             reason = f"expected CONNECT host:port, or http://host/...; {error}"
             raise RequestRejected(400, "malformed", reason, closing=True) from None
 
     @classmethod
-    def _absolute(cls, target: bytes) -> _Asked:
+    def _parse_absolute(cls, target: bytes) -> _RequestTarget:
         if (found := _ABSOLUTE.fullmatch(target)) is None:
             raise ValueError("the target of the request is neither")
         authority = found[1].decode("latin-1")
         host, colon, port = authority.rpartition(":")
         if not colon or authority.endswith("]"):
             host, port = authority, "80"
-        return cls(host_of(host), port_of(port), (found[2] or b"/") + (found[3] or b""))
+        return cls(parse_host(host), parse_port(port), (found[2] or b"/") + (found[3] or b""))
 
     @property
     def authority(self) -> bytes:
@@ -311,10 +311,10 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class _Outgoing:
+class _OutgoingRequest:
     """A request on its way: what the log will say of it."""
 
-    asked: _Asked
+    asked: _RequestTarget
     began: float
     verdict: Verdict = "failed"
     reason: str = "the agent went away"
@@ -345,27 +345,27 @@ class Egress:
         self._connections = connections
         self._resolve = resolve
         self._tasks = BackgroundTasks()
-        self._outgoing: dict[AgentConnection, _Outgoing] = {}
+        self._outgoing: dict[AgentConnection, _OutgoingRequest] = {}
 
     def count(self, what: str) -> None:
         """Count what was refused; what is allowed is counted when it begins."""
         if what != "forwarded":
             self._count(f"egress {what}")
 
-    def wants_whole(self, agent: AgentConnection, head: Head) -> int:
+    def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
         """Collect nothing."""
         return 0
 
     def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
         """Check a request's destination against the allow-list, and connect to it."""
-        asked = _Asked.of(head)
-        outgoing = self._outgoing[agent] = _Outgoing(asked, time.monotonic())
+        asked = _RequestTarget.parse(head)
+        outgoing = self._outgoing[agent] = _OutgoingRequest(asked, time.monotonic())
         if not any(entry.covers(asked.host, asked.port) for entry in self._allow):
-            raise self._refused(outgoing, "not on the list", f"{asked.host}:{asked.port} is not on the allow-list")
+            raise self._reject(outgoing, "not on the list", f"{asked.host}:{asked.port} is not on the allow-list")
         agent.halt(True)
         outgoing.task = self._tasks.start(self._connect(agent, head, outgoing))
 
-    def over(self, agent: AgentConnection) -> None:
+    def finish(self, agent: AgentConnection) -> None:
         """Log how a request ended, and stop connecting for it."""
         outgoing = self._outgoing.pop(agent, None)
         if outgoing is None:
@@ -378,13 +378,15 @@ class Egress:
         """Stop connecting."""
         await self._tasks.close()
 
-    async def _connect(self, agent: AgentConnection, head: Head, outgoing: _Outgoing) -> None:
+    async def _connect(self, agent: AgentConnection, head: Head, outgoing: _OutgoingRequest) -> None:
         asked = outgoing.asked
         tunnel = ConnectTunnel(self._connections) if asked.line is None else None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                addresses = await self._addresses(outgoing)
-                server = await _connected(addresses, asked.port, ServerConnection if tunnel is None else tunnel.far_end)
+                addresses = await self._find_addresses(outgoing)
+                server = await _connect_first(
+                    addresses, asked.port, ServerConnection if tunnel is None else tunnel.far_end
+                )
         except RequestRejected as refused:
             agent.halt(False)
             agent.refuse(refused)
@@ -398,23 +400,23 @@ class Egress:
         outgoing.verdict, outgoing.reason = "allowed", ""
         self.count("allowed")
         if tunnel is None:
-            self._ask(agent, head, asked, server)
+            self._send_request(agent, head, asked, server)
         else:
             del self._outgoing[agent]
-            tunnel.open(agent, lambda: self._tunnelled(outgoing, tunnel))
+            tunnel.open(agent, lambda: self._log_tunnel(outgoing, tunnel))
 
-    def _ask(self, agent: AgentConnection, head: Head, asked: _Asked, server: Flow) -> None:
+    def _send_request(self, agent: AgentConnection, head: Head, asked: _RequestTarget, server: Flow) -> None:
         assert asked.line is not None
-        kept = [header for header in without_claims(passed_on(head.headers)) if header[0] != b"host"]
+        kept = [header for header in strip_claims(strip_hop_headers(head.headers)) if header[0] != b"host"]
         headers = [(b"host", asked.authority), *kept, (b"connection", b"close")]
         agent.send_first(request_head(head.method, asked.line, headers, head.length))
         agent.attach(server)
 
-    def _tunnelled(self, outgoing: _Outgoing, tunnel: ConnectTunnel) -> None:
+    def _log_tunnel(self, outgoing: _OutgoingRequest, tunnel: ConnectTunnel) -> None:
         outgoing.reason = tunnel.reason
         self._write(outgoing, tunnel.bytes_up, tunnel.bytes_down)
 
-    async def _addresses(self, outgoing: _Outgoing) -> Sequence[Address]:
+    async def _find_addresses(self, outgoing: _OutgoingRequest) -> Sequence[Address]:
         """Return the addresses that may be connected to. Raises RequestRejected, and OSError when the name has none."""
         host = outgoing.asked.host
         if not isinstance(host, str):
@@ -422,17 +424,17 @@ class Egress:
         found = await self._resolve(host, outgoing.asked.port)
         if not found:
             raise OSError("no address")
-        barred = {address: not_public(address) or _ours(address) for address in found}
+        barred = {address: why_not_public(address) or _why_own_address(address) for address in found}
         public = [address for address, why in barred.items() if why is None]
         if not public:
-            raise self._refused(outgoing, str(barred[found[0]]), f"the name {host} stands for what is not public")
+            raise self._reject(outgoing, str(barred[found[0]]), f"the name {host} stands for what is not public")
         return public
 
-    def _refused(self, outgoing: _Outgoing, reason: str, message: str) -> RequestRejected:
+    def _reject(self, outgoing: _OutgoingRequest, reason: str, message: str) -> RequestRejected:
         outgoing.verdict, outgoing.reason = "refused", reason
         return RequestRejected(403, f"refused: {reason}", f"this sandbox may not go there: {message}", closing=True)
 
-    def _write(self, outgoing: _Outgoing, up: int, down: int) -> None:
+    def _write(self, outgoing: _OutgoingRequest, up: int, down: int) -> None:
         self._log.write(
             {
                 "at": round(time.time(), 3),
@@ -447,7 +449,7 @@ class Egress:
         )
 
 
-def _ours(address: Address) -> str | None:
+def _why_own_address(address: Address) -> str | None:
     """Return why an address may not be reached by a name: it may be public, and this machine's own. Sends nothing."""
     with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
@@ -457,7 +459,7 @@ def _ours(address: Address) -> str | None:
         return "this machine" if ipaddress.ip_address(probe.getsockname()[0]) == address else None
 
 
-async def _connected(addresses: Sequence[Address], port: int, make: Callable[[], Flow]) -> Flow:
+async def _connect_first(addresses: Sequence[Address], port: int, make: Callable[[], Flow]) -> Flow:
     """Connect to the first of the addresses that takes a connection; raise OSError if none does."""
     loop = asyncio.get_running_loop()
     last: OSError = ConnectionRefusedError()

@@ -28,7 +28,7 @@ from typing import Self
 
 from sandboxes.gateway.egress import Destination, Egress, EgressLog, Resolve, resolve_here
 from sandboxes.gateway.proxy import AgentConnection, Connections, Service
-from sandboxes.gateway.reverse_proxy import Forwarder, NoServer, Upstream
+from sandboxes.gateway.reverse_proxy import Forwarder, NoUpstream, Upstream
 from sandboxes.spec import SandboxError
 
 QUEUE = 1024
@@ -41,25 +41,25 @@ def prepare(folder: Path) -> None:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
-    if not any(_private(above) for above in folder.absolute().parents):
+    if not any(_is_private(above) for above in folder.absolute().parents):
         raise SandboxError(
             f"expected a folder above {folder} that only its owner may enter; found none, so every user of this "
             f"machine could speak through its sockets; run: chmod 700 {folder.absolute().parent}"
         )
 
 
-def _private(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     return not folder.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
 
 
 @contextmanager
-def listening(path: Path) -> Iterator[socket.socket]:
+def listen(path: Path) -> Iterator[socket.socket]:
     """Listen at `path`, in place of whoever did before; inside, and only inside, connections are taken."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         draft.unlink(missing_ok=True)
-        with name_of(draft) as name:
+        with short_name(draft) as name:
             sock.bind(name)
         draft.chmod(0o666)
         sock.listen(QUEUE)
@@ -75,7 +75,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def name_of(path: Path) -> Iterator[str]:
+def short_name(path: Path) -> Iterator[str]:
     """Give a name to bind or connect to for a path, which may be longer than kernels take if its last part is not."""
     if len(os.fsencode(path)) <= MOST_PATH_BYTES:
         yield str(path)
@@ -147,8 +147,8 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         prepare(self._folder)
-        _make_room()
-        forwarder = NoServer(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
+        _raise_descriptor_limit()
+        forwarder = NoUpstream(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
         ways = Connections(MOST_WAYS_OUT)
         log = EgressLog(self._log, lambda: self._count("egress log lost"))
         egress = Egress(self._allow, log, self._count, ways, self._resolve)
@@ -161,7 +161,7 @@ class Gateway:
         return self
 
     async def _serve(self, stack: AsyncExitStack, port: int, service: Service, connections: Connections) -> None:
-        sock = stack.enter_context(listening(self._folder / PORTS[port]))
+        sock = stack.enter_context(listen(self._folder / PORTS[port]))
         stack.push_async_callback(connections.close)
         loop = asyncio.get_running_loop()
         listener = await loop.create_unix_server(
@@ -178,7 +178,7 @@ class Gateway:
         self._counts[what] += 1
 
 
-def _make_room() -> None:
+def _raise_descriptor_limit() -> None:
     """See that containers cannot use up the descriptors of this process, as far as the system lets us."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)

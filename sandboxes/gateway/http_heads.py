@@ -47,11 +47,11 @@ class ProgressBound:
         self._moved = False
         self._bytes = 0
 
-    def moved(self) -> None:
+    def mark_progress(self) -> None:
         """Learn that a message began, or that a head or a piece of a body is complete."""
         self._moved = True
 
-    def passed(self, size: int, *, in_head: bool) -> bool:
+    def count_bytes(self, size: int, *, in_head: bool) -> bool:
         """Count `size` bytes that the parser was fed; return whether there are too many by now."""
         if self._moved:
             self._bytes = size if in_head else 0
@@ -75,19 +75,19 @@ class Head:
     """Whether the client waits for a sign before it sends the body."""
 
     @classmethod
-    def of(cls, method: bytes, target: bytes, headers: list[Header], version: str) -> Head:
+    def parse(cls, method: bytes, target: bytes, headers: list[Header], version: str) -> Head:
         """Read a head; raise RequestRejected for what two readers might read differently."""
         told = dict(headers)
         encoding = told.get(b"transfer-encoding")
         if version not in ("1.1", "1.0"):
-            raise _malformed("HTTP/1.1")
-        if b"host" not in told or (len(told) < len(headers) and _doubled(headers)):
-            raise _malformed(f"each of {_SINGLE} once at most, and a host")
+            raise _malformed_error("HTTP/1.1")
+        if b"host" not in told or (len(told) < len(headers) and _has_duplicates(headers)):
+            raise _malformed_error(f"each of {_SINGLE} once at most, and a host")
         if encoding is not None and encoding.lower() != b"chunked":
-            raise _malformed("no transfer-encoding but chunked")
+            raise _malformed_error("no transfer-encoding but chunked")
         length = told.get(b"content-length", b"0")
         if len(length) > _MOST_DIGITS:
-            raise _malformed(f"a content-length of at most {_MOST_DIGITS} digits")
+            raise _malformed_error(f"a content-length of at most {_MOST_DIGITS} digits")
         size = None if encoding is not None else int(length)
         return cls(method, target, headers, version, size, told.get(b"expect", b"").lower() == b"100-continue")
 
@@ -95,23 +95,23 @@ class Head:
 _SINGLE = "host, content-length, transfer-encoding, expect"
 
 
-def _doubled(headers: list[Header]) -> bool:
+def _has_duplicates(headers: list[Header]) -> bool:
     names = [name for name, _ in headers]
     return any(names.count(single.encode()) > 1 for single in _SINGLE.split(", "))
 
 
-def _malformed(expected: str) -> RequestRejected:
+def _malformed_error(expected: str) -> RequestRejected:
     return RequestRejected(400, "malformed", f"expected {expected}", closing=True)
 
 
-def passed_on(headers: Iterable[Header]) -> list[Header]:
+def strip_hop_headers(headers: Iterable[Header]) -> list[Header]:
     """Return the headers that go on to the next hop."""
     kept = list(headers)
     named = {name.strip().lower() for key, value in kept if key == b"connection" for name in value.split(b",")}
     return [(name, value) for name, value in kept if name not in _OF_ONE_HOP and name not in named]
 
 
-def without_claims(headers: Iterable[Header]) -> list[Header]:
+def strip_claims(headers: Iterable[Header]) -> list[Header]:
     """Return the headers without those in which only a proxy may speak of a request."""
     return [(name, value) for name, value in headers if name not in _CLAIMED and not name.startswith(b"x-forwarded")]
 
@@ -132,7 +132,7 @@ class Framing:
     """There is no body, whatever the head says."""
 
     @classmethod
-    def of(cls, status: int, headers: Iterable[Header], request: Head) -> Framing:
+    def choose(cls, status: int, headers: Iterable[Header], request: Head) -> Framing:
         """Return the framing of a reply to `request`."""
         length = next((value for name, value in headers if name == b"content-length"), None)
         none = status in _WITHOUT_BODY or request.method == b"HEAD"

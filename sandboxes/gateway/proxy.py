@@ -32,20 +32,20 @@ from sandboxes.gateway.http_heads import (
     ProgressBound,
     RequestRejected,
     chunk,
-    passed_on,
     refusal,
     reply_head,
+    strip_hop_headers,
 )
 
 SWEEP_S = 1.0
 
 
-class Watched(Protocol):
+class TimedConnection(Protocol):
     """A connection with a deadline, in the loop's time."""
 
     deadline: float
 
-    def late(self) -> None:
+    def expire(self) -> None:
         """Act on a deadline that has passed."""
         ...
 
@@ -59,7 +59,7 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._open: set[Watched] = set()
+        self._open: set[TimedConnection] = set()
         self._empty = asyncio.Event()
         self._closing = False
         self._sweeping: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class Connections:
         """Whether there may be no other."""
         return len(self._open) >= self._most
 
-    def add(self, connection: Watched) -> None:
+    def add(self, connection: TimedConnection) -> None:
         """Watch over a connection."""
         self._open.add(connection)
         if self._closing:
@@ -78,7 +78,7 @@ class Connections:
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
-    def discard(self, connection: Watched) -> None:
+    def discard(self, connection: TimedConnection) -> None:
         """Forget a connection."""
         self._open.discard(connection)
         if not self._open:
@@ -99,7 +99,7 @@ class Connections:
         now = loop.time()
         self._sweeping = loop.call_later(SWEEP_S, self._sweep) if self._open else None
         for connection in [connection for connection in self._open if connection.deadline <= now]:
-            connection.late()
+            connection.expire()
 
 
 class BackgroundTasks:
@@ -166,7 +166,7 @@ class Flow(asyncio.Protocol):
         self.halt(other._full)
         other.halt(self._full)
 
-    def part(self) -> Flow | None:
+    def unpair(self) -> Flow | None:
         """End the pairing; return who the other was."""
         other, self.other = self.other, None
         if other is not None:
@@ -175,7 +175,7 @@ class Flow(asyncio.Protocol):
             self.halt(False)
         return other
 
-    def other_lost(self) -> None:
+    def on_peer_lost(self) -> None:
         """Learn that the other is gone."""
         self.abort()
 
@@ -201,7 +201,7 @@ class Service(Protocol):
         """Count a refusal's reason, or `forwarded`."""
         ...
 
-    def wants_whole(self, agent: AgentConnection, head: Head) -> int:
+    def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
         """Return up to how many bytes a body is collected before `begin`; 0 if it streams. Raises RequestRejected."""
         ...
 
@@ -212,8 +212,8 @@ class Service(Protocol):
         """
         ...
 
-    def over(self, agent: AgentConnection) -> None:
-        """Learn that the present request has ended, however it did; called once for each that `wants_whole` saw."""
+    def finish(self, agent: AgentConnection) -> None:
+        """Learn that the present request has ended, however it did; called once for each that `buffer_limit` saw."""
         ...
 
 
@@ -263,12 +263,12 @@ class AgentConnection(Flow):
     def connection_lost(self, error: Exception | None) -> None:
         """Cut the server's connection, too."""
         self._connections.discard(self)
-        other = self.part()
+        other = self.unpair()
         if other is not None:
             other.abort()
-        self._over()
+        self._finish()
 
-    def late(self) -> None:
+    def expire(self) -> None:
         """Act on a deadline that has passed."""
         if self._deaf:
             self.abort()
@@ -294,7 +294,7 @@ class AgentConnection(Flow):
             raise
         except HttpParserError as error:
             self.refuse(RequestRejected(400, "malformed", f"expected an HTTP/1.1 request ({error})", closing=True))
-        if self._bound.passed(len(data), in_head=self._in_head):
+        if self._bound.count_bytes(len(data), in_head=self._in_head):
             self.refuse(_large_head())
         elif self.head is not None and not self.sent_whole and not self._deaf:
             self._wait(SEND_TIMEOUT_S)
@@ -308,7 +308,7 @@ class AgentConnection(Flow):
             self.refuse(RequestRejected(400, "pipelined", "expected one request at a time", closing=True))
             return
         self._in_head = True
-        self._bound.moved()
+        self._bound.mark_progress()
         self._url, self._headers = b"", []
         self._wait(SEND_TIMEOUT_S)
 
@@ -331,10 +331,10 @@ class AgentConnection(Flow):
         parser = self._parser
         self._in_head = self.sent_whole = self._answered = False
         self._last = not parser.should_keep_alive()
-        self._bound.moved()
+        self._bound.mark_progress()
         self._body_bytes = self.bytes_up = self.bytes_down = 0
         try:
-            self.head = Head.of(parser.get_method(), self._url, self._headers, parser.get_http_version())
+            self.head = Head.parse(parser.get_method(), self._url, self._headers, parser.get_http_version())
             self._judge(self.head)
         except RequestRejected as refused:
             self.refuse(refused)
@@ -346,7 +346,7 @@ class AgentConnection(Flow):
         if head.method != b"CONNECT" and self._parser.should_upgrade():
             raise RequestRejected(400, "upgrade", "another protocol is not spoken here", closing=True)
         self._begun = True
-        whole = self._service.wants_whole(self, head)
+        whole = self._service.buffer_limit(self, head)
         self._most_body = whole or MOST_BODY_BYTES
         if (head.length or 0) > self._most_body:
             raise _large_body(self._most_body)
@@ -354,11 +354,11 @@ class AgentConnection(Flow):
         if not whole:
             self._service.begin(self, head, None)
         if head.continues:
-            self._say(CONTINUE)
+            self._write(CONTINUE)
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece of the body on."""
-        self._bound.moved()
+        self._bound.mark_progress()
         self._body_bytes += len(data)
         if self._deaf or self.head is None:
             return
@@ -377,15 +377,15 @@ class AgentConnection(Flow):
             return
         self.sent_whole = True
         if self._answered:
-            self._ready()
+            self._reset()
             return
         self.deadline = float("inf")
         if self._body is not None:
-            self._collected(self.head, bytes(self._body))
+            self._begin_request(self.head, bytes(self._body))
         elif self.head.length is None:
             self.send(LAST_CHUNK)
 
-    def _collected(self, head: Head, body: bytes) -> None:
+    def _begin_request(self, head: Head, body: bytes) -> None:
         self._body = None
         try:
             self._service.begin(self, head, body)
@@ -420,23 +420,23 @@ class AgentConnection(Flow):
     def reply(self, status: int, reason: bytes, headers: list[Header]) -> bool:
         """Pass the head of a reply on; return whether that is all of it."""
         assert self.head is not None
-        self._framing = Framing.of(status, headers, self.head)
+        self._framing = Framing.choose(status, headers, self.head)
         self._last = self._last or self._framing.until_closed
-        self._say(reply_head(status, reason, passed_on(headers), self._framing, closing=self._last))
+        self._write(reply_head(status, reason, strip_hop_headers(headers), self._framing, closing=self._last))
         self._service.count("forwarded")
         return self.head.method == b"HEAD"
 
     def reply_piece(self, data: bytes) -> None:
         """Pass a piece of the reply's body on."""
-        self._say(chunk(data) if self._framing is not None and self._framing.chunked else data)
+        self._write(chunk(data) if self._framing is not None and self._framing.chunked else data)
 
-    def reply_ended(self) -> None:
+    def end_reply(self) -> None:
         """End the reply, and be ready for the next request."""
         if self._framing is not None and self._framing.chunked:
-            self._say(LAST_CHUNK)
+            self._write(LAST_CHUNK)
         self._close_reply()
 
-    def other_lost(self) -> None:
+    def on_peer_lost(self) -> None:
         """Answer in place of a server that went away; an incomplete reply is cut off."""
         if self._framing is not None:
             self.abort()
@@ -454,7 +454,7 @@ class AgentConnection(Flow):
         if self._answered:
             self._hang_up()
             return
-        server = self.part()
+        server = self.unpair()
         if server is not None:
             server.abort()
         waits = self.head is not None and self.head.continues and not self.sent_whole
@@ -464,13 +464,13 @@ class AgentConnection(Flow):
 
     def _close_reply(self) -> None:
         self._up = bytearray()
-        self._over()
+        self._finish()
         self.flush()
         self._answered, self._framing = True, None
         if self._last:
             self._hang_up()
         elif self.sent_whole:
-            self._ready()
+            self._reset()
 
     def _hang_up(self) -> None:
         self._deaf = True
@@ -478,7 +478,7 @@ class AgentConnection(Flow):
             self.transport.write_eof()
         self._wait(LINGER_S)
 
-    def _ready(self) -> None:
+    def _reset(self) -> None:
         self.head = self._body = None
         self._answered = False
         self._wait(IDLE_TIMEOUT_S)
@@ -488,12 +488,12 @@ class AgentConnection(Flow):
         self._deaf = True
         super().abort()
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         if self._begun:
             self._begun = False
-            self._service.over(self)
+            self._service.finish(self)
 
-    def _say(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         self.bytes_down += len(data)
         self._down.append(data)
 
@@ -532,7 +532,7 @@ class Requester(Protocol):
         """Take a piece of the reply's body."""
         ...
 
-    def reply_ended(self) -> None:
+    def end_reply(self) -> None:
         """Take the end of the reply."""
         ...
 
@@ -565,9 +565,9 @@ class ServerConnection(Flow):
         """Tell the agent that the server is gone."""
         if self._pool is not None and self in self._pool:
             self._pool.remove(self)
-        agent = self.part()
+        agent = self.unpair()
         if agent is not None:
-            agent.other_lost()
+            agent.on_peer_lost()
 
     def eof_received(self) -> bool:
         """End a reply that only this ends; what else is unfinished is lost with the connection."""
@@ -587,7 +587,7 @@ class ServerConnection(Flow):
             raise
         except (HttpParserError, HttpParserUpgrade):
             self.abort()
-        if self._bound.passed(len(data), in_head=self._in_head):
+        if self._bound.count_bytes(len(data), in_head=self._in_head):
             self.abort()
         requester.flush()
 
@@ -595,7 +595,7 @@ class ServerConnection(Flow):
         """Begin a reply."""
         self._headers, self._reason = [], b""
         self._in_head = True
-        self._bound.moved()
+        self._bound.mark_progress()
         if self.other is None:
             self.abort()
 
@@ -611,7 +611,7 @@ class ServerConnection(Flow):
     def on_headers_complete(self) -> None:
         """Pass the head on, unless the real one is still to come."""
         self._in_head = False
-        self._bound.moved()
+        self._bound.mark_progress()
         status, requester = self._parser.get_status_code(), self._requester
         if status < 200 or requester is None:
             return
@@ -626,7 +626,7 @@ class ServerConnection(Flow):
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on."""
-        self._bound.moved()
+        self._bound.mark_progress()
         if self._answering and self._requester is not None:
             self._requester.reply_piece(data)
 
@@ -638,11 +638,11 @@ class ServerConnection(Flow):
     def _finish(self, *, reusable: bool) -> None:
         requester = self._requester
         self._answering = False
-        self.part()
+        self.unpair()
         if requester is None:
             return
         reusable = reusable and requester.sent_whole
-        requester.reply_ended()
+        requester.end_reply()
         if reusable and self._pool is not None and not self.transport.is_closing():
             self.idle_since = asyncio.get_running_loop().time()
             self._pool.append(self)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sandboxes.gateway.http_heads import Head, Header, RequestRejected, passed_on, request_head, without_claims
+from sandboxes.gateway.http_heads import Head, Header, RequestRejected, request_head, strip_claims, strip_hop_headers
 from sandboxes.gateway.proxy import MOST_BODY_BYTES, AgentConnection, BackgroundTasks, ServerConnection
 from sandboxes.spec import SandboxError
 
@@ -76,26 +76,26 @@ class Forwarder:
         self._tasks = BackgroundTasks()
         self._connecting: dict[AgentConnection, asyncio.Task[None]] = {}
 
-    def wants_whole(self, agent: AgentConnection, head: Head) -> int:
+    def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
         """Collect the bodies that are checked, as far as there is room for them."""
         path = head.target.partition(b"?")[0]
         found = (most for pattern, most in _JUDGED_WHOLE if head.method == b"POST" and pattern.fullmatch(path))
         most = next(found, 0)
-        self._hold(agent, most if head.length is None else min(most, head.length))
+        self._reserve_bytes(agent, most if head.length is None else min(most, head.length))
         return most
 
     def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
         """Check a request and send it on; a body that was checked is written again from its value."""
-        judged, data = (None, b"") if body is None else _canonical(body)
-        if (reason := self._judged(_asked(head, judged))) is not None:
+        judged, data = (None, b"") if body is None else _parse_body(body)
+        if (reason := self._find_refusal(_parse_request(head, judged))) is not None:
             raise RequestRejected(403, f"refused: {reason}", f"this sandbox may not do that: {reason}")
         length = head.length if body is None else len(data)
-        self._hold(agent, MOST_BODY_BYTES if length is None else length)
+        self._reserve_bytes(agent, MOST_BODY_BYTES if length is None else length)
         target = self._prefix + head.target
         agent.send(request_head(head.method, target, self._headers(head), length) + data)
         self._serve(agent)
 
-    def over(self, agent: AgentConnection) -> None:
+    def finish(self, agent: AgentConnection) -> None:
         """Stop connecting for an agent that waits no longer."""
         self._bytes.pop(agent, None)
         if (task := self._connecting.pop(agent, None)) is not None:
@@ -107,31 +107,31 @@ class Forwarder:
         for server in list(self._idle):
             server.abort()
 
-    def _hold(self, agent: AgentConnection, size: int) -> None:
+    def _reserve_bytes(self, agent: AgentConnection, size: int) -> None:
         """Count the bytes of an agent's present request; raise RequestRejected where all requests have too many."""
         self._bytes[agent] = size
         if sum(self._bytes.values()) > MOST_BYTES_AT_ONCE:
             most = f"expected at most {MOST_BYTES_AT_ONCE} bytes of requests that are not answered yet"
             raise RequestRejected(503, "too_much_at_once", f"{most}; wait for some of the answers, then try again")
 
-    def _judged(self, request: Request) -> str | None:
+    def _find_refusal(self, request: Request) -> str | None:
         try:
             return self._admits(request)
         except Exception as error:  # noqa: BLE001 - whatever it was, what is not judged does not pass
             return f"the judge failed ({type(error).__name__})"
 
     def _headers(self, head: Head) -> list[Header]:
-        kept = without_claims(passed_on(head.headers))
+        kept = strip_claims(strip_hop_headers(head.headers))
         return [(name, self._keys.get((name, value), value)) for name, value in kept]
 
     def _serve(self, agent: AgentConnection) -> None:
-        if (server := self._waiting()) is not None:
+        if (server := self._take_idle()) is not None:
             agent.attach(server)
             return
         agent.halt(True)
         self._connecting[agent] = self._tasks.start(self._connect(agent))
 
-    def _waiting(self) -> ServerConnection | None:
+    def _take_idle(self) -> ServerConnection | None:
         fresh_since = asyncio.get_running_loop().time() - MOST_IDLE_S
         while self._idle:
             server = self._idle.pop()
@@ -157,13 +157,13 @@ class Forwarder:
             agent.attach(server)
 
 
-class NoServer:
+class NoUpstream:
     """The service of a sandbox that is given no swarm server."""
 
     def __init__(self, count: Callable[[str], None]) -> None:
         self.count = count
 
-    def wants_whole(self, agent: AgentConnection, head: Head) -> int:
+    def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
         """Collect nothing."""
         return 0
 
@@ -171,7 +171,7 @@ class NoServer:
         """Refuse all."""
         raise RequestRejected(403, "no_server", "no swarm server is given to this sandbox")
 
-    def over(self, agent: AgentConnection) -> None:
+    def finish(self, agent: AgentConnection) -> None:
         """Do nothing: there is nothing to stop."""
 
     async def close(self) -> None:
@@ -183,18 +183,18 @@ def _address(url: str) -> tuple[str, int, bytes, ssl.SSLContext | None]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise _unusable(url) from None
+        raise _unusable_error(url) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _unusable(url)
+        raise _unusable_error(url)
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     return parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/").encode(), tls
 
 
-def _unusable(url: str) -> SandboxError:
+def _unusable_error(url: str) -> SandboxError:
     return SandboxError(f"expected the swarm server's address as http://HOST:PORT or https://HOST, found {url!r}")
 
 
-def _asked(head: Head, body: Any) -> Request:
+def _parse_request(head: Head, body: Any) -> Request:
     method, target = head.method.decode(), head.target.decode("latin-1")
     if method not in _METHODS:
         raise RequestRejected(
@@ -207,16 +207,16 @@ def _asked(head: Head, body: Any) -> Request:
     return Request(method, plain[1], plain[2] or "", body)
 
 
-def _canonical(body: bytes) -> tuple[Any, bytes]:
+def _parse_body(body: bytes) -> tuple[Any, bytes]:
     """Return a body's value, and the body written again from it: no two readers can take it for different ones."""
     try:
-        judged = json.loads(body or b"{}", object_pairs_hook=_unique)
+        judged = json.loads(body or b"{}", object_pairs_hook=_require_unique)
         return judged, json.dumps(judged).encode()
     except (ValueError, RecursionError) as error:
         raise RequestRejected(400, "body", f"expected JSON, each key once ({error})") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _require_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key stands there twice")

@@ -8,7 +8,7 @@ from sandboxes.images.build import (
     Image,
     Note,
     client_image,
-    derived_image,
+    derive_image,
     identity,
     inspect,
 )
@@ -21,7 +21,7 @@ __all__ = [
     "Image",
     "Note",
     "client_image",
-    "derived_image",
+    "derive_image",
     "identity",
     "inspect",
 ]

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking
+from sandboxes.docker.engine import ContainerEngine, EngineRefusal, wrap_errors
 from sandboxes.shim import write_atomic
-from sandboxes.spec import SandboxError, locked
+from sandboxes.spec import SandboxError, hold_lock
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -105,7 +105,7 @@ def inspect(engine: ContainerEngine, name: str, cache: Path) -> Base:
     kept = cache / f"base-{found.removeprefix('sha256:')[:32]}.json"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        write_atomic(kept, asdict(_ask(engine, name, found)))
+        write_atomic(kept, asdict(_inspect_base(engine, name, found)))
     return _base(name, found, json.loads(kept.read_text(encoding="utf-8")))
 
 
@@ -114,7 +114,7 @@ def identity(engine: ContainerEngine, name: str) -> str | None:
     from docker.errors import ImageNotFound
 
     try:
-        with asking(engine, f"looking for image {name}"):
+        with wrap_errors(engine, f"looking for image {name}"):
             return str(engine.client.images.get(name).id)
     except ImageNotFound:
         return None
@@ -126,7 +126,7 @@ def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[
 
     It runs as root, so that it may write into what it was given, and as nobody else's: it runs our code only.
     """
-    with asking(engine, f"running the Python of image {image[:19]}"):
+    with wrap_errors(engine, f"running the Python of image {image[:19]}"):
         container = engine.client.containers.create(
             image,
             ["-S", "-B", *arguments],
@@ -152,7 +152,7 @@ def last_line(container: Container) -> str:
     return lines[-1] if lines else "nothing"
 
 
-def _ask(engine: ContainerEngine, name: str, identity: str) -> Base:
+def _inspect_base(engine: ContainerEngine, name: str, identity: str) -> Base:
     _refuse_volumes(engine, name)
     try:
         with python_in(engine, identity, "-c", _ASK) as container:
@@ -162,7 +162,7 @@ def _ask(engine: ContainerEngine, name: str, identity: str) -> Base:
                     f"expected Python in base image {name}; asked about it, it said {last_line(container)}"
                 )
             base = _base(name, identity, json.loads(container.logs(stdout=True, stderr=False)))
-    except EngineRefused as error:
+    except EngineRefusal as error:
         raise SandboxError(
             f"expected `python3` in base image {name}; found none that starts ({error}); name another with --base, as "
             "python:3.11-slim"
@@ -173,7 +173,7 @@ def _ask(engine: ContainerEngine, name: str, identity: str) -> Base:
 
 
 def _refuse_volumes(engine: ContainerEngine, name: str) -> None:
-    with asking(engine, f"looking at image {name}"):
+    with wrap_errors(engine, f"looking at image {name}"):
         volumes = (engine.client.images.get(name).attrs["Config"] or {}).get("Volumes")
     if volumes:
         raise SandboxError(
@@ -193,7 +193,7 @@ Tree = Mapping[str, bytes]
 _COMPILED = "/__pycache__/"
 
 
-def tar_of(tree: Tree) -> bytes:
+def pack_tar(tree: Tree) -> bytes:
     """Return the tree as a tar: sorted, owned by root, readable by all, without times."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -206,7 +206,7 @@ def tar_of(tree: Tree) -> bytes:
     return out.getvalue()
 
 
-def tree_of(data: bytes) -> dict[str, bytes]:
+def unpack_tar(data: bytes) -> dict[str, bytes]:
     """Return the regular files of a tar that we made ourselves or had a container of ours make."""
     tree: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -216,14 +216,14 @@ def tree_of(data: bytes) -> dict[str, bytes]:
     return tree
 
 
-def tree_of_folder(folder: Path) -> dict[str, bytes]:
+def read_tree(folder: Path) -> dict[str, bytes]:
     """Return the files in a folder, without what an interpreter compiled from them."""
     found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     named = ((path.relative_to(folder).as_posix(), path) for path in found)
     return {name: path.read_bytes() for name, path in named if _COMPILED not in f"/{name}"}
 
 
-def under(prefix: str, tree: Tree) -> dict[str, bytes]:
+def prefix_paths(prefix: str, tree: Tree) -> dict[str, bytes]:
     """Return the tree moved into the folder `prefix`."""
     return {f"{prefix}/{path}": content for path, content in tree.items()}
 
@@ -256,7 +256,7 @@ _UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-pack
 """Parts of a standard library that no client imports, and packages of the base's own."""
 
 
-def compiled(engine: ContainerEngine, base: Base, tree: Tree) -> dict[str, bytes]:
+def compile_tree(engine: ContainerEngine, base: Base, tree: Tree) -> dict[str, bytes]:
     """Return the tree, by path from the root of an image, with what the base's Python compiles from it.
 
     What is no valid source stays uncompiled: packages ship such files as data.
@@ -264,7 +264,7 @@ def compiled(engine: ContainerEngine, base: Base, tree: Tree) -> dict[str, bytes
     return {**tree, **_compile(engine, base, tree, "/" + posixpath.commonpath(map(posixpath.dirname, tree)), ())}
 
 
-def compiled_library(engine: ContainerEngine, base: Base) -> dict[str, bytes]:
+def compile_library(engine: ContainerEngine, base: Base) -> dict[str, bytes]:
     """Return what the base's Python compiles from its standard library, by path from the root of the image."""
     found = _compile(engine, base, {}, base.library, ("-x", _UNUSED))
     return {path: content for path, content in found.items() if re.search(_UNUSED, f"/{path}") is None}
@@ -273,11 +273,11 @@ def compiled_library(engine: ContainerEngine, base: Base) -> dict[str, bytes]:
 def _compile(engine: ContainerEngine, base: Base, tree: Tree, folder: str, options: Sequence[str]) -> dict[str, bytes]:
     with python_in(engine, base.id, *_COMPILE, *options, folder) as container:
         if tree:
-            container.put_archive("/", tar_of(tree))
+            container.put_archive("/", pack_tar(tree))
         container.start()
         if container.wait(timeout=TIMEOUT_S)["StatusCode"] not in (0, 1):
             raise SandboxError(f"{base.name}: its Python could not compile for the image: {last_line(container)}")
-        files = tree_of(b"".join(container.get_archive(folder)[0]))
+        files = unpack_tar(b"".join(container.get_archive(folder)[0]))
     above = posixpath.dirname(folder).lstrip("/")
     return {posixpath.join(above, path): content for path, content in files.items() if path.endswith(".pyc")}
 
@@ -299,7 +299,7 @@ def closure(roots: Sequence[str], markers: Mapping[str, str]) -> tuple[str, ...]
             continue
         seen.add((name, extras))
         found[name] = _version(wanted.name)
-        left += _needs(wanted.name, extras, markers)
+        left += _find_requirements(wanted.name, extras, markers)
     return tuple(f"{name}=={found[name]}" for name in sorted(found))
 
 
@@ -307,8 +307,8 @@ def install(pins: Sequence[str], base: Base) -> Tree:
     """Return exactly these packages for the base, without what a running client never reads."""
     with tempfile.TemporaryDirectory(prefix="ajet-packages-") as folder:
         _pip(("--no-deps", *pins), base, Path(folder))
-        tree = tree_of_folder(Path(folder))
-    return {path: content for path, content in tree.items() if not _useless(path)}
+        tree = read_tree(Path(folder))
+    return {path: content for path, content in tree.items() if not _is_useless(path)}
 
 
 def resolve(requirements: Iterable[str], constraints: Iterable[str], base: Base) -> Tree:
@@ -317,7 +317,7 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str], base: Base)
         bounds, target = Path(folder) / "constraints.txt", Path(folder) / "site"
         bounds.write_text("\n".join(constraints), encoding="utf-8")
         _pip(("--constraint", str(bounds), *requirements), base, target)
-        return tree_of_folder(target)
+        return read_tree(target)
 
 
 def _version(name: str) -> str:
@@ -329,16 +329,16 @@ def _version(name: str) -> str:
         ) from error
 
 
-def _needs(name: str, extras: frozenset[str], markers: Mapping[str, str]) -> list[Requirement]:
+def _find_requirements(name: str, extras: frozenset[str], markers: Mapping[str, str]) -> list[Requirement]:
     wanted = [Requirement(line) for line in metadata.requires(name) or []]
-    return [each for each in wanted if _holds(each, {*extras, ""}, markers)]
+    return [each for each in wanted if _applies(each, {*extras, ""}, markers)]
 
 
-def _holds(wanted: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
+def _applies(wanted: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
     return wanted.marker is None or any(wanted.marker.evaluate({**markers, "extra": extra}) for extra in extras)
 
 
-def _useless(path: str) -> bool:
+def _is_useless(path: str) -> bool:
     folder, _, name = path.rpartition("/")
     return (
         name.endswith(_USELESS) or path.startswith("bin/") or (folder.endswith(".dist-info") and name in _BOOKKEEPING)
@@ -407,16 +407,16 @@ def client_image(engine: ContainerEngine, context: ClientContext, *, base: str, 
     """Return the client image over the present image `base`, building it when the engine has none of its content."""
     found = inspect(engine, base, context.cache)
     pins = closure(context.roots, found.markers)
-    own = {**under(PLACE, inside()), **under(f"{PLACE}/site", context.sources)}
+    own = {**prefix_paths(PLACE, inside_files()), **prefix_paths(f"{PLACE}/site", context.sources)}
     content = digest(found.id, "\n".join(pins), own, _dockerfile().decode())
     tag = f"ajet-client:{content[:16]}"
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
     below = _packages_image(engine, found, pins, note)
-    with locked(context.cache):  # of two that are made at once, one would lose its tag to the other
+    with hold_lock(context.cache):  # of two that are made at once, one would lose its tag to the other
         if (present := identity(engine, tag)) is None:
             note(f"building the client image over {base}")
-            present = build(engine, compiled(engine, found, own), below, tag, {"ajet.client": content})
+            present = build(engine, compile_tree(engine, found, own), below, tag, {"ajet.client": content})
     return Image(present, tag, base)
 
 
@@ -424,9 +424,9 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
     """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
     from docker.errors import BuildError
 
-    context = tar_of({**under("files", {**files, **WORKSPACE}), "Dockerfile": _dockerfile()})
+    context = pack_tar({**prefix_paths("files", {**files, **WORKSPACE}), "Dockerfile": _dockerfile()})
     try:
-        with asking(engine, f"building image {tag} over {below}"):
+        with wrap_errors(engine, f"building image {tag} over {below}"):
             image, _ = engine.client.images.build(
                 fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs={"BASE_IMAGE": below},
                 labels=dict(labels), network_mode="none", rm=True, forcerm=True, timeout=BUILD_TIMEOUT_S,
@@ -436,9 +436,9 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
     return str(image.id)
 
 
-def inside() -> Tree:
+def inside_files() -> Tree:
     """Return our files that run in every container, as they lie in `/opt/ajet`."""
-    return {path: content for path, content in tree_of_folder(INSIDE).items() if path != "__init__.py"}
+    return {path: content for path, content in read_tree(INSIDE).items() if path != "__init__.py"}
 
 
 def _dockerfile() -> bytes:
@@ -450,17 +450,17 @@ def _packages_image(engine: ContainerEngine, base: Base, pins: tuple[str, ...], 
     tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
     if identity(engine, tag) is None:
         note(f"fetching {len(pins)} packages of the client for Python {base.python}")
-        tree = compiled(engine, base, under(f"{PLACE}/site", install(pins, base)))
+        tree = compile_tree(engine, base, prefix_paths(f"{PLACE}/site", install(pins, base)))
         if not base.compiled:
             note(f"compiling the standard library of {base.name}")
-            tree |= compiled_library(engine, base)
+            tree |= compile_library(engine, base)
         note(f"building the image of the client's packages over {base.name}")
         labels = {"ajet.python": base.python, "ajet.base": base.id, "ajet.requirements": " ".join(pins)}
         build(engine, tree, base.name, tag, labels)
     return tag
 
 
-def derived_image(engine: ContainerEngine, parent: Image, requirements: str, cache: Path, *, note: Note) -> Image:
+def derive_image(engine: ContainerEngine, parent: Image, requirements: str, cache: Path, *, note: Note) -> Image:
     """Return `parent` with what the text of a requirements.txt names; the parent itself when it names nothing."""
     wanted = parse(requirements)
     if not wanted:
@@ -472,7 +472,7 @@ def derived_image(engine: ContainerEngine, parent: Image, requirements: str, cac
     base = inspect(engine, parent.id, cache)
     what = f"{len(wanted)} requirement{'s'[: len(wanted) > 1]}"
     note(f"fetching what {what} need for Python {base.python}")
-    files = compiled(engine, base, under(f"{PLACE}/extra", _extra(engine, parent, wanted, base)))
+    files = compile_tree(engine, base, prefix_paths(f"{PLACE}/extra", _resolve_extra(engine, parent, wanted, base)))
     note(f"building the image of {what} over {parent.tag}")
     made = build(engine, files, parent.tag, tag, {"ajet.derived": content, "ajet.parent": parent.id})
     return Image(made, tag, parent.base)
@@ -501,14 +501,14 @@ def _requirement(number: int, text: str) -> str:
 _EXPECTED = "expected a name with versions, as `numpy>=2`, since only built packages of an index are taken"
 
 
-def _extra(engine: ContainerEngine, parent: Image, wanted: tuple[str, ...], base: Base) -> Tree:
+def _resolve_extra(engine: ContainerEngine, parent: Image, wanted: tuple[str, ...], base: Base) -> Tree:
     """Return the packages that the requirements add to those of the client."""
     pins = str(engine.client.images.get(parent.id).labels.get("ajet.requirements", "")).split()
     own: set[str] = {canonicalize_name(Requirement(pin).name) for pin in pins}
-    return without(resolve(wanted, pins, base), own)
+    return drop_packages(resolve(wanted, pins, base), own)
 
 
-def without(tree: Tree, names: set[str]) -> Tree:
+def drop_packages(tree: Tree, names: set[str]) -> Tree:
     """Return the tree without the installed files of the distributions `names`, as their RECORDs list them."""
     dropped: set[str] = set()
     for path, content in tree.items():

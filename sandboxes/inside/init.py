@@ -111,7 +111,7 @@ CHUNK_BYTES = 9_000
 """So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
 
 
-class NotAResult(Exception):
+class InvalidResult(Exception):
     """A file is no result; the message says why."""
 
 
@@ -126,16 +126,16 @@ def open_result(workspace: int, name: str, most_bytes: int) -> int:
         finally:
             os.close(folder)
     except OSError as error:
-        raise NotAResult(why_not_opened(error)) from error
+        raise InvalidResult(describe_open_error(error)) from error
     try:
         check_result(os.fstat(file), os.fstat(workspace).st_dev, most_bytes)
-    except NotAResult:
+    except InvalidResult:
         os.close(file)
         raise
     return file
 
 
-def why_not_opened(error: OSError) -> str:
+def describe_open_error(error: OSError) -> str:
     """Return the reason in words."""
     words = {errno.ENOENT: "missing", errno.ELOOP: "a symbolic link", errno.ENOTDIR: "its folder is not a folder"}
     return words.get(error.errno or 0, f"cannot be opened: {error.strerror}")
@@ -144,13 +144,13 @@ def why_not_opened(error: OSError) -> str:
 def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
     """Raise Refused unless this is a file that can be a result."""
     if not stat.S_ISREG(found.st_mode):
-        raise NotAResult("not a regular file")
+        raise InvalidResult("not a regular file")
     if found.st_nlink != 1:
-        raise NotAResult("has a second name (a hard link)")
+        raise InvalidResult("has a second name (a hard link)")
     if found.st_dev != device:
-        raise NotAResult("not in the workspace")
+        raise InvalidResult("not in the workspace")
     if found.st_size > most_bytes:
-        raise NotAResult(f"too large: {found.st_size} bytes; at most {most_bytes}")
+        raise InvalidResult(f"too large: {found.st_size} bytes; at most {most_bytes}")
 
 
 def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, Any]]:
@@ -161,7 +161,7 @@ def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, An
         while chunk := os.read(file, CHUNK_BYTES):
             digest.update(chunk)
             yield {"result": name, "data": base64.b64encode(chunk).decode("ascii")}
-    except (NotAResult, OSError) as error:
+    except (InvalidResult, OSError) as error:
         yield {"result": name, "refused": str(error)}
         return
     os.close(file)
@@ -174,7 +174,7 @@ GONE_S = 5.0
 _NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 
 
-class Tie:
+class ParentWatchdog:
     """A tie to the socket at `path`; it holds from the beginning. `clock` is in seconds."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -183,17 +183,17 @@ class Tie:
         self._served_at = clock()
         self._look_at = clock()
 
-    def broken(self) -> bool:
+    def is_parent_gone(self) -> bool:
         """Look, once every LOOK_S; return whether nobody has served the socket for GONE_S."""
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + LOOK_S
-            if served(self._path):
+            if is_served(self._path):
                 self._served_at = now
         return now - self._served_at >= GONE_S
 
 
-def served(path: str) -> bool:
+def is_served(path: str) -> bool:
     """Return whether somebody listens at a Unix socket, even if connections have to wait."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
@@ -214,46 +214,48 @@ _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.o
 class Watch:
     """The running command: its end, its time limit, requests to stop it, and the orphans it leaves."""
 
-    def __init__(self, child: int, time_limit_s: float | None, grace_s: float, tie: Tie | None = None) -> None:
+    def __init__(
+        self, child: int, time_limit_s: float | None, grace_s: float, watchdog: ParentWatchdog | None = None
+    ) -> None:
         self._child = child
-        self._tie = tie
+        self._watchdog = watchdog
         self._status: int | None = None
         self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
         self._grace_s = grace_s
         self._kill_at: float | None = None
         self._asked: str | None = None
 
-    def to_end(self) -> tuple[str, int]:
+    def wait(self) -> tuple[str, int]:
         """Return the reason and code once the command has ended and nothing else is left."""
         while self._status is None:
             self._enforce()
-            self._hear(self._patience_s())
+            self._handle_signal(self._wait_limit_s())
             self._reap()
         self._sweep()
         code = os.waitstatus_to_exitcode(self._status)
         return self._asked or ("error" if code else "finished"), code
 
-    def _patience_s(self) -> float:
+    def _wait_limit_s(self) -> float:
         ends = [end for end in (self._deadline if self._asked is None else None, self._kill_at) if end is not None]
-        most_s = 60.0 if self._tie is None else 1.0
+        most_s = 60.0 if self._watchdog is None else 1.0
         return min(max(0.0, min(ends) - time.monotonic()), most_s) if ends else most_s
 
-    def _hear(self, timeout_s: float) -> None:
-        if asked_to_stop(signal.sigtimedwait(HEARD, timeout_s)):
+    def _handle_signal(self, timeout_s: float) -> None:
+        if is_stop_request(signal.sigtimedwait(HEARD, timeout_s)):
             if self._asked is not None:
                 self._kill_at = time.monotonic()
-            self._end("stopped")
+            self._terminate("stopped")
 
     def _enforce(self) -> None:
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline:
-            self._end("timeout")
-        if self._tie is not None and self._asked is None and self._tie.broken():
-            self._end("stopped")
+            self._terminate("timeout")
+        if self._watchdog is not None and self._asked is None and self._watchdog.is_parent_gone():
+            self._terminate("stopped")
         if self._kill_at is not None and now >= self._kill_at:
             kill_all()
 
-    def _end(self, reason: str) -> None:
+    def _terminate(self, reason: str) -> None:
         if self._asked is None:
             self._asked = reason
             self._kill_at = time.monotonic() + self._grace_s
@@ -284,7 +286,7 @@ class Watch:
             kill_all()
 
 
-def asked_to_stop(heard: signal.struct_siginfo | None) -> bool:
+def is_stop_request(heard: signal.struct_siginfo | None) -> bool:
     """Return whether that was a request from outside the container.
 
     The kernel fills in the sender of a kill(): 0 when it is in no process of ours. Other kinds of signal bear
@@ -347,16 +349,16 @@ def serve_ports(ports: Mapping[int, str], output: Output) -> bool:
         return True
     deadline = time.monotonic() + SOCKET_WAIT_S
     while missing := [path for path in ports.values() if not os.path.exists(path)]:
-        if asked_to_stop(signal.sigtimedwait(HEARD, 0.02)):
+        if is_stop_request(signal.sigtimedwait(HEARD, 0.02)):
             return False
         if time.monotonic() >= deadline:
             output.feed(f"[no socket at {', '.join(missing)} after {SOCKET_WAIT_S:.0f} s]\n".encode())
             break
-    beside("relay").serve(ports)
+    import_sibling("relay").serve(ports)
     return True
 
 
-def beside(module: str) -> Any:
+def import_sibling(module: str) -> Any:
     """Return a module that lies beside this file."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if folder not in sys.path:
@@ -402,8 +404,8 @@ def watch(config: Mapping[str, Any], output: Output, oom_score: int) -> tuple[st
         return "error", 127
     os.close(outward)
     tied = config.get("tied")
-    tie = None if tied is None else Tie(tied)
-    ending = Watch(child, config["time_limit_s"], config["grace_s"], tie).to_end()
+    tie = None if tied is None else ParentWatchdog(tied)
+    ending = Watch(child, config["time_limit_s"], config["grace_s"], tie).wait()
     output.settle(pumping)
     return ending
 
@@ -413,7 +415,7 @@ def main(config: Mapping[str, Any], folder: str = WORKSPACE) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # cannot be opened once inspection is forbidden
     forbid_inspection()
-    beside("seccomp").install()
+    import_sibling("seccomp").install()
     os.chdir(folder)
     workspace = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     for name in FOLDERS:

@@ -36,7 +36,7 @@ _NOT_NOW = frozenset({errno.EAGAIN, errno.ENOENT, errno.ECONNREFUSED})
 """A queue that is full, a socket that is absent, one that nobody serves."""
 
 
-class _SinkGone(Exception):
+class _SinkClosed(Exception):
     """What takes the bytes of a flow is closed."""
 
 
@@ -78,7 +78,7 @@ class _Flow:
                 self.sink.shutdown(socket.SHUT_WR)
             except OSError as error:
                 self.sink_gone = True
-                raise _SinkGone from error
+                raise _SinkClosed from error
 
     def flush(self) -> None:
         """Pass on what is held, as far as the sink takes it."""
@@ -97,7 +97,7 @@ class _Flow:
             return 0
         except OSError as error:
             self.sink_gone = True
-            raise _SinkGone from error
+            raise _SinkClosed from error
 
 
 class _Splice:
@@ -190,7 +190,7 @@ class _Relay:
     def _settle(self, waiting: _Waiting) -> None:
         """Splice an agent's connection, give it up, or let it wait."""
         try:
-            gateway = _connected(waiting.path)
+            gateway = _connect(waiting.path)
         except OSError as error:
             if error.errno in _NOT_NOW and time.monotonic() < waiting.deadline:
                 self._waiting.append(waiting)
@@ -216,11 +216,11 @@ class _Relay:
                 flow.back.flush()
             if events & selectors.EVENT_READ and not flow.ended and not flow.held:
                 flow.read(self._buffer)
-        except _SinkGone:
-            self._sink_gone(flow)
+        except _SinkClosed:
+            self._on_sink_closed(flow)
             return
         except OSError:
-            self._source_gone(flow)
+            self._on_source_closed(flow)
             return
         if flow.splice.over:
             self._close(flow.splice)
@@ -228,7 +228,7 @@ class _Relay:
             self._watch(flow)
             self._watch(flow.back)
 
-    def _source_gone(self, flow: _Flow) -> None:
+    def _on_source_closed(self, flow: _Flow) -> None:
         """End what comes from a side that is gone. A gateway that did not read all it was sent is one, and no more."""
         splice = flow.splice
         if flow is splice.from_agent or flow.back.ended:
@@ -236,13 +236,13 @@ class _Relay:
             return
         try:
             flow.end()
-        except _SinkGone:
+        except _SinkClosed:
             self._close(splice)
             return
         self._watch(splice.from_agent)
         self._watch(splice.to_agent)
 
-    def _sink_gone(self, flow: _Flow) -> None:
+    def _on_sink_closed(self, flow: _Flow) -> None:
         """Drop what is for a side that is gone. A gateway may have answered before: that is still passed on."""
         splice = flow.splice
         if splice.to_agent.sink_gone or splice.over:
@@ -270,7 +270,7 @@ class _Relay:
         self._open -= 1
 
 
-def _connected(path: str) -> socket.socket:
+def _connect(path: str) -> socket.socket:
     gateway = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         gateway.setblocking(False)
@@ -281,7 +281,7 @@ def _connected(path: str) -> socket.socket:
     return gateway
 
 
-def _bound(port: int) -> socket.socket:
+def _open_listener(port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -292,6 +292,6 @@ def _bound(port: int) -> socket.socket:
 
 def serve(ports: Mapping[int, str]) -> None:
     """Lead each port of 127.0.0.1 to its Unix socket from now on; returns once all of them listen."""
-    listeners = {_bound(port): path for port, path in ports.items()}
+    listeners = {_open_listener(port): path for port, path in ports.items()}
     if listeners:
         threading.Thread(target=_Relay(listeners).run, name="relay", daemon=True).start()

@@ -67,19 +67,19 @@ def program(architecture: Architecture) -> list[Instruction]:
     for number in (*IO_URING, *architecture.forged_signals, architecture.set_io_priority):
         rules += [(_EQUAL, 0, 1, number), refused]
     for number in architecture.of_others:
-        rules += _where(number, [*_zero(0), refused])
-    rules += _where(architecture.set_priority, [*_zero(0, 1), refused])
-    rules += _where(PIDFD_SEND_SIGNAL, [*_zero(2), refused])
-    rules += _where(architecture.socket, _among(0, FAMILIES))
+        rules += _match_call(number, [*_allow_zero(0), refused])
+    rules += _match_call(architecture.set_priority, [*_allow_zero(0, 1), refused])
+    rules += _match_call(PIDFD_SEND_SIGNAL, [*_allow_zero(2), refused])
+    rules += _match_call(architecture.socket, _allow_among(0, FAMILIES))
     return [*rules, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _where(number: int, judgement: list[Instruction]) -> list[Instruction]:
+def _match_call(number: int, judgement: list[Instruction]) -> list[Instruction]:
     """Return instructions that judge calls of one number, and pass over all others."""
     return [(_EQUAL, 0, len(judgement), number), *judgement]
 
 
-def _zero(*arguments: int) -> list[Instruction]:
+def _allow_zero(*arguments: int) -> list[Instruction]:
     """Return instructions that allow a call if all these arguments are zero, and go on behind them otherwise."""
     words = [_ARGUMENTS + 8 * argument + half for argument in arguments for half in (0, 4)]
     checks: list[Instruction] = []
@@ -89,7 +89,7 @@ def _zero(*arguments: int) -> list[Instruction]:
     return [*checks, (_RETURN, 0, 0, _ALLOW)]
 
 
-def _among(argument: int, values: tuple[int, ...]) -> list[Instruction]:
+def _allow_among(argument: int, values: tuple[int, ...]) -> list[Instruction]:
     """Return instructions that allow a call whose argument, an int, is one of `values`, and refuse it otherwise."""
     checks = [(_EQUAL, len(values) - place, 0, int(value)) for place, value in enumerate(values)]
     return [

@@ -54,14 +54,14 @@ _SILENT_STEPS: Final = 2.0
 otherwise."""
 
 
-def longest_silence(step_s: float) -> float:
+def max_silence(step_s: float) -> float:
     """Return the seconds for which a server may be silent whose training steps take so long."""
     return max(DEFAULT_WATCHDOG.heartbeat_s or 0.0, _SILENT_STEPS * step_s)
 
 
 def watchdog_of(step_s: float) -> Watchdog:
     """Return the limits of a training whose steps are expected to take so many seconds."""
-    return DEFAULT_WATCHDOG.model_copy(update={"heartbeat_s": longest_silence(step_s)})
+    return DEFAULT_WATCHDOG.model_copy(update={"heartbeat_s": max_silence(step_s)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Alarm:
         return {"code": self.code, "step": self.step, "sentence": self.sentence, "effect": self.effect}
 
 
-def alarms(
+def find_alarms(
     history: Sequence[Row],
     limits: Watchdog,
     hidden_before: float | None = None,
@@ -95,19 +95,19 @@ def alarms(
     return tuple(sorted((alarm for alarm in found if alarm is not None), key=lambda alarm: (alarm.step, alarm.code)))
 
 
-def silence(seconds: float, limits: Watchdog, step: int) -> Alarm | None:
+def detect_silence(seconds: float, limits: Watchdog, step: int) -> Alarm | None:
     """Return the alarm of a server that has not answered for `seconds`, if that is too long."""
     if limits.heartbeat_s is None or seconds <= limits.heartbeat_s:
         return None
     return Alarm("server_silent", step, f"no answer from the swarm server for {limits.heartbeat_s:g} s", "exclude")
 
 
-def stopping(found: Iterable[Alarm]) -> Alarm | None:
+def find_abort_alarm(found: Iterable[Alarm]) -> Alarm | None:
     """Return the first alarm that stops a training, if there is one."""
     return next((alarm for alarm in found if alarm.effect == "abort"), None)
 
 
-def ending(found: Iterable[Alarm]) -> Alarm | None:
+def find_fatal_alarm(found: Iterable[Alarm]) -> Alarm | None:
     """Return the first alarm after which nothing of a run can be analysed, if there is one."""
     return next((alarm for alarm in found if alarm.effect in ("worst", "exclude")), None)
 
@@ -128,7 +128,7 @@ def _kl(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
         return None
     values = [_number(row, "actor/ppo_kl") for row in history]
     broken = [value is not None and abs(value) > most for value in values]
-    return _lasting(history, broken, limits, "kl_blow_up", "abort", f"actor/ppo_kl beyond {most:g} nats a token")
+    return _find_lasting(history, broken, limits, "kl_blow_up", "abort", f"actor/ppo_kl beyond {most:g} nats a token")
 
 
 def _gradient(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
@@ -142,7 +142,7 @@ def _gradient(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
         if value is not None:
             insort(before, value)
     said = f"actor/grad_norm beyond {factor:g} times the median of the steps before"
-    return _lasting(history, broken, limits, "gradient_blow_up", "abort", said)
+    return _find_lasting(history, broken, limits, "gradient_blow_up", "abort", said)
 
 
 def _entropy(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
@@ -150,7 +150,7 @@ def _entropy(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
         return None
     said = f"actor/entropy below {share:g} of its first {FIRST_STEPS} steps' mean"
     broken = _against_first(history, "actor/entropy", lambda value, first: value < share * first)
-    return _lasting(history, broken, limits, "entropy_collapse", "note", said)
+    return _find_lasting(history, broken, limits, "entropy_collapse", "note", said)
 
 
 def _length(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
@@ -158,7 +158,7 @@ def _length(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
         return None
     said = f"response_length/mean beyond {factor:g} times its first {FIRST_STEPS} steps' mean"
     broken = _against_first(history, "response_length/mean", lambda value, first: value > factor * first)
-    return _lasting(history, broken, limits, "length_explosion", "note", said)
+    return _find_lasting(history, broken, limits, "length_explosion", "note", said)
 
 
 def _constant(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
@@ -167,19 +167,19 @@ def _constant(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
     pairs = [(_number(row, "batch/constant_groups"), _number(row, "batch/groups")) for row in history]
     broken = [bool(groups) and constant is not None and constant >= share * (groups or 0) for constant, groups in pairs]
     said = f"at least {share:.0%} of the groups had equal rewards, which teach nothing"
-    return _lasting(history, broken, limits, "constant_groups", "note", said)
+    return _find_lasting(history, broken, limits, "constant_groups", "note", said)
 
 
 def _throughput(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
     if (share := limits.throughput_share) is None:
         return None
     rates = [_rate(_number(row, "tokens/generated"), _number(row, "timing_s/step")) for row in history]
-    if len(known := _known(rates)) < LEAST_STEPS:
+    if len(known := _drop_missing(rates)) < LEAST_STEPS:
         return None
     usual = median(known)
     broken = [rate is not None and rate < share * usual for rate in rates]
     said = f"fewer than {share:g} of the run's median {usual:.0f} tokens a second: something else used the machine"
-    return _lasting(history, broken, limits, "throughput_drop", "note", said)
+    return _find_lasting(history, broken, limits, "throughput_drop", "note", said)
 
 
 def _judge(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
@@ -191,11 +191,11 @@ def _judge(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
         lost, before = max(0.0, count - before), count
         broken.append(lost > most * (lost + (_number(row, "batch/episodes") or 0.0)))
     said = f"more than {most:.0%} of the episodes were given up without a reward"
-    return _lasting(history, broken, limits, "judge_outage", "note", said)
+    return _find_lasting(history, broken, limits, "judge_outage", "note", said)
 
 
 def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, after: float) -> Alarm | None:
-    rewards = _known(_number(row, "critic/rewards/mean") for row in history)
+    rewards = _drop_missing(_number(row, "critic/rewards/mean") for row in history)
     if limits.reward_gap is None or len(rewards) < QUARTER or after >= before:
         return None
     part = len(rewards) // QUARTER
@@ -209,7 +209,7 @@ def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, aft
 _RULES: Final = (_kl, _gradient, _entropy, _length, _constant, _throughput, _judge)
 
 
-def _lasting(
+def _find_lasting(
     history: Sequence[Row], broken: Sequence[bool], limits: Watchdog, code: str, effect: Effect, said: str
 ) -> Alarm | None:
     """Return an alarm at the first step at which a limit was broken for `patience` steps in a row."""
@@ -224,7 +224,7 @@ def _lasting(
 def _against_first(history: Sequence[Row], name: str, bad: Callable[[float, float], bool]) -> list[bool]:
     """Return for each row whether a metric is bad beside the mean of its first steps, which are never bad."""
     values = [_number(row, name) for row in history]
-    first = _known(values)[:FIRST_STEPS]
+    first = _drop_missing(values)[:FIRST_STEPS]
     if len(first) < FIRST_STEPS:
         return [False] * len(values)
     usual, seen, broken = fmean(first), 0, []
@@ -239,7 +239,7 @@ def _number(row: Row, name: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
+def _drop_missing(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 

@@ -30,14 +30,14 @@ Fields = Mapping[str, Any]
 _SEED: Final = {"seed"}
 
 
-def flat(job: Fields) -> dict[str, Any]:
+def flatten(job: Fields) -> dict[str, Any]:
     """Return a job's values by the paths of their fields."""
     return dict(_entries(job, ""))
 
 
-def differing(jobs: Iterable[Fields]) -> tuple[str, ...]:
+def find_differing_fields(jobs: Iterable[Fields]) -> tuple[str, ...]:
     """Return the paths of the fields, sorted, that are not the same in all jobs."""
-    rows = [flat(job) for job in jobs]
+    rows = [flatten(job) for job in jobs]
     names = sorted({name for row in rows for name in row} - set(EVALUATED))
     return tuple(name for name in names if len({canonical(_number(row.get(name))) for row in rows}) > 1)
 
@@ -66,7 +66,7 @@ def claim_of(design: Design, hypothesis: str, names: Pair | None = None) -> tupl
     return arms, frozenset(name.split(".")[0] for name in declared)
 
 
-def undeclared(
+def find_undeclared_fields(
     design: Design,
     hypothesis: str,
     control: Iterable[Fields],
@@ -79,23 +79,23 @@ def undeclared(
     """
     _, declared = claim_of(design, hypothesis, names)
     sides = list(control), list(treatment)
-    found = differing([*sides[0], *sides[1]]) if all(sides) else ()
+    found = find_differing_fields([*sides[0], *sides[1]]) if all(sides) else ()
     return tuple(name for name in sorted(found) if name.split(".")[0] not in declared | _SEED)
 
 
-def confounded(state: StudyState) -> dict[str, tuple[str, ...]]:
+def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
     """Return, for each hypothesis, the fields besides its variable in which the runs of two of its arms differ."""
     if (design := state.design) is None:
         return {}
     found: dict[str, set[str]] = {}
     for claim in design.hypotheses:
         for names in pairs_of(design, claim):
-            left, right = ([_defined(run) for run in state.runs_of(name)] for name in names)
-            found.setdefault(claim.id, set()).update(undeclared(design, claim.id, left, right, names))
+            left, right = ([_run_fields(run) for run in state.runs_of(name)] for name in names)
+            found.setdefault(claim.id, set()).update(find_undeclared_fields(design, claim.id, left, right, names))
     return {name: tuple(sorted(fields)) for name, fields in found.items() if fields}
 
 
-def off_design(state: StudyState) -> dict[str, tuple[str, ...]]:
+def find_design_deviations(state: StudyState) -> dict[str, tuple[str, ...]]:
     """Return, for each arm, the fields in which its runs are not what the locked design gives them."""
     if (design := state.design) is None:
         return {}
@@ -103,12 +103,12 @@ def off_design(state: StudyState) -> dict[str, tuple[str, ...]]:
     for run in state.runs_in("confirm"):
         arm = design.arm(run.spec.arm)
         given = {"environment": design.environment, **design.base_job, **arm.job_overrides, "seed": run.spec.seed}
-        wrong = differing(({**given, REWARD: design.code.get(arm.reward)}, _defined(run)))
+        wrong = find_differing_fields(({**given, REWARD: design.code.get(arm.reward)}, _run_fields(run)))
         found.setdefault(arm.name, set()).update(wrong)
     return {arm: tuple(sorted(wrong)) for arm, wrong in found.items() if wrong}
 
 
-def _defined(run: RunState) -> dict[str, Any]:
+def _run_fields(run: RunState) -> dict[str, Any]:
     """Return all that a run is defined by: its job's fields, and the source of its reward (None for the built-in)."""
     return {**run.spec.job, REWARD: run.spec.code}
 
@@ -137,23 +137,23 @@ _NONE = 1e-6
 """A difference of advantages that is none but for rounding."""
 
 
-def conditions_in(history: Sequence[Row], initial: Part, final: Part) -> dict[str, Any]:
+def extract_conditions(history: Sequence[Row], initial: Part, final: Part) -> dict[str, Any]:
     """Return the conditions that the files hold, by their names in `Conditions`; None where a metric is missing."""
     return {
         "steps": len(history),
         "episodes": _whole(_sum(history, "batch/episodes")),
         "tokens": _whole(_sum(history, "tokens/trained")),
         "wall_s": _sum(history, "timing_s/step"),
-        "initial_success": success(initial),
+        "initial_success": success_rate(initial),
         "evaluation_tasks": tasks_hash((episode["task_id"], episode["sample"]) for episode in final["episodes"]),
         "evaluation_episodes": len(final["episodes"]),
         "checkpoint": _checkpoint(final["policy_version"], len(history)),
-        "judge_errors": _whole(_given_up(history)),
+        "judge_errors": _whole(_count_aborted(history)),
         "signal_steps": _signal_steps(history),
         "probs_diff": _largest(history, "training/rollout_probs_diff_max"),
-        "course": training_curve(history, success(initial), success(final), len(final["episodes"])).model_dump(
-            mode="json"
-        ),
+        "course": training_curve(
+            history, success_rate(initial), success_rate(final), len(final["episodes"])
+        ).model_dump(mode="json"),
     }
 
 
@@ -162,7 +162,7 @@ def tasks_hash(plays: Iterable[tuple[str, int]]) -> str:
     return digest(sorted([task, sample] for task, sample in plays))
 
 
-def success(part: Part) -> float:
+def success_rate(part: Part) -> float:
     """Return the share of an evaluation's episodes that were solved; ValueError where it has none."""
     episodes = part["episodes"]
     if not episodes:
@@ -170,7 +170,7 @@ def success(part: Part) -> float:
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes)
 
 
-def facts(part: Part) -> dict[str, float]:
+def mean_facts(part: Part) -> dict[str, float]:
     """Return the mean of each named number that the environment said of an evaluation's plays; none where it said none.
 
     A play that lacks one is left out of its mean.
@@ -220,7 +220,7 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def _given_up(history: Sequence[Row]) -> float | None:
+def _count_aborted(history: Sequence[Row]) -> float | None:
     """Return the episodes that were given up without a reward, which the server counts from its start."""
     last = history[-1]["metrics"] if history else {}
     return last.get("lease/aborted", 0.0) if "lease/begun" in last else None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from studies.checks.conditions import Pair, claim_of, flat, undeclared
+from studies.checks.conditions import Pair, claim_of, find_undeclared_fields, flatten
 from studies.records.design import BUILT_IN, MODEL, REWARD, Design
 from studies.records.runs import Conditions
 
@@ -56,13 +56,13 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Same:
+class _SameRule:
     """A condition that has to be the same in all runs, and the job fields that may bring a difference about."""
 
     code: str
     field: str
     noun: str
-    brought_by: frozenset[str] = frozenset()
+    caused_by: frozenset[str] = frozenset()
     amount: bool = False
     """Whether it is an amount of training: a run that the watchdog stopped has less of it by a locked rule."""
 
@@ -78,14 +78,14 @@ _COSTS: Final = _LENGTHS | {
 }  # fmt: skip
 """What makes a run cheaper or dearer."""
 _SAME: Final = (
-    _Same("unequal_steps", "steps", "training steps", _STEPS, amount=True),
-    _Same("unequal_episodes", "episodes", "training episodes", _EPISODES, amount=True),
-    _Same("unequal_updates", "optimiser_steps", "optimiser steps", _STEPS | {"epochs", "minibatches"}, amount=True),
-    _Same("evaluation_size", "evaluation_episodes", "evaluation episodes"),
-    _Same("decoding", "decoding", "sampling in the evaluation", _DECODING),
-    _Same("template", "template", "chat template", _MODEL),
-    _Same("checkpoint", "checkpoint", "checkpoint rule"),
-    _Same("warm_start", "initial_policy", "initial weights", _MODEL),
+    _SameRule("unequal_steps", "steps", "training steps", _STEPS, amount=True),
+    _SameRule("unequal_episodes", "episodes", "training episodes", _EPISODES, amount=True),
+    _SameRule("unequal_updates", "optimiser_steps", "optimiser steps", _STEPS | {"epochs", "minibatches"}, amount=True),
+    _SameRule("evaluation_size", "evaluation_episodes", "evaluation episodes"),
+    _SameRule("decoding", "decoding", "sampling in the evaluation", _DECODING),
+    _SameRule("template", "template", "chat template", _MODEL),
+    _SameRule("checkpoint", "checkpoint", "checkpoint rule"),
+    _SameRule("warm_start", "initial_policy", "initial weights", _MODEL),
 )
 VIOLATION_CODES: Final = frozenset({
     *(rule.code for rule in _SAME), "subgroup", "undeclared_field", "evaluation_tasks", "unequal_tokens",
@@ -104,7 +104,7 @@ class _Pair:
     names: tuple[str, str]
     arms: tuple[Mapping[str, Conditions], Mapping[str, Conditions]]
 
-    def known(self, field: str, *, amount: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    def known_values(self, field: str, *, amount: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the known values of a condition by run, of each arm; an amount only of runs that ran their course."""
         left, right = ({run: getattr(entry, field) for run, entry in arm.items() if not (amount and entry.stopped_by)}
                        for arm in self.arms)  # fmt: skip
@@ -112,10 +112,10 @@ class _Pair:
 
     def means(self, field: str, *, amount: bool = False) -> tuple[float, float] | None:
         """Return the arms' means of a condition; None while it is not known of both."""
-        left, right = self.known(field, amount=amount)
+        left, right = self.known_values(field, amount=amount)
         return (fmean(left.values()), fmean(right.values())) if left and right else None
 
-    def told(self, left: str, right: str) -> str:
+    def describe(self, left: str, right: str) -> str:
         """Return what each arm has."""
         return f"{self.names[0]} has {left}, {self.names[1]} has {right}"
 
@@ -147,11 +147,22 @@ def lint_conditions(
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
     left, right = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
     found = (
-        *(_same(pair, rule) for rule in _SAME),
-        _evaluated(pair, seeds),
-        *(rule(pair) for rule in (_begun, _tokens, _wall, _neighbours, _overlap, _judge_errors, _stopped)),
-        _spread(pair, "image", "client image"),
-        _spread(pair, "hardware", "hardware"),
+        *(_check_same(pair, rule) for rule in _SAME),
+        _check_evaluation(pair, seeds),
+        *(
+            rule(pair)
+            for rule in (
+                _check_warm_start,
+                _check_tokens,
+                _check_wall_clock,
+                _check_co_tenancy,
+                _check_overlap,
+                _check_judge_errors,
+                _check_stopped_early,
+            )
+        ),
+        _check_spread(pair, "image", "client image"),
+        _check_spread(pair, "hardware", "hardware"),
     )
     undeclared = lint_jobs(design, hypothesis, [left], [right], names)
     return (*undeclared, *(violation for violation in found if violation is not None))
@@ -166,54 +177,56 @@ def lint_jobs(
 ) -> tuple[Violation, ...]:
     """Return the job fields, the seed apart, that are not the same in all jobs of two arms and not declared to vary."""
     (left, right), _ = claim_of(design, hypothesis, names)
-    sides = [[flat(job) for job in jobs] for jobs in (control, treatment)]
+    sides = [[flatten(job) for job in jobs] for jobs in (control, treatment)]
     return tuple(
-        _undeclared_field(name, (left.name, right.name), [[job.get(name) for job in side] for side in sides])
-        for name in undeclared(design, hypothesis, sides[0], sides[1], names)
+        _report_undeclared(name, (left.name, right.name), [[job.get(name) for job in side] for side in sides])
+        for name in find_undeclared_fields(design, hypothesis, sides[0], sides[1], names)
     )
 
 
-def _undeclared_field(name: str, arms: tuple[str, str], sides: list[list[Any]]) -> Violation:
-    left, right = (_shown(side) for side in sides)
+def _report_undeclared(name: str, arms: tuple[str, str], sides: list[list[Any]]) -> Violation:
+    left, right = (_format_values(side) for side in sides)
     sentence = f"{arms[0]} has {name} {left}, {arms[1]} has {right}, and the hypothesis does not vary it"
     return Violation("undeclared_field", sentence, blocks=True)
 
 
-def _same(pair: _Pair, rule: _Same) -> Violation | None:
+def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
     """Find a condition that is not the same in all runs."""
-    left, right = pair.known(rule.field, amount=rule.amount)
+    left, right = pair.known_values(rule.field, amount=rule.amount)
     values = (set(left.values()), set(right.values()))
-    if (locked := _locked(pair.design, rule.field)) is not None and (values[0] | values[1]) - {locked}:
-        told = pair.told(_shown(left.values()), _shown(right.values()))
+    if (locked := _locked_value(pair.design, rule.field)) is not None and (values[0] | values[1]) - {locked}:
+        told = pair.describe(_format_values(left.values()), _format_values(right.values()))
         return Violation(rule.code, f"{told} as its {rule.noun}, where the lock says {locked}", blocks=True)
-    if len(values[0] | values[1]) < 2 or (rule.amount and pair.declared >= _STEPS and _uniform(*values)):
+    if len(values[0] | values[1]) < 2 or (rule.amount and pair.declared >= _STEPS and _is_uniform(*values)):
         return None
-    told = f"{pair.told(_shown(left.values()), _shown(right.values()))} as its {rule.noun}"
-    causes = ", ".join(sorted(pair.declared & rule.brought_by))
-    if causes and _uniform(*values):
+    told = f"{pair.describe(_format_values(left.values()), _format_values(right.values()))} as its {rule.noun}"
+    causes = ", ".join(sorted(pair.declared & rule.caused_by))
+    if causes and _is_uniform(*values):
         said = f"{told}: {causes} brings that about, so that the effect may be one of it"
         return Violation(rule.code, said, blocks=False)
     return Violation(rule.code, told, blocks=True)
 
 
-def _locked(design: Design, field: str) -> Any:
+def _locked_value(design: Design, field: str) -> Any:
     """Return the value of a condition that the lock itself gives; None where it gives none."""
     return {"evaluation_episodes": design.metric.episodes, "checkpoint": design.metric.checkpoint}.get(field)
 
 
-def _uniform(*values: set[Any]) -> bool:
+def _is_uniform(*values: set[Any]) -> bool:
     """Return whether no arm differs within itself."""
     return all(len(found) < 2 for found in values)
 
 
-def _evaluated(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None:
+def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None:
     """Find runs that were evaluated on other tasks than their seed draws, or than the other arm's run of that seed."""
-    strays = [[entry for entry in arm.values() if _stray(entry)] for arm in pair.arms]
+    strays = [[entry for entry in arm.values() if _is_stray(entry)] for arm in pair.arms]
     if any(strays):
-        told = pair.told(*(f"{len(found)} of {len(arm)} runs" for found, arm in zip(strays, pair.arms, strict=True)))
+        told = pair.describe(
+            *(f"{len(found)} of {len(arm)} runs" for found, arm in zip(strays, pair.arms, strict=True))
+        )
         said = f"runs were evaluated on other tasks than their seeds draw: {told}"
         return Violation("evaluation_tasks", said, blocks=True)
-    left, right = pair.known("evaluation_tasks")
+    left, right = pair.known_values("evaluation_tasks")
     both = set() if seeds is None else {seeds[run] for run in left} & {seeds[run] for run in right}
     if seeds is not None and not both and all(entry.drawn_tasks for arm in pair.arms for entry in arm.values()):
         return None  # each run has the tasks of its own seed, which were drawn by the same rule
@@ -225,24 +238,24 @@ def _evaluated(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None
     alone = set(left.values()) - set(right.values()), set(right.values()) - set(left.values())
     if not all(alone):  # one arm's runs may have been given up, and their seeds' tasks with them
         return None
-    told = pair.told(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
+    told = pair.describe(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
     return Violation("evaluation_tasks", f"the arms were evaluated on different tasks: {told}", blocks=True)
 
 
-def _stray(seen: Conditions) -> bool:
+def _is_stray(seen: Conditions) -> bool:
     """Return whether a run is known to have been evaluated on other tasks than its seed draws."""
     return None not in (seen.evaluation_tasks, seen.drawn_tasks) and seen.evaluation_tasks != seen.drawn_tasks
 
 
-def _begun(pair: _Pair) -> Violation | None:
+def _check_warm_start(pair: _Pair) -> Violation | None:
     """Find arms that were not alike before training, whatever their weights are said to be.
 
     Models that are compared begin as they are: the claim is about what they gain, and both beginnings are told.
     """
-    means, sizes = pair.means("initial_success"), pair.known("evaluation_episodes")
+    means, sizes = pair.means("initial_success"), pair.known_values("evaluation_episodes")
     played = [sum(arm.values()) for arm in sizes]
     if means is not None and means[0] != means[1] and pair.declared & {MODEL}:
-        told = pair.told(f"{means[0]:.3f}", f"{means[1]:.3f}")
+        told = pair.describe(f"{means[0]:.3f}", f"{means[1]:.3f}")
         said = f"{told} as its success before training: model brings that about, and what is left to gain differs"
         return Violation("warm_start", said, blocks=False)
     if means is None or not all(played) or pair.declared & (_DECODING | _MODEL):
@@ -251,23 +264,22 @@ def _begun(pair: _Pair) -> Violation | None:
     error = math.sqrt(share * (1 - share) * sum(1 / count for count in played))
     if abs(means[0] - means[1]) <= BEGINNINGS_BLOCK * error:
         return None
-    told = pair.told(f"{means[0]:.3f}", f"{means[1]:.3f}")
+    told = pair.describe(f"{means[0]:.3f}", f"{means[1]:.3f}")
     return Violation("warm_start", f"{told} as its success before training, which chance does not explain", blocks=True)
 
 
-def _tokens(pair: _Pair) -> Violation | None:
+def _check_tokens(pair: _Pair) -> Violation | None:
     means = pair.means("tokens", amount=True)
     if means is None or _ratio(*means) < TOKENS_TOLD or pair.declared >= _STEPS:
         return None
-    said = (
-        f"{pair.told(f'{means[0]:,.0f}', f'{means[1]:,.0f}')} trained tokens a run, {_ratio(*means):.2f} times as many"
-    )
+    amounts = pair.describe(f"{means[0]:,.0f}", f"{means[1]:,.0f}")
+    said = f"{amounts} trained tokens a run, {_ratio(*means):.2f} times as many"
     if causes := ", ".join(sorted(pair.declared & _LENGTHS)):
         return Violation("unequal_tokens", f"{said}: {causes} brings that about", blocks=False)
     return Violation("unequal_tokens", said, blocks=_ratio(*means) >= TOKENS_BLOCK)
 
 
-def _wall(pair: _Pair) -> Violation | None:
+def _check_wall_clock(pair: _Pair) -> Violation | None:
     means = pair.means("wall_s", amount=True)
     if means is None or _ratio(*means) < WALL_TOLD:
         return None
@@ -275,55 +287,55 @@ def _wall(pair: _Pair) -> Violation | None:
     if pair.declared & _COSTS and (judged or not pair.by_time):
         return None
     blocks = pair.by_time and not judged  # where seconds are judged, shorter trainings may be the effect itself
-    told = pair.told(f"{means[0]:.1f} s", f"{means[1]:.1f} s")
+    told = pair.describe(f"{means[0]:.1f} s", f"{means[1]:.1f} s")
     return Violation("unequal_wall", f"{told} of training a run, {_ratio(*means):.2f} times as long", blocks)
 
 
-def _neighbours(pair: _Pair) -> Violation | None:
+def _check_co_tenancy(pair: _Pair) -> Violation | None:
     means = pair.means("neighbours")
     limit = NEIGHBOURS_BLOCK if pair.by_time else NEIGHBOURS_TOLD
     if means is None or abs(means[0] - means[1]) < limit:
         return None
-    told = pair.told(f"{means[0]:.1f} other runs", f"{means[1]:.1f}")
+    told = pair.describe(f"{means[0]:.1f} other runs", f"{means[1]:.1f}")
     return Violation("co_tenancy", f"{told} beside its own on the machine, on average", pair.by_time)
 
 
-def _overlap(pair: _Pair) -> Violation | None:
-    left, right = (sum(arm.values()) for arm in pair.known("overlap"))
+def _check_overlap(pair: _Pair) -> Violation | None:
+    left, right = (sum(arm.values()) for arm in pair.known_values("overlap"))
     if not left and not right:
         return None
-    told = pair.told(f"{left} tasks", f"{right}")
+    told = pair.describe(f"{left} tasks", f"{right}")
     return Violation("overlap", f"{told} that were both trained on and evaluated, over all its runs", blocks=True)
 
 
-def _judge_errors(pair: _Pair) -> Violation | None:
+def _check_judge_errors(pair: _Pair) -> Violation | None:
     """Find episodes whose reward could not be had: as many in both arms is a threat, more in one is a confound."""
     means = pair.means("judge_errors")
     if means is None or not any(means):
         return None
     played = pair.means("episodes") or (0.0, 0.0)
     shares = [errors / max(errors, episodes) if errors else 0.0 for errors, episodes in zip(means, played, strict=True)]
-    told = pair.told(f"{means[0]:.1f} episodes a run ({shares[0]:.1%})", f"{means[1]:.1f} ({shares[1]:.1%})")
+    told = pair.describe(f"{means[0]:.1f} episodes a run ({shares[0]:.1%})", f"{means[1]:.1f} ({shares[1]:.1%})")
     blocks = abs(shares[0] - shares[1]) > JUDGE_ERRORS_BLOCK
     return Violation("judge_errors", f"{told} whose reward could not be had", blocks)
 
 
-def _stopped(pair: _Pair) -> Violation | None:
+def _check_stopped_early(pair: _Pair) -> Violation | None:
     """Tell of runs that a locked rule ended early: they count as they are, with less training."""
     counts = [Counter(entry.stopped_by for entry in arm.values() if entry.stopped_by) for arm in pair.arms]
     if not any(counts):
         return None
     left, right = (", ".join(f"{n} by {code}" for code, n in sorted(count.items())) or "none" for count in counts)
-    return Violation("stopped_early", f"of runs that the watchdog stopped, {pair.told(left, right)}", blocks=False)
+    return Violation("stopped_early", f"of runs that the watchdog stopped, {pair.describe(left, right)}", blocks=False)
 
 
-def _spread(pair: _Pair, field: str, noun: str) -> Violation | None:
+def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:
     """Find a condition whose values are spread differently over the two arms."""
-    left, right = pair.known(field)
+    left, right = pair.known_values(field)
     apart = _variation(Counter(left.values()), Counter(right.values()))
     if not left or not right or not apart:
         return None
-    told = pair.told(_shown(left.values()), _shown(right.values()))
+    told = pair.describe(_format_values(left.values()), _format_values(right.values()))
     return Violation(field, f"{told} as its {noun}", blocks=apart > SPREAD_BLOCKS)
 
 
@@ -346,14 +358,14 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {run: value for run, value in values.items() if value is not None}
 
 
-def _shown(values: Iterable[Any]) -> str:
+def _format_values(values: Iterable[Any]) -> str:
     """Return values as a sentence has them; how many runs have each, where they differ."""
-    counts = Counter(_text(value) for value in values)
+    counts = Counter(_format_value(value) for value in values)
     if len(counts) == 1:
         return next(iter(counts))
     return " and ".join(f"{text} ({n} run{'s' * (n > 1)})" for text, n in counts.most_common()) or "nothing known"
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = str(value)
     return text[:12] if len(text) == 64 and " " not in text else text

@@ -38,7 +38,7 @@ _BREAKDOWNS: Final = frozenset({"kl_blow_up", "gradient_blow_up"})
 """Rules of the watchdog that end a training because it breaks down."""
 
 
-def steps_to_tell(episodes: float) -> int:
+def min_steps_to_detect(episodes: float) -> int:
     """Return the training steps from which on a curve of so many episodes a step can show a collapse."""
     return _LEAST_WINDOWS * math.ceil(WINDOW_EPISODES / episodes)
 
@@ -51,16 +51,16 @@ def training_curve(history: Sequence[Mapping[str, Any]], start: float, end: floa
     shares = [float(share) for share, _ in rows]
     episodes = fmean(float(count) for _, count in rows)
     steps = math.ceil(WINDOW_EPISODES / episodes)
-    if len(shares) < steps_to_tell(episodes):
+    if len(shares) < min_steps_to_detect(episodes):
         return TrainingCurve(start=start, end=end, plays=plays)
     means = [fmean(shares[at : at + steps]) for at in range(len(shares) - steps + 1)]
-    error = math.sqrt(max(0.25 / episodes, _successive(shares)) / steps)
+    error = math.sqrt(max(0.25 / episodes, _step_variance(shares)) / steps)
     return TrainingCurve(
         start=start, end=end, plays=plays, first=means[0], peak=max(means), last=means[-1], error=error
     )
 
 
-def collapse(conditions: Conditions, rule: CollapseRule) -> str | None:
+def detect_collapse(conditions: Conditions, rule: CollapseRule) -> str | None:
     """Return how a run that was measured collapsed, in a clause; None for one that did not, or that nobody can say."""
     if conditions.stopped_by in _BREAKDOWNS:
         return f"it was stopped as it broke down ({conditions.stopped_by})"
@@ -78,13 +78,13 @@ def collapse(conditions: Conditions, rule: CollapseRule) -> str | None:
     return None
 
 
-def rate(arm: str, count: int, of: int) -> CollapseRate:
+def collapse_rate(arm: str, count: int, of: int) -> CollapseRate:
     """Return an arm's rate of collapse with its exact limits; without runs nothing is ruled out."""
     low, high = one_sided_limits(count, of, (1 + _LEVEL) / 2)
     return CollapseRate(arm=arm, count=count, of=of, low=low, high=high, upper=one_sided_limits(count, of, _LEVEL)[1])
 
 
-def _successive(values: Sequence[float]) -> float:
+def _step_variance(values: Sequence[float]) -> float:
     """Return the variance of one step's value around its trend."""
     return fmean((b - a) ** 2 for a, b in pairwise(values)) / 2
 
@@ -93,27 +93,27 @@ PLUMBING: Final = "plumbing"
 """Code of the end of a study whose machinery does not do what it must."""
 
 
-def plumbing_run(state: StudyState) -> RunState | None:
+def find_zero_lr_run(state: StudyState) -> RunState | None:
     """Return the study's run with a learning rate of 0; None where it has none (yet)."""
     return next((run for run in state.runs_in("noise") if run.spec.arm == PLUMBING_ARM), None)
 
 
-def plumbing_fault(run: RunState) -> str | None:
+def zero_lr_fault(run: RunState) -> str | None:
     """Return what a collected run with a learning rate of 0 shows to be broken, in a clause; None for nothing."""
-    return fault_in(conditions(run))
+    return find_fault(conditions(run))
 
 
-def plumbing_unchecked(run: RunState) -> tuple[str, ...]:
+def zero_lr_unchecked(run: RunState) -> tuple[str, ...]:
     """Return what its backend could not say, each a clause."""
-    return unsaid_in(conditions(run))
+    return list_unreported(conditions(run))
 
 
-def fault_in(seen: Conditions) -> str | None:
+def find_fault(seen: Conditions) -> str | None:
     """Return what the conditions of such a run show to be broken, in a clause; None for nothing."""
     return next(_faults(seen), None)
 
 
-def unsaid_in(seen: Conditions) -> tuple[str, ...]:
+def list_unreported(seen: Conditions) -> tuple[str, ...]:
     """Return what they do not say, each a clause."""
     still = seen.stillness
     found = []
@@ -124,11 +124,11 @@ def unsaid_in(seen: Conditions) -> tuple[str, ...]:
     return tuple(found)
 
 
-def plumbing_said(run: RunState) -> str:
+def describe_zero_lr_run(run: RunState) -> str:
     """Return what a collected run with a learning rate of 0 came to, in a sentence without its full stop."""
-    if (fault := plumbing_fault(run)) is not None:
+    if (fault := zero_lr_fault(run)) is not None:
         return fault
-    unsaid = plumbing_unchecked(run)
+    unsaid = zero_lr_unchecked(run)
     seen = conditions(run)
     if not unsaid and seen.stillness is not None:
         return (
@@ -180,27 +180,27 @@ def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Itera
 
 
 def _runs(design: Design, names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
-    lost = [sum(_left_out(design, run) for run in runs) for runs in arms]
+    lost = [sum(_is_excluded(design, run) for run in runs) for runs in arms]
     if not all(arms) or lost[0] * len(arms[1]) == lost[1] * len(arms[0]):
         return
     told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
     yield f"runs left out: {', '.join(told)}"
 
 
-def _left_out(design: Design, run: RunState) -> bool:
+def _is_excluded(design: Design, run: RunState) -> bool:
     """Whether a run counts for nothing; one of a code that counts with the worst value does count."""
     return run.invalid is not None and run.invalid[0] not in design.counted_as_worst
 
 
 def _episodes(names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
-    shares = [_given_up(runs) for runs in arms]
+    shares = [_abort_rate(runs) for runs in arms]
     left, right = shares
     if left is None or right is None or abs(left - right) < EPISODES_TOLD:
         return
     yield f"training episodes given up without a reward: {left:.1%} with {names[0]}, {right:.1%} with {names[1]}"
 
 
-def _given_up(runs: Sequence[RunState]) -> float | None:
+def _abort_rate(runs: Sequence[RunState]) -> float | None:
     """Return the share of an arm's begun episodes that were given up; None where no run says."""
     known = [conditions(run) for run in runs if run.status == "collected"]
     pairs = [(seen.judge_errors, seen.episodes) for seen in known]
@@ -209,17 +209,17 @@ def _given_up(runs: Sequence[RunState]) -> float | None:
     return sum(lost for lost, _ in counts) / begun if begun else None
 
 
-def untaught(run: RunState) -> bool:
+def had_no_signal(run: RunState) -> bool:
     """Return whether a collected run learned nothing from rewards in any step; not, where its files do not say."""
     seen = conditions(run)
     return run.status == "collected" and run.spec.arm != PLUMBING_ARM and seen.signal_steps == 0 and bool(seen.steps)
 
 
-def untaught_by_arm(state: StudyState) -> dict[str, tuple[int, int]]:
+def count_without_signal(state: StudyState) -> dict[str, tuple[int, int]]:
     """Return how many collected runs of each arm learned nothing from rewards, of how many; of arms that have some."""
     counts: dict[str, tuple[int, int]] = {}
     for run in state.runs.values():
         if run.status == "collected" and run.spec.arm != PLUMBING_ARM:
             none, all_runs = counts.get(run.spec.arm, (0, 0))
-            counts[run.spec.arm] = (none + untaught(run), all_runs + 1)
+            counts[run.spec.arm] = (none + had_no_signal(run), all_runs + 1)
     return {arm: (none, all_runs) for arm, (none, all_runs) in counts.items() if none}

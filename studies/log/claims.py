@@ -16,28 +16,28 @@ from __future__ import annotations
 
 from studies.log.event import Event
 from studies.log.study import (
-    Amended,
     ApprovalAnswer,
-    AskedApproval,
     Decision,
     ImpossibleEvent,
+    LoggedAmendment,
+    LoggedApprovalRequest,
     Payload,
     Stamp,
     StateBuilder,
     VerdictContext,
     Veto,
 )
-from studies.records.alpha import Ledgers, OverdrawnLedger
+from studies.records.alpha import AlphaLedgers, OverdrawnLedger
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
 from studies.records.procedure import Amendment, Selection
 from studies.records.runs import noise_hash
-from studies.records.statements import claims, claims_in_old_words, confirmed_arms, effective
-from studies.records.verdict import ORIGINS, ApprovalQuestion, Verdict
+from studies.records.statements import apply_selection, claims, claims_in_old_words, select_arms
+from studies.records.verdict import ORIGINS, ApprovalRequest, Verdict
 
 
-def approval_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_approval_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A person is asked; a question that was open before is not asked any more."""
-    question = ApprovalQuestion.model_validate(payload["question"])
+    question = ApprovalRequest.model_validate(payload["question"])
     if question.study != builder.id:
         raise ImpossibleEvent(f"expected a question of study {builder.id}; found one of {question.study}")
     if builder.stopped_reason is not None:
@@ -49,23 +49,23 @@ def approval_asked(builder: StateBuilder, event: Event, payload: Payload) -> Non
         raise ImpossibleEvent(f"expected a question about what is locked; found one about {question.lock[:12]}")
     if (found := question.digest()) != payload["digest"]:
         raise ImpossibleEvent(f"the question's digest is {found[:12]}, the event says {str(payload['digest'])[:12]}")
-    builder.open_question = AskedApproval(question, found, event.seq, event.ts)
+    builder.open_question = LoggedApprovalRequest(question, found, event.seq, event.ts)
     builder.questions.append(builder.open_question)
 
 
-def given(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_approval_given(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The answer is yes."""
-    _answered(builder, event, payload, granted=True)
+    _record_answer(builder, event, payload, granted=True)
 
 
-def denied(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_approval_denied(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The answer is no, and the study stops with it."""
-    answer = _answered(builder, event, payload, granted=False)
-    builder.stopped_reason, builder.stopped_seq = answer.said(), event.seq
+    answer = _record_answer(builder, event, payload, granted=False)
+    builder.stopped_reason, builder.stopped_seq = answer.describe(), event.seq
     builder.paused_reason = None
 
 
-def _answered(builder: StateBuilder, event: Event, payload: Payload, *, granted: bool) -> ApprovalAnswer:
+def _record_answer(builder: StateBuilder, event: Event, payload: Payload, *, granted: bool) -> ApprovalAnswer:
     asked, digest, by = builder.open_question, str(payload["digest"]), payload["by"]
     if asked is None or asked.digest != digest:
         raise ImpossibleEvent(f"the question {digest[:12]} is not open; expected no answer to it")
@@ -80,7 +80,7 @@ def _answered(builder: StateBuilder, event: Event, payload: Payload, *, granted:
 DECISIONS = ("continue", "settle", "replicate")
 
 
-def proposed(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_hypothesis_proposed(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A hypothesis is proposed."""
     hypothesis = Hypothesis.model_validate(payload)
     if builder.design is not None:
@@ -90,7 +90,7 @@ def proposed(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.hypotheses[hypothesis.id] = hypothesis
 
 
-def noise_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_noise_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A/A runs are locked, before the design that they serve."""
     plan = NoisePlan.model_validate(payload["plan"])
     if builder.design is not None:
@@ -103,7 +103,7 @@ def noise_planned(builder: StateBuilder, event: Event, payload: Payload) -> None
     builder.noise_seconds = float(payload.get("seconds_per_run", 0.0))
 
 
-def locked(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_design_locked(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The design is fixed."""
     design = Design.model_validate(payload["design"])
     if builder.design is not None:
@@ -127,27 +127,27 @@ def _require_place(builder: StateBuilder, design: Design) -> None:
     assert place is not None
     if last is not None and any(seed in before.seeds_used for before in last.rounds for seed in design.seeds):
         raise ImpossibleEvent(f"the lock of round {builder.round} names seeds of an earlier round; expected fresh ones")
-    ledgers = Ledgers.begin(place.of) if last is None else last.ledgers.after(last.outcome)
+    ledgers = AlphaLedgers.begin(place.of) if last is None else last.ledgers.after(last.outcome)
     try:
-        ledgers.stake(design)
+        ledgers.allocate(design)
     except OverdrawnLedger as error:
         raise ImpossibleEvent(f"the lock of round {builder.round} is not what the ledgers give it: {error}") from error
 
 
-def amended(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_amendment(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A change after the lock, or of the budget at any time; one that accepts has invalid verdicts computed again."""
     amendment = Amendment.model_validate(payload["amendment"])
     answers = amendment.kind == "note" and (builder.before or any(n.kind == "ask" for n in builder.notebook))
     if builder.design is None and amendment.kind != "budget" and not answers:
         raise ImpossibleEvent("an amendment came before any design was locked")
     late = builder.concluded_reason is not None
-    builder.amendments.append(Amended(amendment, event.seq, event.ts, event.actor, builder.has_data, late))
+    builder.amendments.append(LoggedAmendment(amendment, event.seq, event.ts, event.actor, builder.has_data, late))
     if amendment.kind == "accept" and not late:
         builder.supersede(name for name, verdict in builder.verdicts.items() if verdict.verdict == "invalid")
         builder.supersede_replications(name for name, v in builder.replications.items() if v.verdict == "invalid")
 
 
-def vetoed(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_veto(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A person gives a hypothesis up; the first reason is kept."""
     name = str(payload["hypothesis"])
     if name not in builder.hypotheses:
@@ -155,7 +155,7 @@ def vetoed(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.vetoed.setdefault(name, Veto(str(payload["reason"]), event.seq, event.ts, event.actor))
 
 
-def candidate_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_candidate_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The screen is asked for its next candidate: values of its knobs, not tried before."""
     arm, index = Arm.model_validate(payload["arm"]), int(payload["index"])
     if builder.selection is not None:
@@ -173,7 +173,7 @@ def candidate_asked(builder: StateBuilder, event: Event, payload: Payload) -> No
     builder.candidates[arm.name] = arm
 
 
-def screened(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_screen_decided(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The screen is decided: arms and claims follow from what it kept."""
     selection = Selection.model_validate(payload["selection"])
     if builder.selection is not None:
@@ -187,7 +187,7 @@ def screened(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent(
             f"expected at most {builder.design.screen.confirmed} different candidates kept; found {list(kept)}"
         )
-    arms = confirmed_arms(builder.design, tuple(builder.candidates.values()), selection)
+    arms = select_arms(builder.design, tuple(builder.candidates.values()), selection)
     hypotheses = claims(builder.design, arms)
     if tuple(Arm.model_validate(arm) for arm in payload["arms"]) != arms:
         raise ImpossibleEvent("its arms are not the candidates that it kept")
@@ -196,42 +196,42 @@ def screened(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent("its hypotheses are not what follows from the arms that it kept")
     builder.selection = selection
     builder.hypotheses |= {hypothesis.id: hypothesis for hypothesis in told}
-    builder.design = effective(builder.design, arms, told)
+    builder.design = apply_selection(builder.design, arms, told)
 
 
-def judged(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_verdict(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A verdict of the next look; a final one is never replaced while its data are unchanged."""
     verdict = Verdict.model_validate(payload)
     if builder.design is None or verdict.hypothesis not in {h.id for h in builder.design.hypotheses}:
         raise ImpossibleEvent(f"the locked design has no hypothesis {verdict.hypothesis!r}")
     if verdict.phase == "replicate":
-        _judge_replication(builder, verdict)
+        _add_replication_verdict(builder, verdict)
         builder.contexts[verdict.hypothesis, "replicate"] = VerdictContext(event.seq, {})
         return
     if verdict.phase != "confirm":
         raise ImpossibleEvent(f"runs of the phase {verdict.phase} allow no verdict")
     if verdict.look > max(1, len(builder.design.looks)):
         raise ImpossibleEvent(f"the locked design has no look {verdict.look}")
-    context = VerdictContext(event.seq, _settled_before(builder, verdict))
-    _judge_look(builder, verdict)
+    context = VerdictContext(event.seq, _verdicts_before(builder, verdict))
+    _add_interim_verdict(builder, verdict)
     builder.contexts[verdict.hypothesis, "confirm"] = context
 
 
-def _settled_before(builder: StateBuilder, verdict: Verdict) -> dict[str, Verdict]:
+def _verdicts_before(builder: StateBuilder, verdict: Verdict) -> dict[str, Verdict]:
     """Return the current verdicts on other hypotheses that were settled at an earlier look."""
     return {
         name: other
         for name, other in builder.verdicts.items()
         if name != verdict.hypothesis
         and other.look < verdict.look
-        and (other.final or name in builder.vetoed or builder.settling(name))
+        and (other.final or name in builder.vetoed or builder.is_ended_by_rule(name))
     }
 
 
-def _judge_look(builder: StateBuilder, verdict: Verdict) -> None:
+def _add_interim_verdict(builder: StateBuilder, verdict: Verdict) -> None:
     name = verdict.hypothesis
     if (before := builder.verdicts.get(name)) is not None:
-        if before.final or builder.settling(name):
+        if before.final or builder.is_ended_by_rule(name):
             raise ImpossibleEvent(f"the final verdict on {name} stands; expected no other")
         if verdict.look <= before.look:
             raise ImpossibleEvent(f"{name} was judged at look {before.look} before; expected a later one")
@@ -240,7 +240,7 @@ def _judge_look(builder: StateBuilder, verdict: Verdict) -> None:
     builder.verdicts[name] = verdict
 
 
-def _judge_replication(builder: StateBuilder, verdict: Verdict) -> None:
+def _add_replication_verdict(builder: StateBuilder, verdict: Verdict) -> None:
     decided = builder.decided.get(verdict.hypothesis)
     if decided is None or decided.action != "replicate":
         raise ImpossibleEvent(f"nothing was decided that replicates {verdict.hypothesis}")
@@ -249,7 +249,7 @@ def _judge_replication(builder: StateBuilder, verdict: Verdict) -> None:
     builder.replications[verdict.hypothesis] = verdict
 
 
-def decided(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_decision(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A rule decided: on the study, or on a hypothesis by its current verdict."""
     name = payload.get("hypothesis")
     decision = Decision(

@@ -87,7 +87,7 @@ def _row_hash(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"[{','.join(parts)}]".encode()).hexdigest()
 
 
-def composed(
+def compose_event(
     study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str, at: datetime
 ) -> Event:
     """Return the event that may be appended after `after`, the study's last one; None for its first.
@@ -114,13 +114,13 @@ def event_of(row: Mapping[str, Any]) -> Event:
     return Event(**{**row, "type": EventType(row["type"]), "payload": json.loads(row["payload"])})
 
 
-def examine(study: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Event], list[LogCorrupt]]:
+def find_corruption(study: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Event], list[LogCorrupt]]:
     """Return the events of stored rows, and every fault of their chain; one that is no event at all is left out."""
     faults = list(_faults(study, rows, 0, GENESIS))
     return [event_of(row) for row in rows if _is_event(row)], faults
 
 
-def verified(study: str, rows: Sequence[Mapping[str, Any]], seq: int = 0, previous: str = GENESIS) -> list[Event]:
+def verify_events(study: str, rows: Sequence[Mapping[str, Any]], seq: int = 0, previous: str = GENESIS) -> list[Event]:
     """Return the events of rows that follow event `seq` of hash `previous`; raise the first fault as LogCorrupt."""
     for fault in _faults(study, rows, seq, previous):
         raise fault

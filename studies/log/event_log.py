@@ -30,7 +30,17 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateTable
 
 from studies.errors import EventRefused, HeadMoved, LogCorrupt, StoreError, UnknownStudy
-from studies.log.event import FIELDS, GENESIS, Event, EventType, composed, event_of, row_fault, row_of, verified
+from studies.log.event import (
+    FIELDS,
+    GENESIS,
+    Event,
+    EventType,
+    compose_event,
+    event_of,
+    row_fault,
+    row_of,
+    verify_events,
+)
 from studies.log.fold import WORKED, Folding
 from studies.log.study import StudyState
 from studies.records.base import canonical
@@ -115,18 +125,18 @@ class EventLog:
 
         Raise ValueError for names or a payload that cannot be stored.
         """
-        return composed(study, type, payload, after=after, actor=actor, at=self._clock())
+        return compose_event(study, type, payload, after=after, actor=actor, at=self._clock())
 
     def append(self, event: Event) -> None:
         """Write a composed event, durable; HeadMoved when the one that it follows is not the last, StoreError else."""
         before = _FROM.where(_TABLE.c.seq < event.seq)
         try:
-            with self._guarded("write"), self._engine.begin() as connection:
+            with self._translate_errors("write"), self._engine.begin() as connection:
                 connection.execute(_INSERT, row_of(event))
                 found = connection.execute(before, {"name": event.study, "first": event.seq - 1}).mappings().first()
                 if (GENESIS if found is None else found["hash"]) != event.prev_hash:
                     raise HeadMoved(event.study, event.seq)  # which takes the row back
-        except _Raced as error:
+        except _WriteConflict as error:
             raise HeadMoved(event.study, event.seq) from error
 
     def last(self, study: str) -> Event | None:
@@ -144,10 +154,10 @@ class EventLog:
         `after` is not in the log any more as it was.
         """
         if after is not None:
-            return self._verified_after(after, self._rows(_FROM, name=study, first=after.seq))
-        return verified(study, self.stored(study))
+            return self._verify_after(after, self._rows(_FROM, name=study, first=after.seq))
+        return verify_events(study, self.read_unverified(study))
 
-    def stored(self, study: str) -> list[dict[str, Any]]:
+    def read_unverified(self, study: str) -> list[dict[str, Any]]:
         """Return a study's events as they are stored, oldest first and unverified: what `examine` looks at.
 
         Raise UnknownStudy when there are none.
@@ -159,12 +169,12 @@ class EventLog:
             )
         return rows
 
-    def _verified_after(self, known: Event, rows: list[dict[str, Any]]) -> list[Event]:
+    def _verify_after(self, known: Event, rows: list[dict[str, Any]]) -> list[Event]:
         if not rows or rows[0]["seq"] != known.seq:
             raise LogCorrupt(known.study, known.seq, known.type.value, "it was read before and is not there any more")
         if rows[0]["hash"] != known.hash:
             raise LogCorrupt(known.study, known.seq, known.type.value, "it held something else when it was read before")
-        return verified(known.study, rows[1:], known.seq, known.hash)
+        return verify_events(known.study, rows[1:], known.seq, known.hash)
 
     def studies(self) -> list[str]:
         """Return the names of all studies, newest first."""
@@ -177,7 +187,7 @@ class EventLog:
     @contextmanager
     def transaction(self, action: str) -> Iterator[sa.Connection]:
         """Yield a connection to the log's database for one transaction on another table; errors are StoreErrors."""
-        with self._guarded(action), self._engine.begin() as connection:
+        with self._translate_errors(action), self._engine.begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -191,14 +201,14 @@ class EventLog:
             try:
                 self._create()
                 return
-            except (_Raced, StoreError) as error:
+            except (_WriteConflict, StoreError) as error:
                 if time.monotonic() > deadline or not _is_locked(error):
                     self.close()
                     raise
             time.sleep(0.05)
 
     def _create(self) -> None:
-        with self._guarded("open"):
+        with self._translate_errors("open"):
             if not _is_read_only(self._engine.url):
                 with self._engine.begin() as connection:
                     connection.execute(CreateTable(_TABLE, if_not_exists=True))
@@ -210,26 +220,26 @@ class EventLog:
             )
 
     def _rows(self, query: sa.Select[Any], **values: str | int) -> list[dict[str, Any]]:
-        with self._guarded("read"), self._engine.connect() as connection:
+        with self._translate_errors("read"), self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(query, values).mappings()]
 
     @contextmanager
-    def _guarded(self, action: str) -> Iterator[None]:
+    def _translate_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except IntegrityError as error:
-            raise _Raced(f"another process was faster in {self._where}. Try again") from error
+            raise _WriteConflict(f"another process was faster in {self._where}. Try again") from error
         except SQLAlchemyError as error:
             _raise_store_error(action, self._where, error)
 
 
-class _Raced(StoreError):
+class _WriteConflict(StoreError):
     """Another writer took the place this one wanted."""
 
 
 def _engine(url: str) -> sa.Engine:
     try:
-        engine = sa.create_engine(_openable(sa.make_url(url)))
+        engine = sa.create_engine(_resolve_url(sa.make_url(url)))
     except ImportError as error:
         raise StoreError(f"the event log's URL needs a database driver that is not installed: {error}") from error
     except (SQLAlchemyError, ValueError) as error:
@@ -237,24 +247,24 @@ def _engine(url: str) -> sa.Engine:
             f"the event log's URL must be one SQLAlchemy reads, such as sqlite:///PATH; {_cause(error)}"
         ) from error
     if engine.dialect.name == "sqlite":
-        sa_event.listen(engine, "connect", _patient if _is_read_only(engine.url) else _durable)
+        sa_event.listen(engine, "connect", _configure_reader if _is_read_only(engine.url) else _configure_writer)
     if engine.dialect.driver == "psycopg":
-        sa_event.listen(engine, "do_connect", _bounded_connection)
+        sa_event.listen(engine, "do_connect", _connect_with_timeout)
     return engine
 
 
-def _bounded_connection(_dialect: object, _record: object, arguments: Any, fields: dict[str, Any]) -> Any:
+def _connect_with_timeout(_dialect: object, _record: object, arguments: Any, fields: dict[str, Any]) -> Any:
     """Return a connection of psycopg on which silence is borne for ANSWER_S at most."""
     import psycopg
 
     class Bounded(psycopg.Connection[Any]):
         def wait(self, gen: Any, interval: float = 1.0, *more: Any, **named: Any) -> Any:
-            return super().wait(_answered(gen, self), interval, *more, **named)
+            return super().wait(_wait_for_answer(gen, self), interval, *more, **named)
 
     return Bounded.connect(*arguments, **{**_BOUNDED, **fields})
 
 
-def _answered(gen: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
+def _wait_for_answer(gen: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
     """Go on as psycopg waits for an answer; raise OperationalError, with the connection closed, after long silence."""
     import psycopg
 
@@ -271,7 +281,7 @@ def _answered(gen: Generator[Any, Any, Any], connection: Any) -> Generator[Any, 
             raise psycopg.OperationalError(f"it did not answer for {ANSWER_S:g} s")
 
 
-def _openable(url: sa.URL) -> sa.URL:
+def _resolve_url(url: sa.URL) -> sa.URL:
     """Return the URL itself, or the one that reads an SQLite file which cannot be written.
 
     Such a file is taken as it is, unless a log of its own beside it holds events that are not in it yet.
@@ -290,11 +300,11 @@ def _is_read_only(url: sa.URL) -> bool:
     return url.query.get("mode") == "ro"
 
 
-def _patient(connection: Any, _record: object) -> None:
+def _configure_reader(connection: Any, _record: object) -> None:
     connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
 
 
-def _durable(connection: Any, _record: object) -> None:
+def _configure_writer(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     for pragma in (f"busy_timeout={_BUSY_MS}", "journal_mode=WAL", "synchronous=FULL"):
         cursor.execute(f"PRAGMA {pragma}")
@@ -327,7 +337,7 @@ def _advice(cause: str) -> str:
 
 
 def _is_locked(error: StoreError) -> bool:
-    return isinstance(error, _Raced) or "locked" in str(error)
+    return isinstance(error, _WriteConflict) or "locked" in str(error)
 
 
 LOCK_FILE: Final = "design.lock"
@@ -372,7 +382,7 @@ _TRIES: Final = 200
 """Looks at a study that others write to all the while, before a change is given up."""
 
 
-class WorkClock:
+class BudgetClock:
     """The seconds that a controller has worked and not yet charged to its study's budget.
 
     `seconds` is a monotonic clock that does not run while the machine sleeps.
@@ -382,7 +392,7 @@ class WorkClock:
         self._seconds = seconds
         self._since = seconds()
 
-    def uncharged(self) -> float:
+    def pending_seconds(self) -> float:
         """Return the seconds worked since the last charge."""
         return max(0.0, self._seconds() - self._since)
 
@@ -398,7 +408,7 @@ class WorkClock:
 class StudyLog:
     """Reads and writes one study of a log. A controller passes its `work`, which each event charges to the budget."""
 
-    def __init__(self, log: EventLog, study: str, work: WorkClock | None = None) -> None:
+    def __init__(self, log: EventLog, study: str, work: BudgetClock | None = None) -> None:
         self.study: Final = study
         self._log = log
         self._work = work
@@ -438,9 +448,9 @@ class StudyLog:
         if at_rest and any(event.type is EventType.STUDY_RESUMED for event in events):
             self._work.skip()
 
-    def worked_s(self) -> float:
+    def active_seconds(self) -> float:
         """Return the seconds worked in all events read so far, and by this controller since."""
-        return self._folding.worked_s + (0.0 if self._work is None else self._work.uncharged())
+        return self._folding.worked_s + (0.0 if self._work is None else self._work.pending_seconds())
 
     def append(self, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
         """Write one event after the last one read, durably, and return it.
@@ -448,7 +458,7 @@ class StudyLog:
         Raise HeadMoved when there is a newer one, EventRefused when it cannot follow, ValueError for what cannot be
         stored, StoreError of the database; nothing is written then.
         """
-        worked = None if self._work is None else round(self._work.uncharged(), 3)
+        worked = None if self._work is None else round(self._work.pending_seconds(), 3)
         charged = payload if worked is None else {**payload, WORKED: worked}
         event = self._log.compose(self.study, type, charged, after=self._last, actor=actor)
         folding = self._folding.copy()

@@ -39,11 +39,11 @@ from studies.records.runs import (
     Measurement,
     confirm_spec,
     noise_spec,
-    plumbing_spec,
     replicate_spec,
     screen_spec,
+    zero_lr_spec,
 )
-from studies.records.verdict import PlannerWords
+from studies.records.verdict import PlannerMessage
 
 ENDINGS: Final = ("finished", "failed", "timeout", "stopped", "lost")
 STANDINGS: Final = {
@@ -52,13 +52,13 @@ STANDINGS: Final = {
 """How a copy stands, by the word for it in the log: the last three are of logs whose copies were compared."""
 
 
-def planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_run_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A run is written down: exactly one that the lock of its phase leads to."""
     spec = RunSpec.model_validate(payload["spec"])
     run_id = str(payload["run_id"])
     if spec.study != builder.id:
         raise ImpossibleEvent(f"expected a run of study {builder.id}; found one of {spec.study}")
-    expected = _expected(builder, spec)
+    expected = _derive_spec(builder, spec)
     if spec != expected:
         differing = [name for name in RunSpec.model_fields if getattr(spec, name) != getattr(expected, name)]
         raise ImpossibleEvent(f"the run is not what its lock leads to: {', '.join(differing)} differ")
@@ -69,7 +69,7 @@ def planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.runs[run_id] = RunState(run_id, spec, planned=event.ts)
 
 
-def exploration_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_exploration_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """Single runs without a claim are planned, while no claim is open."""
     plan = Exploration.model_validate(payload["plan"])
     if (found := plan.hash()) != payload["hash"]:
@@ -85,26 +85,26 @@ def exploration_planned(builder: StateBuilder, event: Event, payload: Payload) -
     builder.prepared.pop("explore", None)  # another exploration may begin with another model
 
 
-def _expected(builder: StateBuilder, spec: RunSpec) -> RunSpec:
+def _derive_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
     if spec.phase == "noise":
-        return _expected_noise(builder, spec)
+        return _derive_noise_spec(builder, spec)
     if spec.phase == "explore":
-        return _expected_exploration(builder, spec)
+        return _derive_exploration_spec(builder, spec)
     design, lock = builder.design, builder.design_hash
     if design is None or lock is None or spec.design_hash != lock:
         raise ImpossibleEvent(f"expected a run under the locked design {str(lock)[:12]}")
     if spec.phase == "screen":
-        return _expected_screen(builder, design, lock, spec)
+        return _derive_screen_spec(builder, design, lock, spec)
     if design.screen is not None:
         raise ImpossibleEvent("a run of the confirmation came before the screen was decided")
     arm = _arm(design, spec.arm)
     if spec.phase == "replicate":
-        return _expected_replicate(builder, design, lock, arm, spec)
+        return _derive_replicate_spec(builder, design, lock, arm, spec)
     _check_seed(spec, builder.seeds_of(arm.name, design))
     return confirm_spec(builder.id, design, lock, arm, spec.seed)
 
 
-def _expected_noise(builder: StateBuilder, spec: RunSpec) -> RunSpec:
+def _derive_noise_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
     plan: NoisePlan | None = builder.noise_plan
     if plan is None or builder.noise_hash is None or spec.design_hash != builder.noise_hash:
         raise ImpossibleEvent(f"expected an A/A run under the noise plan {str(builder.noise_hash)[:12]}")
@@ -112,14 +112,14 @@ def _expected_noise(builder: StateBuilder, spec: RunSpec) -> RunSpec:
         raise ImpossibleEvent("an A/A run came after the design was locked")
     if spec.arm == PLUMBING_ARM and plan.plumbing is not None:
         _check_seed(spec, (plan.plumbing,))
-        return plumbing_spec(builder.id, plan, builder.noise_hash, spec.seed)
+        return zero_lr_spec(builder.id, plan, builder.noise_hash, spec.seed)
     if spec.arm != NOISE_ARM:
         raise ImpossibleEvent(f"expected the arm {NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
     _check_seed(spec, plan.seeds)
     return noise_spec(builder.id, plan, builder.noise_hash, spec.seed)
 
 
-def _expected_exploration(builder: StateBuilder, spec: RunSpec) -> RunSpec:
+def _derive_exploration_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
     plan = builder.explorations[-1].plan if builder.explorations else None
     if plan is None or spec.design_hash != plan.hash():
         raise ImpossibleEvent("expected a run of the exploration that was planned last; found another, or none planned")
@@ -129,7 +129,7 @@ def _expected_exploration(builder: StateBuilder, spec: RunSpec) -> RunSpec:
     return exploration_spec(builder.id, plan, arm)
 
 
-def _expected_screen(builder: StateBuilder, design: Design, lock: str, spec: RunSpec) -> RunSpec:
+def _derive_screen_spec(builder: StateBuilder, design: Design, lock: str, spec: RunSpec) -> RunSpec:
     if design.screen is None:
         raise ImpossibleEvent(
             f"a screening run came {'after the screen was decided' if builder.selection else 'without a screen'}"
@@ -143,7 +143,7 @@ def _expected_screen(builder: StateBuilder, design: Design, lock: str, spec: Run
     return screen_spec(builder.id, design, lock, builder.candidates[spec.arm], int(str(steps)))
 
 
-def _expected_replicate(builder: StateBuilder, design: Design, lock: str, arm: Arm, spec: RunSpec) -> RunSpec:
+def _derive_replicate_spec(builder: StateBuilder, design: Design, lock: str, arm: Arm, spec: RunSpec) -> RunSpec:
     if design.replication is None:
         raise ImpossibleEvent("the locked design has no replication")
     wanted = {name for name, decision in builder.decided.items() if decision.action == "replicate"}
@@ -166,7 +166,7 @@ def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
         raise ImpossibleEvent(f"expected one of the seeds of the phase {spec.phase}; found {spec.seed}")
 
 
-def launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_attempt_launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """An attempt at a run begins, one at a time, with ever higher numbers."""
     run, number = builder.run(payload), int(payload["attempt"])
     if run.status not in ("planned", "ended"):
@@ -175,7 +175,7 @@ def launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent(f"expected attempt {run.attempts[-1].number + 1} of run {run.run_id}; found {number}")
     attempt = replace(
         AttemptState(number, str(payload["name"]), event.ts, sandbox=dict(payload.get("sandbox", {}))),
-        **_begun(run, payload.get("begins", {})),
+        **_parse_begins(run, payload.get("begins", {})),
     )
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts, attempt))
     builder.reopen_by(run.spec)  # from now on it is to be accounted for
@@ -183,7 +183,7 @@ def launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
         builder.first_launch = builder.first_launch or Stamp(event.seq, event.ts)
 
 
-def _begun(run: RunState, begins: Payload) -> dict[str, Any]:
+def _parse_begins(run: RunState, begins: Payload) -> dict[str, Any]:
     """Return what an event says of how an attempt begins; logs of earlier versions say nothing."""
     resumes = begins.get("resumes")
     if resumes is not None and int(resumes) not in [attempt.number for attempt in run.attempts]:
@@ -196,7 +196,7 @@ def _begun(run: RunState, begins: Payload) -> dict[str, Any]:
     }
 
 
-def ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_attempt_ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The attempt that ran is over."""
     run, number = builder.run(payload), int(payload["attempt"])
     active = run.active
@@ -217,7 +217,7 @@ def ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts[:-1], over))
 
 
-def copied(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_attempt_copied(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """How W&B's copy of an attempt's log stands; results rest on the log itself, so nothing else changes."""
     run, number, standing = builder.run_of_any_round(payload), int(payload["attempt"]), payload["standing"]
     if standing not in STANDINGS:
@@ -229,10 +229,10 @@ def copied(builder: StateBuilder, event: Event, payload: Payload) -> None:
         replace(each, url=str(payload["url"]), standing=stands, standing_reason=why) if each.number == number else each
         for each in run.attempts
     )
-    builder.put_in_its_round(replace(run, attempts=tuple(attempts)))
+    builder.replace_run(replace(run, attempts=tuple(attempts)))
 
 
-def collected(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_run_collected(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The files of a finished attempt are stored."""
     run, number = builder.run(payload), int(payload["attempt"])
     if run.status in ("collected", "invalid"):
@@ -246,7 +246,7 @@ def collected(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.runs[run.run_id] = replace(run, collected=dict(payload), settled=event.ts)
 
 
-def measured(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_measurement(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A number about a collected run, bound to one of its files."""
     measurement = Measurement.model_validate(payload)
     run = builder.run(payload)
@@ -262,7 +262,7 @@ def measured(builder: StateBuilder, event: Event, payload: Payload) -> None:
         builder.supersede_by(run.spec, but=builder.stands)
 
 
-def invalidated(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def apply_run_invalidated(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A run is given up; what it measured counts no more."""
     run = builder.run(payload)
     if run.invalid is not None:
@@ -327,7 +327,7 @@ class Folding:
 def _apply(builder: StateBuilder, event: Event) -> None:
     try:
         _check_order(builder, event)
-        _pass_time(builder, event)
+        _count_active_seconds(builder, event)
         builder.report = None
         _RULES[event.type](builder, event, {name: event.payload[name] for name in event.payload if name != WORKED})
         if event.type not in (EventType.STUDY_RESUMED, EventType.STUDY_WORKED):
@@ -355,7 +355,7 @@ def _check_order(builder: StateBuilder, event: Event) -> None:
         raise ImpossibleEvent("the study was concluded before; expected no further planning, runs or verdicts")
 
 
-def _pass_time(builder: StateBuilder, event: Event) -> None:
+def _count_active_seconds(builder: StateBuilder, event: Event) -> None:
     """Count the seconds that a controller worked; in older logs, which lack them, those since the last event."""
     worked = event.payload.get(WORKED)
     if worked is not None:
@@ -403,7 +403,7 @@ def _freeze(builder: StateBuilder) -> StudyState:
     )
 
 
-def _created(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_created(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.id, builder.created = event.study, event.ts
     builder.topic = str(payload["topic"])
     builder.planner, builder.settings = dict(payload["planner"]), dict(payload["settings"])
@@ -412,7 +412,7 @@ def _created(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.versions, builder.machine = dict(payload["versions"]), dict(payload["machine"])
 
 
-def _planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The planner took a turn."""
     act = PlannerAct(
         action=str(payload["action"]),
@@ -422,25 +422,25 @@ def _planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> Non
         note=str(payload["note"] or ""),
         not_tested=tuple(str(text) for text in payload.get("not_tested", ())),
         turn=str(payload.get("turn", "")),
-        looks=tuple(dict(look) for look in payload.get("looks", ())),
+        tool_calls=tuple(dict(look) for look in payload.get("looks", ())),
     )
     builder.planner_acts.append(act)
 
 
-def _planner_noted(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_planner_noted(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The planner keeps a thought, or revises one that it kept."""
     about = str(payload.get("about", ""))
     if about and about not in {entry.id for entry in builder.notebook}:
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
-    _keep(builder, event, payload, "revise" if about else "note")
+    _add_note(builder, event, payload, "revise" if about else "note")
 
 
-def _planner_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_planner_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The planner asks the user something."""
-    _keep(builder, event, payload, "ask")
+    _add_note(builder, event, payload, "ask")
 
 
-def _keep(builder: StateBuilder, event: Event, payload: Payload, kind: Literal["note", "revise", "ask"]) -> None:
+def _add_note(builder: StateBuilder, event: Event, payload: Payload, kind: Literal["note", "revise", "ask"]) -> None:
     note = PlannerNote(
         kind=kind,
         text=str(payload["text"]),
@@ -457,7 +457,7 @@ def _keep(builder: StateBuilder, event: Event, payload: Payload, kind: Literal["
     builder.notebook.append(note)
 
 
-def _round_begun(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_round_begun(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """The round is over and the next one begins: its question is asked on what is known by now."""
     over = _freeze(builder)
     number, previous = int(payload["number"]), str(payload["previous"])
@@ -472,7 +472,7 @@ def _round_begun(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.begin_round(over, str(payload.get("why", "")), int(payload.get("try", 0)))
 
 
-def _model_prepared(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_model_prepared(builder: StateBuilder, event: Event, payload: Payload) -> None:
     compared = (
         {"models": payload["models"]} if "models" in payload else {}
     )  # earlier versions named the control's alone
@@ -483,22 +483,22 @@ def _model_prepared(builder: StateBuilder, event: Event, payload: Payload) -> No
         builder.model = prepared
 
 
-def _worked(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_worked(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """Nothing changes but the seconds worked, which are counted with every event."""
 
 
-def _paused(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_paused(builder: StateBuilder, event: Event, payload: Payload) -> None:
     if builder.stopped_reason is not None:
         raise ImpossibleEvent("the study is stopped; expected nothing to pause")
     builder.paused_reason = builder.paused_reason or str(payload["reason"])
 
 
-def _stopped(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_stopped(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.stopped_reason, builder.stopped_seq = str(payload["reason"]), event.seq
     builder.paused_reason = None
 
 
-def _resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
     was_paused = builder.paused_reason is not None
     builder.resumed_count += not was_paused
     builder.fruitless += not was_paused
@@ -506,17 +506,17 @@ def _resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.served = bool(payload.get(SERVED, builder.served and was_paused))
 
 
-def _concluded(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_concluded(builder: StateBuilder, event: Event, payload: Payload) -> None:
     if builder.design is None and builder.before:
         builder.give_round_up(_freeze(builder))
     reason, said = str(payload["reason"]), payload.get("said")
     builder.concluded_reason, builder.open_question = reason, None
-    builder.said = None if said is None else PlannerWords.model_validate(said)
+    builder.said = None if said is None else PlannerMessage.model_validate(said)
     builder.declined = bool(payload.get("declined", False))
     builder.asked_next = payload.get("next")
 
 
-def _reported(builder: StateBuilder, event: Event, payload: Payload) -> None:
+def _apply_reported(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.newest_report = {**payload, "markdown": dict(payload["markdown"]), "html": dict(payload["html"])}
     # While it runs, a report is of the past.
     if builder.concluded_reason is not None or builder.stopped_reason is not None:
@@ -545,36 +545,36 @@ _COPIED: Final = (
 )  # fmt: skip
 
 _RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]] = {
-    EventType.STUDY_CREATED: _created,
-    EventType.ROUND_BEGUN: _round_begun,
-    EventType.PLANNER_ACTED: _planner_acted,
-    EventType.PLANNER_NOTED: _planner_noted,
-    EventType.PLANNER_ASKED: _planner_asked,
-    EventType.HYPOTHESIS_PROPOSED: claims.proposed,
-    EventType.NOISE_PLANNED: claims.noise_planned,
-    EventType.EXPLORATION_PLANNED: exploration_planned,
-    EventType.DESIGN_LOCKED: claims.locked,
-    EventType.DESIGN_AMENDED: claims.amended,
-    EventType.HYPOTHESIS_VETOED: claims.vetoed,
-    EventType.CANDIDATE_ASKED: claims.candidate_asked,
-    EventType.SCREEN_DECIDED: claims.screened,
-    EventType.MODEL_PREPARED: _model_prepared,
-    EventType.RUN_PLANNED: planned,
-    EventType.ATTEMPT_LAUNCHED: launched,
-    EventType.ATTEMPT_ENDED: ended,
-    EventType.ATTEMPT_COPIED: copied,
-    EventType.RUN_COLLECTED: collected,
-    EventType.MEASUREMENT_RECORDED: measured,
-    EventType.RUN_INVALIDATED: invalidated,
-    EventType.VERDICT_COMPUTED: claims.judged,
-    EventType.DECISION_TAKEN: claims.decided,
-    EventType.APPROVAL_ASKED: claims.approval_asked,
-    EventType.APPROVAL_GIVEN: claims.given,
-    EventType.APPROVAL_DENIED: claims.denied,
-    EventType.STUDY_WORKED: _worked,
-    EventType.STUDY_PAUSED: _paused,
-    EventType.STUDY_STOPPED: _stopped,
-    EventType.STUDY_RESUMED: _resumed,
-    EventType.STUDY_CONCLUDED: _concluded,
-    EventType.REPORT_BUILT: _reported,
+    EventType.STUDY_CREATED: _apply_created,
+    EventType.ROUND_BEGUN: _apply_round_begun,
+    EventType.PLANNER_ACTED: _apply_planner_acted,
+    EventType.PLANNER_NOTED: _apply_planner_noted,
+    EventType.PLANNER_ASKED: _apply_planner_asked,
+    EventType.HYPOTHESIS_PROPOSED: claims.apply_hypothesis_proposed,
+    EventType.NOISE_PLANNED: claims.apply_noise_planned,
+    EventType.EXPLORATION_PLANNED: apply_exploration_planned,
+    EventType.DESIGN_LOCKED: claims.apply_design_locked,
+    EventType.DESIGN_AMENDED: claims.apply_amendment,
+    EventType.HYPOTHESIS_VETOED: claims.apply_veto,
+    EventType.CANDIDATE_ASKED: claims.apply_candidate_asked,
+    EventType.SCREEN_DECIDED: claims.apply_screen_decided,
+    EventType.MODEL_PREPARED: _apply_model_prepared,
+    EventType.RUN_PLANNED: apply_run_planned,
+    EventType.ATTEMPT_LAUNCHED: apply_attempt_launched,
+    EventType.ATTEMPT_ENDED: apply_attempt_ended,
+    EventType.ATTEMPT_COPIED: apply_attempt_copied,
+    EventType.RUN_COLLECTED: apply_run_collected,
+    EventType.MEASUREMENT_RECORDED: apply_measurement,
+    EventType.RUN_INVALIDATED: apply_run_invalidated,
+    EventType.VERDICT_COMPUTED: claims.apply_verdict,
+    EventType.DECISION_TAKEN: claims.apply_decision,
+    EventType.APPROVAL_ASKED: claims.apply_approval_asked,
+    EventType.APPROVAL_GIVEN: claims.apply_approval_given,
+    EventType.APPROVAL_DENIED: claims.apply_approval_denied,
+    EventType.STUDY_WORKED: _apply_worked,
+    EventType.STUDY_PAUSED: _apply_paused,
+    EventType.STUDY_STOPPED: _apply_stopped,
+    EventType.STUDY_RESUMED: _apply_resumed,
+    EventType.STUDY_CONCLUDED: _apply_concluded,
+    EventType.REPORT_BUILT: _apply_reported,
 }

@@ -58,7 +58,7 @@ _TABLE: Final = sa.Table(
 )
 
 
-def steady() -> float:
+def suspend_aware_time() -> float:
     """Return seconds of a monotonic clock that runs on while the machine sleeps."""
     # On Linux CLOCK_MONOTONIC stands still in a sleep, and CLOCK_BOOTTIME does not; elsewhere there is only the first.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -84,9 +84,9 @@ class Holder:
     @classmethod
     def of(cls, pid: int, home: Path) -> Holder:
         """Return a process of this host by its id."""
-        return cls(socket.gethostname(), _boot(), pid, _started_s(psutil.Process(pid)), str(home))
+        return cls(socket.gethostname(), _boot(), pid, _seconds_after_boot(psutil.Process(pid)), str(home))
 
-    def is_beside(self, other: Holder) -> bool:
+    def shares_host(self, other: Holder) -> bool:
         """Return whether the two are processes of one host that see each other's ids."""
         return (self.host, self.boot) == (other.host, other.boot)
 
@@ -94,14 +94,14 @@ class Holder:
         """Return whether this process, one of this host, has ended."""
         try:
             process = psutil.Process(self.pid)
-            another = abs(_started_s(process) - self.started_s) > _ROUNDING_S
+            another = abs(_seconds_after_boot(process) - self.started_s) > _ROUNDING_S
             return another or process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
         except psutil.AccessDenied:  # another user's
             return False
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Return its process id and host, in words."""
         return f"process {self.pid} on {self.host}"
 
@@ -111,7 +111,7 @@ class LeaseRow:
     """A study's lease as the database has it. A lease that was given back has a `ttl_s` of 0."""
 
     holder: Holder
-    epoch: int
+    fencing_token: int
     beat: int
     ttl_s: float
 
@@ -124,7 +124,7 @@ class LeaseRow:
 class ControllerLeases:
     """The leases of an event log's database. It creates the table, so only those who drive or end studies open it."""
 
-    def __init__(self, log: EventLog, *, ttl_s: float = TTL_S, clock: SteadyClock = steady) -> None:
+    def __init__(self, log: EventLog, *, ttl_s: float = TTL_S, clock: SteadyClock = suspend_aware_time) -> None:
         self.ttl_s = ttl_s
         self.clock = clock
         self._log = log
@@ -147,19 +147,19 @@ class ControllerLeases:
 
         Raise LeaseHeld as soon as the holder is seen to be alive.
         """
-        challenge = Challenge(self, study, me)
+        challenge = TakeoverAttempt(self, study, me)
         told = False
         while (lease := challenge.attempt()) is None:
             if not told and (holder := challenge.watched) is not None:
                 note(
-                    f"waiting up to {challenge.patience_s:.0f} s: study {study} was last driven by "
-                    f"{holder.described()}, and this host cannot see whether it lives"
+                    f"waiting up to {challenge.timeout_s:.0f} s: study {study} was last driven by "
+                    f"{holder.describe()}, and this host cannot see whether it lives"
                 )
                 told = True
             sleep(WATCH_S)
         return lease
 
-    def first(self, study: str, me: Holder) -> ControllerLease | None:
+    def take_first(self, study: str, me: Holder) -> ControllerLease | None:
         """Return the lease of a study that never had one; None when another process was faster."""
         began = self.clock()
         row = {"study": study, "holder": _text(me), "epoch": 1, "beat": 1, "ttl_s": self.ttl_s}
@@ -174,19 +174,19 @@ class ControllerLeases:
 
     def take_over(self, study: str, seen: LeaseRow, me: Holder) -> ControllerLease | None:
         """Return the lease that was read, taken over; None when the row has changed since."""
-        began, epoch = self.clock(), seen.epoch + 1
-        as_seen = (_TABLE.c.study == study) & (_TABLE.c.epoch == seen.epoch) & (_TABLE.c.beat == seen.beat)
+        began, epoch = self.clock(), seen.fencing_token + 1
+        as_seen = (_TABLE.c.study == study) & (_TABLE.c.epoch == seen.fencing_token) & (_TABLE.c.beat == seen.beat)
         if not self._update(as_seen, holder=_text(me), epoch=epoch, beat=seen.beat + 1, ttl_s=self.ttl_s):
             return None
         return ControllerLease(self, study, epoch, began)
 
-    def beat(self, study: str, epoch: int) -> bool:
+    def beat(self, study: str, fencing_token: int) -> bool:
         """Count a lease's beat up; return False where it is no longer of that epoch."""
-        return self._update(_of(study, epoch), beat=_TABLE.c.beat + 1)
+        return self._update(_match_lease(study, fencing_token), beat=_TABLE.c.beat + 1)
 
-    def give_back(self, study: str, epoch: int) -> None:
+    def give_back(self, study: str, fencing_token: int) -> None:
         """Free the lease, if it is still of that epoch."""
-        self._update(_of(study, epoch), ttl_s=0.0, beat=_TABLE.c.beat + 1)
+        self._update(_match_lease(study, fencing_token), ttl_s=0.0, beat=_TABLE.c.beat + 1)
 
     def _update(self, which: sa.ColumnElement[bool], **values: Any) -> bool:
         with self._log.transaction("write") as connection:
@@ -212,18 +212,18 @@ class LeaseWatch:
         row = self._leases.read(study)
         if row is None or row.given_back:
             return True
-        return row.holder.is_gone() if row.holder.is_beside(self._me) else self._is_still(study, row)
+        return row.holder.is_gone() if row.holder.shares_host(self._me) else self._is_still(study, row)
 
     def is_silent(self, study: str) -> bool:
         """Return whether nobody drives a study now, or he gave no sign of life for as long as his lease lasts."""
         row = self._leases.read(study)
         if row is None or row.given_back or self._is_still(study, row):
             return True
-        return row.holder.is_beside(self._me) and row.holder.is_gone()
+        return row.holder.shares_host(self._me) and row.holder.is_gone()
 
     def _is_still(self, study: str, row: LeaseRow) -> bool:
         """Return whether a lease has not moved for its ttl, by looks of this process."""
-        now, seen = self._leases.clock(), (row.epoch, row.beat)
+        now, seen = self._leases.clock(), (row.fencing_token, row.beat)
         before, since = self._beats.get(study, (None, now))
         if before != seen:
             self._beats[study] = seen, now
@@ -242,7 +242,7 @@ def make_table(log: EventLog, table: sa.Table) -> None:
                 raise
 
 
-class Challenge:
+class TakeoverAttempt:
     """An attempt at a study's lease, repeated until it succeeds; it remembers the row it saw, and since when."""
 
     def __init__(self, leases: ControllerLeases, study: str, me: Holder) -> None:
@@ -258,7 +258,7 @@ class Challenge:
         return self._seen.holder if self._seen is not None else None
 
     @property
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """Seconds in which the watched holder has to renew."""
         return self._seen.ttl_s if self._seen is not None else 0.0
 
@@ -266,12 +266,12 @@ class Challenge:
         """Return the lease if it is free now, None while its holder may be alive; raise LeaseHeld if it is."""
         found = self._leases.read(self._study)
         if found is None:
-            return self._leases.first(self._study, self._me)
-        if found.given_back or (found.holder.is_beside(self._me) and found.holder.is_gone()):
+            return self._leases.take_first(self._study, self._me)
+        if found.given_back or (found.holder.shares_host(self._me) and found.holder.is_gone()):
             return self._leases.take_over(self._study, found, self._me)
-        if found.holder.is_beside(self._me) or self._moved(found):
+        if found.holder.shares_host(self._me) or self._has_moved(found):
             raise LeaseHeld(
-                f"expected no other controller of study {self._study}; {found.holder.described()} drives it, in "
+                f"expected no other controller of study {self._study}; {found.holder.describe()} drives it, in "
                 f"{found.holder.home}. Wait for it, or stop it: ajet study stop {self._study}"
             )
         if self._seen is None:
@@ -280,16 +280,19 @@ class Challenge:
             return None
         return self._leases.take_over(self._study, found, self._me)
 
-    def _moved(self, found: LeaseRow) -> bool:
-        return self._seen is not None and (self._seen.epoch, self._seen.beat) != (found.epoch, found.beat)
+    def _has_moved(self, found: LeaseRow) -> bool:
+        return self._seen is not None and (self._seen.fencing_token, self._seen.beat) != (
+            found.fencing_token,
+            found.beat,
+        )
 
 
 class ControllerLease:
     """The right to drive a study, as its holder has it. Safe to use from several threads."""
 
-    def __init__(self, leases: ControllerLeases, study: str, epoch: int, renewed_at: float) -> None:
+    def __init__(self, leases: ControllerLeases, study: str, fencing_token: int, renewed_at: float) -> None:
         self.study = study
-        self.epoch = epoch
+        self.fencing_token = fencing_token
         self._leases = leases
         self._renewed_at = renewed_at
         self._lost: str | None = None
@@ -302,8 +305,8 @@ class ControllerLease:
     def renew(self) -> None:
         """Renew it for `ttl_s`; raise ControllerLeaseLost when another process has it, StoreError of the database."""
         began = self._leases.clock()
-        if self._lost is None and not self._leases.beat(self.study, self.epoch):
-            self._lost = self._taken()
+        if self._lost is None and not self._leases.beat(self.study, self.fencing_token):
+            self._lost = self._explain_takeover()
         if self._lost is not None:
             raise ControllerLeaseLost(self._lost)
         self._renewed_at = max(self._renewed_at, began)
@@ -331,11 +334,11 @@ class ControllerLease:
     def give_back(self) -> None:
         """Free it at once for the next process; it is no longer held."""
         self._lost = self._lost or f"the lease of study {self.study} was given back"
-        self._leases.give_back(self.study, self.epoch)
+        self._leases.give_back(self.study, self.fencing_token)
 
-    def _taken(self) -> str:
+    def _explain_takeover(self) -> str:
         row = self._leases.read(self.study)
-        by = "somebody who removed its row" if row is None else row.holder.described()
+        by = "somebody who removed its row" if row is None else row.holder.describe()
         return (
             f"expected to hold the lease of study {self.study}; it was taken over by {by} while this controller gave "
             f"no sign of life. This one ends, runs go on under the other: ajet study watch {self.study}"
@@ -343,7 +346,7 @@ class ControllerLease:
 
 
 @contextmanager
-def kept(lease: ControllerLease, every_s: float = RENEW_S) -> Iterator[ControllerLease]:
+def renew_in_background(lease: ControllerLease, every_s: float = RENEW_S) -> Iterator[ControllerLease]:
     """Renew a lease from a thread inside the block, and free it at the end."""
     over = threading.Event()
     thread = threading.Thread(target=_renew, args=(lease, over, every_s), name=f"lease of {lease.study}", daemon=True)
@@ -367,8 +370,8 @@ def _renew(lease: ControllerLease, over: threading.Event, every_s: float) -> Non
             continue  # away for a while; `ControllerLease.check` says when it was too long
 
 
-def _of(study: str, epoch: int) -> sa.ColumnElement[bool]:
-    return (_TABLE.c.study == study) & (_TABLE.c.epoch == epoch)
+def _match_lease(study: str, fencing_token: int) -> sa.ColumnElement[bool]:
+    return (_TABLE.c.study == study) & (_TABLE.c.epoch == fencing_token)
 
 
 def _text(holder: Holder) -> str:
@@ -385,7 +388,7 @@ def _holder(text: str) -> Holder:
         ) from error
 
 
-def _started_s(process: psutil.Process) -> float:
+def _seconds_after_boot(process: psutil.Process) -> float:
     booted = psutil.boot_time()
     return process.create_time() - booted
 
@@ -455,7 +458,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotAsk:
+class SlotRequest:
     """What somebody wants a slot for: an attempt of a study in an installation, which runs `parts` at once."""
 
     study: str
@@ -497,10 +500,10 @@ class Slots:
 
     def take(
         self,
-        ask: SlotAsk,
+        ask: SlotRequest,
         left: Collection[SlotRow] = (),
         passed_over: Collection[str] = (),
-        beside: int = 0,
+        reserved: int = 0,
     ) -> SlotRow:
         """Return the row of a slot of this machine for an attempt; one without a slot where it has to wait in the line.
 
@@ -512,15 +515,15 @@ class Slots:
             turn = self._next_turn(connection)
             _remove(connection, left)
             rows = [row for row in _read(connection) if row.host == self.host]
-            before = _held(rows, ask) or _place(rows, ask)
+            before = _find_held(rows, ask) or _find_queued(rows, ask)
             kept = None if before is None else before.slot
-            slot = kept or grantable(rows, ask, passed_over, beside)
+            slot = kept or find_free_slot(rows, ask, passed_over, reserved)
             came = turn if before is None else before.turn
             row = SlotRow(self.host, ask.study, ask.attempt, ask.home, came, turn, slot)
             if before is None:
                 connection.execute(sa.insert(_SLOTS), _values(row))
             else:
-                connection.execute(sa.update(_SLOTS).where(_this(before)).values(_values(row)))
+                connection.execute(sa.update(_SLOTS).where(_match_row(before)).values(_values(row)))
         return row
 
     def give_back(self, rows: Collection[SlotRow]) -> None:
@@ -551,31 +554,33 @@ class Slots:
             return connection.execute(of_host).first() is not None
 
 
-def grantable(rows: Iterable[SlotRow], ask: SlotAsk, passed_over: Collection[str] = (), beside: int = 0) -> Slot | None:
+def find_free_slot(
+    rows: Iterable[SlotRow], ask: SlotRequest, passed_over: Collection[str] = (), reserved: int = 0
+) -> Slot | None:
     """Return the slot that an ask would be given now by a machine's rows; None where it has to wait."""
     known = list(rows)
-    mine = _place(known, ask)
+    mine = _find_queued(known, ask)
     waiting = (row for row in known if row.slot is None and row.study != ask.study and row.study not in passed_over)
     if any(mine is None or row.turn < mine.turn for row in waiting):
         return None
     taken = [row.slot for row in known if row.slot is not None]
     parts = (Slot(part, ask.parts) for part in range(1, ask.parts + 1))
     free = [slot for slot in parts if not any(slot.overlaps(other) for other in taken)]
-    return free[0] if len(free) > beside else None
+    return free[0] if len(free) > reserved else None
 
 
-def _held(rows: Iterable[SlotRow], ask: SlotAsk) -> SlotRow | None:
+def _find_held(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
     return next((row for row in rows if row.attempt == ask.attempt and row.slot is not None), None)
 
 
-def _place(rows: Iterable[SlotRow], ask: SlotAsk) -> SlotRow | None:
+def _find_queued(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
     """Return the study's place in the line, whichever attempt it was for."""
     return next((row for row in rows if row.study == ask.study and row.slot is None), None)
 
 
 def _remove(connection: sa.Connection, rows: Iterable[SlotRow]) -> None:
     for row in rows:
-        connection.execute(sa.delete(_SLOTS).where(_this(row) & (_SLOTS.c.claim == row.claim)))
+        connection.execute(sa.delete(_SLOTS).where(_match_row(row) & (_SLOTS.c.claim == row.claim)))
 
 
 def _read(connection: sa.Connection) -> list[SlotRow]:
@@ -591,5 +596,5 @@ def _values(row: SlotRow) -> dict[str, Any]:
     return {**asdict(row), "slot": None if row.slot is None else str(row.slot)}
 
 
-def _this(row: SlotRow) -> sa.ColumnElement[bool]:
+def _match_row(row: SlotRow) -> sa.ColumnElement[bool]:
     return (_SLOTS.c.host == row.host) & (_SLOTS.c.study == row.study) & (_SLOTS.c.attempt == row.attempt)

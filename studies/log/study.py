@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from studies.records.alpha import Exploration, Ledgers, RoundOutcome, Stake
+from studies.records.alpha import AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Amendment, Phase, Selection
 from studies.records.runs import Measurement
-from studies.records.verdict import ORIGINS, ApprovalQuestion, Origin, PlannerWords, Verdict
+from studies.records.verdict import ORIGINS, ApprovalRequest, Origin, PlannerMessage, Verdict
 
 StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
 """A study that is `waiting` waits for a person's approval."""
@@ -149,7 +149,7 @@ class PlannerAct:
     """What of the topic the action leaves out."""
     turn: str = ""
     """Which turn it was, by round, stage and number (`2/design/1`); empty in logs that knew one round."""
-    looks: tuple[Mapping[str, Any], ...] = ()
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
     """What it looked at before: name, arguments, and hash and size (in characters) of the answer."""
 
 
@@ -192,7 +192,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Amended:
+class LoggedAmendment:
     """An amendment with its place in the log, and whether a claim had its first result before it."""
 
     amendment: Amendment
@@ -227,10 +227,10 @@ class Veto:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedApproval:
+class LoggedApprovalRequest:
     """A question to a person, with its place in the log."""
 
-    question: ApprovalQuestion
+    question: ApprovalRequest
     digest: str
     seq: int
     ts: str
@@ -240,14 +240,14 @@ class AskedApproval:
 class ApprovalAnswer:
     """What a person answered, where, and when."""
 
-    asked: AskedApproval
+    asked: LoggedApprovalRequest
     granted: bool
     by: Origin
     note: str
     seq: int
     ts: str
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Return the answer as a phrase, without the person's own words."""
         return f"{'approved' if self.granted else 'denied'} {ORIGINS[self.by]}: {self.asked.question.would}"
 
@@ -326,7 +326,7 @@ class StudyState:
     candidates: Mapping[str, Arm] = field(default_factory=dict)
     """What the screen was asked to try, by name, in order."""
     selection: Selection | None = None
-    amendments: tuple[Amended, ...] = ()
+    amendments: tuple[LoggedAmendment, ...] = ()
     vetoed: Mapping[str, Veto] = field(default_factory=dict)
     """Hypotheses that a person gave up, by id."""
     interim: tuple[Verdict, ...] = ()
@@ -340,7 +340,7 @@ class StudyState:
     """Number of the last event that stopped the study; 0 if none did."""
     decided: Mapping[str, Decision] = field(default_factory=dict)
     """The decision on each hypothesis' current verdict, by id."""
-    said: PlannerWords | None = None
+    said: PlannerMessage | None = None
     """The planner's last words, a quotation; None where it had none."""
     declined: bool = False
     """Whether the study is over because its planner declined the topic: nothing was tested."""
@@ -352,9 +352,9 @@ class StudyState:
     """What the newest verdict on a hypothesis in a phase was computed with."""
     newest_report: Mapping[str, Any] | None = None
     """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
-    questions: tuple[AskedApproval, ...] = ()
+    questions: tuple[LoggedApprovalRequest, ...] = ()
     """What people were asked to approve, in order."""
-    open_question: AskedApproval | None = None
+    open_question: LoggedApprovalRequest | None = None
     """The last of them, while nobody has answered it."""
     approvals: tuple[ApprovalAnswer, ...] = ()
     """What they answered, in order."""
@@ -450,22 +450,22 @@ class StudyState:
         return frozenset(seeds)
 
     @property
-    def ledgers(self) -> Ledgers:
+    def ledgers(self) -> AlphaLedgers:
         """The error ledgers as they stand before this round."""
-        ledgers = Ledgers.begin(self.most_rounds) if self.most_rounds > 1 else self._one_round()
+        ledgers = AlphaLedgers.begin(self.most_rounds) if self.most_rounds > 1 else self._single_round_ledgers()
         for before in self.rounds_before:
             ledgers = ledgers.after(before.outcome)
         return ledgers
 
     @property
-    def stake(self) -> Stake:
+    def alpha_allocation(self) -> AlphaAllocation:
         """What the tests of this round's design may spend. Raise ValueError without a design."""
         if self.design is None:
             raise ValueError(f"study {self.id} has no design to judge by")
-        return self.ledgers.stake(self.design)
+        return self.ledgers.allocate(self.design)
 
-    def _one_round(self) -> Ledgers:
-        return Ledgers.begin(1) if self.design is None else Ledgers.begin(1, self.design.alpha)
+    def _single_round_ledgers(self) -> AlphaLedgers:
+        return AlphaLedgers.begin(1) if self.design is None else AlphaLedgers.begin(1, self.design.alpha)
 
     @property
     def outcome(self) -> RoundOutcome:
@@ -498,9 +498,11 @@ class StudyState:
         """Return whether a verdict that claims nothing has runs of its look to come: the budget ended before them."""
         if self.concluded_reason is not None or verdict.verdict not in ("inconclusive", "invalid"):
             return False
-        return any(run is not None and run.invalid is None for run in self.lacking(verdict.hypothesis, verdict.look))
+        return any(
+            run is not None and run.invalid is None for run in self.missing_runs(verdict.hypothesis, verdict.look)
+        )
 
-    def lacking(self, hypothesis: str, look: int) -> list[RunState | None]:
+    def missing_runs(self, hypothesis: str, look: int) -> list[RunState | None]:
         """Return the runs of a claim's look that the budget has not carried to their end; None for one not planned."""
         design = self.design
         assert design is not None
@@ -576,7 +578,7 @@ class StateBuilder:
     design_hash: str | None = None
     lock_file: str | None = None
     locked: Stamp | None = None
-    amendments: list[Amended] = field(default_factory=list)
+    amendments: list[LoggedAmendment] = field(default_factory=list)
     vetoed: dict[str, Veto] = field(default_factory=dict)
     candidates: dict[str, Arm] = field(default_factory=dict)
     selection: Selection | None = None
@@ -594,8 +596,8 @@ class StateBuilder:
     stands: set[str] = field(default_factory=set)
     """Hypotheses whose verdict stands though a run of its look began later."""
     contexts: dict[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
-    questions: list[AskedApproval] = field(default_factory=list)
-    open_question: AskedApproval | None = None
+    questions: list[LoggedApprovalRequest] = field(default_factory=list)
+    open_question: LoggedApprovalRequest | None = None
     approvals: list[ApprovalAnswer] = field(default_factory=list)
     planner_acts: list[PlannerAct] = field(default_factory=list)
     notebook: list[PlannerNote] = field(default_factory=list)
@@ -607,7 +609,7 @@ class StateBuilder:
     stopped_reason: str | None = None
     stopped_seq: int = 0
     concluded_reason: str | None = None
-    said: PlannerWords | None = None
+    said: PlannerMessage | None = None
     declined: bool = False
     asked_next: Payload | None = None
     resumed_count: int = 0
@@ -689,13 +691,13 @@ class StateBuilder:
         over = (state.runs[name] for state in (*self.rounds_before, *self.given_up) if name in state.runs)
         return next(over, None) or self.run(payload)
 
-    def put_in_its_round(self, run: RunState) -> None:
+    def replace_run(self, run: RunState) -> None:
         """Put a run in the place of what it was, in whichever round it is of."""
         name = run.run_id
         if name in self.runs:
             self.runs[name] = run
-        self.rounds_before = tuple(_with(state, run) for state in self.rounds_before)
-        self.given_up = tuple(_with(state, run) for state in self.given_up)
+        self.rounds_before = tuple(_replace_run(state, run) for state in self.rounds_before)
+        self.given_up = tuple(_replace_run(state, run) for state in self.given_up)
         for over in self.before:
             if name in over.runs:
                 kept = over.copy()
@@ -716,24 +718,24 @@ class StateBuilder:
         Where a test was made, its level is spent. What others came to stands.
         """
         if spec.phase == "replicate":
-            found = [name for name, verdict in self.replications.items() if self._is_of(verdict, spec)]
+            found = [name for name, verdict in self.replications.items() if self._concerns(verdict, spec)]
             self._spend(self.replications[name] for name in found)
             self.supersede_replications(found)
         elif spec.phase == "confirm":
             rest = [name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec)]
-            found = [name for name in rest if self._is_of(self.verdicts[name], spec)]
+            found = [name for name in rest if self._concerns(self.verdicts[name], spec)]
             self._spend(self.verdicts[name] for name in found)
             self.supersede(found)
             self.stands = (self.stands | set(rest)) - set(found)
 
-    def settling(self, name: str) -> bool:
+    def is_ended_by_rule(self, name: str) -> bool:
         """Whether a rule ended a claim's confirmation."""
         return name in self.decided and self.decided[name].action != "continue"
 
     def _spend(self, verdicts: Iterable[Verdict]) -> None:
         self.judged_short |= {(one.hypothesis, one.phase): one.look for one in verdicts if one.p is not None}
 
-    def _is_of(self, verdict: Verdict, spec: RunSpec) -> bool:
+    def _concerns(self, verdict: Verdict, spec: RunSpec) -> bool:
         assert self.design is not None
         return spec.arm in self.design.contrast_of(self.design.hypothesis(verdict.hypothesis))
 
@@ -757,5 +759,5 @@ class StateBuilder:
         )
 
 
-def _with(state: StudyState, run: RunState) -> StudyState:
+def _replace_run(state: StudyState, run: RunState) -> StudyState:
     return replace(state, runs={**state.runs, run.run_id: run}) if run.run_id in state.runs else state

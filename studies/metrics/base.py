@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import ClassVar, Final, NamedTuple
 
-from studies.checks.conditions import INITIAL, Part, Row, success
+from studies.checks.conditions import INITIAL, Part, Row, success_rate
 from studies.records.design import Metric, Schedule
 
 
@@ -119,8 +119,8 @@ def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
     """Return success before and after training, by key."""
     key = success_key(metric)
     return {
-        key + INITIAL: Value(success(run.initial), len(run.initial["episodes"])),
-        key: Value(success(run.final), len(run.final["episodes"])),
+        key + INITIAL: Value(success_rate(run.initial), len(run.initial["episodes"])),
+        key: Value(success_rate(run.final), len(run.final["episodes"])),
     }
 
 
@@ -155,7 +155,7 @@ class Curve:
 
     def crossing(self, threshold: float) -> float | None:
         """Return where the smoothed curve first reaches the threshold; None where it never does."""
-        ys = self._smoothed()
+        ys = self._smooth()
         if ys[0] >= threshold:
             return self.xs[0]
         for (x0, y0), (x1, y1) in pairwise(zip(self.xs, ys, strict=True)):
@@ -163,7 +163,7 @@ class Curve:
                 return x0 + (x1 - x0) * (threshold - y0) / (y1 - y0)
         return None
 
-    def _smoothed(self) -> tuple[float, ...]:
+    def _smooth(self) -> tuple[float, ...]:
         """Return the centred means of three, of the last two at the end; before training nothing after it counts."""
         return (self.ys[0], *(fmean(self.ys[at - 1 : at + 2]) for at in range(1, len(self.ys))))
 
@@ -176,15 +176,15 @@ class Curve:
 
 def by_episodes(run: Results) -> Curve:
     """Return success by training episodes; Refused where evaluations or counts are missing."""
-    return _curve(run, _summed(run.history, "batch/episodes"))
+    return _curve(run, _cumulative_sums(run.history, "batch/episodes"))
 
 
 def by_seconds(run: Results) -> Curve:
     """Return success by seconds of training, the time of evaluations left out; Refused where any is missing."""
-    return _curve(run, _summed(run.history, "timing_s/step"))
+    return _curve(run, _cumulative_sums(run.history, "timing_s/step"))
 
 
-def _summed(history: Sequence[Row], name: str) -> list[float]:
+def _cumulative_sums(history: Sequence[Row], name: str) -> list[float]:
     """Return the sum of a metric up to each step, 0 before the first."""
     values = [row["metrics"].get(name) for row in history]
     if any(value is None for value in values):
@@ -200,7 +200,7 @@ def _curve(run: Results, at: Sequence[float]) -> Curve:
             "expected evaluations of policies, each later than the one before and of a step of this training; found "
             f"those of {', '.join(map(str, versions))}"
         )
-    return Curve(tuple(at[version] for version in versions), tuple(success(part) for part in parts))
+    return Curve(tuple(at[version] for version in versions), tuple(success_rate(part) for part in parts))
 
 
 LOOKS: Final = 10
@@ -228,7 +228,7 @@ def schedule_of(asked: Asked) -> Schedule:
     return asked.schedule
 
 
-def required_threshold(asked: Asked) -> float:
+def require_threshold(asked: Asked) -> float:
     """Return the threshold; Refused for none, and for one that is no share that can be reached and missed."""
     if asked.threshold is None:
         raise Refused("expected a threshold, such as 0.7 hidden success; found none; give one (--metric episodes:0.7)")

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import ClassVar, Final
 
-from studies.checks.conditions import INITIAL, Part, success
-from studies.checks.training import LEAST_EPISODES, collapse, training_curve
+from studies.checks.conditions import INITIAL, Part, success_rate
+from studies.checks.training import LEAST_EPISODES, detect_collapse, training_curve
 from studies.metrics.base import (
     Asked,
     Curve,
@@ -27,7 +27,7 @@ from studies.metrics.base import (
     by_episodes,
     by_seconds,
     mean_of,
-    required_threshold,
+    require_threshold,
     schedule_of,
     success_key,
 )
@@ -53,7 +53,7 @@ class Area(MetricKind):
 
     def define(self, asked: Asked) -> Metric:
         """Return the metric of an environment."""
-        below = "" if asked.threshold is None else f" below {required_threshold(asked):g}"
+        below = "" if asked.threshold is None else f" below {require_threshold(asked):g}"
         top = asked.threshold or 1.0
         return Metric(
             key=AREA_KEY if asked.threshold is None else f"{AREA_KEY}_below_{asked.threshold:g}", kind=self.name,
@@ -106,8 +106,8 @@ class Collapse(MetricKind):
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
         """Return whether it collapsed, and success before and after; Refused where its curve cannot tell."""
         plays = len(run.final["episodes"])
-        course = training_curve(run.history, success(run.initial), success(run.final), plays)
-        how = collapse(Conditions(course=course, stopped_by=run.stopped_by), CollapseRule())
+        course = training_curve(run.history, success_rate(run.initial), success_rate(run.final), plays)
+        how = detect_collapse(Conditions(course=course, stopped_by=run.stopped_by), CollapseRule())
         if how is None and course.peak is None:
             raise Refused(
                 f"expected the success and number of {LEAST_EPISODES} training episodes or more, to see whether a "
@@ -243,7 +243,7 @@ class _TimeTo(MetricKind):
 
     def define(self, asked: Asked) -> Metric:
         """Return the metric of an environment."""
-        threshold, horizon = required_threshold(asked), self._horizon(asked)
+        threshold, horizon = require_threshold(asked), self._horizon(asked)
         name = f"{self.unit} to {threshold:g} hidden success"
         return Metric(
             key=f"hidden/{self.unit}_to_{threshold:g}", kind=self.name, name=name, unit=self.unit,
@@ -386,5 +386,5 @@ class Transfer(MetricKind):
         """Return success there after training, and success before and after where it was trained."""
         if run.other is None:
             raise Refused(f"expected an evaluation on {metric.of} after the last step; found none")
-        there = Value(success(run.other), len(run.other["episodes"]))
+        there = Value(success_rate(run.other), len(run.other["episodes"]))
         return {**before_and_after(metric, run), metric.key: there}

@@ -48,7 +48,7 @@ class Packages:
     """A line for each name that cannot be had."""
 
 
-def brought(entries: Iterable[EntryPoint], own: Collection[str]) -> Packages:
+def load_packages(entries: Iterable[EntryPoint], own: Collection[str]) -> Packages:
     """Return the kinds of these entry points, whose names are not `own`."""
     named: dict[str, dict[str, EntryPoint]] = {}
     for entry in entries:  # one that is listed twice is one
@@ -117,12 +117,12 @@ BUILT_IN: Final[Mapping[str, MetricKind]] = MappingProxyType({kind.name: kind() 
 @cache
 def kinds() -> Mapping[str, MetricKind]:
     """Return all kinds by name; of packages' those that can be had."""
-    return MappingProxyType({**BUILT_IN, **_brought().kinds})
+    return MappingProxyType({**BUILT_IN, **_load_installed().kinds})
 
 
 def faults() -> Mapping[str, str]:
     """Return a line for each name of a package's kind that cannot be had."""
-    return _brought().faults
+    return _load_installed().faults
 
 
 def kind_named(name: str) -> MetricKind:
@@ -149,17 +149,17 @@ def other_environment(metric: Metric) -> str | None:
     return metric.of if kind_of(metric).of_environment else None
 
 
-def _brought() -> Packages:
-    return brought(entry_points(group=GROUP), BUILT_IN)
+def _load_installed() -> Packages:
+    return load_packages(entry_points(group=GROUP), BUILT_IN)
 
 
 _ROUNDING: Final = 1e-9
 """How far beyond its range, as a share of it, sums of many numbers may end."""
 
 
-def defined(kind: MetricKind, asked: Asked) -> Metric:
+def define_metric(kind: MetricKind, asked: Asked) -> Metric:
     """Return the metric of a kind for what is asked; raise Refused for parameters, or a metric, that cannot be."""
-    metric = _called(f"define of the metric {kind.name!r} to return a Metric", kind, kind.define, asked)
+    metric = _call_kind(f"define of the metric {kind.name!r} to return a Metric", kind, kind.define, asked)
     if fault := _fault_of_metric(kind, metric):
         raise Refused(f"expected {fault}; mend the metric {kind.name!r}")
     assert isinstance(metric, Metric)
@@ -172,7 +172,7 @@ def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
     Raises Refused where that gives no number within its range.
     """
     kind = kind_of(metric)
-    found = _called(f"a value of {metric.key}", kind, kind.measure, metric, run)
+    found = _call_kind(f"a value of {metric.key}", kind, kind.measure, metric, run)
     if not isinstance(found, Mapping) or metric.key not in found:
         raise Refused(f"expected a value of {metric.key}; found {found!r:.80}; mend the metric {kind.name!r}")
     for key, value in found.items():
@@ -185,7 +185,7 @@ def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
     return {**found, **before_and_after(metric, run)}
 
 
-def _called(expected: str, kind: MetricKind, function: Callable[..., Any], *given: Any) -> Any:
+def _call_kind(expected: str, kind: MetricKind, function: Callable[..., Any], *given: Any) -> Any:
     """Return what a kind's function returns; raise Refused for what somebody's code raises, our own as it is."""
     try:
         return function(*given)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from studies.checks.conditions import conditions_in, facts
+from studies.checks.conditions import extract_conditions, mean_facts
 from studies.log.study import RunState, StudyState
 from studies.metrics import Refused, Results, other_environment
 from studies.metrics.registry import values_of
@@ -48,7 +48,7 @@ class Findings:
     drifts: list[Discrepancy] = field(default_factory=list)
     held: Counter[str] = field(default_factory=Counter)
     """How many of what were checked and held, by a noun in the singular."""
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     """What was not checked and why, and what a reader should know; one sentence each."""
 
     def drift(self, place: str, difference: str) -> None:
@@ -65,7 +65,7 @@ class Findings:
             self.drift(place, difference)
 
     @contextmanager
-    def reading(self, place: str) -> Iterator[None]:
+    def catch_unreadable(self, place: str) -> Iterator[None]:
         """Take note of a drift where something stored cannot be read as what it must be."""
         try:
             yield
@@ -73,10 +73,10 @@ class Findings:
             cause = " ".join(str(error).split())
             self.drift(place, f"it lacks what it must hold, or holds something else ({type(error).__name__}: {cause})")
 
-    def tell(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         """Take note of something that is no drift, once."""
-        if sentence not in self.told:
-            self.told.append(sentence)
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
 
 FILES: Final = ("snapshot", "evaluation")
@@ -91,7 +91,7 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
     for run in state.runs.values():
         if run.collected is not None:
             _check_run(run, run.collected, folder, findings)
-            with findings.reading(f"run.collected of {run.run_id}"):
+            with findings.catch_unreadable(f"run.collected of {run.run_id}"):
                 _check_collapse(state, run, run.collected, findings)
 
 
@@ -109,18 +109,20 @@ def _check_collapse(state: StudyState, run: RunState, collected: Mapping[str, An
 
 
 def _check_run(run: RunState, collected: Mapping[str, Any], folder: Path, findings: Findings) -> None:
-    found = {kind: _stored(run, collected[kind], folder, findings) for kind in FILES}
+    found = {kind: _load_collected(run, collected[kind], folder, findings) for kind in FILES}
     snapshot, evaluation = found["snapshot"], found["evaluation"]
     if snapshot is None or evaluation is None:
         return
-    with findings.reading(f"the files of run {run.run_id}"):
+    with findings.catch_unreadable(f"the files of run {run.run_id}"):
         _check_snapshot(run, collected, snapshot, findings)
         _check_evaluation(run, collected, evaluation, findings)
         _check_measurements(run, snapshot, evaluation, findings)
         _check_conditions(run, collected, snapshot, evaluation, findings)
 
 
-def _stored(run: RunState, record: Mapping[str, Any], folder: Path, findings: Findings) -> dict[str, Any] | None:
+def _load_collected(
+    run: RunState, record: Mapping[str, Any], folder: Path, findings: Findings
+) -> dict[str, Any] | None:
     """Return the content of a file that is what was collected."""
     name = str(record["path"])
     path = (folder / name).resolve()
@@ -133,16 +135,18 @@ def _stored(run: RunState, record: Mapping[str, Any], folder: Path, findings: Fi
     try:
         data = path.read_bytes()
     except OSError as error:
-        _missed(run, name, f"it cannot be read: {error.strerror or error}", findings)
+        _report_missing(run, name, f"it cannot be read: {error.strerror or error}", findings)
         return None
     if (sha256 := hashlib.sha256(data).hexdigest()) != record["sha256"]:
-        _missed(run, name, f"expected the sha256 {record['sha256'][:12]} of the log, found {sha256[:12]}", findings)
+        _report_missing(
+            run, name, f"expected the sha256 {record['sha256'][:12]} of the log, found {sha256[:12]}", findings
+        )
         return None
     findings.held["file"] += 1
-    return _parsed(name, data, findings)
+    return _parse_object(name, data, findings)
 
 
-def _parsed(name: str, data: bytes, findings: Findings) -> dict[str, Any] | None:
+def _parse_object(name: str, data: bytes, findings: Findings) -> dict[str, Any] | None:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -154,9 +158,9 @@ def _parsed(name: str, data: bytes, findings: Findings) -> dict[str, Any] | None
     return None
 
 
-def _missed(run: RunState, name: str, difference: str, findings: Findings) -> None:
+def _report_missing(run: RunState, name: str, difference: str, findings: Findings) -> None:
     if run.invalid is not None and run.invalid[0] in _SPOILT:
-        findings.tell(f"{name}: {difference}; run {run.run_id} was given up for that.")
+        findings.note(f"{name}: {difference}; run {run.run_id} was given up for that.")
     else:
         findings.drift(name, difference)
 
@@ -192,7 +196,7 @@ def _check_evaluation(
     }
     _compare(place, named, findings)
     if evaluation.get("study") is None:
-        findings.tell("Evaluations of an earlier version name their run, not their study.")
+        findings.note("Evaluations of an earlier version name their run, not their study.")
     for name in ("initial", "final"):
         _check_part(f"{place}, {name}", evaluation[name], run, metric.episodes, findings)
     _check_during(place, run, evaluation, findings)
@@ -281,10 +285,10 @@ def _check_conditions(
     if counted is not None and counted != played["episodes"] and counted != len(final["episodes"]):
         findings.drift(f"{place}, evaluation", f"episodes is {counted}, its file holds {played['episodes']}")
     recorded = collected.get("conditions") or {}
-    found = conditions_in(snapshot["history"], initial, final)
+    found = extract_conditions(snapshot["history"], initial, final)
     said = {name: (recorded[name], value) for name, value in found.items() if recorded.get(name) is not None}
     _compare(f"{place}, conditions", said, findings)
-    stored, known = collected.get("facts", {}), facts(final)
+    stored, known = collected.get("facts", {}), mean_facts(final)
     names = stored.keys() | known.keys() if stored else ()
     _compare(f"{place}, facts", {name: (stored.get(name), known.get(name)) for name in names}, findings)
     if kinds := collected.get("kinds"):

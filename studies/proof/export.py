@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from studies.errors import ExportError, StudiesError
-from studies.log.event import FIELDS, examine
+from studies.log.event import FIELDS, find_corruption
 from studies.log.event_log import lock_name
 from studies.log.fold import fold
 from studies.log.study import StudyState
@@ -26,7 +26,7 @@ from studies.proof.evidence import FILES, Discrepancy
 from studies.proof.verify import Rows
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.base import canonical
-from studies.report.build import PAGES, written
+from studies.report.build import PAGES, file_hashes
 from studies.report.elements import every_state
 
 EVENTS: Final = "events.jsonl"
@@ -43,7 +43,7 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     """
     if to.exists():
         raise ExportError(f"expected a folder that is not there yet; found {to}. Name another, or remove it")
-    state = fold(examine(study, rows)[0])
+    state = fold(find_corruption(study, rows)[0])
     draft = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
@@ -61,7 +61,7 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     return (EVENTS, README, *names)
 
 
-def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
+def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
     """Return the study of an exported folder, its events as the event log's `stored` gives them, and broken lines.
 
     Raise ExportError where there is no such log, or no event in it, and for what is no plain file: a link would be read
@@ -79,7 +79,7 @@ def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]
     rows = [row for row in read if row is not None]
     if not rows:
         raise ExportError(f"expected the events of a study in {path}; found none that can be read")
-    return str(rows[0]["study"]), rows, drifts + _misled(folder, rows)
+    return str(rows[0]["study"]), rows, drifts + _check_readme(folder, rows)
 
 
 def _not_plain(folder: Path) -> Iterator[Path]:
@@ -91,11 +91,11 @@ def _not_plain(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _misled(folder: Path, rows: Rows) -> list[Discrepancy]:
+def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
     """Return a drift where an export's README holds a number that does not follow from the log."""
     try:
         said = (folder / README).read_text(encoding="utf-8", errors="replace")
-        expected = readme(fold(examine(str(rows[0]["study"]), rows)[0]))
+        expected = readme(fold(find_corruption(str(rows[0]["study"]), rows)[0]))
     except (OSError, StudiesError):
         return []  # without it, or without a log that can be followed, there is nothing to compare
     strange = set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected))
@@ -158,7 +158,7 @@ def _files(state: StudyState, folder: Path) -> Sequence[str]:
     """Return the paths of all files that a verification reads, and of figures from before they were hashed."""
     locks = [each.lock_file for each in every_state(state) if each.lock_file]
     runs = [str(run.collected[kind]["path"]) for run in state.every_run.values() if run.collected for kind in FILES]
-    report = written(state.newest_report)
+    report = file_hashes(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
     return list(dict.fromkeys((*locks, *runs, *report, *drawn)))
 
@@ -168,7 +168,7 @@ def _hashes(state: StudyState) -> dict[str, str]:
     locks = {s.lock_file: s.design_hash for s in every_state(state) if s.lock_file and s.design_hash}
     kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
     runs = {str(found[kind]["path"]): str(found[kind]["sha256"]) for found in kept for kind in FILES}
-    return locks | runs | written(state.newest_report)
+    return locks | runs | file_hashes(state.newest_report)
 
 
 def _copy(path: Path, to: Path, sha256: str | None) -> None:

@@ -18,7 +18,7 @@ from studies.log.event import Event, EventType
 from studies.log.fold import fold
 from studies.log.study import StudyState
 from studies.proof.evidence import FILES, Findings
-from studies.report.build import MARKDOWN, PAGES, maker, render_report, written
+from studies.report.build import MARKDOWN, PAGES, file_hashes, generator_info, render_report
 from studies.report.elements import every_state
 
 _DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
@@ -44,9 +44,11 @@ def check_report(events: Sequence[Event], folder: Path, findings: Findings) -> N
             findings.drift(name, "the log knows of no report; build one with: ajet study report --build")
         return
     payload = events[last].payload
-    pages = {name: data for name, sha256 in written(payload).items() if (data := _page(folder, name, sha256, findings))}
+    pages = {
+        name: data for name, sha256 in file_hashes(payload).items() if (data := _page(folder, name, sha256, findings))
+    }
     if "figures" not in payload:
-        findings.tell("The log is from before figures were hashed: figures/ was not checked.")
+        findings.note("The log is from before figures were hashed: figures/ was not checked.")
     shown = fold(before_report(events[: last + 1]))
     for name in (name for name in PAGES if name in pages):
         if shown.head_hash not in pages[name]:
@@ -76,21 +78,21 @@ def _compare(
 ) -> None:
     rests_on = tuple(_evidence(shown))
     if any(drift.place.startswith(rests_on) for drift in findings.drifts):
-        findings.tell("The report was not built again, because what it rests on is not what it was.")
+        findings.note("The report was not built again, because what it rests on is not what it was.")
         return
     try:
         again = render_report(shown, folder)
     except ReportError as error:
         findings.drift("report", f"it cannot be built again: {error}")
         return
-    today = maker()
+    today = generator_info()
     if made_by is None or made_by.get("sources") != today["sources"]:
         version = (made_by or {}).get("ajet", str(shown.versions.get("ajet", "unknown")))
-        _tell_of_another(version, pages, again, findings)
+        _note_other_version(version, pages, again, findings)
         return
     drawn_alike = made_by.get("matplotlib") == today["matplotlib"]
     if not drawn_alike:
-        findings.tell(f"Figures were drawn by matplotlib {made_by.get('matplotlib')}: they were not drawn again.")
+        findings.note(f"Figures were drawn by matplotlib {made_by.get('matplotlib')}: they were not drawn again.")
     for name in again.keys() & pages.keys() if drawn_alike else {MARKDOWN} & pages.keys():
         findings.check("rebuilt file", name, _first_difference(pages[name], again[name]))
     for name in again.keys() - pages.keys() - set(PAGES):
@@ -104,16 +106,16 @@ def _evidence(state: StudyState) -> Iterator[str]:
     yield from (str(found[kind]["path"]) for found in collected for kind in FILES)
 
 
-def _tell_of_another(version: str, pages: Mapping[str, str], again: Mapping[str, str], findings: Findings) -> None:
+def _note_other_version(version: str, pages: Mapping[str, str], again: Mapping[str, str], findings: Findings) -> None:
     """Say of a report that other sources made whether its numbers are those that this version would write."""
     if all(pages.get(name) == again[name] for name in PAGES):
         findings.held["rebuilt file"] += len(PAGES)
         return
-    findings.tell(f"The report was made by other sources (ajet {version}): its words were not compared.")
+    findings.note(f"The report was made by other sources (ajet {version}): its words were not compared.")
     for name in PAGES:
         if strange := _data(pages.get(name, "")) - _data(again[name]):
             found = ", ".join(sorted(strange)[:5])
-            findings.tell(f"{name} holds {len(strange)} numbers that this version would not write there: {found}.")
+            findings.note(f"{name} holds {len(strange)} numbers that this version would not write there: {found}.")
 
 
 def _data(page: str) -> set[str]:
@@ -128,10 +130,11 @@ def _first_difference(found: str, expected: str) -> str | None:
 def _differences(found: Sequence[str], expected: Sequence[str]) -> Iterator[str]:
     for number, (line, wanted) in enumerate(zip_longest(found, expected), start=1):
         if line != wanted:
-            yield f"line {number} is {_quoted(line, wanted)}, by the log it is {_quoted(wanted, line)}"
+            logged = _quote_difference(wanted, line)
+            yield f"line {number} is {_quote_difference(line, wanted)}, by the log it is {logged}"
 
 
-def _quoted(line: str | None, other: str | None) -> str:
+def _quote_difference(line: str | None, other: str | None) -> str:
     """Quote a line from shortly before the place where it differs from another one."""
     if line is None:
         return "missing"

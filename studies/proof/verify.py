@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from studies.errors import LogCorrupt
-from studies.log.event import Event, EventType, examine
+from studies.log.event import Event, EventType, find_corruption
 from studies.log.event_log import lock_error, lock_name
 from studies.log.fold import WORKED, Folding, fold
 from studies.log.study import StudyState
 from studies.proof.evidence import Discrepancy, Findings, check_files
 from studies.proof.reports import check_report
-from studies.records.alpha import Ledgers, OverdrawnLedger
+from studies.records.alpha import AlphaLedgers, OverdrawnLedger
 from studies.records.design import Design
 from studies.records.verdict import Verdict
 from studies.report.elements import every_state
-from studies.statistics.sequential import spend
+from studies.statistics.sequential import spend_alpha
 from studies.verdicts.judge import judge_hypothesis
 
 Rows = Sequence[Mapping[str, Any]]
@@ -38,10 +38,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 def events_of(study: str, rows: Rows, findings: Findings) -> list[Event]:
     """Return the events of stored rows that can be followed, having checked their hashes, chain and order."""
-    events, faults = examine(study, rows)
+    events, faults = find_corruption(study, rows)
     for fault in faults:
         findings.drift(f"event {fault.seq} ({fault.type})", fault.difference)
-    followed = _foldable(events, findings)
+    followed = _foldable_prefix(events, findings)
     findings.held["event"] += min(len(followed), len(rows) - len({fault.seq for fault in faults}))
     return followed
 
@@ -53,7 +53,7 @@ def check_head(rows: Rows, head: str, findings: Findings) -> None:
         findings.drift("head", f"no event has the hash {head}: the log's end was cut off, or all of it written anew")
     elif place < len(rows):
         later = len(rows) - place
-        findings.tell(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
+        findings.note(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
         findings.held["head"] += 1
     else:
         findings.held["head"] += 1
@@ -68,7 +68,7 @@ def before_each(events: Sequence[Event], kind: EventType) -> Iterator[tuple[Even
         folding.add([event])
 
 
-def _foldable(events: Sequence[Event], findings: Findings) -> list[Event]:
+def _foldable_prefix(events: Sequence[Event], findings: Findings) -> list[Event]:
     """Return the events up to the first that cannot follow those before it."""
     folding = Folding()
     for number, event in enumerate(events):
@@ -76,7 +76,7 @@ def _foldable(events: Sequence[Event], findings: Findings) -> list[Event]:
             folding.add([event])
         except LogCorrupt as error:
             findings.drift(f"event {event.seq} ({event.type.value})", error.difference)
-            findings.tell(f"Nothing after event {event.seq} could be checked but hashes.")
+            findings.note(f"Nothing after event {event.seq} could be checked but hashes.")
             return list(events[:number])
     return list(events)
 
@@ -89,7 +89,7 @@ def check_rounds(state: StudyState, findings: Findings) -> None:
     """Check the chain of a study's locks and the levels of its rounds; nothing of a study of one round."""
     if state.most_rounds == 1:
         return
-    ledgers, previous = Ledgers.begin(state.most_rounds), ""
+    ledgers, previous = AlphaLedgers.begin(state.most_rounds), ""
     for each in state.rounds:
         if (design := each.locked_design) is None:
             return
@@ -108,9 +108,9 @@ def _link_error(design: Design, previous: str) -> str | None:
     return f"it names the lock {found[:12] or 'of nothing'} before it, expected {previous[:12] or 'none'}"
 
 
-def _level_error(ledgers: Ledgers, design: Design) -> str | None:
+def _level_error(ledgers: AlphaLedgers, design: Design) -> str | None:
     try:
-        ledgers.stake(design)
+        ledgers.allocate(design)
     except OverdrawnLedger as error:
         return str(error)
     return None
@@ -129,7 +129,7 @@ def _spending_error(design: Design) -> str | None:
         ("differences", design.inquiry.difference, [look.alpha for look in design.looks]),
         ("equivalences", design.inquiry.equivalence / claims, [look.equivalence or 0.0 for look in design.looks]),
     ):
-        due = [whole] if len(seeds) == 1 else [look.alpha for look in spend(seeds, whole)]
+        due = [whole] if len(seeds) == 1 else [look.alpha for look in spend_alpha(seeds, whole)]
         for number, (own, expected) in enumerate(zip(found, due, strict=True), start=1):
             if not math.isclose(own, expected, rel_tol=_SHARE_TOLERANCE):
                 return f"look {number} has the level {own:.6g} of {kind}, expected {expected:.6g} of the round's level"
@@ -146,7 +146,7 @@ _NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?")
 def check_verdicts(events: Sequence[Event], findings: Findings) -> None:
     """Compute every verdict again from the events before it, and compare it field by field."""
     for event, state in before_each(events, EventType.VERDICT_COMPUTED):
-        with findings.reading(f"verdict of event {event.seq}"):
+        with findings.catch_unreadable(f"verdict of event {event.seq}"):
             _check(event, state, findings)
 
 
@@ -158,7 +158,7 @@ def _check(event: Event, state: StudyState, findings: Findings) -> None:
     if not differences:
         findings.held["verdict"] += 1
     if _blames_lock(state, stored):
-        findings.tell(f"The {place} is invalid because the lock's file was changed when it was computed.")
+        findings.note(f"The {place} is invalid because the lock's file was changed when it was computed.")
     for name, before, after in differences:
         _take(place, name, before, after, findings)
 
@@ -201,10 +201,10 @@ def _same(a: Any, b: Any) -> bool:
 def _same_numbers(before: str, after: str) -> bool:
     """Return whether two texts hold the same numbers, one of them perhaps with fewer digits."""
     pairs = [[found.replace("−", "-") for found in _NUMBER.findall(text.replace(",", ""))] for text in (before, after)]
-    return len(pairs[0]) == len(pairs[1]) and all(map(_rounded_alike, *pairs))
+    return len(pairs[0]) == len(pairs[1]) and all(map(_is_same_rounded, *pairs))
 
 
-def _rounded_alike(a: str, b: str) -> bool:
+def _is_same_rounded(a: str, b: str) -> bool:
     """Return whether two numbers are the same, or one is the other with fewer digits."""
     least, most = sorted(len(text.partition(".")[2]) for text in (a, b))
     return float(a) == float(b) or (least < most and abs(float(a) - float(b)) <= 0.5 * 10.0**-least + 1e-12)
@@ -212,7 +212,7 @@ def _rounded_alike(a: str, b: str) -> bool:
 
 def _take(place: str, name: str, before: Any, after: Any, findings: Findings) -> None:
     if name in _WORDS and _same_numbers(str(before), str(after)):
-        findings.tell(f"The {place} gives its {name} in other words than this version would, with the same numbers.")
+        findings.note(f"The {place} gives its {name} in other words than this version would, with the same numbers.")
     else:
         findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
 
@@ -227,7 +227,7 @@ class Proof:
     drifts: tuple[Discrepancy, ...]
     held: Mapping[str, int]
     """How many of what were checked and held."""
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
     """What was not checked and why; one sentence each."""
 
     @property
@@ -255,7 +255,7 @@ def verify(
             check_files(part, folder, findings)
         check_rounds(state, findings)
         check_verdicts(events, findings)
-        with findings.reading("report"):
+        with findings.catch_unreadable("report"):
             check_report(events, folder, findings)
     last = str(rows[-1]["hash"]) if rows else ""
-    return Proof(study, last, tuple(findings.drifts), dict(findings.held), tuple(findings.told))
+    return Proof(study, last, tuple(findings.drifts), dict(findings.held), tuple(findings.notes))

@@ -8,7 +8,7 @@ of at most R has the level
 where C_j is 1 if every comparison of round j ended in a claim of the ledger's kind, or nothing in it could be tested,
 else 0. R is locked with the first round. The probability of any false claim is then at most alpha, as long as each
 round's tests keep their level. Differences and equivalences have ledgers of their own and neither pays for the other,
-so the promise is per kind. A `Stake` is what a design's tests may spend: only ledgers make one, and
+so the promise is per kind. A `AlphaAllocation` is what a design's tests may spend: only ledgers make one, and
 `studies.verdicts.rules.judge` runs no test without it.
 
 An exploration is short runs on one seed, locked as all runs are, that feed no claim.
@@ -25,7 +25,7 @@ from pydantic import Field
 from studies.records.base import JsonValue, Record, digest
 from studies.records.design import Arm, Design, Metric, RunSpec
 from studies.records.procedure import Phase, RoundPlace
-from studies.records.runs import evaluated
+from studies.records.runs import add_evaluation_steps
 
 MOST_ARMS: Final = 6
 
@@ -54,7 +54,7 @@ def exploration_spec(study: str, plan: Exploration, arm: Arm) -> RunSpec:
     job = {**plan.base_job, **arm.job_overrides, "seed": plan.seed}
     return RunSpec(
         study=study, design_hash=plan.hash(), arm=arm.name, seed=plan.seed, environment=plan.environment,
-        job=evaluated(job, plan.metric), metric=plan.metric, phase="explore",
+        job=add_evaluation_steps(job, plan.metric), metric=plan.metric, phase="explore",
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorLedger:
+class AlphaLedger:
     """The levels of one kind of claim, round by round."""
 
     rounds: int
@@ -128,13 +128,13 @@ class ErrorLedger:
             raise OverdrawnLedger(f"expected one of {self.rounds} rounds; found all of them over")
         return self.entries()[-1].level
 
-    def after(self, *, handed_on: bool) -> ErrorLedger:
+    def after(self, *, handed_on: bool) -> AlphaLedger:
         """Return the ledger after its next round."""
         if not self.left:
             raise OverdrawnLedger(f"expected at most {self.rounds} rounds; found one more")
-        return ErrorLedger(self.rounds, self.alpha, (*self.handed_on, handed_on))
+        return AlphaLedger(self.rounds, self.alpha, (*self.handed_on, handed_on))
 
-    def could_have(self) -> tuple[float, ...]:
+    def future_levels(self) -> tuple[float, ...]:
         """Return the level of each round to come as it is where no round from now on hands anything on."""
         begun = len(self.handed_on)
         ahead = [self.alpha * share for share in weights(self.rounds)[begun:]]
@@ -160,16 +160,16 @@ class RoundOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledgers:
+class AlphaLedgers:
     """Both ledgers of an inquiry, as they stand before its next round."""
 
-    differences: ErrorLedger
-    equivalences: ErrorLedger
+    differences: AlphaLedger
+    equivalences: AlphaLedger
 
     @classmethod
-    def begin(cls, rounds: int, alpha: float = ALPHA) -> Ledgers:
+    def begin(cls, rounds: int, alpha: float = ALPHA) -> AlphaLedgers:
         """Return the ledgers of an inquiry of at most so many rounds, before the first."""
-        return cls(ErrorLedger(rounds, alpha), ErrorLedger(rounds, alpha))
+        return cls(AlphaLedger(rounds, alpha), AlphaLedger(rounds, alpha))
 
     @property
     def round(self) -> int:
@@ -181,14 +181,14 @@ class Ledgers:
         """How many rounds may still be begun."""
         return self.differences.left
 
-    def after(self, outcome: RoundOutcome) -> Ledgers:
+    def after(self, outcome: RoundOutcome) -> AlphaLedgers:
         """Return the ledgers after a round."""
-        return Ledgers(
+        return AlphaLedgers(
             self.differences.after(handed_on=outcome.differences),
             self.equivalences.after(handed_on=outcome.equivalences),
         )
 
-    def place(self, previous: str = "") -> RoundPlace | None:
+    def next_place(self, previous: str = "") -> RoundPlace | None:
         """Return the next round's place, which its lock holds; None for a study of one round.
 
         `previous` is the hash of the lock of the round before, empty before the first.
@@ -200,13 +200,13 @@ class Ledgers:
             difference=self.differences.level, equivalence=self.equivalences.level,
         )  # fmt: skip
 
-    def stake(self, design: Design) -> Stake:
+    def allocate(self, design: Design) -> AlphaAllocation:
         """Return what the tests of a design of the next round may spend; raise OverdrawnLedger for another's levels."""
         place = design.inquiry
         if place is None:
             if self.differences.rounds > 1:
                 raise OverdrawnLedger(f"expected a lock of round {self.round}; found one without a place in an inquiry")
-            return Stake(_KEY, design)
+            return AlphaAllocation(_KEY, design)
         if (place.number, place.of) != (self.round, self.differences.rounds):
             raise OverdrawnLedger(
                 f"expected round {self.round} of {self.differences.rounds}; found {place.number} of {place.of}"
@@ -217,34 +217,34 @@ class Ledgers:
         ):
             if abs(drawn - due) > _ALIKE * due:
                 raise OverdrawnLedger(f"expected the level {due:.6g} of the ledger of {kind}; found {drawn:.6g}")
-        return Stake(_KEY, design)
+        return AlphaAllocation(_KEY, design)
 
 
 _KEY: Final = object()
 
 
-class Stake:
-    """What the tests of one design may spend: made by `Ledgers.stake` alone."""
+class AlphaAllocation:
+    """What the tests of one design may spend: made by `AlphaLedgers.allocate` alone."""
 
     __slots__ = ("design",)
 
     def __init__(self, key: object, design: Design) -> None:
         if key is not _KEY:
-            raise TypeError("a stake is drawn from an inquiry's ledgers (`Ledgers.stake`), never made by hand")
+            raise TypeError("a stake is drawn from an inquiry's ledgers (`AlphaLedgers.allocate`), never made by hand")
         self.design = design
 
     def difference(self, look: int, phase: Phase) -> float:
         """Return the two-sided level at which a look tells two arms apart."""
-        looks = self.design.looks if phase == "confirm" else ()
-        return looks[look - 1].alpha if looks else self.design.alpha
+        analyses = self.design.looks if phase == "confirm" else ()
+        return analyses[look - 1].alpha if analyses else self.design.alpha
 
     def equivalence(self, look: int, phase: Phase) -> float:
         """Return the level of each of the two one-sided tests by which a look finds no difference."""
-        looks = self.design.looks if phase == "confirm" else ()
-        own = looks[look - 1].equivalence if looks else None
+        analyses = self.design.looks if phase == "confirm" else ()
+        own = analyses[look - 1].equivalence if analyses else None
         return self.difference(look, phase) if own is None else own
 
 
-def stake_of_one_round(design: Design) -> Stake:
+def allocate_single_round(design: Design) -> AlphaAllocation:
     """Return what the tests of a study of one round may spend: all of its lock's level."""
-    return Ledgers.begin(1, design.alpha).stake(design)
+    return AlphaLedgers.begin(1, design.alpha).allocate(design)

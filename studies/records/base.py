@@ -28,11 +28,11 @@ class EvolvingRecord(Record):
     added_fields: ClassVar[frozenset[str]] = frozenset()
 
     @model_serializer(mode="wrap")
-    def _as_it_was(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if not self._untouched(name)}
+        return {name: value for name, value in fields.items() if not self._is_added_default(name)}
 
-    def _untouched(self, name: str) -> bool:
+    def _is_added_default(self, name: str) -> bool:
         default = type(self).model_fields[name].get_default(call_default_factory=True, validated_data={})
         return name in self.added_fields and bool(getattr(self, name) == default)
 

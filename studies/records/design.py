@@ -19,11 +19,11 @@ from studies.records.base import EvolvingRecord, JsonValue, Record, digest
 from studies.records.procedure import (
     CollapseRule,
     EnvironmentRecord,
-    Look,
+    InterimAnalysis,
     Noise,
     Phase,
+    PowerTarget,
     Prediction,
-    Promise,
     Replication,
     RoundPlace,
     Rule,
@@ -112,7 +112,7 @@ class Hypothesis(EvolvingRecord):
     """Of a trend, all values of the variable from the lowest to the highest, an arm each; empty for any other claim."""
 
     @model_validator(mode="after")
-    def _of_one_kind(self) -> Self:
+    def _check_kind(self) -> Self:
         if self.moderator and (self.variable != CONFIGURATION or set(self.varied) - {self.moderator} == set()
                                or len(self.varied) != 2 or self.moderator not in self.varied):  # fmt: skip
             raise ValueError(f"an interaction is of two fields, of which {self.moderator!r} is one")
@@ -302,11 +302,11 @@ class Design(EvolvingRecord):
     price: Price
     code: Mapping[str, Source] = {}
     """Python source of each reward function that an arm names; written by the planner's model, run in containers."""
-    promise: Promise | None = None
+    promise: PowerTarget | None = None
     """What it can see; None for a design that promised nothing."""
     noise: Noise | None = None
     """The bank's word on the spread between seeds; None where there was no bank."""
-    looks: tuple[Look, ...] = ()
+    looks: tuple[InterimAnalysis, ...] = ()
     """When the data are analysed and at which level; empty for once, at the end, at `alpha`."""
     equivalence_margin: float | None = Field(default=None, gt=0)
     """Differences inside it count as none; None for a design that cannot find equivalence."""
@@ -336,7 +336,7 @@ class Design(EvolvingRecord):
     """Which round of an inquiry it is; None for a study of one round."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.screen is None and (len(self.arms) < 2 or not self.hypotheses):
             raise ValueError("a design without a screen needs two arms and a hypothesis")
         if self.screen is not None and (len(self.arms) > 1 or self.hypotheses):
@@ -467,7 +467,7 @@ class NoisePlan(EvolvingRecord):
     """What they are judged by; None in plans that knew success and its gain alone, which the key names."""
 
     @model_validator(mode="after")
-    def _of_some_use(self) -> Self:
+    def _check_seeds(self) -> Self:
         if len(self.seeds) == 1 or (not self.seeds and self.plumbing is None):
             raise ValueError(f"expected two seeds of A/A runs at least; found {len(self.seeds)}")
         return self

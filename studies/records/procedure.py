@@ -32,7 +32,7 @@ class Prediction(Record):
     """Probability the planner gives to the hypothesis being supported."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"a prediction's low must not exceed its high; found {self.low} and {self.high}")
         return self
@@ -82,7 +82,7 @@ class CollapseRule(Record):
     value."""
 
 
-class Promise(Record):
+class PowerTarget(Record):
     """What the design can see: it was refused unless it could."""
 
     power: float = Field(gt=0, lt=1)
@@ -91,7 +91,7 @@ class Promise(Record):
     """The smallest effect of interest, in the metric's own unit."""
 
 
-class Look(EvolvingRecord):
+class InterimAnalysis(EvolvingRecord):
     """One analysis of the data: after `seeds` seeds of every arm, at the two-sided level `alpha`."""
 
     added_fields: ClassVar = frozenset({"equivalence"})
@@ -117,7 +117,7 @@ class RoundPlace(Record):
     """The whole level of its claims of no difference."""
 
     @model_validator(mode="after")
-    def _chained(self) -> Self:
+    def _check_chain(self) -> Self:
         if self.number > self.of:
             raise ValueError(f"expected at most round {self.of}; found {self.number}")
         if (self.number == 1) != (not self.previous):
@@ -165,7 +165,7 @@ class Screen(EvolvingRecord):
     """What the planner expects of the best candidate minus the control, on hidden tasks; None where nobody said."""
 
     @model_validator(mode="after")
-    def _narrowing(self) -> Self:
+    def _check_rungs(self) -> Self:
         keeps = [self.candidates, *(rung.keep for rung in self.rungs)]
         if any(later > earlier for earlier, later in pairwise(keeps)):
             raise ValueError(f"a screen's rungs must keep ever fewer candidates; found {keeps}")
@@ -273,7 +273,7 @@ class Amendment(EvolvingRecord):
     """Whether it takes from the budget as it was, as logs say since the first that refuses less than is used."""
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check_complete(self) -> Self:
         if (self.kind == "accept") != bool(self.target) or (self.kind == "budget") != (self.value is not None):
             raise ValueError("an amendment that accepts names its target, one of the budget has a value; no other does")
         return self

@@ -214,11 +214,11 @@ def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     """Return the A/A run of a noise plan with this seed; `lock` is the plan's hash."""
     return RunSpec(
         study=study, design_hash=lock, arm=NOISE_ARM, seed=seed, environment=plan.environment,
-        job=evaluated({**plan.job, "seed": seed}, plan.judged), phase="noise", metric=plan.judged,
+        job=add_evaluation_steps({**plan.job, "seed": seed}, plan.judged), phase="noise", metric=plan.judged,
     )  # fmt: skip
 
 
-def plumbing_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
+def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     """Return the run with a learning rate of 0; `lock` is the plan's hash.
 
     Whatever a study is judged by, of this run success is measured: it is too short for anything else.
@@ -227,12 +227,12 @@ def plumbing_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
     key = plan.metric_key if plan.metric is None else SUCCESS
     return RunSpec(
         study=study, design_hash=lock, arm=PLUMBING_ARM, seed=seed, environment=plan.environment,
-        job=plumbing_job({**plan.job, "seed": seed}), phase="noise",
+        job=zero_lr_job({**plan.job, "seed": seed}), phase="noise",
         metric=Metric(key=key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes),
     )  # fmt: skip
 
 
-def plumbing_job(job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def zero_lr_job(job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a job with which nothing may be learned."""
     return {**job, **PLUMBING_JOB}
 
@@ -262,7 +262,7 @@ def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> 
         metric = metric.model_copy(update={"horizon": float(steps * int(design.base_job["episodes_per_step"]))})
     return RunSpec(
         study=study, design_hash=lock, arm=arm.name, seed=design.screen.seed, environment=design.environment,
-        job=evaluated(job, metric), metric=metric, code=design.code.get(arm.reward), phase="screen",
+        job=add_evaluation_steps(job, metric), metric=metric, code=design.code.get(arm.reward), phase="screen",
     )  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> 
     """Return the run of an arm of the confirmation with one of its seeds."""
     return RunSpec(
         study=study, design_hash=lock, arm=arm.name, seed=seed, environment=design.environment,
-        job=evaluated({**_job(design, arm), "seed": seed}, design.metric), metric=design.metric,
+        job=add_evaluation_steps({**_job(design, arm), "seed": seed}, design.metric), metric=design.metric,
         code=design.code.get(arm.reward),
     )  # fmt: skip
 
@@ -282,12 +282,12 @@ def replicate_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -
     job = {**design.base_job, **setting.overrides, **arm.job_overrides, "environment": setting.environment}
     return RunSpec(
         study=study, design_hash=lock, arm=arm.name, seed=seed, environment=setting.environment,
-        job=evaluated({**job, "seed": seed}, design.metric), metric=design.metric, code=design.code.get(arm.reward),
-        phase="replicate",
+        job=add_evaluation_steps({**job, "seed": seed}, design.metric), metric=design.metric,
+        code=design.code.get(arm.reward), phase="replicate",
     )  # fmt: skip
 
 
-def evaluated(job: Mapping[str, JsonValue], metric: Metric) -> dict[str, JsonValue]:
+def add_evaluation_steps(job: Mapping[str, JsonValue], metric: Metric) -> dict[str, JsonValue]:
     """Return a run's job with the steps after which the schedule of its metric has it evaluated; none adds nothing."""
     steps = metric.schedule.steps(job) if metric.schedule is not None else ()
     if metric.schedule is None or not steps:

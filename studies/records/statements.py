@@ -25,7 +25,7 @@ _WHOLE: Final = 100
 """Sizes from which on no fractions are told."""
 
 
-def tested(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
+def list_tests(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
     """Return what is put to the test, a sentence for each hypothesis; of a screen, that it comes first."""
     if design is None:
         return tuple(map(_before_lock, hypotheses))
@@ -43,7 +43,7 @@ def sentences(
 ) -> tuple[str, ...]:
     """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
     where = f", in {environment}" if environment is not None else ""
-    return tuple(_tested(claim, where, least, metric) + _not_alone(claim) for claim in claims)
+    return tuple(_describe_test(claim, where, least, metric) + _describe_joint_fields(claim) for claim in claims)
 
 
 def screen_sentence(fields: Iterable[str], environment: str) -> str:
@@ -55,8 +55,8 @@ def statement(
     variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: Metric | None = None
 ) -> str:
     """Return the claim of a hypothesis as a sentence, from its typed fields."""
-    with_control, judged = setting(variable, control), judged_by(variable, metric)
-    if _timed(metric):
+    with_control, judged = setting(variable, control), outcome_name(variable, metric)
+    if _is_timed(metric):
         return f"{setting(variable, treatment)} needs {_AMOUNTS[direction]} {judged} than {with_control}."
     return f"{setting(variable, treatment)} {_VERBS[direction]} the {judged}, compared with {with_control}."
 
@@ -64,14 +64,14 @@ def statement(
 def statement_of(claim: Hypothesis, metric: Metric | None = None) -> str:
     """Return a claim as a sentence from its typed fields, with what it leaves open where fields differ together."""
     if claim.kind == "interaction":
-        return f"{_effect(claim, metric)} is {_SIZES[claim.direction]} {_with(claim)}."
+        return f"{_effect(claim, metric)} is {_SIZES[claim.direction]} {_describe_moderator(claim)}."
     if claim.kind == "trend":
-        return f"The {judged_by(claim.variable, metric)} {_MOVES[claim.direction]} over {_rungs(claim)}."
+        return f"The {outcome_name(claim.variable, metric)} {_MOVES[claim.direction]} over {_rungs(claim)}."
     said = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
-    return said + _not_alone(claim)
+    return said + _describe_joint_fields(claim)
 
 
-def _not_alone(claim: Hypothesis) -> str:
+def _describe_joint_fields(claim: Hypothesis) -> str:
     if claim.variable != CONFIGURATION or len(claim.varied) < 2 or claim.kind != "difference":
         return ""
     *others, last = claim.varied
@@ -82,23 +82,23 @@ def effect_of(claim: Hypothesis) -> str:
     """Return which effect an interaction is about: `effect of group_size (4 to 16)`."""
     name = claim.moderated
     low, high = claim.varied[name]
-    return f"effect of {name} ({named_value(name, low)} to {named_value(name, high)})"
+    return f"effect of {name} ({format_setting_value(name, low)} to {format_setting_value(name, high)})"
 
 
 def _effect(claim: Hypothesis, metric: Metric | None) -> str:
-    return f"The {effect_of(claim)} on the {judged_by(claim.variable, metric)}"
+    return f"The {effect_of(claim)} on the {outcome_name(claim.variable, metric)}"
 
 
-def _with(claim: Hypothesis) -> str:
+def _describe_moderator(claim: Hypothesis) -> str:
     low, high = (setting(claim.moderator, value) for value in claim.varied[claim.moderator])
     return f"with {high} than with {low}"
 
 
 def _rungs(claim: Hypothesis) -> str:
-    return f"{claim.variable} = {', '.join(named_value(claim.variable, value) for value in claim.ladder)}"
+    return f"{claim.variable} = {', '.join(format_setting_value(claim.variable, value) for value in claim.ladder)}"
 
 
-def judged_by(variable: str, metric: Metric | None = None) -> str:
+def outcome_name(variable: str, metric: Metric | None = None) -> str:
     """Return what a claim is a claim about: without another metric, of models what they gain, as they begin unlike."""
     if metric is not None:
         return metric_name(metric)
@@ -126,29 +126,32 @@ def setting(variable: str, value: Any) -> str:
     """Return what an arm sets: `group_size = 16`, or each field of a configuration."""
     if variable == CONFIGURATION and isinstance(value, Mapping):
         return ", ".join(setting(name, entry) for name, entry in sorted(value.items()))
-    return f"{variable} = {named_value(variable, value)}"
+    return f"{variable} = {format_setting_value(variable, value)}"
 
 
-def named_value(variable: str, value: Any) -> str:
+def format_setting_value(variable: str, value: Any) -> str:
     """Return the value of a field as sentences have it: a model by its name, anything else as a job has it."""
     return model_name(value) if variable == MODEL and isinstance(value, Mapping) else _text(value)
 
 
-def _timed(metric: Metric | None) -> bool:
+def _is_timed(metric: Metric | None) -> bool:
     return metric is not None and metric.cut_at is not None
 
 
-def _tested_contrast(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
+def _describe_contrast_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
     """Return what an interaction or a trend puts to the test."""
     by = "" if least is None else f" by {amount(least, metric)} or more"
     margin = "anything that matters" if least is None else amount(least, metric)
     alike = claim.sought == "equivalence"
     if claim.kind == "interaction":
-        effect, both = f"Whether the {effect_of(claim)} on the {judged_by(claim.variable, metric)}", _with(claim)
+        effect, both = (
+            f"Whether the {effect_of(claim)} on the {outcome_name(claim.variable, metric)}",
+            _describe_moderator(claim),
+        )
         if alike:
             return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
         return f"{effect} is {_SIZES[claim.direction]}{by} {both}{where}."
-    judged = judged_by(claim.variable, metric)
+    judged = outcome_name(claim.variable, metric)
     if alike:
         return (
             f"Whether the {judged} changes over {_rungs(claim)}, along a straight line{where}, by less than {margin}."
@@ -156,12 +159,12 @@ def _tested_contrast(claim: Hypothesis, where: str, least: float | None, metric:
     return f"Whether the {judged} {_MOVES[claim.direction]}{by} over {_rungs(claim)}, along a straight line{where}."
 
 
-def _tested(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
+def _describe_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
     if claim.kind != "difference":
-        return _tested_contrast(claim, where, least, metric)
+        return _describe_contrast_test(claim, where, least, metric)
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
     at = " after as many training episodes" if claim.matched == "episodes" else ""
-    judged = judged_by(claim.variable, metric)
+    judged = outcome_name(claim.variable, metric)
     if claim.sought == "equivalence":
         near = f"by less than {amount(least, metric)}" if least is not None else "by nothing that matters"
         return (
@@ -169,7 +172,7 @@ def _tested(claim: Hypothesis, where: str, least: float | None, metric: Metric |
             "Equivalent is what is asked for."
         )
     by = f" by {amount(least, metric)} or more" if least is not None else ""
-    if _timed(metric):
+    if _is_timed(metric):
         needs = "more or fewer" if claim.open else _AMOUNTS[claim.direction]
         return f"Whether {treatment} needs {needs} {judged} than {control}{by and f',{by}'}{where}."
     moves = "changes" if claim.open else _VERBS[claim.direction]
@@ -180,18 +183,18 @@ def _before_lock(claim: Hypothesis) -> str:
     """Return what a claim puts to the test, where what it is judged by stands in its own sentence alone."""
     usual = statement_of(claim)
     if claim.kind != "difference":
-        return _tested(claim, "", None, None) if claim.statement == usual else f"Whether {claim.statement}"
+        return _describe_test(claim, "", None, None) if claim.statement == usual else f"Whether {claim.statement}"
     ours = claim.statement.startswith(setting(claim.variable, claim.treatment))  # in older logs it is the planner's
     if ours and claim.statement != usual:
         return f"Whether {claim.statement}"
-    return _tested(claim, "", None, None) + _not_alone(claim)
+    return _describe_test(claim, "", None, None) + _describe_joint_fields(claim)
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def confirmed_arms(design: Design, candidates: Sequence[Arm], selection: Selection) -> tuple[Arm, ...]:
+def select_arms(design: Design, candidates: Sequence[Arm], selection: Selection) -> tuple[Arm, ...]:
     """Return the kept candidates that differ from the control, the best first."""
     by_name = {arm.name: arm for arm in candidates}
     control = control_values(design)
@@ -217,7 +220,7 @@ def claims_in_old_words(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis
     return tuple(claim.model_copy(update={"statement": words}) for claim, words in pairs)
 
 
-def effective(design: Design, arms: Sequence[Arm], hypotheses: Sequence[Hypothesis]) -> Design:
+def apply_selection(design: Design, arms: Sequence[Arm], hypotheses: Sequence[Hypothesis]) -> Design:
     """Return the design that is confirmed: the control and the kept arms, without the screen that found them."""
     found = {"arms": (*design.arms, *arms), "hypotheses": tuple(hypotheses), "screen": None}
     # With no arm left to confirm there are no claims, which only a design without data may be.

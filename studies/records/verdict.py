@@ -24,7 +24,7 @@ ORIGINS: Final = {"terminal": "in the terminal", "command": "by a command", "Pre
 """The same as words in a sentence."""
 
 
-class ApprovalQuestion(Record):
+class ApprovalRequest(Record):
     """One question: what a yes lets begin, and what that costs at most."""
 
     study: str
@@ -169,7 +169,7 @@ _CLAUSE: Final = re.compile(r"[.;:!?]\s|,|\b(?:and|but|while|whereas)\b", re.IGN
 _NEGATED: Final = re.compile(r"(?:\b(?:not|nor|neither|never|no)|n't)\s+$", re.IGNORECASE)
 
 
-class PlannerWords(Record):
+class PlannerMessage(Record):
     """What a planner said."""
 
     by: str
@@ -182,12 +182,12 @@ class PlannerWords(Record):
     """Verdicts that they name and that not every claim they speak of has."""
 
 
-def who(name: str, model: str | None) -> str:
+def planner_label(name: str, model: str | None) -> str:
     """Return what a planner is called: its name, with its model's where it has one."""
     return f"{name} {model}" if model else name
 
 
-def quotation(said: PlannerWords) -> str:
+def quote_message(said: PlannerMessage) -> str:
     """Return a planner's words as a quotation on one line, with who said them and what is wrong with them."""
     wrong = []
     if said.unfounded is None:
@@ -200,18 +200,18 @@ def quotation(said: PlannerWords) -> str:
     return f"{quoted} ({'; '.join(wrong)})" if wrong else quoted
 
 
-def contradicted(text: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+def find_contradictions(text: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     """Return the verdicts that a text names and the claims it speaks of do not have; none while nothing is judged."""
-    return tuple(dict.fromkeys(_contradicted(text, verdicts))) if verdicts else ()
+    return tuple(dict.fromkeys(_find_contradictions(text, verdicts))) if verdicts else ()
 
 
-def checked(text: str, verdicts: Sequence[Verdict]) -> str:
+def mark_contradictions(text: str, verdicts: Sequence[Verdict]) -> str:
     """Return a planner's words on one line, with the verdicts that they name and that were not reached."""
-    wrong = contradicted(text, verdicts)
+    wrong = find_contradictions(text, verdicts)
     return " ".join(text.split()) + (f" (verdicts that were not reached: {', '.join(wrong)})" if wrong else "")
 
 
-def _contradicted(text: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def _find_contradictions(text: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
     for clause in _CLAUSE.split(text):
         named = [v for v in verdicts if re.search(rf"\b{re.escape(v.hypothesis)}\b", clause, re.IGNORECASE)]
         reached = {verdict.verdict for verdict in named or verdicts}

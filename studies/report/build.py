@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from studies.errors import ReportError
 from studies.log.study import StudyState
-from studies.report.content import InquiryView, ReportView, inquiry_view, view
-from studies.report.elements import every_state, is_inquiry
-from studies.report.evidence import gather, write_bytes, written_into
+from studies.report.content import CampaignView, ReportView, campaign_view, view
+from studies.report.elements import every_state, is_campaign
+from studies.report.evidence import gather, translate_write_errors, write_bytes
 from studies.report.figure_data import metric_curves
 from studies.report.theme import DARK, LIGHT, standalone, variables
 
@@ -50,7 +50,7 @@ def figures(content: ReportView, prefix: str = "") -> dict[str, Figure]:
     return {figure.name: figure for figure in drawn if figure is not None}
 
 
-def inquiry_figures(content: InquiryView) -> dict[str, Figure]:
+def campaign_figures(content: CampaignView) -> dict[str, Figure]:
     """Return the figures of an inquiry by name: those over all rounds, then each round's."""
     from studies.report import plots  # see figures
 
@@ -68,7 +68,7 @@ HTML: Final = "report.html"
 PAGES: Final = (MARKDOWN, HTML)
 
 
-def written(payload: Mapping[str, Any] | None) -> dict[str, str]:
+def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the sha256 of each file of a report by its path, as a `report.built` says it; figures where it does."""
     if payload is None:
         return {}
@@ -83,16 +83,16 @@ def keep_edited(
 
     Return their names, each with that of its copy; the page stays until the new one is there whole. Raises OSError.
     """
-    known = written(payload)
+    known = file_hashes(payload)
     return tuple(
-        (name, _kept(path, path.read_bytes()))
+        (name, _backup_page(path, path.read_bytes()))
         for name in PAGES
         if (path := folder / name).exists()
         and hashlib.sha256(path.read_bytes()).hexdigest() not in (known.get(name), _sha256(pages[name]))
     )
 
 
-def _kept(path: Path, data: bytes) -> str:
+def _backup_page(path: Path, data: bytes) -> str:
     """Return the name of a page's copy, which is there already where a disk was full the time before."""
     copy = next(other for other in _names(path) if not other.exists() or other.read_bytes() == data)
     return copy.name if copy.exists() else write_bytes(copy, data).name
@@ -111,7 +111,7 @@ _SOURCES = (".py", ".jinja")
 
 
 @cache
-def maker() -> dict[str, str]:
+def generator_info() -> dict[str, str]:
     """Return the version of ajet, the hash of the sources that a report follows from, and matplotlib's version."""
     return {"ajet": version("ajet"), "sources": _sources(), "matplotlib": version("matplotlib")}
 
@@ -141,7 +141,7 @@ class Report:
     markdown_sha256: str
     html_sha256: str
     figures_sha256: tuple[str, ...] = ()
-    kept: tuple[tuple[str, str], ...] = ()
+    backups: tuple[tuple[str, str], ...] = ()
     """Pages that were not what the log says it wrote, and the names they are kept under."""
 
     def payload(self, folder: Path) -> dict[str, Any]:
@@ -151,14 +151,14 @@ class Report:
             "markdown": _entry(self.markdown, self.markdown_sha256, folder),
             "html": _entry(self.html, self.html_sha256, folder),
             "figures": [_entry(path, sha256, folder) for path, sha256 in drawn],
-            "made_by": maker(),
+            "made_by": generator_info(),
         }
 
-    def said(self) -> tuple[str, ...]:
+    def describe_backups(self) -> tuple[str, ...]:
         """Return a line for each page that is kept under another name."""
         return tuple(
             f"{name} was not as the study's log says it was written: it is kept as {kept}, beside the new one"
-            for name, kept in self.kept
+            for name, kept in self.backups
         )
 
 
@@ -170,7 +170,7 @@ def build_report(state: StudyState, folder: Path) -> Report:
     nothing is half-written.
     """
     pages = render_report(state, folder)
-    with written_into(folder):
+    with translate_write_errors(folder):
         kept = keep_edited(state.newest_report, pages, folder)
         for name, text in pages.items():
             write_bytes(folder / name, text.encode())
@@ -187,14 +187,14 @@ def render_report(state: StudyState, folder: Path) -> dict[str, str]:
 
     Raise ReportError as `build_report` does.
     """
-    if is_inquiry(state):
-        content = inquiry_view(state, [gather(each, folder) for each in every_state(state)])
-        return _pages(content, inquiry_figures(content), "inquiry")
+    if is_campaign(state):
+        content = campaign_view(state, [gather(each, folder) for each in every_state(state)])
+        return _pages(content, campaign_figures(content), "inquiry")
     alone = view(state, gather(state, folder))
     return _pages(alone, figures(alone), "report")
 
 
-def _pages(content: ReportView | InquiryView, drawn: Mapping[str, Figure], template: str) -> dict[str, str]:
+def _pages(content: ReportView | CampaignView, drawn: Mapping[str, Figure], template: str) -> dict[str, str]:
     files = {f"figures/{name}.svg": standalone(figure.wide) for name, figure in drawn.items()}
     return files | _render(content, drawn, template)
 
@@ -203,7 +203,7 @@ def _entry(path: Path, sha256: str, folder: Path) -> dict[str, str]:
     return {"path": path.relative_to(folder).as_posix(), "sha256": sha256}
 
 
-def _render(content: ReportView | InquiryView, figures: Mapping[str, Figure], template: str) -> dict[str, str]:
+def _render(content: ReportView | CampaignView, figures: Mapping[str, Figure], template: str) -> dict[str, str]:
     values = {"view": content, "figures": figures, "light": variables(LIGHT), "dark": variables(DARK)}
     return {
         name: _environment(escape).get_template(f"{template}{name.removeprefix('report')}.jinja").render(values)
@@ -224,7 +224,7 @@ def _environment(autoescape: bool) -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["md"] = escape_markdown
-    environment.filters["fence"] = fenced
+    environment.filters["fence"] = code_block
     environment.filters["tight"] = tight
     environment.filters["code"] = code_span
     environment.filters["capital"] = capital
@@ -254,7 +254,7 @@ def code_span(text: str) -> str:
     return f"{ticks} {' '.join(text.split())} {ticks}" if longest else f"`{' '.join(text.split())}`"
 
 
-def fenced(text: str) -> str:
+def code_block(text: str) -> str:
     """Return text as a Markdown code block that its own backticks cannot end."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -276,7 +276,7 @@ def draw_metric(state: StudyState, folder: Path, metric: str) -> tuple[Path, Pat
 
     svg, png = picture(data)
     stem = re.sub(r"[^\w.=-]+", "-", metric)
-    with written_into(folder):
+    with translate_write_errors(folder):
         return (
             write_bytes(folder / "plots" / f"{stem}.svg", standalone(svg).encode()),
             write_bytes(folder / "plots" / f"{stem}.png", png),

@@ -15,24 +15,24 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from studies.log.study import BUDGET_EXHAUSTED, Amended, RunState, StudyState, Veto
+from studies.log.study import BUDGET_EXHAUSTED, LoggedAmendment, RunState, StudyState, Veto
 from studies.records.design import BUILT_IN, Arm, Hypothesis, Metric
 from studies.records.statements import statement, statement_of
-from studies.records.verdict import Verdict, checked, contradicted, quotation, who
+from studies.records.verdict import Verdict, find_contradictions, mark_contradictions, planner_label, quote_message
 from studies.report.elements import Cell, Code, Quote, Remark, Table, cell, hash_cell, table
 from studies.report.evidence import BEFORE, REWARDS, Evidence
 from studies.report.wording import (
     NONE,
-    compared,
-    counts_said,
+    describe_comparison,
+    describe_counts,
     duration,
+    format_signed,
     label,
     moment,
     number,
     one_line,
     p_value,
     percent,
-    signed,
     span,
     true_minus,
 )
@@ -48,20 +48,20 @@ def last_words(state: StudyState) -> str:
     if state.said is None:
         return ""
     reached = [verdict for each in state.rounds for verdict in each.verdicts]
-    wrong = dict.fromkeys((*state.said.contradicted, *contradicted(state.said.text, reached)))
-    return quotation(state.said.model_copy(update={"contradicted": tuple(wrong)}))
+    wrong = dict.fromkeys((*state.said.contradicted, *find_contradictions(state.said.text, reached)))
+    return quote_message(state.said.model_copy(update={"contradicted": tuple(wrong)}))
 
 
 def why_asked(state: StudyState) -> str:
     """Return why a round was asked, in the words of whoever asked, held to the verdicts that were there by then."""
-    return checked(state.why_asked, [verdict for each in state.rounds_before for verdict in each.verdicts])
+    return mark_contradictions(state.why_asked, [verdict for each in state.rounds_before for verdict in each.verdicts])
 
 
 def quotes(state: StudyState) -> tuple[Quote, ...]:
     """Return the words of each hypothesis: the planner's, or code's where a screen led to it."""
     if state.selection is not None:
         return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism), FROM_SCREEN) for h in claims(state))
-    by = f"in the words of the planner {who(str(state.planner['name']), state.planner.get('model'))}"
+    by = f"in the words of the planner {planner_label(str(state.planner['name']), state.planner.get('model'))}"
     metric = None if state.design is None else state.design.metric
     worded = ((h.id, *_in_words(h, metric)) for h in claims(state))
     return tuple(Quote(name, words, mechanism, by) for name, words, mechanism in worded if words)
@@ -79,7 +79,7 @@ def claims(state: StudyState) -> tuple[Hypothesis, ...]:
     return state.design.hypotheses if state.design else state.hypotheses
 
 
-def planner_said(state: StudyState) -> str:
+def quote_planner(state: StudyState) -> str:
     """Return who planned, in one clause."""
     name, model = str(state.planner.get("name", "unknown")), state.planner.get("model")
     if name == "rules":
@@ -122,8 +122,9 @@ def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) 
     inside = {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None]
     prediction = claim.prediction
     return [
-        cell(f"{claim.id}: {compared(claim)}"), cell(signed(verdict.estimate, unit=unit) if verdict else NONE),
-        cell(ends), cell(counts_said(verdict) if verdict else NONE),
+        cell(f"{claim.id}: {describe_comparison(claim)}"),
+        cell(format_signed(verdict.estimate, unit=unit) if verdict else NONE),
+        cell(ends), cell(describe_counts(verdict) if verdict else NONE),
         cell(f"{span(prediction.low, prediction.high, unit=unit)} ({percent(prediction.level)})"), cell(inside),
         verdict_cell(state, verdict),
     ]  # fmt: skip
@@ -167,13 +168,13 @@ def _test(state: StudyState, verdict: Verdict) -> str:
 
 def deviation_table(state: StudyState) -> Table | None:
     """Return every change after the lock in the order it was made; None where there was none."""
-    rows = [(a.seq, _amended(a)) for a in state.amendments]
-    rows += [(veto.seq, _vetoed(name, veto)) for name, veto in state.vetoed.items()]
+    rows = [(a.seq, _amendment_row(a)) for a in state.amendments]
+    rows += [(veto.seq, _veto_row(name, veto)) for name, veto in state.vetoed.items()]
     columns = ("When", "By", "Change", "Why", "")
     return table(columns, [row for _, row in sorted(rows, key=lambda row: row[0])], cards=True) if rows else None
 
 
-def touched(state: StudyState) -> Iterator[str]:
+def protocol_deviations(state: StudyState) -> Iterator[str]:
     """Yield a sentence for each verdict that an amendment after the first result touched."""
     for verdict in (*state.verdicts, *state.replications):
         if verdict.exploratory and state.judged_short.get((verdict.hypothesis, verdict.phase)) == verdict.look:
@@ -188,7 +189,7 @@ def touched(state: StudyState) -> Iterator[str]:
             )
 
 
-def _amended(amended: Amended) -> list[Cell]:
+def _amendment_row(amended: LoggedAmendment) -> list[Cell]:
     change = amended.amendment
     said = {
         "accept": f"accepts the violation {change.target}",
@@ -199,7 +200,7 @@ def _amended(amended: Amended) -> list[Cell]:
     return [cell(moment(amended.ts)), cell(amended.actor), cell(said), cell(one_line(change.reason)), cell(after)]
 
 
-def _vetoed(hypothesis: str, veto: Veto) -> list[Cell]:
+def _veto_row(hypothesis: str, veto: Veto) -> list[Cell]:
     said = f"veto of {hypothesis}: no more runs for it"
     return [cell(moment(veto.ts)), cell(veto.actor), cell(said), cell(one_line(veto.reason)), cell("")]
 
@@ -220,20 +221,20 @@ def codes(state: StudyState) -> tuple[Code, ...]:
     )
 
 
-def written(state: StudyState) -> str:
+def describe_authorship(state: StudyState) -> str:
     """Return who wrote the code and where it ran, in sentences."""
     model = state.planner.get("model")
     author = f"the planner's language model ({model})" if model else "the planner"
     return (
-        f"Written by {author} before the data, and locked with the design. {_ran(state)} The verdicts rest on the "
-        "environment's own evaluator, which was never given it. Hidden tasks follow from public code, which it could "
-        "read: so a sample of the training episodes of each of its runs was played again from what the server had "
-        "recorded. A run is invalid (foreign_training) where more than a few of them were no plays of its training "
-        "tasks; what is rare may have been missed. A run that it may have ended itself was not tried again."
+        f"Written by {author} before the data, and locked with the design. {_describe_sandbox(state)} The verdicts "
+        "rest on the environment's own evaluator, which was never given it. Hidden tasks follow from public code, "
+        "which it could read: so a sample of the training episodes of each of its runs was played again from what the "
+        "server had recorded. A run is invalid (foreign_training) where more than a few of them were no plays of its "
+        "training tasks; what is rare may have been missed. A run that it may have ended itself was not tried again."
     )
 
 
-def _ran(state: StudyState) -> str:
+def _describe_sandbox(state: StudyState) -> str:
     """Return where the code ran, by the log of the attempts that had it."""
     attempts = [attempt for run in state.runs.values() if run.spec.code for attempt in run.attempts]
     if not attempts:
@@ -243,7 +244,7 @@ def _ran(state: StudyState) -> str:
     return "Where it ran is not recorded."
 
 
-def generated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield what a generated reward means for a conclusion, and how each of them and hidden success went."""
     arms = [arm for arm in state.design.arms if arm.reward != BUILT_IN] if state.design else []
     if arms:
@@ -254,12 +255,12 @@ def generated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             "scale of its own, so that training rewards of different arms say nothing beside one another.",
         )
     for arm in arms:
-        yield from _reaches(state, arm)
-        yield from _lost(state, arm)
-        yield from _went(state, evidence, arm)
+        yield from _warn_escapes(state, arm)
+        yield from _warn_lost_runs(state, arm)
+        yield from _compare_reward_trend(state, evidence, arm)
 
 
-def reach(source: str) -> tuple[str, ...]:
+def find_escapes(source: str) -> tuple[str, ...]:
     """Return what a source names by which code reaches beyond its arguments, as far as reading it can tell."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
@@ -289,9 +290,9 @@ def _is_dunder(name: str) -> bool:
     return name.startswith("__") and name.endswith("__") and name != "__name__"
 
 
-def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:
+def _warn_escapes(state: StudyState, arm: Arm) -> Iterator[Remark]:
     assert state.design is not None
-    found = reach(state.design.code[arm.reward])
+    found = find_escapes(state.design.code[arm.reward])
     if found:
         yield Remark(
             "threat",
@@ -301,7 +302,7 @@ def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:
         )
 
 
-def _lost(state: StudyState, arm: Arm) -> Iterator[Remark]:
+def _warn_lost_runs(state: StudyState, arm: Arm) -> Iterator[Remark]:
     codes = [run.invalid[0] for run in state.runs_of(arm.name) if run.invalid is not None]
     lost = sorted({code for code in codes if code != BUDGET_EXHAUSTED})
     if lost and state.values(arm.name):
@@ -312,7 +313,7 @@ def _lost(state: StudyState, arm: Arm) -> Iterator[Remark]:
         )
 
 
-def _went(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:
+def _compare_reward_trend(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:
     curves = [
         curve
         for run_id, found in evidence.runs.items()

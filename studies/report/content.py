@@ -37,10 +37,26 @@ from studies.report.figure_data import (
     training_curves,
 )
 from studies.report.measures import facts_table, others_table
-from studies.report.rounds import ExploredTable, LedgerSection, explored, ledger_section, ledgers_now, locked_rounds
-from studies.report.summary import Headline, InquiryAnswer, headline, inquiry_answer, words_at_end
+from studies.report.rounds import (
+    ExplorationTable,
+    LedgerSection,
+    count_locked_rounds,
+    exploration_tables,
+    ledger_section,
+    ledgers_now,
+)
+from studies.report.summary import CampaignAnswer, Headline, campaign_answer, headline, words_at_end
 from studies.report.validity import checks, threats
-from studies.report.wording import command_line, compared, duration, fine_percent, moment, one_line, plural, value_of
+from studies.report.wording import (
+    command_line,
+    describe_comparison,
+    duration,
+    fine_percent,
+    moment,
+    one_line,
+    plural,
+    value_of,
+)
 from studies.verdicts.judge import verdict_follows
 
 _STANDING = {
@@ -163,7 +179,7 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         title=title(state),
         partial=partial(state),
         head=headline(state, evidence.lock_error),
-        planner=claims.planner_said(state),
+        planner=claims.quote_planner(state),
         said=claims.last_words(state),
         summary=_summary(state),
         forecasts=forecasts(state),
@@ -188,13 +204,13 @@ def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]
         rules=claims.rules(state),
         quotes=claims.quotes(state),
         arms=run_tables.whole_arm_table(state),
-        collapses=design_tables.table_of(state),
+        collapses=design_tables.collapse_table(state),
         others=others_table(state, evidence),
         facts=facts_table(state, evidence),
         design=_design(state),
         codes=claims.codes(state),
-        codes_written=claims.written(state),
-        accounting=run_tables.accounting(state),
+        codes_written=claims.describe_authorship(state),
+        accounting=run_tables.count_runs(state),
         runs=run_tables.run_table(state),
         files=run_tables.file_table(evidence),
         copies=run_tables.copy_table(state),
@@ -223,7 +239,7 @@ def title(state: StudyState) -> str:
         topic = one_line(state.topic) or "(no topic)"
         return topic if len(topic) <= _TITLE else f"{topic[: _TITLE - 1]}…"
     if len(design.hypotheses) == 1:
-        said = f"{compared(design.hypotheses[0])}, in {design.environment}"
+        said = f"{describe_comparison(design.hypotheses[0])}, in {design.environment}"
         if len(said) <= _TITLE:
             return said
     return f"{design_tables.what_differs(design)} in {design.environment}"
@@ -236,12 +252,12 @@ def _refuse_stale(state: StudyState) -> None:
     for verdict in (*state.verdicts, *state.replications):
         if not verdict_follows(state, verdict):
             raise ReportError(
-                f"the verdict on {_called(verdict)} does not follow from the runs in the event log: expected the "
+                f"the verdict on {_claim_label(verdict)} does not follow from the runs in the event log: expected the "
                 f"inputs {verdict.inputs_sha256[:12]}. Judge the study again; no report is built on it"
             )
 
 
-def _called(verdict: Verdict) -> str:
+def _claim_label(verdict: Verdict) -> str:
     return f"the replication of {verdict.hypothesis}" if verdict.phase == "replicate" else verdict.hypothesis
 
 
@@ -254,13 +270,13 @@ def partial(state: StudyState) -> str:
 
 def _stages(state: StudyState) -> Stages:
     return Stages(
-        noise=design_tables.observed_noise(state),
+        noise=design_tables.describe_noise(state),
         noise_runs=design_tables.noise_table(state),
-        screen=design_tables.screen_led(state),
+        screen=design_tables.describe_selection(state),
         screen_rules=design_tables.screen_rules(state),
         candidates=design_tables.screen_table(state),
         screened=screening(state),
-        looks=design_tables.looks_taken(state),
+        looks=design_tables.interim_table(state),
         replication=design_tables.replication_table(state),
     )
 
@@ -287,7 +303,7 @@ def _design(state: StudyState) -> DesignView | None:
         arms=run_tables.design_arms(design),
         facts=design_tables.design_facts(design, state.design_hash),
         stakes=design_tables.stakes_table(design.hypotheses),
-        looks=design_tables.looks_table(design),
+        looks=design_tables.analyses_table(design),
         rules=design_tables.rules_table(design),
         limits=design_tables.limits_table(design.watchdog),
         constants=run_tables.constants(state, design),
@@ -313,7 +329,7 @@ class RoundSection:
     noise: str = ""
     noise_runs: Table | None = None
     """A/A runs of a round that came to no lock."""
-    explored: tuple[ExploredTable, ...] = ()
+    explored: tuple[ExplorationTable, ...] = ()
     """What was tried in it without a claim."""
 
     @property
@@ -323,7 +339,7 @@ class RoundSection:
 
 
 @dataclass(frozen=True, slots=True)
-class InquiryAppendix:
+class CampaignAppendix:
     """What the rounds share: every run, file, decision and second, and how to do it again."""
 
     accounting: str
@@ -344,13 +360,13 @@ class InquiryAppendix:
 
 
 @dataclass(frozen=True, slots=True)
-class InquiryView:
+class CampaignView:
     """The content of a report on an inquiry, in the order in which it is read."""
 
     study: str
     title: str
     partial: str
-    answer: InquiryAnswer
+    answer: CampaignAnswer
     planner: str
     ended: str
     """The planner's words with which it asked nothing more, quoted; empty where it did not end it."""
@@ -362,10 +378,10 @@ class InquiryView:
     ledger: LedgerSection
     levels: tuple[LevelBars, ...]
     deviations: Table | None
-    appendix: InquiryAppendix
+    appendix: CampaignAppendix
 
 
-def inquiry_view(state: StudyState, evidence: Sequence[Evidence]) -> InquiryView:
+def campaign_view(state: StudyState, evidence: Sequence[Evidence]) -> CampaignView:
     """Return the content of a report on an inquiry; `evidence` has an entry for each of `every_state`.
 
     Raise ReportError when a verdict of any round does not follow from its runs.
@@ -373,27 +389,27 @@ def inquiry_view(state: StudyState, evidence: Sequence[Evidence]) -> InquiryView
     states = every_state(state)
     known = {each.round: found for each, found in zip(states, evidence, strict=True)}
     contents = [None if each.design is None else view(each, known[each.round]) for each in state.rounds]
-    whole_state = rounds.as_one(state)
-    return InquiryView(
+    whole_state = rounds.merge_rounds(state)
+    return CampaignView(
         study=state.id,
         title=_title(state),
         partial=partial(state),
-        answer=inquiry_answer(state, known),
-        planner=claims.planner_said(state),
+        answer=campaign_answer(state, known),
+        planner=claims.quote_planner(state),
         ended=words_at_end(state),
         said=claims.last_words(state),
         summary=_campaign_summary(state),
         effects=claim_effects(state.rounds),
         rounds=tuple(_sections(state, contents, known)),
-        shared_threats=_shared(contents),
+        shared_threats=_shared_threats(contents),
         ledger=ledger_section(state),
-        levels=level_bars(ledgers_now(state), locked_rounds(state)),
+        levels=level_bars(ledgers_now(state), count_locked_rounds(state)),
         deviations=deviation_table(whole_state),
         appendix=_campaign_appendix(whole_state, state, known),
     )
 
 
-def _shared(contents: Sequence[ReportView | None]) -> tuple[Remark, ...]:
+def _shared_threats(contents: Sequence[ReportView | None]) -> tuple[Remark, ...]:
     """Return the threats that stand in every round, of several."""
     there = [content for content in contents if content is not None]
     if len(there) < 2:
@@ -405,28 +421,28 @@ def _shared(contents: Sequence[ReportView | None]) -> tuple[Remark, ...]:
 def _sections(
     state: StudyState, contents: Sequence[ReportView | None], evidence: Mapping[int, Evidence]
 ) -> Iterator[RoundSection]:
-    shared = _shared(contents)
+    shared = _shared_threats(contents)
     for each, content in zip(state.rounds, contents, strict=True):
         heading = f"Round {each.round} of at most {state.most_rounds}"
         if content is None:
-            yield _unlocked(each, evidence[each.round], heading, "No design is locked yet.")
+            yield _unlocked_section(each, evidence[each.round], heading, "No design is locked yet.")
             continue
         own = tuple(remark for remark in content.threats if remark not in shared)
         why, level = claims.why_asked(each), _level(each)
         yield RoundSection(
-            each.round, f"{heading}: {content.title}", why, level, "", content, own, explored=explored(each)
+            each.round, f"{heading}: {content.title}", why, level, "", content, own, explored=exploration_tables(each)
         )
     for each in state.given_up:
         heading = f"Round {each.round} of at most {state.most_rounds}: given up"
-        yield _unlocked(each, evidence[each.round], heading, "It came to no lock: nothing was tested in it.")
+        yield _unlocked_section(each, evidence[each.round], heading, "It came to no lock: nothing was tested in it.")
 
 
-def _unlocked(state: StudyState, evidence: Evidence, heading: str, said: str) -> RoundSection:
+def _unlocked_section(state: StudyState, evidence: Evidence, heading: str, said: str) -> RoundSection:
     return RoundSection(
         state.round, heading, claims.why_asked(state), "", said, None,
-        (*checks(state, evidence), *threats(state, evidence)), design_tables.observed_noise(state),
+        (*checks(state, evidence), *threats(state, evidence)), design_tables.describe_noise(state),
         design_tables.noise_table(state),
-        explored(state),
+        exploration_tables(state),
     )  # fmt: skip
 
 
@@ -453,17 +469,19 @@ def _campaign_summary(state: StudyState) -> tuple[Fact, ...]:
     runs = state.every_run.values()
     counting = [run for run in runs if run.spec.phase == "confirm" and run.status == "collected"]
     return (
-        Fact("Rounds", f"{locked_rounds(state)} of at most {state.most_rounds}"),
+        Fact("Rounds", f"{count_locked_rounds(state)} of at most {state.most_rounds}"),
         Fact("Runs that count", str(len(counting))),
         Fact("All runs", str(len(runs))),
         Fact("Wall clock", duration(state.elapsed_s)),
     )
 
 
-def _campaign_appendix(whole_state: StudyState, state: StudyState, evidence: Mapping[int, Evidence]) -> InquiryAppendix:
+def _campaign_appendix(
+    whole_state: StudyState, state: StudyState, evidence: Mapping[int, Evidence]
+) -> CampaignAppendix:
     merged = {run: found for each in evidence.values() for run, found in each.runs.items()}
-    return InquiryAppendix(
-        accounting=run_tables.accounting(whole_state),
+    return CampaignAppendix(
+        accounting=run_tables.count_runs(whole_state),
         by_round=rounds.runs_by_round(state),
         runs=rounds.run_table(state),
         files=run_tables.file_table(Evidence(merged)),

@@ -16,7 +16,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Final
 
-from studies.checks.training import rate
+from studies.checks.training import collapse_rate
 from studies.log.study import RunState, StudyState
 from studies.metrics import Refused, kind_of
 from studies.records.design import Arm, Design, Hypothesis, Metric
@@ -27,15 +27,15 @@ from studies.report.claims import verdict_cell
 from studies.report.elements import Cell, Fact, Table, cell, pairs, table
 from studies.report.wording import (
     NONE,
-    counts_said,
+    describe_counts,
+    format_signed,
+    format_size,
     in_unit,
     number,
     one_line,
     percent,
     plural,
     setting,
-    signed,
-    sized,
     span,
     value_of,
 )
@@ -43,7 +43,7 @@ from studies.statistics.comparison import spread
 from studies.verdicts.judge import gather
 
 
-def rule_said(rule: CollapseRule) -> str:
+def describe_rule(rule: CollapseRule) -> str:
     """Return when a run counts as collapsed, in words."""
     return (
         f"it ended below where it began, or its training success fell by more than {percent(rule.lost)} of what it had "
@@ -52,7 +52,7 @@ def rule_said(rule: CollapseRule) -> str:
     )
 
 
-def table_of(state: StudyState) -> Table | None:
+def collapse_table(state: StudyState) -> Table | None:
     """Return each arm's rate of collapse with exact limits, and the runs; None for a design without a rule of it."""
     if state.design is None or (state.design.collapse is None and not reads_collapses(state.design)):
         return None
@@ -74,7 +74,7 @@ def _rows(state: StudyState) -> Iterator[list[Cell]]:
     if design.collapse is None:  # what is told by the usual rule decides nothing
         state = replace(state, design=design.model_copy(update={"collapse": CollapseRule()}))
     for arm, data in gather(state, look=max(1, len(design.looks))).items():
-        found = rate(arm, data.broken, len(data.values) + len(data.worst))
+        found = collapse_rate(arm, data.broken, len(data.values) + len(data.worst))
         ways = {**data.collapsed, **{run: f"it broke down ({code})" for run, code in data.worst.items()}}
         runs = "; ".join(f"{run}: {one_line(how)}" for run, how in sorted(ways.items()))
         yield [
@@ -88,7 +88,7 @@ def _most(found: CollapseRate) -> str:
     return percent(round(found.upper, 2))
 
 
-def scope_said(claim: Hypothesis, verdict: Verdict) -> str:
+def describe_scope(claim: Hypothesis, verdict: Verdict) -> str:
     """Return of which trainings a verdict speaks, as a sentence; empty where no rule of collapse was locked."""
     if not verdict.collapses or verdict.verdict == "invalid" or verdict.estimate is None:
         return ""
@@ -97,7 +97,7 @@ def scope_said(claim: Hypothesis, verdict: Verdict) -> str:
     if verdict.arms:
         return f" This is where training does not collapse: {_by_arm(verdict.collapses)}."
     control, treatment = verdict.collapses
-    return f" This is where training does not collapse: {_counted(claim, control, treatment)}."
+    return f" This is where training does not collapse: {_describe_collapses(claim, control, treatment)}."
 
 
 def _by_arm(rates: Sequence[CollapseRate]) -> str:
@@ -108,7 +108,7 @@ def _by_arm(rates: Sequence[CollapseRate]) -> str:
     return ", ".join(told)
 
 
-def _counted(claim: Hypothesis, control: CollapseRate, treatment: CollapseRate) -> str:
+def _describe_collapses(claim: Hypothesis, control: CollapseRate, treatment: CollapseRate) -> str:
     uppers = {_most(found) for found in (control, treatment)}
     if not control.count and not treatment.count and len(uppers) == 1:
         return f"none of {control.of} + {treatment.of} did, but up to {uppers.pop()} per arm is not ruled out"
@@ -141,21 +141,21 @@ def design_facts(design: Design, design_hash: str | None) -> Table:
     facts = [
         Fact("What differs", what_differs(design)),
         Fact("Environment", design.environment),
-        *_brought(design),
+        *_environment_facts(design),
         Fact("Metric", f"{metric.key}: {metric.meaning}"),
         Fact("Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness"),
-        *_measured(metric),
+        *_metric_facts(metric),
         *_seeds(design),
         Fact("Test", _test(design)),
-        *_promises(design),
+        *_power_facts(design),
         Fact("Attempts per run, at most", str(design.max_attempts)),
-        *_accounting(design),
+        *_exclusion_facts(design),
         Fact("sha256 of the design", design_hash or NONE),
     ]
     return pairs(facts)
 
 
-def _measured(metric: Metric) -> Iterator[Fact]:
+def _metric_facts(metric: Metric) -> Iterator[Fact]:
     """Yield what was fixed about a metric besides its meaning: its range, and when it looks."""
     if not metric.kind:
         return
@@ -169,7 +169,7 @@ def _measured(metric: Metric) -> Iterator[Fact]:
         yield Fact("Evaluated during training", f"every {every}, by {episodes} of hidden tasks, alike in all arms")
 
 
-def _brought(design: Design) -> Iterator[Fact]:
+def _environment_facts(design: Design) -> Iterator[Fact]:
     ways = {"splits": "by split", "records": "as one list, split by what they say", "seeds": "made of secret seeds"}
     for known in design.environments:
         counts = ", ".join(f"{count:,} {split}" for split, count in known.tasks.items())
@@ -195,7 +195,7 @@ def what_differs(design: Design) -> str:
     return ", ".join(declared or knobs)
 
 
-def looks_table(design: Design) -> Table | None:
+def analyses_table(design: Design) -> Table | None:
     """Return when the data are analysed and at which level; None for one analysis at the end."""
     if len(design.looks) < 2:
         return None
@@ -236,7 +236,7 @@ def limits_table(watchdog: Watchdog | None) -> Table | None:
     return pairs(facts) if facts else None
 
 
-def screen_said(screen: Screen) -> str:
+def describe_screen(screen: Screen) -> str:
     """Return how a screen finds the arms, in sentences."""
     ways = {
         "grid": "every combination", "random": "combinations drawn at random",
@@ -272,13 +272,13 @@ def _test(design: Design) -> str:
     return f"{_TESTS[design.test]}, {level}{looks}"
 
 
-def _promises(design: Design) -> Iterator[Fact]:
+def _power_facts(design: Design) -> Iterator[Fact]:
     if design.promise is not None:
-        effect = sized(design.promise.effect, design.metric)
+        effect = format_size(design.promise.effect, design.metric)
         seen = f"a true difference of {effect} with probability {percent(design.promise.power)}"
         yield Fact("Meant to see", seen)
     if design.equivalence_margin is not None:
-        margin = sized(design.equivalence_margin, design.metric)
+        margin = format_size(design.equivalence_margin, design.metric)
         yield Fact("Counts as no difference", f"anything surely within ±{margin}")
     if design.multiplicity == "dunnett_bh":
         yield Fact("Several claims", "Dunnett among the arms of one variable, Benjamini-Hochberg across the claims")
@@ -291,12 +291,13 @@ def _promises(design: Design) -> Iterator[Fact]:
         yield Fact("Replication, if a rule asks for it", f"in {design.replication.environment}, {seeds}")
 
 
-def _accounting(design: Design) -> Iterator[Fact]:
+def _exclusion_facts(design: Design) -> Iterator[Fact]:
     yield Fact("Runs dropped from the analysis if", ", ".join(design.exclusions) or "nothing was named")
     if design.collapse is not None:
-        yield Fact("Collapsed if", rule_said(design.collapse))
+        yield Fact("Collapsed if", describe_rule(design.collapse))
     elif design.counted_as_worst:
-        worst = f"{', '.join(design.counted_as_worst)}: the run counts with {sized(design.metric.worst, design.metric)}"
+        size = format_size(design.metric.worst, design.metric)
+        worst = f"{', '.join(design.counted_as_worst)}: the run counts with {size}"
         yield Fact("Runs counted at their worst if", worst)
     if design.most_excluded < 1:
         yield Fact("Invalid if more of an arm is dropped than", percent(design.most_excluded))
@@ -310,7 +311,7 @@ def _stakes(hypothesis: Hypothesis) -> list[Cell]:
     ]  # fmt: skip
 
 
-def observed_noise(state: StudyState) -> str:
+def describe_noise(state: StudyState) -> str:
     """Return what the A/A runs showed, in a sentence; empty where there were none."""
     runs = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
     if state.noise_plan is None or not runs:
@@ -348,7 +349,7 @@ def screen_table(state: StudyState) -> Table | None:
     return table(columns, rows, numeric=range(2, len(lengths) + 3), cards=True)
 
 
-def screen_led(state: StudyState) -> str:
+def describe_selection(state: StudyState) -> str:
     """Return what the screen led to; empty without one."""
     if state.locked_design is None or state.locked_design.screen is None:
         return ""
@@ -358,22 +359,22 @@ def screen_led(state: StudyState) -> str:
 def screen_rules(state: StudyState) -> str:
     """Return how the screen was to work; empty without one."""
     screen = state.locked_design.screen if state.locked_design is not None else None
-    return screen_said(screen) if screen is not None else ""
+    return describe_screen(screen) if screen is not None else ""
 
 
-def looks_taken(state: StudyState) -> Table | None:
+def interim_table(state: StudyState) -> Table | None:
     """Return each hypothesis' verdict at each look; None where there was but one look."""
     if state.design is None or len(state.design.looks) < 2:
         return None
     taken = sorted((*state.interim, *state.verdicts), key=lambda verdict: (verdict.hypothesis, verdict.look))
-    rows = [_look(state, verdict) for verdict in taken]
+    rows = [_interim_row(state, verdict) for verdict in taken]
     columns = ("Hypothesis", "Look", "n", "Difference", "Interval at the look's level", "Verdict", "Decision")
     return table(columns, rows, numeric=(1, 2, 3, 4), cards=True) if rows else None
 
 
 def replication_table(state: StudyState) -> Table | None:
     """Return each replicated claim beside its confirmation; None where nothing was replicated."""
-    rows = [_replicated(state, verdict) for verdict in state.replications]
+    rows = [_replication_row(state, verdict) for verdict in state.replications]
     columns = ("Hypothesis", "Confirmed as", "In the other setting", "Difference", "Interval", "Runs")
     return table(columns, rows, numeric=(3, 4, 5), cards=True) if rows else None
 
@@ -395,23 +396,23 @@ def _value(run: RunState) -> str:
     return number(measured.value, unit=run.spec.metric.unit) if measured else run.status
 
 
-def _look(state: StudyState, verdict: Verdict) -> list[Cell]:
+def _interim_row(state: StudyState, verdict: Verdict) -> list[Cell]:
     unit = _unit(state)
     decided = [d for d in state.decisions if (d.hypothesis, d.look) == (verdict.hypothesis, verdict.look)]
     return [
-        cell(verdict.hypothesis), cell(str(verdict.look)), cell(counts_said(verdict)),
-        cell(signed(verdict.estimate, unit=unit)),
+        cell(verdict.hypothesis), cell(str(verdict.look)), cell(describe_counts(verdict)),
+        cell(format_signed(verdict.estimate, unit=unit)),
         cell(f"{span(verdict.low, verdict.high, unit=unit)} ({percent(round(verdict.level, 4))})"),
         verdict_cell(state, verdict), cell("; ".join(f"{d.action} ({d.rule})" for d in decided)),
     ]  # fmt: skip
 
 
-def _replicated(state: StudyState, verdict: Verdict) -> list[Cell]:
+def _replication_row(state: StudyState, verdict: Verdict) -> list[Cell]:
     confirmed, unit = state.verdict_on(verdict.hypothesis), _unit(state)
     return [
         cell(verdict.hypothesis), verdict_cell(state, confirmed), verdict_cell(state, verdict),
-        cell(signed(verdict.estimate, unit=unit)),
-        cell(span(verdict.low, verdict.high, unit=unit)), cell(counts_said(verdict)),
+        cell(format_signed(verdict.estimate, unit=unit)),
+        cell(span(verdict.low, verdict.high, unit=unit)), cell(describe_counts(verdict)),
     ]  # fmt: skip
 
 

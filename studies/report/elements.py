@@ -21,7 +21,7 @@ from typing import Literal
 from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of
 from studies.records.design import Metric
-from studies.report.wording import NONE, cut_said, number
+from studies.report.wording import NONE, describe_cut, number
 from studies.statistics.comparison import Interval, mean_interval, spread
 from studies.statistics.proportions import exact_limits
 
@@ -36,33 +36,33 @@ def is_rate(metric: Metric) -> bool:
         return False
 
 
-def mostly_cut(metric: Metric, values: Sequence[float]) -> bool:
+def is_mostly_cut(metric: Metric, values: Sequence[float]) -> bool:
     """Return whether more than half of the runs lie where the metric is cut."""
     return 2 * _cut(metric, values) > len(values)
 
 
-def mean_said(metric: Metric, values: Sequence[float]) -> str:
+def format_mean(metric: Metric, values: Sequence[float]) -> str:
     """Return the mean; of a rate the count, of what is mostly cut who was."""
     if not values:
         return NONE
-    if mostly_cut(metric, values):
-        return cut_said(metric, _cut(metric, values), len(values))
+    if is_mostly_cut(metric, values):
+        return describe_cut(metric, _cut(metric, values), len(values))
     return f"{_ones(values)} of {len(values)}" if is_rate(metric) else number(fmean(values), unit=metric.unit)
 
 
-def spread_said(metric: Metric, values: Sequence[float]) -> str:
+def format_spread(metric: Metric, values: Sequence[float]) -> str:
     """Return the standard deviation, where it says something."""
-    return NONE if mostly_cut(metric, values) or is_rate(metric) else number(spread(values), unit=metric.unit)
+    return NONE if is_mostly_cut(metric, values) or is_rate(metric) else number(spread(values), unit=metric.unit)
 
 
-def arrived_said(metric: Metric, values: Sequence[float]) -> str:
+def format_reached(metric: Metric, values: Sequence[float]) -> str:
     """Return how many runs do not lie where the metric is cut."""
     return f"{len(values) - _cut(metric, values)} of {len(values)}"
 
 
 def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
     """Return the mean with its 95 % interval: Student's, or of a rate its exact limits."""
-    if not values or mostly_cut(metric, values):
+    if not values or is_mostly_cut(metric, values):
         return None
     if is_rate(metric):
         found = exact_limits(_ones(values), len(values))
@@ -176,6 +176,6 @@ def every_state(state: StudyState) -> tuple[StudyState, ...]:
     return (*state.rounds, *state.given_up)
 
 
-def is_inquiry(state: StudyState) -> bool:
+def is_campaign(state: StudyState) -> bool:
     """Return whether a study may have, or has, more rounds than one."""
     return state.most_rounds > 1 or bool(state.rounds_before)

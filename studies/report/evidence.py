@@ -30,13 +30,13 @@ from studies.log.event_log import lock_error
 from studies.log.study import RunState, StudyState
 from studies.metrics import Asked, MetricKind, Refused, Results
 from studies.metrics.base import by_episodes
-from studies.metrics.registry import defined, kinds, values_of
+from studies.metrics.registry import define_metric, kinds, values_of
 from studies.records.design import GAIN, Design, Metric
 from studies.records.design import SUCCESS as HIDDEN_SUCCESS
 
 
 @contextmanager
-def written_into(folder: Path) -> Iterator[None]:
+def translate_write_errors(folder: Path) -> Iterator[None]:
     """Turn the refusal of a disk or folder into a ReportError that says what to do."""
     try:
         yield
@@ -77,12 +77,12 @@ def other_metrics(state: StudyState) -> tuple[Metric, ...]:
         tokens=_context(design),
     )  # fmt: skip
     own = design.metric
-    found = {metric.key: metric for kind in kinds().values() for metric in _defined(kind, asked)}
+    found = {metric.key: metric for kind in kinds().values() for metric in _define_metrics(kind, asked)}
     looked = own.schedule is not None  # without looks during training there is no course to read
     return tuple(metric for key, metric in found.items() if key != own.key and (looked or metric.schedule is None))
 
 
-def measured(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, float]:
+def measure_all(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, float]:
     """Return what a run's files give of these, by key; without those that they do not give."""
     found: dict[str, float] = {}
     for metric in metrics:
@@ -93,13 +93,13 @@ def measured(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, float]:
     return found
 
 
-def _defined(kind: MetricKind, asked: Asked) -> Iterator[Metric]:
+def _define_metrics(kind: MetricKind, asked: Asked) -> Iterator[Metric]:
     """Yield the metrics of a kind: of one that may do without a threshold, both."""
     if "of" in kind.takes:
         return
     for threshold in (None, asked.threshold) if "threshold" in kind.takes else (None,):
         try:
-            metric = defined(kind, replace(asked, threshold=threshold))
+            metric = define_metric(kind, replace(asked, threshold=threshold))
         except Refused:
             continue
         if metric.threshold == threshold:  # else it is a threshold of something else than success
@@ -173,9 +173,9 @@ class Evidence:
     @property
     def curve_key(self) -> str | None:
         """The training metric every run logged: success if all did, else rewards, else None."""
-        return next((key for key in (SUCCESS, REWARDS) if self.logged(key)), None)
+        return next((key for key in (SUCCESS, REWARDS) if self.has_metric(key)), None)
 
-    def logged(self, key: str) -> bool:
+    def has_metric(self, key: str) -> bool:
         """Return whether every run logged a metric."""
         return bool(self.runs) and all(run.curves.get(key) for run in self.runs.values())
 
@@ -208,7 +208,7 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     snapshot = _read(run, "snapshot", folder)
     evaluation = _read(run, "evaluation", folder)
     history = _history(run, snapshot)
-    recomputed = _recomputed(run, evaluation)
+    recomputed = _recompute(run, evaluation)
     results = _results(run, snapshot, evaluation)
     return RunEvidence(
         run_id=run.run_id,
@@ -218,9 +218,9 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         recomputed={**recomputed, **_own(run, results)},
         wandb_id=str(snapshot.get("wandb", {}).get("id", "")),
         transcripts=_transcripts(evaluation),
-        hidden=_hidden(results),
+        hidden=_hidden_curve(results),
         unsaid=_unsaid(evaluation),
-        others=measured(others, results) if run.spec.phase == "confirm" else {},
+        others=measure_all(others, results) if run.spec.phase == "confirm" else {},
     )
 
 
@@ -256,7 +256,7 @@ def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
     return {name: count for name, count in lacking.items() if count}
 
 
-def _hidden(results: Results) -> tuple[tuple[float, float], ...]:
+def _hidden_curve(results: Results) -> tuple[tuple[float, float], ...]:
     """Return the hidden curve; nothing where nobody looked during training."""
     if not results.during:
         return ()
@@ -284,10 +284,10 @@ def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
             f"the {name} of run {run.run_id} ({record['path']}) is not what was collected: expected sha256 "
             f"{record['sha256'][:12]}, found {found[:12]}. Restore the file from a backup; no report is built on it"
         )
-    return _parsed(run, name, data)
+    return _parse_object(run, name, data)
 
 
-def _parsed(run: RunState, name: str, data: bytes) -> dict[str, Any]:
+def _parse_object(run: RunState, name: str, data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
@@ -307,7 +307,7 @@ def _inside(folder: Path, path: str, run: RunState) -> Path:
     return whole
 
 
-def _recomputed(run: RunState, evaluation: Mapping[str, Any]) -> dict[str, float]:
+def _recompute(run: RunState, evaluation: Mapping[str, Any]) -> dict[str, float]:
     values: dict[str, float] = {}
     for key, part in _PARTS.items():
         measurement = run.measurements.get(key)

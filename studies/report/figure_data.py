@@ -10,16 +10,16 @@ from typing import Final
 
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
-from studies.records.alpha import ErrorLedger, Ledgers
+from studies.records.alpha import AlphaLedger, AlphaLedgers
 from studies.records.design import Arm, Design, Hypothesis
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import metric_name
 from studies.report.claims import claims
 from studies.report.elements import arm_interval, is_rate
 from studies.report.evidence import REWARDS, SUCCESS, Evidence
-from studies.report.wording import compared, label, metric_axis, value_of
+from studies.report.wording import describe_comparison, label, metric_axis, value_of
 from studies.statistics.comparison import Interval
-from studies.verdicts.judge import collapsed_runs
+from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import DecidingInterval, deciding_interval
 
 
@@ -79,16 +79,16 @@ def _claims(state: StudyState, design: Design) -> Iterator[ClaimEffect]:
     for claim in design.hypotheses:
         if (verdict := state.verdict_on(claim.id)) is not None:
             yield ClaimEffect(
-                _named(state, design, claim), label(claim, verdict), verdict.estimate,
+                _claim_label(state, design, claim), label(claim, verdict), verdict.estimate,
                 deciding_interval(design, verdict), design.equivalence_margin,
             )  # fmt: skip
 
 
-def _named(state: StudyState, design: Design, claim: Hypothesis) -> str:
-    return f"Round {state.round}: {compared(claim)}, in {design.environment}"
+def _claim_label(state: StudyState, design: Design, claim: Hypothesis) -> str:
+    return f"Round {state.round}: {describe_comparison(claim)}, in {design.environment}"
 
 
-def level_bars(ledgers: Ledgers, locked: int) -> tuple[LevelBars, ...]:
+def level_bars(ledgers: AlphaLedgers, locked: int) -> tuple[LevelBars, ...]:
     """Return the levels of both ledgers as they stood; `locked` is how many rounds came to a lock."""
     return (
         LevelBars("claims of a difference", tuple(_bars(ledgers.differences, locked))),
@@ -96,10 +96,10 @@ def level_bars(ledgers: Ledgers, locked: int) -> tuple[LevelBars, ...]:
     )
 
 
-def _bars(ledger: ErrorLedger, locked: int) -> Iterator[LevelBar]:
+def _bars(ledger: AlphaLedger, locked: int) -> Iterator[LevelBar]:
     entries = ledger.entries()
     yield from (LevelBar(entry.round, entry.own, entry.received, entry.round <= locked) for entry in entries)
-    for ahead, level in enumerate(ledger.could_have()[1:], start=len(entries) + 1):
+    for ahead, level in enumerate(ledger.future_levels()[1:], start=len(entries) + 1):
         yield LevelBar(ahead, level, 0.0, asked=False)
 
 
@@ -109,7 +109,7 @@ TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnArm:
+class PlottedArm:
     """Runs that are drawn together; `index` decides their colour."""
 
     name: str
@@ -205,7 +205,7 @@ class Forecasts:
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
+class ScreenedCandidate:
     """What a screen saw of one candidate: (steps, value) of each rung it reached, and whether it was confirmed."""
 
     name: str
@@ -218,7 +218,7 @@ class Screened:
 class Screening:
     """All candidates of a screen, the best first; `lengths` are the numbers of steps of its rungs."""
 
-    candidates: tuple[Screened, ...]
+    candidates: tuple[ScreenedCandidate, ...]
     lengths: tuple[int, ...]
     measured: str
     unit: str = ""
@@ -226,7 +226,7 @@ class Screening:
 
 def screening(state: StudyState) -> Screening | None:
     """Return what the screen saw, the farthest and then the best candidate first; None before it saw anything."""
-    seen = [_screened(state, arm) for arm in state.candidates.values()]
+    seen = [_plot_candidate(state, arm) for arm in state.candidates.values()]
     metric = state.locked_design.metric if state.locked_design is not None else None
     sign = 1 if metric is None or metric.higher_is_better else -1
     seen = sorted((c for c in seen if c.points), key=lambda c: (not c.kept, -c.points[-1][0], -sign * c.points[-1][1]))
@@ -236,26 +236,28 @@ def screening(state: StudyState) -> Screening | None:
     return Screening(tuple(seen), tuple(lengths), f"{own} on the search tasks", unit) if seen else None
 
 
-def _screened(state: StudyState, arm: Arm) -> Screened:
+def _plot_candidate(state: StudyState, arm: Arm) -> ScreenedCandidate:
     points = sorted(
         (int(run.spec.job["steps"]), run.measurements[run.spec.metric.key].value)
         for run in state.runs_of(arm.name, "screen")
         if run.status == "collected" and run.spec.metric.key in run.measurements
     )
     sets = ", ".join(f"{name} {value_of(value)}" for name, value in arm.overrides.items())
-    return Screened(arm.name, sets, tuple(points), state.selection is not None and arm.name in state.selection.kept)
+    return ScreenedCandidate(
+        arm.name, sets, tuple(points), state.selection is not None and arm.name in state.selection.kept
+    )
 
 
-def drawn_arms(state: StudyState) -> tuple[DrawnArm, ...]:
+def list_plotted_arms(state: StudyState) -> tuple[PlottedArm, ...]:
     """Return the measured runs by arm: of the confirmation, or of the A/A runs while it has none."""
     arms = state.design.arms if state.design is not None else ()
-    found = [DrawnArm(arm.name, index, _measured(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
+    found = [PlottedArm(arm.name, index, _collected_runs(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
     found = [arm for arm in found if arm.runs]
-    alike = _measured(tuple(run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM))
-    return tuple(found) or ((DrawnArm("A/A runs", 0, alike),) if alike else ())
+    alike = _collected_runs(tuple(run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM))
+    return tuple(found) or ((PlottedArm("A/A runs", 0, alike),) if alike else ())
 
 
-def _measured(runs: tuple[RunState, ...]) -> tuple[RunState, ...]:
+def _collected_runs(runs: tuple[RunState, ...]) -> tuple[RunState, ...]:
     return tuple(run for run in runs if run.status == "collected")
 
 
@@ -268,7 +270,7 @@ def curves(state: StudyState, evidence: Evidence) -> Curves | None:
     if key is None or (key == REWARDS and state.design is not None and state.design.code):
         return None
     measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
-    return _curves(state, evidence, drawn_arms(state), key, measured)
+    return _curves(state, evidence, list_plotted_arms(state), key, measured)
 
 
 def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
@@ -276,44 +278,44 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
     if state.design is None:
         return None
     metric = state.design.metric
-    looked = ((arm, _hidden_seeds(evidence, arm)) for arm in drawn_arms(state))
+    looked = ((arm, _hidden_seeds(evidence, arm)) for arm in list_plotted_arms(state))
     drawn = tuple(ArmCurves(arm.name, arm.index, seeds, mean_of(seeds)) for arm, seeds in looked if seeds)
     horizon = metric.horizon if metric.schedule is not None and metric.unit in ("", "episodes") else None
     return Curves(drawn, "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
 
 
-def _hidden_seeds(evidence: Evidence, arm: DrawnArm) -> tuple[SeedCurve, ...]:
+def _hidden_seeds(evidence: Evidence, arm: PlottedArm) -> tuple[SeedCurve, ...]:
     found = ((run, evidence.runs[run.run_id].hidden) for run in arm.runs)
     return tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in found if points)
 
 
 def metric_curves(state: StudyState, evidence: Evidence, key: str) -> Curves | None:
     """Return the curves of any logged metric, under its own name; None when no run that is drawn logged it."""
-    return _curves(state, evidence, drawn_arms(state), key, key)
+    return _curves(state, evidence, list_plotted_arms(state), key, key)
 
 
 def training_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
     """Return the curves of what tells how a training went, as far as all runs logged it."""
-    found = (metric_curves(state, evidence, key) for key in TRAINING if evidence.logged(key))
+    found = (metric_curves(state, evidence, key) for key in TRAINING if evidence.has_metric(key))
     return tuple(data for data in found if data is not None)
 
 
 def reward_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
     """Return the training reward by each reward function, apart; empty where there is but the environment's own."""
-    if state.design is None or not state.design.code or not evidence.logged(REWARDS):
+    if state.design is None or not state.design.code or not evidence.has_metric(REWARDS):
         return ()
     arms: dict[str, set[str]] = {}
     for arm in state.design.arms:
         arms.setdefault(arm.reward, set()).add(arm.name)
     together = (
-        (tuple(arm for arm in drawn_arms(state) if arm.name in names), reward) for reward, names in arms.items()
+        (tuple(arm for arm in list_plotted_arms(state) if arm.name in names), reward) for reward, names in arms.items()
     )
     drawn = (_curves(state, evidence, arms, REWARDS, f"mean training reward by {name}") for arms, name in together)
     return tuple(found for found in drawn if found is not None)
 
 
 def _curves(
-    state: StudyState, evidence: Evidence, arms: tuple[DrawnArm, ...], key: str, measured: str
+    state: StudyState, evidence: Evidence, arms: tuple[PlottedArm, ...], key: str, measured: str
 ) -> Curves | None:
     per_step = _episodes_per_step(state, evidence)
     drawn = tuple(found for arm in arms if (found := _arm_curves(evidence, arm, key, per_step)).seeds)
@@ -322,10 +324,10 @@ def _curves(
 
 def shifts(state: StudyState) -> Shifts | None:
     """Return the hidden metric before and after training of all valid collected runs; None without any."""
-    fallen = collapsed_runs(state)
-    drawn = tuple(shift for arm in drawn_arms(state) if (shift := _arm_shift(arm, fallen)).pairs)
+    collapsed = find_collapsed_runs(state)
+    drawn = tuple(shift for arm in list_plotted_arms(state) if (shift := _arm_shift(arm, collapsed)).pairs)
     metric = state.design.metric if state.design is not None else None
-    metric = metric or next((arm.runs[0].spec.metric for arm in drawn_arms(state)), None)
+    metric = metric or next((arm.runs[0].spec.metric for arm in list_plotted_arms(state)), None)
     if not drawn or metric is None:
         return None
     both = any(before is not None for arm in drawn for _, before, _ in arm.pairs)
@@ -341,7 +343,7 @@ def forecasts(state: StudyState) -> Forecasts | None:
         items.append(
             Forecast(
                 hypothesis=claim.id,
-                compared=compared(claim),
+                compared=describe_comparison(claim),
                 predicted=(claim.prediction.low, claim.prediction.high),
                 level=claim.prediction.level,
                 observed=deciding_interval(design, verdict) if design is not None and verdict is not None else None,
@@ -356,7 +358,7 @@ def forecasts(state: StudyState) -> Forecasts | None:
     return Forecasts(tuple(items), metric_axis(design.metric), design.equivalence_margin, design.metric.unit)
 
 
-def _arm_curves(evidence: Evidence, arm: DrawnArm, key: str, per_step: dict[str, int]) -> ArmCurves:
+def _arm_curves(evidence: Evidence, arm: PlottedArm, key: str, per_step: dict[str, int]) -> ArmCurves:
     seeds = tuple(
         SeedCurve(
             run.run_id, run.spec.seed, tuple((step * per_step.get(run.run_id, 1), y) for step, y in points)
@@ -383,16 +385,16 @@ def _episodes_per_step(state: StudyState, evidence: Evidence) -> dict[str, int]:
     return known if len(known) == len(sizes) else {}
 
 
-def _arm_shift(arm: DrawnArm, fallen: Collection[str]) -> ArmShift:
+def _arm_shift(arm: PlottedArm, collapsed_runs: Collection[str]) -> ArmShift:
     pairs, collapsed, missed = [], set[str](), set[str]()
     for run in arm.runs:
         key, cut = run.spec.metric.key, run.spec.metric.cut_at
         after, before = run.measurements.get(key), run.measurements.get(key + INITIAL)
         if after is not None:
             known = before.value if before is not None else None
-            label = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in fallen else ''}"
+            label = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in collapsed_runs else ''}"
             pairs.append((label, known, after.value))
-            if run.run_id in fallen:
+            if run.run_id in collapsed_runs:
                 collapsed.add(label)
             if cut is not None and after.value >= cut:
                 missed.add(label)

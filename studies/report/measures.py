@@ -18,20 +18,30 @@ from studies.log.study import StudyState
 from studies.records.design import Design, Hypothesis, Metric
 from studies.records.statements import metric_name
 from studies.records.verdict import Verdict
-from studies.report.elements import Remark, Table, cell, count_of, is_rate, mean_said, mostly_cut, spread_said, table
+from studies.report.elements import (
+    Remark,
+    Table,
+    cell,
+    count_of,
+    format_mean,
+    format_spread,
+    is_mostly_cut,
+    is_rate,
+    table,
+)
 from studies.report.evidence import Evidence
-from studies.report.wording import NONE, in_unit, number, percent, plural, setting, signed, span
-from studies.statistics.comparison import constant, contrast, welch
+from studies.report.wording import NONE, format_signed, in_unit, number, percent, plural, setting, span
+from studies.statistics.comparison import contrast, is_constant, welch
 from studies.statistics.proportions import difference as exact_difference
-from studies.verdicts.scope import unseen_of
+from studies.verdicts.scope import find_unobserved_misses
 
-FLOWN: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
+SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
 """Kinds by name; the empty one is of designs that knew success and its gain alone."""
 
 
-def flown(metric: Metric) -> bool:
+def is_simulated(metric: Metric) -> bool:
     """Return whether somebody measured how often a verdict on this kind of metric is wrong."""
-    return metric.kind in FLOWN
+    return metric.kind in SIMULATED_KINDS
 
 
 LEVEL = 0.95
@@ -56,7 +66,7 @@ class OtherDifference:
 def others_table(state: StudyState, evidence: Evidence) -> Table | None:
     """Return each other measure: the arms' means and spreads, the differences with intervals; None for none."""
     design = state.design
-    told = list(_told(state, evidence))
+    told = list(_list_measures(state, evidence))
     if design is None or not told:
         return None
     columns = (
@@ -65,7 +75,7 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
     )  # fmt: skip
     rows = [
         [
-            cell(_named(metric)), *(cell(_arm(metric, values)) for values in arms.values()),
+            cell(_measure_name(metric)), *(cell(_arm(metric, values)) for values in arms.values()),
             *(cell(_difference(_contrast(design, claim, metric, arms), metric)) for claim in design.hypotheses),
         ]
         for metric, arms in told
@@ -94,7 +104,7 @@ def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
     design = state.design
     if design is None:
         return
-    told = list(_told(state, evidence))
+    told = list(_list_measures(state, evidence))
     for verdict in state.verdicts:
         claim = design.hypothesis(verdict.hypothesis)
         pairs = ((metric, _contrast(design, claim, metric, arms)) for metric, arms in told)
@@ -126,7 +136,7 @@ def _mean_fact(values: Sequence[float], lacking: int) -> str:
     return f"{mean} (of {plural(lacking, 'play')} not said)" if lacking else mean
 
 
-def _told(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metric, Arms]]:
+def _list_measures(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metric, Arms]]:
     """Yield each measure that all runs give, by arm; those that only repeat another one are left out."""
     design = state.design
     if design is None:
@@ -150,35 +160,37 @@ def _same(a: Sequence[float], b: Sequence[float]) -> bool:
     return len(a) == len(b) and all(abs(x - y) < 1e-9 for x, y in zip(a, b, strict=True))
 
 
-def _named(metric: Metric) -> str:
+def _measure_name(metric: Metric) -> str:
     name = metric_name(metric)
     whole = metric.kind == "area" and metric.threshold is None
     return f"{name} (speed and level together)" if whole else name
 
 
 def _arm(metric: Metric, values: Sequence[float]) -> str:
-    said = mean_said(metric, values)
-    return said if spread_said(metric, values) == NONE else f"{said} ({spread_said(metric, values)})"
+    said = format_mean(metric, values)
+    return said if format_spread(metric, values) == NONE else f"{said} ({format_spread(metric, values)})"
 
 
 def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
     """Return the difference of a claim's arms; None where one has no run, or times that are mostly cut."""
     if claim.kind != "difference":
-        return _weighted([arms[name] for name in design.contrast_of(claim)], claim.weights, metric)
+        return _weighted_difference([arms[name] for name in design.contrast_of(claim)], claim.weights, metric)
     control, treatment = arms[design.control_arm], arms[design.arm_with(claim.variable, claim.treatment).name]
-    if not control or not treatment or any(mostly_cut(metric, values) for values in (control, treatment)):
+    if not control or not treatment or any(is_mostly_cut(metric, values) for values in (control, treatment)):
         return None
     estimate = fmean(treatment) - fmean(control)
     if is_rate(metric):
         return OtherDifference(estimate, *exact_difference(count_of(control), count_of(treatment), LEVEL))
-    if min(len(control), len(treatment)) < 2 or (constant(control) and constant(treatment)):
+    if min(len(control), len(treatment)) < 2 or (is_constant(control) and is_constant(treatment)):
         return OtherDifference(estimate)
     return OtherDifference(estimate, *welch(control, treatment).interval(LEVEL))
 
 
-def _weighted(values: Sequence[list[float]], weights: Sequence[float], metric: Metric) -> OtherDifference | None:
+def _weighted_difference(
+    values: Sequence[list[float]], weights: Sequence[float], metric: Metric
+) -> OtherDifference | None:
     """Return what an interaction or a trend is by another measure; None where an arm has too few runs to tell."""
-    if min(map(len, values)) < 2 or is_rate(metric) or any(mostly_cut(metric, numbers) for numbers in values):
+    if min(map(len, values)) < 2 or is_rate(metric) or any(is_mostly_cut(metric, numbers) for numbers in values):
         return None
     found = contrast(values, weights)
     return None if found is None else OtherDifference(found.estimate, *found.interval(LEVEL))
@@ -187,7 +199,7 @@ def _weighted(values: Sequence[list[float]], weights: Sequence[float], metric: M
 def _difference(found: OtherDifference | None, metric: Metric) -> str:
     if found is None:
         return NONE
-    said = in_unit(signed(found.estimate, unit=metric.unit), metric)
+    said = in_unit(format_signed(found.estimate, unit=metric.unit), metric)
     return said if found.low is None else f"{said} ({span(found.low, found.high, unit=metric.unit)})"
 
 
@@ -204,15 +216,15 @@ def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDiffe
 
 def measure_remarks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield what weakens conclusions because of what was measured."""
-    yield from _confounded(state)
+    yield from _warn_area(state)
     yield from _at_once(state)
-    yield from _missed_by_one(state)
+    yield from _warn_one_sided_misses(state)
     yield from _unseen(state)
-    yield from _not_flown(state)
+    yield from _warn_not_simulated(state)
     yield from (Remark("threat", said) for said in surprises(state, evidence))
 
 
-def _confounded(state: StudyState) -> Iterator[Remark]:
+def _warn_area(state: StudyState) -> Iterator[Remark]:
     metric = state.design.metric if state.design is not None else None
     if metric is not None and metric.kind == "area" and metric.threshold is None:
         yield Remark(
@@ -236,7 +248,7 @@ def _at_once(state: StudyState) -> Iterator[Remark]:
             )
 
 
-def _missed_by_one(state: StudyState) -> Iterator[Remark]:
+def _warn_one_sided_misses(state: StudyState) -> Iterator[Remark]:
     """Tell of comparisons in which a few runs of one arm alone never got there."""
     if state.design is None or state.design.metric.cut_at is None:
         return
@@ -258,19 +270,19 @@ def _unseen(state: StudyState) -> Iterator[Remark]:
     if state.design is None or state.design.collapse is not None:  # which has its own rates, and scope
         return
     for verdict in state.verdicts:
-        for one in unseen_of(state.design.metric, verdict):
-            if one.undoes is not None and one.undoes <= one.upper:
+        for one in find_unobserved_misses(state.design.metric, verdict):
+            if one.breaking_share is not None and one.breaking_share <= one.upper:
                 yield Remark(
                     "threat",
                     f"{verdict.hypothesis}: every run with {one.arm} got there. What is claimed would not hold of all "
-                    f"trainings if {percent(round(one.undoes, 3))} of them never did, and so few runs leave up to "
-                    f"{percent(round(one.upper, 2))} open.",
+                    f"trainings if {percent(round(one.breaking_share, 3))} of them never did, and so few runs leave up "
+                    f"to {percent(round(one.upper, 2))} open.",
                 )
 
 
-def _not_flown(state: StudyState) -> Iterator[Remark]:
+def _warn_not_simulated(state: StudyState) -> Iterator[Remark]:
     metric = state.design.metric if state.design is not None else None
-    if metric is not None and not flown(metric):
+    if metric is not None and not is_simulated(metric):
         yield Remark(
             "threat",
             f"How often a verdict on {metric_name(metric)} is wrong was not measured over simulated studies, as it was "

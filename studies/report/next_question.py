@@ -20,10 +20,21 @@ from studies.records.base import JsonValue
 from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, SUCCESS, Design, Hypothesis, Metric
 from studies.records.statements import effect_of, metric_name
 from studies.records.verdict import Verdict
-from studies.report.wording import duration, number, one_line, percent, plural, setting, signed, sized, span, value_of
+from studies.report.wording import (
+    duration,
+    format_signed,
+    format_size,
+    number,
+    one_line,
+    percent,
+    plural,
+    setting,
+    span,
+    value_of,
+)
 from studies.verdicts.judge import gather
 from studies.verdicts.rules import LEAST_KEPT
-from studies.verdicts.wording import deciding_interval, unequal
+from studies.verdicts.wording import deciding_interval, find_unequal_training
 
 POWER: Final = 0.8
 """Probability with which a difference counts as seen, where the design promised none."""
@@ -51,7 +62,9 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
     if not any(rate.count for rate in verdict.collapses) or verdict.verdict == "invalid" or verdict.low is None:
         return _of_those_that_held(state, design, claim, verdict)
     whole = _with_collapsed(state, design, claim, verdict)
-    counted = f"with the trainings that collapsed counted, the difference is {signed(whole, unit=design.metric.unit)}"
+    counted = (
+        f"with the trainings that collapsed counted, the difference is {format_signed(whole, unit=design.metric.unit)}"
+    )
     broken = [rate.count / max(1, rate.of) for rate in verdict.collapses]
     if verdict.verdict == "equivalent" and min(broken) < max(broken):
         return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
@@ -80,22 +93,26 @@ def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, ve
     return _prefer(state, design, claim, verdict)
 
 
-def sight(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
+def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
     """Return what the comparison behind a verdict could see at the spread it met.
 
     None where there is no spread, or where the locked rule judges no mean of so few runs.
     """
-    from studies.statistics.power import detectable, seeds_needed, shape_of  # needs scipy, which takes a while
+    from studies.statistics.power import (  # needs scipy, which takes a while
+        min_detectable_effect,
+        power_design,
+        seeds_needed,
+    )
 
     sd, runs = _spread(verdict), fewest(verdict)
     if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
         return None
-    whole = shape_of(design, claim)
+    whole = power_design(design, claim)
     shape = whole if runs == whole.seeds else whole.with_seeds(runs)
     promise = design.promise
     power, wanted = (promise.power, promise.effect) if promise is not None else (POWER, claim.smallest_effect)
-    needed = seeds_needed(shape, wanted, sd, promised=power) if wanted is not None else None
-    return ReachedPower(detectable(shape, sd, promised=power), power, wanted, needed)
+    needed = seeds_needed(shape, wanted, sd, target_power=power) if wanted is not None else None
+    return ReachedPower(min_detectable_effect(shape, sd, target_power=power), power, wanted, needed)
 
 
 def fewest(verdict: Verdict) -> int:
@@ -108,7 +125,7 @@ def _by_contrast(design: Design, claim: Hypothesis, verdict: Verdict, caution: s
     interval = deciding_interval(design, verdict)
     assert interval is not None
     ends = span(interval.low, interval.high, unit=design.metric.unit)
-    size = f"{signed(verdict.estimate, unit=design.metric.unit)} (from {ends}) of {metric_name(design.metric)}"
+    size = f"{format_signed(verdict.estimate, unit=design.metric.unit)} (from {ends}) of {metric_name(design.metric)}"
     if claim.kind == "trend":
         first, last = (value_of(value) for value in (claim.control, claim.treatment))
         return (
@@ -136,21 +153,21 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     caution = _caution(state, claim) + _replication(state, claim)
     return (
         f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: "
-        f"{gain_said(design.metric, sign * verdict.estimate, low, high)} was measured{caution}; {LESS}"
+        f"{format_gain(design.metric, sign * verdict.estimate, low, high)} was measured{caution}; {LESS}"
         f"{', those at an early look most' if verdict.look < len(design.looks) else ''}."
     )
 
 
-def gain_said(metric: Metric, value: float, low: float, high: float) -> str:
+def format_gain(metric: Metric, value: float, low: float, high: float) -> str:
     """Return what the better arm was measured to have more of, or fewer where a name begins with what is counted."""
     name, unit = metric_name(metric), metric.unit
     if metric.cut_at is not None and name.startswith(unit) and high < 0:
         return f"{number(-value, unit=unit)} fewer ({number(-high, unit=unit)} to {number(-low, unit=unit)}) {name}"
-    return f"{signed(value, unit=unit)} (from {span(low, high, unit=unit)}) of {name}"
+    return f"{format_signed(value, unit=unit)} (from {span(low, high, unit=unit)}) of {name}"
 
 
 def _caution(state: StudyState, claim: Hypothesis) -> str:
-    return ", part of which may come from the unequal training" if unequal(state, claim) else ""
+    return ", part of which may come from the unequal training" if find_unequal_training(state, claim) else ""
 
 
 def _replication(state: StudyState, claim: Hypothesis) -> str:
@@ -163,7 +180,7 @@ def _replication(state: StudyState, claim: Hypothesis) -> str:
 
 def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     assert verdict.equivalence is not None  # equivalent is what two one-sided tests say
-    margin = sized(verdict.equivalence.margin, design.metric)
+    margin = format_size(verdict.equivalence.margin, design.metric)
     if claim.kind == "interaction":
         return (
             f"take the {effect_of(claim)} to be the same with both values of {claim.moderator}: what they differ by "
@@ -171,7 +188,7 @@ def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verd
         )
     lead = f"choose by cost: what difference there is lies within ±{margin}"
     if verdict.nonzero and verdict.estimate is not None:
-        lead += f", though it is not zero ({signed(verdict.estimate, unit=design.metric.unit)})"
+        lead += f", though it is not zero ({format_signed(verdict.estimate, unit=design.metric.unit)})"
     costs = [
         (setting(claim, value), _mean_seconds(state, design.arm_with(claim.variable, value).name))
         for value in (claim.treatment, claim.control)
@@ -199,10 +216,10 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
         return f"{lead}: too few trainings got there; ask for a threshold that most reach, or train longer."
     if design.test == "boschloo":
         return f"{lead}: {_rates_seen(design, claim, verdict)}"
-    found = sight(design, claim, verdict)
+    found = reached_power(design, claim, verdict)
     if found is None:
         return f"{lead}: of so few runs, or without any spread, nothing is known of what could have been seen."
-    least, wanted = sized(found.detectable, design.metric), sized(found.wanted, design.metric)
+    least, wanted = format_size(found.detectable, design.metric), format_size(found.wanted, design.metric)
     could = f"differences of about {least} or more are seen here with {percent(found.power)}"
     if found.wanted is None:
         return f"{lead}: {could} probability."
@@ -215,15 +232,15 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
 
 def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     """Return which rates so few runs tell apart, and how many runs a difference that matters would take."""
-    from studies.statistics.proportions import rate_seen, seeds_for_rates  # needs scipy, which takes a while
+    from studies.statistics.proportions import min_detectable_rate, seeds_for_rates  # needs scipy, which takes a while
 
     power = design.promise.power if design.promise is not None else POWER
-    least = rate_seen(min(verdict.n_control, verdict.n_treatment), promised=power, alpha=design.alpha)
+    least = min_detectable_rate(min(verdict.n_control, verdict.n_treatment), target_power=power, alpha=design.alpha)
     could = "no rates are told apart here" if least is None else f"0 against {percent(round(least, 2))} is seen here"
     wanted = design.promise.effect if design.promise is not None else claim.smallest_effect
     if wanted is None:
         return f"{could} with {percent(power)} probability."
-    needed = seeds_for_rates(0.0, min(1.0, wanted), promised=power, alpha=design.alpha)
+    needed = seeds_for_rates(0.0, min(1.0, wanted), target_power=power, alpha=design.alpha)
     takes = "more than 200 seeds" if needed is None else plural(needed, "seed")
     return f"{could} with {percent(power)} probability; 0 against {percent(wanted)} takes {takes} of each arm."
 
@@ -249,7 +266,7 @@ _SMALL: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class AskedStudy:
+class ProposedStudy:
     """What a proposed command asks: as much as it takes to compile it."""
 
     budget_s: float
@@ -267,7 +284,7 @@ class NextQuestion:
 
     why: str
     command: str
-    asks: AskedStudy | None = None
+    asks: ProposedStudy | None = None
     """None for a command that begins no study."""
 
 
@@ -277,11 +294,11 @@ def ask_next(state: StudyState) -> NextQuestion:
         return going_on
     if state.asked_next is not None:
         return NextQuestion(state.asked_next["why"], state.asked_next["command"])
-    first = leads(state)[0]
+    first = list_next_questions(state)[0]
     return replace(first, command=first.command.replace("ajet research", "ajet study plan", 1))
 
 
-def leads(state: StudyState) -> tuple[NextQuestion, ...]:
+def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
     """Return what may be asked next, the best first. Only the compiler knows whether it can be had."""
     if state.declined:
         return (NextQuestion("the question in other words, as the planner declined it", "ajet study plan '...'"),)
@@ -316,7 +333,7 @@ def _after(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdic
         better = verdict.model_copy(update={"verdict": "supported", "collapses": verdict.collapses[::-1]})
         yield from _after(state, design, turned, better)
         return
-    further = _untried(state, design, claim, verdict)
+    further = _find_untried(state, design, claim, verdict)
     if verdict.verdict == "inconclusive":
         yield from _with_more(state, design, claim, verdict, further)
     elif verdict.verdict == "supported":
@@ -343,7 +360,7 @@ def _with_more(
     if verdict.reached and verdict.estimate is None and (nearer := _nearer(state, design, claim)) is not None:
         why = f"which is faster to {nearer:g}, which most trainings reach"
         yield _compare(state, design, claim, why, metric=f"{design.metric.kind}:{nearer:g}")
-    found = sight(design, claim, verdict)
+    found = reached_power(design, claim, verdict)
     runs = fewest(verdict)
     longer = max(2.0, found.seeds / runs) if found is not None and found.seeds is not None else 2.0
     if longer > _MOST_LONGER and further is not None:
@@ -375,17 +392,17 @@ def _compare(
     trained = f" with {steps} training steps" if isinstance(steps, int) and claim.variable != "steps" else ""
     matched = " at the same number of episodes" if claim.matched == "episodes" else ""
     brought = design.environment in {known.name for known in design.environments}
-    asked = AskedStudy(
+    asked = ProposedStudy(
         budget_s=60.0 * _minutes(longer * state.budget_s),
         topic=f"{claim.variable} {left} vs {right}{'' if brought else f' on {design.environment}'}{trained}{matched}",
         environment=design.environment if brought else None,
         metric=metric or _metric(design),
         effect=design.promise.effect if design.promise is not None and metric != "collapse" else None,
     )
-    return NextQuestion(why, _typed(state, asked), asked)
+    return NextQuestion(why, _format_command(state, asked), asked)
 
 
-def _typed(state: StudyState, asked: AskedStudy) -> str:
+def _format_command(state: StudyState, asked: ProposedStudy) -> str:
     """Return the command that asks it."""
     where = f" --env {shlex.quote(asked.environment)}" if asked.environment else ""
     metric = f" --metric {shlex.quote(asked.metric)}" if asked.metric else ""
@@ -426,7 +443,7 @@ def _same_question(state: StudyState, why: str, longer: float) -> NextQuestion:
     """Return the study's own command with `longer` times its budget."""
     command, budget = state.command, f"{_minutes(longer * state.budget_s)}m"
     if isinstance(command, str) or not isinstance(command, list | tuple):
-        return NextQuestion(why, str(command), AskedStudy(state.budget_s))
+        return NextQuestion(why, str(command), ProposedStudy(state.budget_s))
     words = [str(word) for word in command]
     kept = [word for word in words if not word.startswith("--budget=")]
     if "--budget" in words[:-1]:
@@ -434,7 +451,7 @@ def _same_question(state: StudyState, why: str, longer: float) -> NextQuestion:
         kept[words.index("--budget") + 1] = budget
     elif longer != 1.0 or kept != words:
         kept += ["--budget", budget]
-    return NextQuestion(why, shlex.join(kept), AskedStudy(longer * state.budget_s))
+    return NextQuestion(why, shlex.join(kept), ProposedStudy(longer * state.budget_s))
 
 
 def _is_plain(claim: Hypothesis) -> bool:
@@ -445,7 +462,7 @@ def _is_plain(claim: Hypothesis) -> bool:
     )
 
 
-def _untried(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Any:
+def _find_untried(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Any:
     """Return a value further on; None where there is none, one as far was tried, or the way there collapses."""
     further = _further(claim)
     if further is None or any(rate.count for rate in verdict.collapses[1:]):

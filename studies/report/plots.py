@@ -29,12 +29,12 @@ from studies.report.figure_data import (
     Forecast,
     Forecasts,
     LevelBars,
-    Screened,
+    ScreenedCandidate,
     Screening,
     Shifts,
 )
-from studies.report.theme import LIGHT, arm_paint, canvas, marker, paint, painted, style, themed
-from studies.report.wording import MINUS, fine_percent, number, percent, plural, signed, span
+from studies.report.theme import LIGHT, arm_paint, canvas, marker, paint, render_svg, style, use_palette
+from studies.report.wording import MINUS, fine_percent, format_signed, number, percent, plural, span
 
 WIDE: Final = 860.0
 NARROW: Final = 350.0
@@ -56,7 +56,7 @@ Legend = Sequence[tuple[Artist, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class FigureRow:
     """One row of a figure. `note` says its numbers, a line each."""
 
     name: str
@@ -74,10 +74,10 @@ class _Thousands(ScalarFormatter):
         return f"{x:,.0f}".replace("-", MINUS) if abs(x) >= _THOUSAND else str(super().__call__(x, pos))
 
 
-def strips(width: float, items: Sequence[Strip], legend: Legend, measured: str) -> tuple[Any, list[Axes]]:
+def layout_rows(width: float, items: Sequence[FigureRow], legend: Legend, measured: str) -> tuple[Any, list[Axes]]:
     """Return a figure and an axes for each strip, from top to bottom; y runs from 0 to 1 in each."""
     narrow = width < WIDE
-    names = [wrapped(item.name, _NARROW_CHARS if narrow else _WIDE_CHARS) for item in items]
+    names = [wrap_name(item.name, _NARROW_CHARS if narrow else _WIDE_CHARS) for item in items]
     columns = 1 if narrow else max(1, len(legend))
     top = _LINE * 1.25 * -(-len(legend) // columns) + (10 if legend else 4)
     heights = [_height(item, lines, narrow) for item, lines in zip(items, names, strict=True)]
@@ -103,20 +103,20 @@ def strips(width: float, items: Sequence[Strip], legend: Legend, measured: str) 
     return figure, drawn
 
 
-def wrapped(name: str, most: int) -> list[str]:
+def wrap_name(name: str, most: int) -> list[str]:
     """Return a name in lines of about so many letters, broken between its parts where it has some (`a=1+b=2`)."""
     lines = textwrap.wrap(name.replace("+", f"+{_PART} "), most)
     return [line.replace(f"{_PART} ", "").replace(_PART, "") for line in lines] or [""]
 
 
-def _height(item: Strip, lines: list[str], narrow: bool) -> float:
+def _height(item: FigureRow, lines: list[str], narrow: bool) -> float:
     if narrow:
         return _LINE * (len(lines) + len(item.note)) + 2 + item.height + _GAP
     return max(item.height, _LINE * max(len(lines), len(item.note))) + _GAP
 
 
 def _write(
-    figure: Any, item: Strip, lines: list[str], top: float, width: float, whole: float, narrow: bool
+    figure: Any, item: FigureRow, lines: list[str], top: float, width: float, whole: float, narrow: bool
 ) -> None:  # fmt: skip
     look: dict[str, Any] = {"va": "top", "ha": "left", "linespacing": 1.3}
     note_at = (0.0, top + _LINE * len(lines)) if narrow else (width - _NOTES + 18, top)
@@ -165,7 +165,7 @@ def learning_curves(data: Curves, prefix: str = "") -> Figure:
         f"{_capital(data.measured)}, by {data.unit}. Thin: one run; thick: an arm's mean; nothing is smoothed. These "
         "episodes are the training's own and decide nothing."
     )
-    return both(f"{prefix}learning-curves", "Learning curves", caption, draw_curves, data)
+    return make_figure(f"{prefix}learning-curves", "Learning curves", caption, draw_curves, data)
 
 
 def hidden_curves(data: Curves, prefix: str = "") -> Figure:
@@ -176,7 +176,7 @@ def hidden_curves(data: Curves, prefix: str = "") -> Figure:
         f"{_capital(data.measured)} of evaluations before, during and after training, by {data.unit}. Thin: one run; "
         f"thick: an arm's mean; nothing is smoothed.{goal}{end}"
     )
-    return both(f"{prefix}hidden-curves", "Hidden success", caption, draw_curves, data)
+    return make_figure(f"{prefix}hidden-curves", "Hidden success", caption, draw_curves, data)
 
 
 def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
@@ -186,7 +186,7 @@ def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
         "another's. A thin line is one run, a thick one the mean of an arm's runs."
     )
     name = f"{prefix}training-reward-{number}"
-    return both(name, "Training reward", caption, draw_curves, data)
+    return make_figure(name, "Training reward", caption, draw_curves, data)
 
 
 def training(data: Sequence[Curves], prefix: str = "") -> Figure:
@@ -195,7 +195,7 @@ def training(data: Sequence[Curves], prefix: str = "") -> Figure:
         f"Logged metrics by {data[0].unit}: {', '.join(panel.measured for panel in data)}. A thin line is one run, a "
         "thick one the mean of an arm's runs."
     )
-    return both(f"{prefix}training", "How training went", caption, draw_panels, tuple(data))
+    return make_figure(f"{prefix}training", "How training went", caption, draw_panels, tuple(data))
 
 
 def before_after(data: Shifts, prefix: str = "") -> Figure:
@@ -216,7 +216,7 @@ def before_after(data: Shifts, prefix: str = "") -> Figure:
         caption += " A hollow mark is a run that never reached the threshold: it stands at the horizon."
     name = f"{prefix}before-after"
     title = "Before and after training" if data.both else "Run by run"
-    return both(name, title, caption, draw_shifts, data)
+    return make_figure(name, title, caption, draw_shifts, data)
 
 
 def predictions(data: Forecasts, prefix: str = "") -> Figure:
@@ -227,7 +227,7 @@ def predictions(data: Forecasts, prefix: str = "") -> Figure:
         f"observed, with the interval that decides.{margin}"
     )
     name = f"{prefix}predictions"
-    return both(name, "Predicted and observed", caption, draw_forecasts, data)
+    return make_figure(name, "Predicted and observed", caption, draw_forecasts, data)
 
 
 def screen(data: Screening, prefix: str = "") -> Figure:
@@ -236,7 +236,7 @@ def screen(data: Screening, prefix: str = "") -> Figure:
         f"{_capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the full "
         "one the longest. Coloured candidates were confirmed. No claim rests on a screen."
     )
-    return both(f"{prefix}screen", "The screen", caption, draw_screen, data)
+    return make_figure(f"{prefix}screen", "The screen", caption, draw_screen, data)
 
 
 _ALONE = 640.0
@@ -247,7 +247,7 @@ def picture(data: Curves) -> tuple[str, bytes]:
     """Return the curves of one metric as SVG and as PNG, for a light page."""
     with style("metric"):
         drawing = draw_panels([data], "metric", _ALONE)
-        svg = themed(drawing.canvas, drawing.label, drawing.tips)
+        svg = render_svg(drawing.canvas, drawing.label, drawing.tips)
     return svg, _png(lambda: draw_panels([data], "metric", _ALONE), dpi=144)
 
 
@@ -263,26 +263,26 @@ def screen_picture(data: Screening) -> bytes:
 
 def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:
     buffer = io.BytesIO()
-    with painted(LIGHT), style("png"):
+    with use_palette(LIGHT), style("png"):
         draw().canvas.savefig(buffer, format="png", dpi=dpi, facecolor=LIGHT["page"], metadata={"Software": None})
     return buffer.getvalue()
 
 
-def both(name: str, title: str, caption: str, draw: Draw, data: Hashable) -> Figure:
+def make_figure(name: str, title: str, caption: str, draw: Draw, data: Hashable) -> Figure:
     """Return the figure of this data for a wide page and for a narrow one."""
-    wide = drawn_once(draw, data, f"{name}-wide", WIDE)
-    return Figure(name, title, caption, wide, drawn_once(draw, data, f"{name}-narrow", NARROW))
+    wide = render_cached(draw, data, f"{name}-wide", WIDE)
+    return Figure(name, title, caption, wide, render_cached(draw, data, f"{name}-narrow", NARROW))
 
 
 @lru_cache(maxsize=64)  # a controller of many days holds them: as many as a report of four rounds has
-def drawn_once(draw: Draw, data: Hashable, salt: str, width: float) -> str:
+def render_cached(draw: Draw, data: Hashable, salt: str, width: float) -> str:
     """Return a drawing as SVG: what was drawn of the same before, if anything was.
 
     Drawing takes most of the time that a report takes, and the proof of it and each later round draw the same again.
     """
     with style(salt):
         drawing = draw(data, salt, width)
-        return themed(drawing.canvas, drawing.label, drawing.tips)
+        return render_svg(drawing.canvas, drawing.label, drawing.tips)
 
 
 def draw_curves(data: Curves, salt: str, width: float) -> Drawing:
@@ -300,7 +300,7 @@ def draw_curves(data: Curves, salt: str, width: float) -> Drawing:
     if above:
         _legend(figure, data.arms, width)
     else:
-        _name_beside(axes, data.arms)
+        _label_lines(axes, data.arms)
     return Drawing(figure, f"Curves: {data.measured}", tips)
 
 
@@ -330,10 +330,10 @@ def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
     """Draw each arm as a strip of its runs, and below them its mean."""
     tips: dict[str, str] = {}
     items = [
-        Strip(arm.arm, _shift_note(arm, data), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index))
+        FigureRow(arm.arm, _shift_note(arm, data), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index))
         for arm in data.arms
     ]
-    figure, drawn = strips(width, items, (), data.measured)
+    figure, drawn = layout_rows(width, items, (), data.measured)
     for axes, arm, item in zip(drawn, data.arms, items, strict=True):
         _draw_shift(axes, arm, item.height, salt, tips, data.unit)
     said = f"{data.measured} before and after training" if data.both else data.measured
@@ -343,14 +343,14 @@ def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
 def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
     """Draw each hypothesis as a strip: margin, prediction, observation, and the line of no difference."""
     items = [
-        Strip(f"{item.hypothesis}: {item.compared}", _forecast_note(item, data.unit), 50, paint("ink"))
+        FigureRow(f"{item.hypothesis}: {item.compared}", _forecast_note(item, data.unit), 50, paint("ink"))
         for item in data.items
     ]
-    figure, drawn = strips(width, items, _forecast_legend(data), f"difference in {data.measured}")
+    figure, drawn = layout_rows(width, items, _forecast_legend(data), f"difference in {data.measured}")
     for axes, item in zip(drawn, data.items, strict=True):
         _draw_forecast(axes, item, data.margin)
     drawn[-1].set_xlim(*_around_zero(data))
-    drawn[-1].xaxis.set_major_formatter(FuncFormatter(signed_tick))
+    drawn[-1].xaxis.set_major_formatter(FuncFormatter(format_tick))
     return Drawing(figure, f"Predicted and observed difference in {data.measured}", {})
 
 
@@ -359,11 +359,11 @@ def draw_screen(data: Screening, salt: str, width: float) -> Drawing:
     tips: dict[str, str] = {}
     shown = data.candidates[:_MOST_CANDIDATES]
     items = [
-        Strip(found.sets, (_after(*found.points[-1], data.unit),), 17,
+        FigureRow(found.sets, (_after(*found.points[-1], data.unit),), 17,
               arm_paint(1) if found.kept else paint("muted"))
         for found in shown
     ]  # fmt: skip
-    figure, drawn = strips(width, items, (), data.measured)
+    figure, drawn = layout_rows(width, items, (), data.measured)
     for place, (axes, found) in enumerate(zip(drawn, shown, strict=True)):
         _draw_candidate(axes, found, data.lengths, f"{salt}-{place}", tips, data.unit)
     return Drawing(figure, f"The screen: {data.measured}", tips)
@@ -389,10 +389,10 @@ def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], narrow: boo
     axes.margins(x=0.01)
 
 
-def _name_beside(axes: Axes, arms: Sequence[ArmCurves]) -> None:
+def _label_lines(axes: Axes, arms: Sequence[ArmCurves]) -> None:
     ends = sorted((arm for arm in arms if arm.mean), key=lambda arm: arm.mean[-1][1])
     low, high = axes.get_ylim()
-    for y, arm in zip(_apart([arm.mean[-1][1] for arm in ends], (high - low) * 0.14), ends, strict=True):
+    for y, arm in zip(_spread_apart([arm.mean[-1][1] for arm in ends], (high - low) * 0.14), ends, strict=True):
         axes.annotate(f"{arm.arm}\nmean of {plural(len(arm.seeds), 'run')}", (1.0, y), va="center",
                       xycoords=("axes fraction", "data"), xytext=(12, 0), textcoords="offset points",
                       color=arm_paint(arm.index), linespacing=1.35)  # fmt: skip
@@ -401,7 +401,7 @@ def _name_beside(axes: Axes, arms: Sequence[ArmCurves]) -> None:
 def _legend(figure: Any, arms: Sequence[ArmCurves], width: float) -> None:
     """Name every arm above the axes, wrapped where its name is long."""
     lines: list[Artist] = [Line2D([], [], color=arm_paint(arm.index), linewidth=2.6) for arm in arms]
-    names = ["\n".join(_wrapped(arm.arm, width)) for arm in arms]
+    names = ["\n".join(_wrap_to_width(arm.arm, width)) for arm in arms]
     figure.legend(lines, names, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=_legend_columns(arms, width),
                   frameon=False, borderaxespad=0, borderpad=0.1, handlelength=1.4, fontsize=12)  # fmt: skip
 
@@ -409,16 +409,16 @@ def _legend(figure: Any, arms: Sequence[ArmCurves], width: float) -> None:
 def _legend_lines(arms: Sequence[ArmCurves], width: float) -> float:
     columns = _legend_columns(arms, width)
     rows = -(-len(arms) // columns)
-    return max(1.0, rows) * max(len(_wrapped(arm.arm, width)) for arm in arms)
+    return max(1.0, rows) * max(len(_wrap_to_width(arm.arm, width)) for arm in arms)
 
 
 def _legend_columns(arms: Sequence[ArmCurves], width: float) -> int:
-    longest = max(len(line) for arm in arms for line in _wrapped(arm.arm, width))
+    longest = max(len(line) for arm in arms for line in _wrap_to_width(arm.arm, width))
     return max(1, min(len(arms), int(width // (longest * 8 + 50))))
 
 
-def _wrapped(name: str, width: float) -> list[str]:
-    return wrapped(name, int(width // 8.6) - 4)
+def _wrap_to_width(name: str, width: float) -> list[str]:
+    return wrap_name(name, int(width // 8.6) - 4)
 
 
 def _draw_shift(
@@ -446,16 +446,16 @@ def _draw_shift(
 
 def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:
     kept = [(before, value) for label, before, value in arm.pairs if label not in arm.collapsed]
-    fallen = (f"{len(arm.collapsed)} collapsed",) if arm.collapsed else ()
+    collapsed = (f"{len(arm.collapsed)} collapsed",) if arm.collapsed else ()
     missed = (f"{len(arm.missed)} of {len(arm.pairs)} never reached it",) if arm.missed else ()
     if not kept or 2 * len(arm.missed) > len(kept):
-        return (*missed, *fallen)
+        return (*missed, *collapsed)
     known, after = [before for before, _ in kept if before is not None], [value for _, value in kept]
     if data.rates:
         return (f"{round(sum(after))} of {plural(len(after), 'run')}",)
     mean = number(sum(after) / len(after), unit=data.unit)
     said = f"{number(sum(known) / len(known), unit=data.unit)} → {mean}" if len(known) == len(after) else mean
-    return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *missed, *fallen)
+    return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *missed, *collapsed)
 
 
 def _draw_forecast(axes: Axes, item: Forecast, margin: float | None) -> None:
@@ -476,7 +476,7 @@ def _forecast_note(item: Forecast, unit: str) -> tuple[str, ...]:
     if item.estimate is None:
         return predicted, "not observed yet" if item.verdict == "none" else "no number observed"
     ends = "no interval" if item.observed is None else span(item.observed.low, item.observed.high, unit=unit)
-    return predicted, f"observed {signed(item.estimate, unit=unit)}", f"({ends})"
+    return predicted, f"observed {format_signed(item.estimate, unit=unit)}", f"({ends})"
 
 
 def _forecast_legend(data: Forecasts) -> list[tuple[Artist, str]]:
@@ -499,7 +499,7 @@ def _forecast_legend(data: Forecasts) -> list[tuple[Artist, str]]:
 
 
 def _draw_candidate(
-    axes: Axes, candidate: Screened, lengths: Sequence[int], gid: str, tips: dict[str, str], unit: str
+    axes: Axes, candidate: ScreenedCandidate, lengths: Sequence[int], gid: str, tips: dict[str, str], unit: str
 ) -> None:  # fmt: skip
     said = ", ".join(_after(steps, value, unit) for steps, value in candidate.points)
     tips[gid] = f"{candidate.sets}: {said}"
@@ -536,7 +536,7 @@ def _around_zero(data: Forecasts) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _apart(values: Sequence[float], gap: float) -> list[float]:
+def _spread_apart(values: Sequence[float], gap: float) -> list[float]:
     """Return ascending values moved up just enough to stand `gap` apart, kept centred on where they were."""
     placed: list[float] = []
     for value in values:
@@ -553,7 +553,7 @@ def _capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def signed_tick(value: float, _position: Any) -> str:
+def format_tick(value: float, _position: Any) -> str:
     """Return a tick's label with its sign."""
     return (
         "0"
@@ -570,7 +570,7 @@ def effects(data: Effects, number: int) -> Figure:
         f"the level of its round.{shaded} Each round has fresh seeds."
     )
     name = "effects" if number == 1 else f"effects-{number}"
-    return both(name, "Claims by round", caption, draw_effects, data)
+    return make_figure(name, "Claims by round", caption, draw_effects, data)
 
 
 def levels(data: Sequence[LevelBars]) -> Figure:
@@ -579,17 +579,17 @@ def levels(data: Sequence[LevelBars]) -> Figure:
         "The level of each round, by kind of claim. Dark: its own part; light: what the round before handed on. An "
         "outline is a round that was not locked, as it would be if nothing more were handed on."
     )
-    return both("levels", "The error ledgers", caption, draw_levels, tuple(data))
+    return make_figure("levels", "The error ledgers", caption, draw_levels, tuple(data))
 
 
 def draw_effects(data: Effects, _salt: str, width: float) -> Drawing:
     """Draw each claim as a strip: the difference, its interval, the margin and the line of no difference."""
-    items = [Strip(item.name, _note(item, data.unit), 34, paint("ink")) for item in data.items]
-    figure, drawn = strips(width, items, (), f"difference in {data.measured}")
+    items = [FigureRow(item.name, _note(item, data.unit), 34, paint("ink")) for item in data.items]
+    figure, drawn = layout_rows(width, items, (), f"difference in {data.measured}")
     for axes, item in zip(drawn, data.items, strict=True):
         _draw_effect(axes, item)
     drawn[-1].set_xlim(*_effect_limits(data.items))
-    drawn[-1].xaxis.set_major_formatter(FuncFormatter(signed_tick))
+    drawn[-1].xaxis.set_major_formatter(FuncFormatter(format_tick))
     return Drawing(figure, f"Difference in {data.measured} of each claim, by round", {})
 
 
@@ -625,11 +625,11 @@ def _note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
     if item.estimate is None:
         return item.label, "no number observed"
     if item.observed is None:
-        return item.label, signed(item.estimate, unit=unit)
+        return item.label, format_signed(item.estimate, unit=unit)
     low, high = item.observed.low, item.observed.high
     return (
         item.label,
-        signed(item.estimate, unit=unit),
+        format_signed(item.estimate, unit=unit),
         f"{span(low, high, unit=unit)} ({percent(item.observed.level)})",
     )
 

@@ -6,20 +6,37 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from studies.log.study import PlannedExploration, PlannerAct, RunState, StudyState
-from studies.records.alpha import ErrorLedger, LedgerEntry, Ledgers
+from studies.records.alpha import AlphaLedger, AlphaLedgers, LedgerEntry
 from studies.records.design import Arm
 from studies.records.statements import metric_name
-from studies.records.verdict import checked
+from studies.records.verdict import mark_contradictions
 from studies.report.elements import Cell, Fact, Table, cell, every_state, pairs, table
 from studies.report.evidence import Evidence
 from studies.report.measures import surprises
-from studies.report.run_tables import RUN_COLUMNS, differ, image_cell, measured, run_phase_s, run_row
-from studies.report.validity import collapsed, miscalibrated, other_noise
-from studies.report.wording import NONE, compared, duration, fine_percent, number, one_line, percent, plural, value_of
+from studies.report.run_tables import (
+    RUN_COLUMNS,
+    format_measurement,
+    has_mixed_sandboxes,
+    image_cell,
+    run_phase_s,
+    run_row,
+)
+from studies.report.validity import warn_collapsed, warn_miscalibrated, warn_noise
+from studies.report.wording import (
+    NONE,
+    describe_comparison,
+    duration,
+    fine_percent,
+    number,
+    one_line,
+    percent,
+    plural,
+    value_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class ExploredTable:
+class ExplorationTable:
     """One exploration: what its planner wanted to see, what it is, and its runs."""
 
     why: str
@@ -27,12 +44,12 @@ class ExploredTable:
     runs: Table
 
 
-def explored(state: StudyState) -> tuple[ExploredTable, ...]:
+def exploration_tables(state: StudyState) -> tuple[ExplorationTable, ...]:
     """Return the explorations that were planned in a round, in order."""
-    return tuple(_explored(state, entry) for entry in state.explorations)
+    return tuple(_exploration_table(state, entry) for entry in state.explorations)
 
 
-def _explored(state: StudyState, entry: PlannedExploration) -> ExploredTable:
+def _exploration_table(state: StudyState, entry: PlannedExploration) -> ExplorationTable:
     plan = entry.plan
     runs = {run.spec.arm: run for run in state.runs_in("explore") if run.spec.design_hash == plan.hash()}
     said = (
@@ -41,8 +58,8 @@ def _explored(state: StudyState, entry: PlannedExploration) -> ExploredTable:
     )
     rows = [_exploration_row(arm, runs.get(arm.name)) for arm in plan.arms]
     columns = ("Arm", "Sets", "Run", f"{metric_name(plan.metric)}, one run")
-    why = checked(plan.why, [verdict for each in state.rounds for verdict in each.verdicts])
-    return ExploredTable(why, said, table(columns, rows, numeric=(3,), cards=True))
+    why = mark_contradictions(plan.why, [verdict for each in state.rounds for verdict in each.verdicts])
+    return ExplorationTable(why, said, table(columns, rows, numeric=(3,), cards=True))
 
 
 def _exploration_row(arm: Arm, run: RunState | None) -> list[Cell]:
@@ -71,19 +88,19 @@ class LedgerSection:
     tables: tuple[LedgerTable, ...]
 
 
-def ledgers_now(state: StudyState) -> Ledgers:
+def ledgers_now(state: StudyState) -> AlphaLedgers:
     """Return the ledgers after the newest round that is over."""
     return state.ledgers.after(state.outcome) if _is_over(state) else state.ledgers
 
 
-def locked_rounds(state: StudyState) -> int:
+def count_locked_rounds(state: StudyState) -> int:
     """Return how many rounds came to a lock."""
     return sum(each.locked_design is not None for each in state.rounds)
 
 
 def ledger_section(state: StudyState) -> LedgerSection:
     """Return both ledgers as they stand."""
-    ledgers, locked = ledgers_now(state), locked_rounds(state)
+    ledgers, locked = ledgers_now(state), count_locked_rounds(state)
     alpha = percent(ledgers.differences.alpha)
     promise = (
         f"The first lock allows {ledgers.differences.rounds} rounds. Over all of them, any false claim of a difference "
@@ -102,7 +119,7 @@ def _is_over(state: StudyState) -> bool:
     return state.concluded_reason is not None or state.status == "judged"
 
 
-def _entries(ledger: ErrorLedger, locked: int) -> Table:
+def _entries(ledger: AlphaLedger, locked: int) -> Table:
     rows = [_spending_row(entry, locked, last=entry.round == ledger.rounds) for entry in ledger.entries()]
     return table(("Round", "Own part", "Received", "Level", "Handed on"), rows, numeric=(1, 2, 3), cards=True)
 
@@ -116,28 +133,30 @@ def _spending_row(entry: LedgerEntry, locked: int, *, last: bool) -> list[Cell]:
     ]  # fmt: skip
 
 
-def surprised(state: StudyState, evidence: Evidence) -> tuple[str, ...]:
+def list_surprises(state: StudyState, evidence: Evidence) -> tuple[str, ...]:
     """Return a sentence for each thing that went otherwise than was thought in one round.
 
     A refuted direction, a prediction whose interval missed, a collapse, seeds that did more or less than was planned
     on, and other measures of the same runs that say something else than the verdict.
     """
-    told = (remark.text for rule in (miscalibrated, collapsed, other_noise) for remark in rule(state, evidence))
-    return (*_refuted(state), *told, *surprises(state, evidence))
+    told = (
+        remark.text for rule in (warn_miscalibrated, warn_collapsed, warn_noise) for remark in rule(state, evidence)
+    )
+    return (*_list_refuted(state), *told, *surprises(state, evidence))
 
 
-def _refuted(state: StudyState) -> Iterator[str]:
+def _list_refuted(state: StudyState) -> Iterator[str]:
     for verdict in state.verdicts:
         if verdict.verdict == "refuted" and state.design is not None:
             claim = state.design.hypothesis(verdict.hypothesis)
             if not claim.open:
                 yield (
-                    f"{claim.id} was refuted: {compared(claim)} brought the opposite of the {claim.direction} that was "
-                    "claimed."
+                    f"{claim.id} was refuted: {describe_comparison(claim)} brought the opposite of the "
+                    f"{claim.direction} that was claimed."
                 )
 
 
-def as_one(state: StudyState) -> StudyState:
+def merge_rounds(state: StudyState) -> StudyState:
     """Return a study as if all of its runs, decisions, changes and vetoes were of one round, for what counts them."""
     states = every_state(state)
     amendments = {amended.seq: amended for each in states for amended in each.amendments}
@@ -155,7 +174,7 @@ def run_table(state: StudyState) -> Table | None:
     """Return one row for each run of each round, those of rounds that were given up included; None for none."""
     states = every_state(state)
     judged = any(each.design is not None and each.design.metric.kind for each in states)
-    placed = differ(as_one(state))
+    placed = has_mixed_sandboxes(merge_rounds(state))
     rows = [_run(each, run, judged=judged, placed=placed) for each in states for run in each.runs.values()]
     own, image = (["Judged by"] if judged else []), (["Image"] if placed else [])
     columns = ["Round", *RUN_COLUMNS, "For", *own, *image]
@@ -165,7 +184,7 @@ def run_table(state: StudyState) -> Table | None:
 def runs_by_round(state: StudyState) -> Table:
     """Return how many runs of each round were planned and what became of them; the last line adds them up."""
     states = every_state(state)
-    rows = [_counts(_named(each, state), (each,)) for each in states]
+    rows = [_counts(_round_label(each, state), (each,)) for each in states]
     columns = ("Round", "Planned", "Collected", "Invalid", "Not finished", "Attempts", "Time in runs")
     return table(columns, [*rows, _counts("all", states)], numeric=range(1, 7), cards=True)
 
@@ -193,7 +212,7 @@ def cost_table(state: StudyState) -> Table:
 
 def _run(state: StudyState, run: RunState, *, judged: bool, placed: bool) -> list[Cell]:
     """Return a run's row; with `judged` what it was judged by, with `placed` in which image it ran."""
-    own = [cell(measured(run, run.spec.metric.key))] if judged else []
+    own = [cell(format_measurement(run, run.spec.metric.key))] if judged else []
     image = [image_cell(run)] if placed else []
     return [cell(str(state.round)), *run_row(state.design, run), cell(run.spec.phase), *own, *image]
 
@@ -207,7 +226,7 @@ def _price(state: StudyState) -> Iterable[Fact]:
     yield Fact(f"Round {state.round}: predicted, and paid", f"{said} ({one_line(price.basis)}); paid {paid}")
 
 
-def _named(state: StudyState, last: StudyState) -> str:
+def _round_label(state: StudyState, last: StudyState) -> str:
     return f"{state.round}, given up" if state in last.given_up else str(state.round)
 
 

@@ -23,23 +23,23 @@ from studies.report.elements import (
     Remark,
     Table,
     arm_interval,
-    arrived_said,
     cell,
+    format_mean,
+    format_reached,
+    format_spread,
     hash_cell,
-    mean_said,
     pairs,
-    spread_said,
     table,
 )
 from studies.report.evidence import AFTER, BEFORE, Evidence
 from studies.report.theme import ARMS
 from studies.report.wording import NONE, duration, moment, number, one_line, plural, value_of
-from studies.verdicts.judge import collapsed_runs
+from studies.verdicts.judge import find_collapsed_runs
 
 PROCESS = "process"
 
 
-def sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield where the attempts' clients and evaluators ran, and what their containers were refused."""
     places = _places(state)
     yield from (_remark(place, count) for place, count in sorted(places.items()))
@@ -56,7 +56,7 @@ def sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def brought(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield what clients held of each environment that is not built in."""
     for known in state.design.environments if state.design is not None else ():
         if known.hidden_apart:
@@ -87,7 +87,7 @@ def _out_of_reach(places: Collection[str]) -> str:
     )
 
 
-def differ(state: StudyState) -> bool:
+def has_mixed_sandboxes(state: StudyState) -> bool:
     """Return whether attempts ran in different sandboxes, so that each run has to say in which."""
     return len(_places(state)) > 1
 
@@ -160,18 +160,18 @@ def run_table(state: StudyState) -> Table | None:
     rows = [run_row(state.design, run) for run in state.runs.values()]
     if state.design.metric.kind:
         columns.append(metric_name(state.design.metric))
-        own = (cell(measured(run, run.spec.metric.key)) for run in state.runs.values())
+        own = (cell(format_measurement(run, run.spec.metric.key)) for run in state.runs.values())
         rows = [[*row, value] for row, value in zip(rows, own, strict=True)]
     if any(run.spec.phase != "confirm" for run in state.runs.values()):
         columns.append("For")
         rows = [[*row, cell(run.spec.phase)] for row, run in zip(rows, state.runs.values(), strict=True)]
-    if differ(state):
+    if has_mixed_sandboxes(state):
         columns.append("Image")
         rows = [[*row, image_cell(run)] for row, run in zip(rows, state.runs.values(), strict=True)]
     return table(columns, rows, numeric=(2, 5, 6, 7), cards=True)
 
 
-def accounting(state: StudyState) -> str:
+def count_runs(state: StudyState) -> str:
     """Return the counts of all planned runs; they add up by construction of a run's status."""
     if not state.runs:
         return "No run was planned."
@@ -321,40 +321,40 @@ def _price_facts(state: StudyState) -> list[Fact]:
 
 
 def _short_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
-    values, fallen = state.values(arm.name), collapsed_runs(state)
-    before, after = list(state.values(arm.name, BEFORE).values()), _kept(values, fallen)
+    values, collapsed = state.values(arm.name), find_collapsed_runs(state)
+    before, after = list(state.values(arm.name, BEFORE).values()), _drop_collapsed(values, collapsed)
     return [
-        cell(arm.name, arm_mark(design, arm.name)), cell(_counted(values, after)),
+        cell(arm.name, arm_mark(design, arm.name)), cell(_format_count(values, after)),
         cell(number(fmean(before)) if before else NONE),
-        *([cell(arrived_said(design.metric, after))] if design.metric.cut_at is not None else []),
-        cell(mean_said(design.metric, after)),
-        cell(spread_said(design.metric, after)),
+        *([cell(format_reached(design.metric, after))] if design.metric.cut_at is not None else []),
+        cell(format_mean(design.metric, after)),
+        cell(format_spread(design.metric, after)),
     ]  # fmt: skip
 
 
-def _kept(values: Mapping[str, float], fallen: Collection[str]) -> list[float]:
+def _drop_collapsed(values: Mapping[str, float], collapsed: Collection[str]) -> list[float]:
     """Return the values that enter a mean: of runs that did not collapse by the locked rule."""
-    return [value for run, value in values.items() if run not in fallen]
+    return [value for run, value in values.items() if run not in collapsed]
 
 
-def _counted(values: Mapping[str, float], kept: Sequence[float]) -> str:
+def _format_count(values: Mapping[str, float], kept: Sequence[float]) -> str:
     """Return how many runs a mean is of, and how many collapsed beside them."""
     return str(len(kept)) if len(kept) == len(values) else f"{len(kept)} + {len(values) - len(kept)} collapsed"
 
 
 def _arm_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
-    values, fallen = state.values(arm.name), collapsed_runs(state)
-    ordered = _kept(values, fallen)
+    values, collapsed = state.values(arm.name), find_collapsed_runs(state)
+    ordered = _drop_collapsed(values, collapsed)
     interval = arm_interval(design.metric, ordered)
     unit = design.metric.unit
     said = {run: number(value, unit=unit) for run, value in values.items()}
-    each = ", ".join(f"{text}{' (collapsed)' if run in fallen else ''}" for run, text in said.items())
+    each = ", ".join(f"{text}{' (collapsed)' if run in collapsed else ''}" for run, text in said.items())
     seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {text}" for run_id, text in said.items())
     return [
-        cell(arm.name, arm_mark(design, arm.name)), cell(_counted(values, ordered)),
-        cell(mean_said(design.metric, ordered)),
+        cell(arm.name, arm_mark(design, arm.name)), cell(_format_count(values, ordered)),
+        cell(format_mean(design.metric, ordered)),
         cell(f"{number(interval.low, unit=unit)} to {number(interval.high, unit=unit)}" if interval else NONE),
-        cell(spread_said(design.metric, ordered)), cell(each, title=seeds),
+        cell(format_spread(design.metric, ordered)), cell(each, title=seeds),
     ]  # fmt: skip
 
 
@@ -366,8 +366,8 @@ def run_row(design: Design | None, run: RunState) -> list[Cell]:
         cell(run.run_id, "mono"), cell(run.spec.arm, "" if design is None else arm_mark(design, run.spec.arm)),
         cell(str(run.spec.seed)),
         _outcome(run), cell(_story(run)),
-        cell(duration(run.seconds) if run.seconds else NONE),
-        cell(measured(run, BEFORE)), cell(measured(run, AFTER if AFTER in run.measurements else key)),
+        cell(duration(run.seconds) if run.seconds else NONE), cell(format_measurement(run, BEFORE)),
+        cell(format_measurement(run, AFTER if AFTER in run.measurements else key)),
         hash_cell(snapshot) if snapshot else cell(NONE),
     ]  # fmt: skip
 
@@ -401,7 +401,7 @@ def _beginning(attempt: AttemptState) -> str:
     return f" (went on from attempt {attempt.resumes}{at})"
 
 
-def measured(run: RunState, key: str) -> str:
+def format_measurement(run: RunState, key: str) -> str:
     """Return a measurement of a run in its unit; a dash for none."""
     unit = run.spec.metric.unit if key == run.spec.metric.key else ""
     return number(run.measurements[key].value, unit=unit) if key in run.measurements else NONE

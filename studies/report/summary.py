@@ -21,14 +21,24 @@ from studies.checks.training import unequal_drops
 from studies.log.study import StudyState
 from studies.records.design import Design, Hypothesis
 from studies.records.verdict import Verdict
-from studies.report.design_tables import scope_said
+from studies.report.design_tables import describe_scope
 from studies.report.elements import every_state
 from studies.report.evidence import Evidence
-from studies.report.next_question import LESS, NextQuestion, ask_next, gain_said, in_practice
-from studies.report.rounds import surprised
-from studies.report.wording import compared, finding, label, one_line, percent, plural, reached_said, setting, sized
-from studies.verdicts.recipe import BetterValue, SettingRecipe, apart, in_words, recipes
-from studies.verdicts.wording import Question, deciding_interval, question_of, unequal
+from studies.report.next_question import LESS, NextQuestion, ask_next, format_gain, in_practice
+from studies.report.rounds import list_surprises
+from studies.report.wording import (
+    describe_comparison,
+    describe_reached,
+    finding,
+    format_size,
+    label,
+    one_line,
+    percent,
+    plural,
+    setting,
+)
+from studies.verdicts.recipe import BetterValue, SettingRecipe, find_untested_pairs, format_fields, recipes
+from studies.verdicts.wording import Question, deciding_interval, find_unequal_training, question_of
 
 SPOILT: Final = frozenset({"evidence_missing", "evidence_changed"})
 """Codes of runs whose files were no longer what was collected."""
@@ -101,14 +111,14 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
         return HeadlineAnswer(
             claim.id, "none", "No verdict", sentence, "nothing follows yet: the comparison is not judged."
         )
-    found = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + scope_said(claim, verdict)
-    said = found + reached_said(claim, verdict, design.metric) + differ + _standing(state, claim, verdict)
+    found = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(claim, verdict)
+    said = found + describe_reached(claim, verdict, design.metric) + differ + _standing(state, claim, verdict)
     practice = in_practice(state, design, claim, verdict)
     return HeadlineAnswer(claim.id, verdict.verdict, label(claim, verdict), said, practice)
 
 
 def _differ(state: StudyState, claim: Hypothesis) -> str:
-    clauses = (*unequal(state, claim), *unequal_drops(state, claim))
+    clauses = (*find_unequal_training(state, claim), *unequal_drops(state, claim))
     return f" The arms differ in {'; in '.join(clauses)}." if clauses else ""
 
 
@@ -172,16 +182,16 @@ def why_ended(state: StudyState) -> str:
         return f'The next round was given up: "{one_line(state.concluded_reason)}".'
     if words_at_end(state):
         return f"After {asked}, its planner asked no further one, in words that stand below the rounds."
-    if (reason := _decided(state, ASK_RULE, "end")) is not None:
+    if (reason := _decision_reason(state, ASK_RULE, "end")) is not None:
         return f'After {asked}, no further one was asked: "{reason}".'
     if state.round >= state.most_rounds:
         return f"All {plural(state.most_rounds, 'round')} that the first lock allows were asked."
-    return f"After {asked}, no further one was asked: {_used_up(state)}."
+    return f"After {asked}, no further one was asked: {_exhausted_limit(state)}."
 
 
 def words_at_end(state: StudyState) -> str:
     """Return the words with which a planner asked nothing more, as they were quoted; empty where none did."""
-    reason = _decided(state, ASK_RULE, "end") or ""
+    reason = _decision_reason(state, ASK_RULE, "end") or ""
     return reason.removeprefix(IN_WORDS) if reason.startswith(IN_WORDS) else ""
 
 
@@ -196,7 +206,7 @@ def last_judged(state: StudyState) -> StudyState:
     return replace(judged, declined=False) if judged.verdicts else judged
 
 
-def _used_up(state: StudyState) -> str:
+def _exhausted_limit(state: StudyState) -> str:
     """Return what was used up, of an inquiry that ended without anybody saying that there is nothing to ask."""
     stops = [d.reason for d in state.decisions if d.hypothesis is None and d.action == "stop"]
     if stops:
@@ -207,7 +217,7 @@ def _used_up(state: StudyState) -> str:
     return f'"{one_line(str(state.concluded_reason))}"'
 
 
-def _decided(state: StudyState, rule: str, action: str) -> str | None:
+def _decision_reason(state: StudyState, rule: str, action: str) -> str | None:
     found = [one_line(d.reason) for d in state.decisions if (d.rule, d.action) == (rule, action)]
     return found[-1] if found else None
 
@@ -223,7 +233,7 @@ class KnownClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class InquiryAnswer:
+class CampaignAnswer:
     """The first lines of a report on an inquiry, in the order in which they are read."""
 
     warnings: tuple[str, ...]
@@ -241,26 +251,26 @@ class InquiryAnswer:
     """Whether the inquiry is concluded."""
 
 
-def inquiry_answer(state: StudyState, evidence: Mapping[int, Evidence]) -> InquiryAnswer:
+def campaign_answer(state: StudyState, evidence: Mapping[int, Evidence]) -> CampaignAnswer:
     """Return the first lines; `evidence` is that of each round by its number."""
     heads = [headline(each, _of(each, evidence).lock_error) for each in every_state(state)]
-    return InquiryAnswer(
+    return CampaignAnswer(
         warnings=tuple(dict.fromkeys(line for head in heads for line in head.warnings)),
         asked=heads[0].question.asked,
         not_tested=tuple(dict.fromkeys(line for head in heads for line in head.question.not_tested)),
-        known=tuple(_known(state)),
-        ruled_out=tuple(_ruled_out(state)),
+        known=tuple(_list_known_claims(state)),
+        ruled_out=tuple(_list_ruled_out(state)),
         surprises=tuple(
-            f"Round {each.round}: {said}" for each in state.rounds for said in surprised(each, _of(each, evidence))
+            f"Round {each.round}: {said}" for each in state.rounds for said in list_surprises(each, _of(each, evidence))
         ),
-        recipe=recipe_said(state),
+        recipe=describe_recipe(state),
         next=ask_on(state),
         ended=why_ended(state),
         over=state.concluded_reason is not None,
     )
 
 
-def recipe_said(state: StudyState) -> tuple[str, ...]:
+def describe_recipe(state: StudyState) -> tuple[str, ...]:
     """Return the best recipe of each setting and how much better it is, a sentence each; that there is none, else."""
     designs = {each.round: each.design for each in state.rounds if each.design is not None}
     told = [line for recipe in recipes(state.rounds) for line in _recipe(recipe, designs)]
@@ -273,7 +283,7 @@ def _of(state: StudyState, evidence: Mapping[int, Evidence]) -> Evidence:
     return evidence.get(state.round, Evidence({}))
 
 
-def _known(state: StudyState) -> Iterator[KnownClaim]:
+def _list_known_claims(state: StudyState) -> Iterator[KnownClaim]:
     for each in state.rounds:
         if each.design is None or not each.design.hypotheses:
             yield KnownClaim(each.round, "none", "No verdict", headline(each).answers[0].sentence)
@@ -296,7 +306,7 @@ def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _ruled_out(state: StudyState) -> Iterator[str]:
+def _list_ruled_out(state: StudyState) -> Iterator[str]:
     """Yield what the rounds showed not to be: a difference that matters, or the direction that was claimed."""
     for each in state.rounds:
         for verdict in each.verdicts:
@@ -310,10 +320,11 @@ def _not_so(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     level = deciding_interval(design, verdict)
     sure = f" ({percent(level.level)} interval)" if level is not None else ""
     if verdict.verdict == "equivalent" and verdict.equivalence is not None:
-        margin = sized(verdict.equivalence.margin, design.metric)
-        yield f"{where}: a difference of {margin} or more by {compared(claim)}{sure}."
+        margin = format_size(verdict.equivalence.margin, design.metric)
+        yield f"{where}: a difference of {margin} or more by {describe_comparison(claim)}{sure}."
     if verdict.verdict == "refuted":
-        yield f"{where}: {'an' if claim.direction == 'increase' else 'a'} {claim.direction} by {compared(claim)}{sure}."
+        article = "an" if claim.direction == "increase" else "a"
+        yield f"{where}: {article} {claim.direction} by {describe_comparison(claim)}{sure}."
 
 
 def _recipe(recipe: SettingRecipe, designs: Mapping[int, Design]) -> Iterator[str]:
@@ -324,11 +335,11 @@ def _recipe(recipe: SettingRecipe, designs: Mapping[int, Design]) -> Iterator[st
     if len(values) > 1:
         yield (
             f"{where}, these values were not all tried together: that their effects add up was not tested."
-            if any(apart(values, designs))
+            if any(find_untested_pairs(values, designs))
             else "Each later one was compared with the earlier ones in place."
         )
     for left in recipe.left:
-        yield f"{where}: what round {left.round} showed of {compared(left.claim)} {left.why}."
+        yield f"{where}: what round {left.round} showed of {describe_comparison(left.claim)} {left.why}."
 
 
 def _better(value: BetterValue) -> str:
@@ -340,7 +351,7 @@ def _better(value: BetterValue) -> str:
     low, high = sorted((sign * interval.low, sign * interval.high))
     seeds = plural(min(verdict.n_control, verdict.n_treatment), "fresh seed")
     return (
-        f"{in_words(value.fields)} rather than {in_words(value.over)}: "
-        f"{gain_said(design.metric, sign * verdict.estimate, low, high)} was measured (round {value.round}, "
+        f"{format_fields(value.fields)} rather than {format_fields(value.over)}: "
+        f"{format_gain(design.metric, sign * verdict.estimate, low, high)} was measured (round {value.round}, "
         f"{percent(interval.level)} interval, {seeds} of each arm)"
     )

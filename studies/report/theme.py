@@ -46,7 +46,7 @@ _PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHO
 
 
 @contextmanager
-def painted(palette: Mapping[str, str]) -> Iterator[None]:
+def use_palette(palette: Mapping[str, str]) -> Iterator[None]:
     """Draw in the colours of a palette while inside, for a picture that knows no CSS."""
     token = _PALETTE.set(palette)
     try:
@@ -94,7 +94,7 @@ def canvas(width: float, height: float) -> Canvas:
     return Canvas(figsize=(width / 72, height / 72))
 
 
-def themed(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
+def render_svg(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
     """Return the figure as an inline SVG element; `tips` gives artists (by gid) a text shown on hover."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})

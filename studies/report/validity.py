@@ -15,33 +15,33 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from studies.checks.conditions import confounded, off_design
+from studies.checks.conditions import find_confounders, find_design_deviations
 from studies.checks.training import (
-    plumbing_fault,
-    plumbing_run,
-    plumbing_said,
-    plumbing_unchecked,
+    count_without_signal,
+    describe_zero_lr_run,
+    find_zero_lr_run,
     unequal_drops,
-    untaught_by_arm,
+    zero_lr_fault,
+    zero_lr_unchecked,
 )
 from studies.log.study import RunState, StudyState
 from studies.records.design import Design
 from studies.records.runs import Conditions
 from studies.records.statements import metric_name
-from studies.report.claims import generated, touched
+from studies.report.claims import protocol_deviations, warn_generated_rewards
 from studies.report.design_tables import what_differs
 from studies.report.elements import Level, Remark
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.measures import measure_remarks
-from studies.report.run_tables import brought, sandboxes
-from studies.report.wording import number, one_line, percent, plural, signed, span
-from studies.statistics.comparison import constant, spread_interval
-from studies.verdicts.judge import gather, violations
+from studies.report.run_tables import warn_custom_environments, warn_sandboxes
+from studies.report.wording import format_signed, number, one_line, percent, plural, span
+from studies.statistics.comparison import is_constant, spread_interval
+from studies.verdicts.judge import find_violations, gather
 from studies.verdicts.rules import LEAST_KEPT
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseMet:
+class ObservedNoise:
     """The spread between seeds within arms, pooled over all of them."""
 
     planned: float
@@ -60,24 +60,24 @@ class NoiseMet:
         return self.seen / self.planned
 
 
-def noise_met(state: StudyState) -> NoiseMet | None:
+def noise_observed(state: StudyState) -> ObservedNoise | None:
     """Return the noise that the runs of all arms showed; None where the bank said nothing, or no run can tell."""
     design = state.design
     if design is None or design.noise is None:
         return None
     arms = [
-        list((data.kept() if design.collapse is not None else data.runs(design.metric.worst)).numbers)
+        list((data.drop_collapsed() if design.collapse is not None else data.runs(design.metric.worst)).numbers)
         for data in gather(state, look=max(1, len(design.looks))).values()
     ]
     told = [values for values in arms if len(values) > 1]
-    if not told or all(constant(values) for values in told):
+    if not told or all(is_constant(values) for values in told):
         return None
     df = sum(len(values) - 1 for values in told)
     squares = sum(_squares(values) for values in told)
     low, high = spread_interval(squares, df)
     seen = math.sqrt(squares / df)
     fewest = min([min(v.n_control, v.n_treatment) for v in state.verdicts] or [len(design.seeds)])
-    return NoiseMet(design.noise.sd, seen, low, high, _power(design, seen, fewest))
+    return ObservedNoise(design.noise.sd, seen, low, high, _power(design, seen, fewest))
 
 
 def _squares(values: list[float]) -> float:
@@ -86,12 +86,12 @@ def _squares(values: list[float]) -> float:
 
 
 def _power(design: Design, sd: float, runs: int) -> float | None:
-    from studies.statistics.power import power, shape_of  # needs scipy, which takes a while
+    from studies.statistics.power import power, power_design  # needs scipy, which takes a while
 
     least = 2 if design.collapse is None else LEAST_KEPT
     if design.promise is None or not design.hypotheses or design.test == "boschloo" or runs < least:
         return None
-    shapes = (shape_of(design, claim) for claim in design.hypotheses)
+    shapes = (power_design(design, claim) for claim in design.hypotheses)
     made = (shape if runs == shape.seeds else shape.with_seeds(runs) for shape in shapes)
     return min(power(shape, design.promise.effect, sd) for shape in made)
 
@@ -113,7 +113,7 @@ def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
     return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _THREATS))
 
 
-def _files_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_files(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if evidence.files:
         numbers = sum(len(run.recomputed) for run in evidence.runs.values())
         yield Remark(
@@ -123,7 +123,7 @@ def _files_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def _verdicts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_verdicts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     judged = len(state.verdicts) + len(state.replications)
     if judged:
         yield Remark(
@@ -132,7 +132,7 @@ def _verdicts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]
         )
 
 
-def _lock_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if evidence.lock_error is not None:
         yield Remark("failed", f"{evidence.lock_error[0].upper()}{evidence.lock_error[1:]}.")
     if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
@@ -143,13 +143,13 @@ def _lock_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def _arms_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_arms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None or not state.runs:
         return
-    between = confounded(state)
+    between = find_confounders(state)
     for name, fields in between.items():
         yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
-    outside = off_design(state)
+    outside = find_design_deviations(state)
     for arm, fields in outside.items():
         yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
     if not between and not outside:
@@ -158,7 +158,7 @@ def _arms_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
 
 
-def _conditions_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Tell what the confound linter found in the runs of each claim, and what no run could say."""
     design = state.design
     if design is None or not any((run.collected or {}).get("conditions") for run in state.runs_in("confirm")):
@@ -166,17 +166,19 @@ def _conditions_checked(state: StudyState, evidence: Evidence) -> Iterator[Remar
     clean = True
     for verdict in state.verdicts:
         data = gather(state, look=verdict.look)
-        for violation in violations(state, verdict.hypothesis, data):
+        for violation in find_violations(state, verdict.hypothesis, data):
             clean = False
             level: Level = "failed" if violation.blocks else "threat"
             yield Remark(level, f"{verdict.hypothesis}: {violation.sentence} ({violation.code}).")
     if clean and state.verdicts:
-        yield Remark("passed", f"The runs of compared arms were alike in {', '.join(_seen(state, known=True))}.")
-    if unknown := _seen(state, known=False):
+        yield Remark(
+            "passed", f"The runs of compared arms were alike in {', '.join(_list_conditions(state, known=True))}."
+        )
+    if unknown := _list_conditions(state, known=False):
         yield Remark("note", f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
 
 
-def _seen(state: StudyState, *, known: bool) -> list[str]:
+def _list_conditions(state: StudyState, *, known: bool) -> list[str]:
     """Return the conditions that some run recorded, or those that none did, in words."""
     recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
     return [
@@ -186,7 +188,7 @@ def _seen(state: StudyState, *, known: bool) -> list[str]:
     ]
 
 
-def _alarmed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_alarms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for run in state.runs.values():
         for alarm in (run.collected or {}).get("alarms", ()):
             yield Remark(
@@ -195,7 +197,7 @@ def _alarmed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             )  # fmt: skip
 
 
-def _copied(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_copies(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """W&B's copies: nothing rests on them, but whoever looks there may not see everything."""
     for run in state.runs.values():
         for attempt in run.attempts:
@@ -206,11 +208,11 @@ def _copied(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
                 )  # fmt: skip
 
 
-def _touched(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    yield from (Remark("threat", sentence) for sentence in touched(state))
+def _warn_deviations(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    yield from (Remark("threat", sentence) for sentence in protocol_deviations(state))
 
 
-def _feared(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_confounders(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None:
         return
     for hypothesis in state.design.hypotheses:
@@ -223,7 +225,7 @@ def _feared(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             )
 
 
-def _starts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _check_starts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None:
         return
     before = {arm.name: list(state.values(arm.name, BEFORE).values()) for arm in state.design.arms}
@@ -232,7 +234,7 @@ def _starts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark("note", f"Before training, hidden success of the arms' runs stood at: {said}.")
 
 
-def _small(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_small_sample(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None:
         return
     counts = {arm.name: len(state.values(arm.name)) for arm in state.design.arms}
@@ -241,7 +243,7 @@ def _small(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark("threat", f"Few runs per arm ({said}): one unusual seed can move a mean.")
 
 
-def _one_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_one_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None:
         return
     model = state.design.base_job.get("model")
@@ -254,7 +256,7 @@ def _one_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def _constants_not_tuned(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_untuned(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is not None:
         yield Remark(
             "threat",
@@ -263,7 +265,7 @@ def _constants_not_tuned(state: StudyState, evidence: Evidence) -> Iterator[Rema
         )
 
 
-def _many_claims(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_many_claims(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None or len(state.design.hypotheses) < 2 or state.design.multiplicity != "none":
         return
     k = len(state.design.hypotheses)
@@ -275,7 +277,7 @@ def _many_claims(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def _partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None:
         return
     runs = state.runs_in("confirm")
@@ -287,7 +289,7 @@ def _partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark("threat", f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
 
 
-def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     given_up = [run for run in state.runs_in("confirm") if run.invalid is not None]
     if unbegun := sum(not run.attempts for run in given_up):
         yield Remark("note", f"{plural(unbegun, 'planned run')} never began: no result of theirs is left out.")
@@ -305,7 +307,7 @@ def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def _retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     retried = [run for run in state.runs.values() if len(run.attempts) > 1]
     if anew := [run for run in retried if len(run.lineage) == 1]:
         tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
@@ -334,7 +336,7 @@ _SAME = (
 )
 
 
-def _unequal_training(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_unequal_training(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None:
         return
     trained: dict[str, set[int]] = {}
@@ -346,7 +348,7 @@ def _unequal_training(state: StudyState, evidence: Evidence) -> Iterator[Remark]
         yield Remark("threat", f"Runs logged different numbers of training steps ({said}).")
 
 
-def _peeked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.superseded:
         yield Remark(
             "threat",
@@ -355,7 +357,7 @@ def _peeked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def _saturated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_saturation(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None or state.design.metric.key != "hidden/success":
         return
     for arm in state.design.arms:
@@ -371,8 +373,8 @@ def _saturated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             )
 
 
-def _untaught(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if counts := untaught_by_arm(state):
+def _warn_no_signal(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if counts := count_without_signal(state):
         said = ", ".join(f"{none} of {runs} with {arm}" for arm, (none, runs) in counts.items())
         yield Remark(
             "threat",
@@ -381,7 +383,7 @@ def _untaught(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def _drops(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_drops(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for claim in state.design.hypotheses if state.design is not None else ():
         for clause in unequal_drops(state, claim):
             yield Remark(
@@ -391,16 +393,16 @@ def _drops(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             )
 
 
-def _plumbing_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    run = plumbing_run(state)
+def _check_zero_lr(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    run = find_zero_lr_run(state)
     if run is None or run.status != "collected":
         return
-    level: Level = "failed" if plumbing_fault(run) else "note" if plumbing_unchecked(run) else "passed"
-    said = plumbing_said(run)
+    level: Level = "failed" if zero_lr_fault(run) else "note" if zero_lr_unchecked(run) else "passed"
+    said = describe_zero_lr_run(run)
     yield Remark(level, f"{said[0].upper()}{said[1:]}.")
 
 
-def collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield how many trainings of each arm collapsed."""
     if state.design is None or state.design.collapse is None:
         return
@@ -411,9 +413,9 @@ def collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             yield Remark("threat", f"{said}: what is claimed is about those that did not.")
 
 
-def other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield that seeds alone did more, or less, than was planned on."""
-    found = noise_met(state)
+    found = noise_observed(state)
     if found is None or found.low <= found.planned <= found.high or state.design is None:
         return
     promise, unit = state.design.promise, state.design.metric.unit
@@ -431,7 +433,7 @@ def other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield each claim whose observed difference lay outside what was predicted."""
     if state.design is None:
         return
@@ -442,24 +444,26 @@ def miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         low, high = hypothesis.prediction.low, hypothesis.prediction.high
         yield Remark(
             "note",
-            f"The observed difference in {metric_name(state.design.metric)} ({signed(verdict.estimate, unit=unit)}) "
-            f"fell outside the interval predicted for {verdict.hypothesis} ({span(low, high, unit=unit)}): the "
-            "planner's picture of the effect was off, whatever the verdict.",
+            f"The observed difference in {metric_name(state.design.metric)} "
+            f"({format_signed(verdict.estimate, unit=unit)}) fell outside the interval predicted for "
+            f"{verdict.hypothesis} ({span(low, high, unit=unit)}): "
+            "the planner's picture of the effect was off, whatever the verdict.",
         )
 
 
-def _resumed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def _warn_resumed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.resumed_count:
         yield Remark("note", f"The study was resumed {plural(state.resumed_count, 'time')}.")
 
 
 _Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
 _CHECKS: Final[tuple[_Rule, ...]] = (
-    _lock_checked, _arms_checked, _conditions_checked, _files_checked, _verdicts_checked, _starts_checked,
-    _plumbing_checked,
+    _check_lock, _check_arms, _check_conditions, _check_files, _check_verdicts, _check_starts,
+    _check_zero_lr,
 )  # fmt: skip
 _THREATS: Final[tuple[_Rule, ...]] = (
-    _partial, _touched, _alarmed, _copied, generated, _feared, _small, _invalid, _retries, _unequal_training,
-    _many_claims, _peeked, _saturated, _untaught, _drops, collapsed, other_noise, _one_setting, _constants_not_tuned,
-    miscalibrated, _resumed, sandboxes, brought, measure_remarks,
+    _warn_partial, _warn_deviations, _warn_alarms, _warn_copies, warn_generated_rewards, _warn_confounders,
+    _warn_small_sample, _warn_invalid, _warn_retries, _warn_unequal_training, _warn_many_claims, _warn_peeking,
+    _warn_saturation, _warn_no_signal, _warn_drops, warn_collapsed, warn_noise, _warn_one_setting, _warn_untuned,
+    warn_miscalibrated, _warn_resumed, warn_sandboxes, warn_custom_environments, measure_remarks,
 )  # fmt: skip

@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from studies.records.design import CONFIGURATION, GAIN, SUCCESS, Hypothesis, Metric
-from studies.records.statements import effect_of, metric_name, named_value
+from studies.records.statements import effect_of, format_setting_value, metric_name
 from studies.records.verdict import Verdict
-from studies.verdicts.scope import unseen_of
-from studies.verdicts.wording import DecidingInterval, decimals, ends_in_digits, there
+from studies.verdicts.scope import find_unobserved_misses
+from studies.verdicts.wording import DecidingInterval, decimals, ends_in_digits, reached_phrase
 
 MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
@@ -51,7 +51,7 @@ def number(value: float | None, digits: int = 3, *, unit: str = "") -> str:
     return _ZERO.sub(r"\1", text).replace("-", MINUS)
 
 
-def signed(value: float | None, digits: int = 3, *, unit: str = "") -> str:
+def format_signed(value: float | None, digits: int = 3, *, unit: str = "") -> str:
     """Return a difference with its sign always shown, but of what reads as 0."""
     if value is None:
         return NONE
@@ -122,11 +122,11 @@ def value_of(value: Any) -> str:
 def setting(hypothesis: Hypothesis, value: Any) -> str:
     """Return what an arm sets by a hypothesis: `group_size = 16`, or each field of a configuration."""
     if hypothesis.variable != CONFIGURATION:
-        return f"{hypothesis.variable} = {named_value(hypothesis.variable, value)}"
+        return f"{hypothesis.variable} = {format_setting_value(hypothesis.variable, value)}"
     return ", ".join(f"{name} = {value_of(entry)}" for name, entry in value.items())
 
 
-def compared(hypothesis: Hypothesis) -> str:
+def describe_comparison(hypothesis: Hypothesis) -> str:
     """Return the settings a hypothesis compares: `group_size 16 against 4`."""
     if hypothesis.kind == "interaction":
         return f"{effect_of(hypothesis)} by {hypothesis.moderator}"
@@ -141,7 +141,9 @@ def compared(hypothesis: Hypothesis) -> str:
 def value_alone(hypothesis: Hypothesis, value: Any) -> str:
     """Return a value beside one whose variable was named: `4`, or the whole of a configuration."""
     return (
-        setting(hypothesis, value) if hypothesis.variable == CONFIGURATION else named_value(hypothesis.variable, value)
+        setting(hypothesis, value)
+        if hypothesis.variable == CONFIGURATION
+        else format_setting_value(hypothesis.variable, value)
     )
 
 
@@ -162,12 +164,12 @@ def in_unit(text: str, metric: Metric) -> str:
     return f"{text} {metric.unit}" if metric.unit and metric.cut_at is not None and text != NONE else text
 
 
-def sized(value: float | None, metric: Metric) -> str:
+def format_size(value: float | None, metric: Metric) -> str:
     """Return a size as a metric counts it, with its unit."""
     return in_unit(number(value, unit=metric.unit), metric)
 
 
-def cut_said(metric: Metric, missed: int, of: int) -> str:
+def describe_cut(metric: Metric, missed: int, of: int) -> str:
     """Return what stands in the place of a mean that would be told by where values are cut."""
     return f"not reached by {missed} of {of}" if metric.threshold is not None else f"{missed} of {of} at the cut"
 
@@ -181,7 +183,7 @@ def metric_axis(metric: Metric) -> str:
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
-        return true_minus(verdict.reason) + _arms_said(hypothesis, verdict, metric)
+        return true_minus(verdict.reason) + _describe_arms(hypothesis, verdict, metric)
     told = _rates if verdict.test == "boschloo" else _comparison
     lead, text = _lead(hypothesis, verdict, metric), told(hypothesis, verdict, metric, interval)
     return lead + text[0].upper() + text[1:] if lead else text
@@ -209,7 +211,7 @@ def _rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: D
     return (
         f"with {setting(hypothesis, hypothesis.treatment)}, {told[0]} {_did(metric)}, against {told[1]} with "
         f"{value_alone(hypothesis, hypothesis.control)} (exact p {p_value(p)}; difference of the rates "
-        f"{signed(verdict.estimate)}{ends})."
+        f"{format_signed(verdict.estimate)}{ends})."
     )
 
 
@@ -217,7 +219,7 @@ def _did(metric: Metric) -> str:
     return "collapsed" if metric.kind == "collapse" else f"had {metric_name(metric)}"
 
 
-def reached_said(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+def describe_reached(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     """Return the share of runs whose value is not where it is cut, as a sentence; empty for what is never cut."""
     if not verdict.reached or verdict.estimate is None:
         return ""
@@ -249,16 +251,17 @@ def _of_those_there(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) ->
     if verdict.scope != "reached":
         return ""
     names = _names(hypothesis, verdict)
-    found = unseen_of(metric, verdict)
+    found = find_unobserved_misses(metric, verdict)
     uppers = [f"{_whole(one.upper)} with {names[one.arm]}" for one in found]
     alike = len(found) > 1 and len({one.upper for one in found}) == 1
     most = (
         f"{_whole(found[0].upper)}{' per arm' if alike else ''}" if alike or len(found) == 1 else " and ".join(uppers)
     )
-    least = [one.undoes for one in found if one.undoes is not None]
+    least = [one.breaking_share for one in found if one.breaking_share is not None]
     undone = f", and {_whole(min(least))} would undo it" if least else ""
     alone = f" with {names[found[0].arm]}" if len(found) == 1 else ""
-    return f" So this is of trainings{alone} that {there(metric)}: that up to {most} never do is not ruled out{undone}."
+    phrase = reached_phrase(metric)
+    return f" So this is of trainings{alone} that {phrase}: that up to {most} never do is not ruled out{undone}."
 
 
 def _whole(share: float) -> str:
@@ -275,7 +278,7 @@ def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interv
         if interval is None
         else f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
     )
-    difference = in_unit(signed(verdict.estimate, unit=metric.unit), metric)
+    difference = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
     return (
         f"{with_treatment}, {_outcome(verdict.mean_treatment, metric)}, against "
         f"{number(verdict.mean_control, unit=metric.unit)} with "
@@ -284,7 +287,7 @@ def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interv
     )
 
 
-def counts_said(verdict: Verdict) -> str:
+def describe_counts(verdict: Verdict) -> str:
     """Return how many runs of each arm a verdict rests on: the treatment's first, or a contrast's in their order."""
     counts = [arm.n for arm in verdict.arms] or [verdict.n_treatment, verdict.n_control]
     return " + ".join(map(str, counts))
@@ -293,11 +296,11 @@ def counts_said(verdict: Verdict) -> str:
 def _contrast(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return an interaction or a trend by the means of all its arms."""
     means = [number(arm.mean, unit=metric.unit) for arm in verdict.arms]
-    size = in_unit(signed(verdict.estimate, unit=metric.unit), metric)
+    size = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
     ends = "no interval exists" if interval is None else (
         f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
     )  # fmt: skip
-    told = f"{size}, {ends}, n = {counts_said(verdict)}"
+    told = f"{size}, {ends}, n = {describe_counts(verdict)}"
     if hypothesis.kind == "trend":
         values = ", ".join(value_alone(hypothesis, value) for value in hypothesis.ladder)
         return f"{metric_name(metric)} was {', '.join(means)} at {hypothesis.variable} = {values} (rise {told})."
@@ -312,9 +315,9 @@ def _outcome(mean: float | None, metric: Metric) -> str:
     if metric.key == SUCCESS:
         return f"runs solved {number(mean)} of the hidden tasks"
     if metric.key == GAIN:
-        return f"runs gained {signed(mean)} of hidden success over their own beginning"
+        return f"runs gained {format_signed(mean)} of hidden success over their own beginning"
     if metric.cut_at is not None and metric.threshold is not None:
-        return f"runs took {sized(mean, metric)} to {metric.threshold:g} hidden success on average"
+        return f"runs took {format_size(mean, metric)} to {metric.threshold:g} hidden success on average"
     return f"{'the mean of ' if metric.unit else ''}{metric_name(metric)} was {number(mean, unit=metric.unit)}"
 
 
@@ -322,7 +325,7 @@ def _margin(verdict: Verdict, metric: Metric) -> str:
     found = verdict.equivalence
     if found is None:
         return " within the margin"
-    return f" within ±{sized(found.margin, metric)}"
+    return f" within ±{format_size(found.margin, metric)}"
 
 
 def _small(verdict: Verdict) -> str:
@@ -338,7 +341,7 @@ def _change(hypothesis: Hypothesis) -> str:
     return f"{article} {hypothesis.direction}"
 
 
-def _arms_said(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+def _describe_arms(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
         return ""
     return (

@@ -35,10 +35,10 @@ def effective_level(families: Sequence[float], alpha: float) -> float:
     """
     if not families:
         raise ValueError("an effective level needs at least one family; found none")
-    return max(1, chosen(families, alpha)) * alpha / len(families)
+    return max(1, count_rejections(families, alpha)) * alpha / len(families)
 
 
-def chosen(families: Sequence[float], alpha: float) -> int:
+def count_rejections(families: Sequence[float], alpha: float) -> int:
     """Return R, how many families Benjamini and Hochberg's procedure chooses at `alpha`."""
     if len(families) == 1:
         return int(families[0] <= alpha)
@@ -60,7 +60,7 @@ class Interval:
     high: float
 
 
-def constant(values: Sequence[float]) -> bool:
+def is_constant(values: Sequence[float]) -> bool:
     """Return whether no value differs from the others."""
     return max(values) - min(values) <= SAME
 
@@ -69,7 +69,7 @@ def spread(values: Sequence[float]) -> float | None:
     """Return the sample standard deviation (n - 1); None for fewer than two values."""
     if len(values) < 2:
         return None
-    return 0.0 if constant(values) else stdev(values)
+    return 0.0 if is_constant(values) else stdev(values)
 
 
 def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
@@ -171,11 +171,11 @@ def compare(
     if min(len(a), len(b)) < 2:
         raise ValueError(f"a comparison needs 2 values in each arm; found {len(a)} and {len(b)}")
     if test == "paired":
-        return paired(control, treatment)
-    if constant(a) and constant(b):
+        return paired_test(control, treatment)
+    if is_constant(a) and is_constant(b):
         return None
     if test == "pooled":
-        return pooled(a, b, others=others, noise=noise)
+        return pooled_test(a, b, others=others, noise=noise)
     return common(a, b, others) if test == "common" else welch(a, b)
 
 
@@ -204,7 +204,7 @@ def with_variance(
 ) -> Comparison:
     """Return the comparison of two arms by a pool's variance; Welch's where an arm's own contradicts the rest of it."""
     for name, arm in zip(("control", "treatment"), arms, strict=True):
-        if too_wide(arm, pool):
+        if is_too_wide(arm, pool):
             why = f"the spread of the {name} arm contradicts the pooled one"
             return welch(control, treatment, instead=why)
     error = math.sqrt(pool.variance * (1 / len(control) + 1 / len(treatment)))
@@ -212,7 +212,7 @@ def with_variance(
     return Comparison(test, estimate, error, pool.df, math.sqrt(pool.variance), len(control), len(treatment))
 
 
-def paired(control: Runs, treatment: Runs) -> Comparison | None:
+def paired_test(control: Runs, treatment: Runs) -> Comparison | None:
     """Return the comparison of runs that share a seed; Welch's with fewer than two pairs; None where no pair differs.
 
     With n pairs it has n - 1 degrees of freedom, so that it pays when the seeds explain much of the spread: a
@@ -222,8 +222,8 @@ def paired(control: Runs, treatment: Runs) -> Comparison | None:
     if len(pairs) < 2:
         why = f"the arms share {len(pairs)} seed{'' if len(pairs) == 1 else 's'}, and pairs need 2"
         a, b = control.numbers, treatment.numbers
-        return None if constant(a) and constant(b) else welch(a, b, instead=why)
-    if constant(pairs):
+        return None if is_constant(a) and is_constant(b) else welch(a, b, instead=why)
+    if is_constant(pairs):
         return None
     error = math.sqrt(_variance(pairs) / len(pairs))
     return Comparison("paired", fmean(pairs), error, len(pairs) - 1, None, len(pairs), len(pairs))
@@ -260,7 +260,7 @@ class Source:
         return Source(max(0.0, self.squares - other.squares), self.df - other.df)
 
 
-def too_wide(arm: Source, pool: Source) -> bool:
+def is_too_wide(arm: Source, pool: Source) -> bool:
     """Return whether the arm's variance is too far above that of the rest of the pool."""
     from scipy import special  # see Comparison.tail
 
@@ -272,7 +272,7 @@ def too_wide(arm: Source, pool: Source) -> bool:
 
 def _variance(values: Sequence[float]) -> float:
     """Return the sample variance; exactly 0 where no value differs, which rounding would not give."""
-    if constant(values):
+    if is_constant(values):
         return 0.0
     mean = fmean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
@@ -312,7 +312,7 @@ def error_of(weights: Sequence[float], seeds: int) -> float:
     return math.sqrt(math.fsum(weight * weight for weight in weights) / seeds)
 
 
-def expected_power(weights: tuple[float, ...], seeds: int, level: float, shift: float) -> float:
+def contrast_power(weights: tuple[float, ...], seeds: int, level: float, shift: float) -> float:
     """Return the probability of a claim in the right direction at a two-sided level.
 
     `shift` is the true contrast in its own standard errors; all arms have equal noise and `seeds` runs.
@@ -342,10 +342,10 @@ def _limits(weights: tuple[float, ...], seeds: int, level: float) -> Any:
 @lru_cache(maxsize=len(_PRIMES))
 def _halton(base: int) -> tuple[float, ...]:
     """Return the first points of Halton's sequence (1960, Numerische Mathematik 2:84) in a base."""
-    return tuple(_reflected(number, base) for number in range(1, _POINTS + 1))
+    return tuple(_radical_inverse(number, base) for number in range(1, _POINTS + 1))
 
 
-def _reflected(number: int, base: int) -> float:
+def _radical_inverse(number: int, base: int) -> float:
     found, share = 0.0, 1.0
     while number:
         share /= base
@@ -356,7 +356,7 @@ def _reflected(number: int, base: int) -> float:
 
 def _variance_of_mean_terms(values: Sequence[float]) -> float:
     """Return the sample variance; exactly 0 where no value differs."""
-    sd = 0.0 if constant(values) else spread(values)
+    sd = 0.0 if is_constant(values) else spread(values)
     return (sd or 0.0) ** 2
 
 
@@ -367,7 +367,7 @@ def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence
     return Equivalence(margin=margin, low=low, high=high, p=p)
 
 
-def equivalent(found: Equivalence) -> bool:
+def is_equivalent(found: Equivalence) -> bool:
     """Return whether the whole interval lies inside the margin."""
     return -found.margin < found.low and found.high < found.margin
 
@@ -378,7 +378,7 @@ _CONTRADICTS: Final = 0.10
 """A source of variance outside the central 1 - this of F is no measure of the two arms' noise."""
 
 
-def pooled(
+def pooled_test(
     control: Sequence[float], treatment: Sequence[float], *, others: Sequence[Sequence[float]], noise: Noise | None
 ) -> Comparison:
     """Return the comparison with one variance from all sources that do not contradict each other, or Welch's."""
@@ -390,7 +390,7 @@ def _pool(arms: Sequence[Source], others: Sequence[Sequence[float]], noise: Nois
     """Return the two arms and what agrees with them: other arms first, each against the two, then the bank."""
     pool = own = arms[0] + arms[1]
     for values in others:
-        if len(values) >= 2 and not constant(values) and _agrees(source := Source.of(values), own):
+        if len(values) >= 2 and not is_constant(values) and _agrees(source := Source.of(values), own):
             pool = pool + source
     if noise is not None and _agrees(Source(noise.sd**2 * noise.df, noise.df), pool):
         weight = min(noise.df, BANK_CAP, pool.df)

@@ -22,10 +22,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import Look
+from studies.records.procedure import InterimAnalysis
 from studies.statistics import sequential
-from studies.statistics.comparison import Test, error_of, expected_power
-from studies.statistics.sequential import spend
+from studies.statistics.comparison import Test, contrast_power, error_of
+from studies.statistics.sequential import spend_alpha
 
 MOST_SEEDS: Final = 200
 _STRATA: Final = 25
@@ -37,7 +37,7 @@ class PowerDesign:
     """The parts of a design that power depends on."""
 
     test: Test
-    looks: tuple[Look, ...]
+    analyses: tuple[InterimAnalysis, ...]
     arms: int = 2
     """Arms whose runs share one variance, the control included; `common` alone looks at it."""
     compared: int = 1
@@ -52,20 +52,20 @@ class PowerDesign:
     @property
     def seeds(self) -> int:
         """Runs of each arm at the end."""
-        return self.looks[-1].seeds
+        return self.analyses[-1].seeds
 
     @property
     def level(self) -> float:
         """Two-sided level of a claim at the last look, when no other claim is true."""
-        return self.looks[-1].alpha / self.families
+        return self.analyses[-1].alpha / self.families
 
     def with_seeds(self, seeds: int) -> PowerDesign:
         """Return the shape with other numbers of seeds, looked at as often and at the same shares."""
-        shares = [look.seeds / self.seeds for look in self.looks]
-        return replace(self, looks=at_shares(seeds, shares, _whole_alpha(self.looks)))
+        shares = [look.seeds / self.seeds for look in self.analyses]
+        return replace(self, analyses=analyses_at_shares(seeds, shares, _total_alpha(self.analyses)))
 
 
-def shape_of(design: Design, claim: Hypothesis) -> PowerDesign:
+def power_design(design: Design, claim: Hypothesis) -> PowerDesign:
     """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms.
 
     Raise ValueError for rates of runs, whose power is in `studies.statistics.proportions`.
@@ -76,7 +76,7 @@ def shape_of(design: Design, claim: Hypothesis) -> PowerDesign:
     correlation = design.noise.correlation if design.noise is not None else None
     return PowerDesign(
         test,
-        design.looks or (Look(seeds=len(design.seeds), alpha=design.alpha),),
+        design.looks or (InterimAnalysis(seeds=len(design.seeds), alpha=design.alpha),),
         arms=len(design.arms),
         compared=sum(other.variable == claim.variable for other in design.hypotheses),
         families=len({other.variable for other in design.hypotheses}) if design.multiplicity != "none" else 1,
@@ -85,10 +85,10 @@ def shape_of(design: Design, claim: Hypothesis) -> PowerDesign:
     )
 
 
-def at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05) -> tuple[Look, ...]:
+def analyses_at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05) -> tuple[InterimAnalysis, ...]:
     """Return the looks at these shares of `seeds`, the last of which is 1; those that fall together are one."""
     stops = sorted({max(2, min(seeds, round(share * seeds))) for share in shares} | {seeds})
-    return spend(stops, alpha)
+    return spend_alpha(stops, alpha)
 
 
 def power(shape: PowerDesign, effect: float, sd: float, *, sd_df: int | None = None) -> float:
@@ -100,15 +100,17 @@ def power(shape: PowerDesign, effect: float, sd: float, *, sd_df: int | None = N
     if sd <= 0 or effect <= 0:
         raise ValueError(f"effect and sd must be positive; found {effect} and {sd}")
     scales = [1.0] if sd_df is None else _scales(sd_df)
-    return sum(_known(shape, [effect / (sd * scale) for scale in scales])) / len(scales)
+    return sum(_power_at_effects(shape, [effect / (sd * scale) for scale in scales])) / len(scales)
 
 
-def detectable(shape: PowerDesign, sd: float, *, promised: float = 0.8, sd_df: int | None = None) -> float:
+def min_detectable_effect(
+    shape: PowerDesign, sd: float, *, target_power: float = 0.8, sd_df: int | None = None
+) -> float:
     """Return the smallest effect that is seen with the promised power."""
     from scipy import optimize  # takes a while to import, which a command that plans nothing should not wait for
 
     def short(effect: float) -> float:
-        return power(shape, effect, sd, sd_df=sd_df) - promised
+        return power(shape, effect, sd, sd_df=sd_df) - target_power
 
     high = sd
     while short(high) < 0:
@@ -121,27 +123,27 @@ def seeds_needed(
     effect: float,
     sd: float,
     *,
-    promised: float = 0.8,
+    target_power: float = 0.8,
     sd_df: int | None = None,
     most: int = MOST_SEEDS,
 ) -> int | None:
     """Return the fewest seeds of each arm that see `effect` with the promised power; None when `most` do not."""
     low, high = 1, most
-    if power(shape.with_seeds(most), effect, sd, sd_df=sd_df) < promised:
+    if power(shape.with_seeds(most), effect, sd, sd_df=sd_df) < target_power:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        enough = power(shape.with_seeds(middle), effect, sd, sd_df=sd_df) >= promised
+        enough = power(shape.with_seeds(middle), effect, sd, sd_df=sd_df) >= target_power
         low, high = (low, middle) if enough else (middle, high)
     return high
 
 
-def _known(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:
+def _power_at_effects(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:
     """Return the power at each effect of so many standard deviations."""
     error = _error(shape)
     shifts = [size / error for size in sizes]
     if shape.test == "contrast":
-        return [expected_power(shape.weights, shape.seeds, shape.level, shift) for shift in shifts]
+        return [contrast_power(shape.weights, shape.seeds, shape.level, shift) for shift in shifts]
     if shape.test == "welch":
         return _welch(shape, shifts)
     own: list[float] = _beyond(_df(shape), shifts, [_critical(shape, _df(shape))])[:, 0].tolist()
@@ -177,7 +179,7 @@ def _welch(shape: PowerDesign, shifts: Sequence[float]) -> list[float]:
 
 
 def _critical(shape: PowerDesign, df: float) -> float:
-    return sequential.critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
+    return sequential.dunnett_critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
 
 
 def _beyond(df: float, shifts: Sequence[float], limits: Sequence[float]) -> Any:
@@ -205,12 +207,12 @@ def _scales(df: int) -> tuple[float, ...]:
     return tuple(math.sqrt(df / float(special.chdtri(df, (i + 0.5) / _STRATA))) for i in range(_STRATA))
 
 
-def _whole_alpha(looks: Sequence[Look]) -> float:
+def _total_alpha(analyses: Sequence[InterimAnalysis]) -> float:
     """Return what looks spend together."""
     from scipy import special  # see detectable
 
     from studies.statistics.sequential import crossings
 
-    bounds = [-float(special.ndtri(look.alpha / 2)) for look in looks]
-    spent = crossings(bounds, [look.seeds / looks[-1].seeds for look in looks])
+    bounds = [-float(special.ndtri(look.alpha / 2)) for look in analyses]
+    spent = crossings(bounds, [look.seeds / analyses[-1].seeds for look in analyses])
     return min(0.999, round(sum(sum(each) for each in spent), 9))

@@ -72,7 +72,7 @@ def difference(control: tuple[int, int], treatment: tuple[int, int], level: floa
     return newcombe(exact_limits(*control, level), exact_limits(*treatment, level))
 
 
-def inside_margin(control: tuple[int, int], treatment: tuple[int, int], margin: float) -> float:
+def equivalence_p(control: tuple[int, int], treatment: tuple[int, int], margin: float) -> float:
     """Return the smallest alpha at which the interval of level 1 - 2 alpha lies inside the margin; 0.5 for none."""
     low, high = 0.0, 0.5
     for _ in range(60):
@@ -93,11 +93,11 @@ def boschloo(control: tuple[int, int], treatment: tuple[int, int]) -> float:
 def power_of_rates(control: float, treatment: float, seeds: int, *, alpha: float = 0.05) -> float:
     """Return the probability of a claim in the right direction with so many seeds of each arm, at these true rates."""
     low, high = sorted((control, treatment))
-    return float(_binomial(seeds, low) @ _rejected(seeds, seeds, alpha / 2) @ _binomial(seeds, high))
+    return float(_binomial(seeds, low) @ _rejection_region(seeds, seeds, alpha / 2) @ _binomial(seeds, high))
 
 
 def seeds_for_rates(
-    control: float, treatment: float, *, promised: float = 0.8, alpha: float = 0.05, most: int = MOST_SEEDS
+    control: float, treatment: float, *, target_power: float = 0.8, alpha: float = 0.05, most: int = MOST_SEEDS
 ) -> int | None:
     """Return the fewest seeds of each arm that see this difference with the promised power; None beyond `most`.
 
@@ -105,26 +105,26 @@ def seeds_for_rates(
     """
     if control == treatment or not (0 <= control <= 1 and 0 <= treatment <= 1):
         raise ValueError(f"expected two different rates between 0 and 1; found {control:g} and {treatment:g}")
-    if power_of_rates(control, treatment, most, alpha=alpha) < promised:
+    if power_of_rates(control, treatment, most, alpha=alpha) < target_power:
         return None
     low, high = 1, most
     while high - low > 1:
         middle = (low + high) // 2
-        seen = power_of_rates(control, treatment, middle, alpha=alpha) >= promised
+        seen = power_of_rates(control, treatment, middle, alpha=alpha) >= target_power
         low, high = (low, middle) if seen else (middle, high)
     fewer = range(max(2, high - _UNEVEN), high)  # counts are whole, so that power now and then falls as seeds grow
-    enough = (n for n in fewer if power_of_rates(control, treatment, n, alpha=alpha) >= promised)
+    enough = (n for n in fewer if power_of_rates(control, treatment, n, alpha=alpha) >= target_power)
     return next(enough, high)
 
 
-def rate_seen(seeds: int, *, promised: float = 0.8, alpha: float = 0.05) -> float | None:
+def min_detectable_rate(seeds: int, *, target_power: float = 0.8, alpha: float = 0.05) -> float | None:
     """Return the smallest rate that so many seeds tell from a rate of 0 with the promised power; None for none."""
-    if power_of_rates(0.0, 1.0, seeds, alpha=alpha) < promised:
+    if power_of_rates(0.0, 1.0, seeds, alpha=alpha) < target_power:
         return None
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        seen = power_of_rates(0.0, middle, seeds, alpha=alpha) >= promised
+        seen = power_of_rates(0.0, middle, seeds, alpha=alpha) >= target_power
         low, high = (low, middle) if seen else (middle, high)
     return high
 
@@ -136,7 +136,7 @@ def _greater(a: int, n: int, b: int, m: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _rejected(n: int, m: int, alpha: float) -> Any:
+def _rejection_region(n: int, m: int, alpha: float) -> Any:
     """Return which tables the one-sided test of a larger rate among the m rejects at a level."""
     import numpy as np  # see one_sided_limits
 

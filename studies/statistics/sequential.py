@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
-from studies.records.procedure import Look
+from studies.records.procedure import InterimAnalysis
 
 _NORMAL_NODES: Final = 80
 """Points of each quadrature: 1e-8 of the probability at 2 degrees of freedom and more."""
@@ -29,7 +29,7 @@ _RARE: Final = 1e-13
 """Share of the distribution of S left out at each end."""
 
 
-def adjusted_p(t: float, df: float, n_control: int, n_treatments: Sequence[int]) -> float:
+def dunnett_p(t: float, df: float, n_control: int, n_treatments: Sequence[int]) -> float:
     """Return the two-sided p of `t` corrected for all comparisons with the control."""
     from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
 
@@ -38,7 +38,7 @@ def adjusted_p(t: float, df: float, n_control: int, n_treatments: Sequence[int])
     return min(1.0, max(0.0, 1 - _all_within(abs(t), df, _shares(n_control, n_treatments))))
 
 
-def critical(level: float, df: float, n_control: int, n_treatments: Sequence[int]) -> float:
+def dunnett_critical(level: float, df: float, n_control: int, n_treatments: Sequence[int]) -> float:
     """Return the number of standard errors within which all comparisons lie with probability `level`."""
     return _critical(level, df, _shares(n_control, n_treatments))
 
@@ -125,7 +125,9 @@ class Crossing(NamedTuple):
     above: float
 
 
-def spend(seeds: Sequence[int], alpha: float = 0.05, *, by: Spending = "obrien_fleming") -> tuple[Look, ...]:
+def spend_alpha(
+    seeds: Sequence[int], alpha: float = 0.05, *, by: Spending = "obrien_fleming"
+) -> tuple[InterimAnalysis, ...]:
     """Return the looks after these numbers of seeds per arm, the last of which is the end.
 
     Raise ValueError for numbers that do not grow, or an alpha outside (0, 1).
@@ -135,10 +137,10 @@ def spend(seeds: Sequence[int], alpha: float = 0.05, *, by: Spending = "obrien_f
     if not seeds or list(seeds) != sorted(set(seeds)) or seeds[0] < 2:
         raise ValueError(f"looks must grow, from 2 seeds or more; found {list(seeds)}")
     levels = _levels(tuple(seeds), alpha, by)
-    return tuple(Look(seeds=n, alpha=level) for n, level in zip(seeds, levels, strict=True))
+    return tuple(InterimAnalysis(seeds=n, alpha=level) for n, level in zip(seeds, levels, strict=True))
 
 
-def spent(share: float, alpha: float, by: Spending) -> float:
+def cumulative_alpha(share: float, alpha: float, by: Spending) -> float:
     """Return how much of a two-sided alpha is spent when this share of the seeds is in."""
     if by == "pocock":
         return alpha * math.log(1 + (math.e - 1) * share)
@@ -162,7 +164,7 @@ def _levels(seeds: tuple[int, ...], alpha: float, by: Spending) -> tuple[float, 
 
     walk, levels, before = _Walk(0.0), [], 0.0
     for share in (n / seeds[-1] for n in seeds):
-        now = spent(share, alpha, by)
+        now = cumulative_alpha(share, alpha, by)
         bound = optimize.brentq(_excess(walk, share, now - before), 0.0, _HIGHEST_BOUND, xtol=1e-12)
         walk.step(bound, share)
         levels.append(max(2 * float(special.ndtr(-bound)), 1e-300))
@@ -171,7 +173,7 @@ def _levels(seeds: tuple[int, ...], alpha: float, by: Spending) -> tuple[float, 
 
 
 def _excess(walk: _Walk, share: float, wanted: float) -> Callable[[float], float]:
-    return lambda bound: sum(walk.leaving(bound, share)) - wanted
+    return lambda bound: sum(walk.exit_probability(bound, share)) - wanted
 
 
 class _Walk:
@@ -183,7 +185,7 @@ class _Walk:
         self._at: Any = None
         """Points where the walk may be, and the density times the weight of each."""
 
-    def leaving(self, bound: float, share: float) -> Crossing:
+    def exit_probability(self, bound: float, share: float) -> Crossing:
         """Return the probability of being outside `bound` at `share` for the first time."""
         import numpy as np  # see spent
         from scipy import special
@@ -199,7 +201,7 @@ class _Walk:
         """Go on to `share` and stay inside `bound`; return the probability of having left there."""
         import numpy as np  # see spent
 
-        left = self.leaving(bound, share)
+        left = self.exit_probability(bound, share)
         points, mass = self._at or (np.zeros(1), np.ones(1))
         step = share - self._share
         edge = min(bound * math.sqrt(share), abs(self._drift) * share + 9 * math.sqrt(share))

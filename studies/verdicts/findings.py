@@ -15,7 +15,7 @@ DOES_NOT_FOLLOW: Final = "does not follow"
 """What is shown in a verdict's place."""
 
 
-def doubt(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
+def verdict_fault(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
     """Return why a current verdict does not follow, in a clause; None where it does.
 
     Looks at the lock's file, the hashes of the evaluations that it rests on, and what the log's runs come to. Where a
@@ -35,10 +35,10 @@ def _files_error(state: StudyState, folder: Path, verdict: Verdict) -> str | Non
     if (error := lock_error(state, folder)) is not None:
         return error
     runs = (run for run in state.runs_in(verdict.phase) if run.status == "collected")
-    return next((found for run in runs if (found := _spoilt(run, folder)) is not None), None)
+    return next((found for run in runs if (found := _file_fault(run, folder)) is not None), None)
 
 
-def _spoilt(run: RunState, folder: Path) -> str | None:
+def _file_fault(run: RunState, folder: Path) -> str | None:
     """Return what is wrong with the file that a run's value was computed from."""
     record = (run.collected or {})["evaluation"]
     try:

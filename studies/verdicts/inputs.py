@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from studies.records.alpha import Stake
+from studies.records.alpha import AlphaAllocation
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Noise, Phase
 from studies.records.verdict import Equivalence, Scope, Verdict, VerdictName
@@ -41,13 +41,13 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class UnobservedMiss:
     """An arm of which every run got there, and the trainings that may not."""
 
     arm: str
     upper: float
     """The largest share that never gets there and is not ruled out (one-sided 95 % limit)."""
-    undoes: float | None
+    breaking_share: float | None
     """The least share that would undo what is claimed; None where none would, or nothing is claimed."""
 
 
@@ -75,7 +75,7 @@ class ArmData:
         """Return the values that are analysed: those measured, and `worst` for runs that broke down."""
         return Runs({**self.values, **dict.fromkeys(self.worst, worst)}, self.seeds)
 
-    def kept(self) -> Runs:
+    def drop_collapsed(self) -> Runs:
         """Return the values of the runs that did not collapse."""
         return Runs({run: value for run, value in self.values.items() if run not in self.collapsed}, self.seeds)
 
@@ -93,7 +93,7 @@ class ArmData:
         return {**found, "collapsed": sorted(self.collapsed)} if self.collapsed else found
 
 
-def unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:
+def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:
     """Return a sentence when a run of these arms has no place in the analysis; None when all have."""
     for name, arm in arms.items():
         left_out = [*arm.excluded.values(), *arm.cut.values()]
@@ -122,13 +122,13 @@ def too_many_excluded(design: Design, arms: Mapping[str, ArmData]) -> str | None
     return None
 
 
-def counted(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
+def count_codes(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
     """Return how many runs of each arm carry each code in the field `codes`, by `ARM: CODE`."""
     found = Counter(f"{name}: {code}" for name, arm in arms.items() for code in getattr(arm, codes).values())
     return dict(sorted(found.items()))
 
 
-def overlapping(arms: Mapping[str, ArmData]) -> Sequence[str]:
+def find_overlaps(arms: Mapping[str, ArmData]) -> Sequence[str]:
     """Return the runs that are in more than one place."""
     places = Counter(
         run for arm in arms.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
@@ -143,7 +143,7 @@ _EMPTY = ArmData({}, {})
 class JudgeInput:
     """One claim at one look, with the runs and everything else that its verdict follows from."""
 
-    stake: Stake
+    allocation: AlphaAllocation
     """What its tests may spend, and with it the design."""
     claim: Hypothesis
     data: Mapping[str, ArmData]
@@ -160,17 +160,17 @@ class JudgeInput:
     @property
     def design(self) -> Design:
         """The locked design."""
-        return self.stake.design
+        return self.allocation.design
 
     @property
     def alpha(self) -> float:
         """The two-sided level of the look."""
-        return self.stake.difference(self.look, self.phase)
+        return self.allocation.difference(self.look, self.phase)
 
     @property
     def alpha_alike(self) -> float:
         """The level of each of the two one-sided tests of the look."""
-        return self.stake.equivalence(self.look, self.phase)
+        return self.allocation.equivalence(self.look, self.phase)
 
     @property
     def looks(self) -> int:
@@ -199,16 +199,16 @@ class JudgeInput:
 
     def runs(self) -> list[Runs]:
         """Return what is analysed of the claim's arms, the control first."""
-        return [self.analysed(arm) for arm in self.arms.values()]
+        return [self.select_runs(arm) for arm in self.arms.values()]
 
     def others(self) -> list[list[float]]:
         """Return what is analysed of the design's other arms, by their names' order."""
         own = self.arms
-        return [self.analysed(arm).numbers for name, arm in sorted(self.data.items()) if name not in own]
+        return [self.select_runs(arm).numbers for name, arm in sorted(self.data.items()) if name not in own]
 
-    def analysed(self, arm: ArmData) -> Runs:
+    def select_runs(self, arm: ArmData) -> Runs:
         """Return what enters a mean: with a rule of collapse the runs that did not, else all of them."""
-        return arm.runs(self.design.metric.worst) if self.design.collapse is None else arm.kept()
+        return arm.runs(self.design.metric.worst) if self.design.collapse is None else arm.drop_collapsed()
 
     def of(self, claim: Hypothesis) -> JudgeInput:
         """Return the case of another claim at the same look.

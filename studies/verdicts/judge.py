@@ -15,8 +15,8 @@ from typing import Final
 
 from studies.checks.conditions import Pair, claim_of, pairs_of
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
-from studies.checks.training import collapse
-from studies.log.study import Amended, RunState, StudyState, VerdictContext
+from studies.checks.training import detect_collapse
+from studies.log.study import LoggedAmendment, RunState, StudyState, VerdictContext
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase
 from studies.records.runs import Conditions
@@ -37,7 +37,7 @@ def lint_subgroups(
     The maps give, by run, the (solved, played) evaluation episodes of each group of tasks.
     """
     arms, _ = claim_of(design, hypothesis, names)
-    left, right = _summed(control.values()), _summed(treatment.values())
+    left, right = _sum_counts(control.values()), _sum_counts(treatment.values())
     groups = sorted(left.keys() & right.keys())
     effects = {name: _rate(right[name]) - _rate(left[name]) for name in groups}
     whole = _rate(_total(right, groups)) - _rate(_total(left, groups)) if groups else 0.0
@@ -51,7 +51,7 @@ def lint_subgroups(
     return (Violation("subgroup", sentence, blocks=True),)
 
 
-def _summed(runs: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+def _sum_counts(runs: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
     total: dict[str, tuple[int, int]] = {}
     for run in runs:
         for name, (solved, played) in run.items():
@@ -86,20 +86,20 @@ def judge_hypothesis(
         raise ValueError(f"study {state.id} has no design to judge by")
     data = gather(state, look=look, phase=phase)
     if lock_error is not None:
-        return invalid(state.stake, hypothesis, lock_error, data=data, look=look, phase=phase)
-    found = violations(state, hypothesis, data)
-    obstacles = {v.code for v in found if v.blocks} | _unnamed(design, hypothesis, data)
+        return invalid(state.alpha_allocation, hypothesis, lock_error, data=data, look=look, phase=phase)
+    found = find_violations(state, hypothesis, data)
+    obstacles = {v.code for v in found if v.blocks} | _find_unnamed_codes(design, hypothesis, data)
     known = state.context_of(hypothesis, look, phase)
-    touching = [amended for amended in _accepting(state, known) if amended.amendment.target in obstacles]
+    touching = [amended for amended in _find_acceptances(state, known) if amended.amendment.target in obstacles]
     accepted = {amended.amendment.target for amended in touching}
     before_data = {amended.amendment.target for amended in touching if not amended.after_data}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
     return judge(
-        state.stake, hypothesis, data, look=look, phase=phase,
+        state.alpha_allocation, hypothesis, data, look=look, phase=phase,
         violations=[_line(v) for v in blocking], threats=[_line(v) for v in found if v not in blocking],
         accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
-        barred=_barred(state, hypothesis, data, phase),
-        exploratory=bool(accepted - before_data) or _chosen_moment(state, hypothesis, look, phase, known),
+        barred=_find_barred(state, hypothesis, data, phase),
+        exploratory=bool(accepted - before_data) or _is_chosen_moment(state, hypothesis, look, phase, known),
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[st
     }
 
 
-def collapsed_runs(state: StudyState) -> Mapping[str, str]:
+def find_collapsed_runs(state: StudyState) -> Mapping[str, str]:
     """Return how each measured run of the confirmation that collapsed did, by the locked rule; nothing without one."""
     if state.design is None or state.design.collapse is None:
         return {}
@@ -123,7 +123,7 @@ def collapsed_runs(state: StudyState) -> Mapping[str, str]:
     return {run: how for arm in arms for run, how in arm.collapsed.items()}
 
 
-def violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]) -> tuple[Violation, ...]:
+def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]) -> tuple[Violation, ...]:
     """Return what the confound linter finds in the runs that count; nothing where none has recorded conditions."""
     design = state.design
     assert design is not None
@@ -184,16 +184,16 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
         excluded={name: code for name, code in codes.items() if code not in design.counted_as_worst},
         worst={name: code for name, code in codes.items() if code in design.counted_as_worst},
         cut=cut,
-        collapsed=_collapsed(design, [run for run in runs if run.run_id in values]),
+        collapsed=_find_collapsed(design, [run for run in runs if run.run_id in values]),
     )
 
 
-def _collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
+def _find_collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
     """Return how each measured run that collapsed did, by the locked rule; nothing for a design without one."""
     if (rule := design.collapse) is None:
         return {}
     recorded = {run.run_id: Conditions.model_validate((run.collected or {}).get("conditions") or {}) for run in runs}
-    found = {run: collapse(conditions, rule) for run, conditions in recorded.items()}
+    found = {run: detect_collapse(conditions, rule) for run, conditions in recorded.items()}
     return {run: how for run, how in found.items() if how is not None}
 
 
@@ -212,13 +212,15 @@ def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, in
     }
 
 
-def _accepting(state: StudyState, known: VerdictContext | None) -> list[Amended]:
+def _find_acceptances(state: StudyState, known: VerdictContext | None) -> list[LoggedAmendment]:
     """Return the amendments that accept something; one after the conclusion, or the verdict, changes it no more."""
     accepting = (a for a in state.amendments if a.amendment.kind == "accept" and not a.after_conclusion)
     return [a for a in accepting if known is None or a.seq < known.seq]
 
 
-def _chosen_moment(state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None) -> bool:
+def _is_chosen_moment(
+    state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None
+) -> bool:
     """Return whether somebody who had seen results may have chosen when the look was taken.
 
     So it is where a budget that was lowered after the first result cut it short, and where it was judged before.
@@ -227,16 +229,16 @@ def _chosen_moment(state: StudyState, hypothesis: str, look: int, phase: Phase, 
         return True
     since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
     lowered = any(a.amendment.lowers and a.after_data and since < a.seq < until for a in state.amendments)
-    return lowered and (phase != "confirm" or bool(state.lacking(hypothesis, look)))
+    return lowered and (phase != "confirm" or bool(state.missing_runs(hypothesis, look)))
 
 
-def _barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData], phase: Phase) -> list[str]:
+def _find_barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData], phase: Phase) -> list[str]:
     """Return the other hypotheses that the linter allows no claim on, whatever was accepted for them since."""
     assert state.design is not None
     if state.design.multiplicity == "none" or phase != "confirm":
         return []  # no other claim matters
     others = (h.id for h in state.design.hypotheses if h.id != hypothesis)
-    return [name for name in others if any(v.blocks for v in violations(state, name, data))]
+    return [name for name in others if any(v.blocks for v in find_violations(state, name, data))]
 
 
 def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
@@ -255,7 +257,7 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
     }
 
 
-def _unnamed(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
+def _find_unnamed_codes(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
     """Return the codes that left runs of the claim's arms out and that the lock does not name."""
     arms = [data[name] for name in design.contrast_of(_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}

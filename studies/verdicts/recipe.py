@@ -39,7 +39,7 @@ class BetterValue:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ExcludedClaim:
     """What a round showed, and why it is no part of the recipe, or what is not known of it: a clause."""
 
     round: int
@@ -56,7 +56,7 @@ class SettingRecipe:
     base: Mapping[str, JsonValue]
     """The job under all arms of the first design here, with its environment."""
     rounds: list[int] = field(default_factory=list)
-    left: list[LeftOut] = field(default_factory=list)
+    left: list[ExcludedClaim] = field(default_factory=list)
     _chosen: dict[str, BetterValue] = field(default_factory=dict)
     _past: list[BetterValue] = field(default_factory=list)
 
@@ -98,11 +98,11 @@ class SettingRecipe:
             self._leave(value.round, value.claim, "contradicts an earlier round; neither value is taken for it")
             self._forget(value.fields)
         elif before and not compared:
-            self._leave(value.round, value.claim, f"is left out, as {in_words(now)} was not compared with it")
+            self._leave(value.round, value.claim, f"is left out, as {format_fields(now)} was not compared with it")
         else:
             self._chosen |= dict.fromkeys(value.fields, value)
         if not before and not compared:
-            why = f"is taken though {in_words(now)}, as the job under all arms has it, was not compared with it"
+            why = f"is taken though {format_fields(now)}, as the job under all arms has it, was not compared with it"
             self._leave(value.round, value.claim, why)
         self._past.append(value)
 
@@ -118,7 +118,7 @@ class SettingRecipe:
         self._chosen = {name: known for name, known in self._chosen.items() if name not in names}
 
     def _leave(self, number: int, claim: Hypothesis, why: str) -> None:
-        self.left.append(LeftOut(number, claim, why))
+        self.left.append(ExcludedClaim(number, claim, why))
 
 
 def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdict: True) -> tuple[SettingRecipe, ...]:
@@ -136,7 +136,9 @@ def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdi
     return tuple(found.values())
 
 
-def apart(values: Sequence[BetterValue], designs: Mapping[int, Design]) -> Iterator[tuple[BetterValue, BetterValue]]:
+def find_untested_pairs(
+    values: Sequence[BetterValue], designs: Mapping[int, Design]
+) -> Iterator[tuple[BetterValue, BetterValue]]:
     """Yield each pair of values that were never confirmed together: not all arms of the later one had the earlier."""
     for at, earlier in enumerate(values):
         for later in values[at + 1 :]:
@@ -151,7 +153,7 @@ def holds(design: Design, value: BetterValue) -> bool | None:
     return all(canonical(design.base_job.get(name)) == canonical(held) for name, held in value.fields.items())
 
 
-def in_words(fields: Mapping[str, JsonValue]) -> str:
+def format_fields(fields: Mapping[str, JsonValue]) -> str:
     """Return values as arms have them: `group_size = 16, epochs = 2`."""
     return ", ".join(setting(name, value) for name, value in fields.items())
 

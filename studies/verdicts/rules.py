@@ -22,7 +22,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from studies.records.alpha import Stake
+from studies.records.alpha import AlphaAllocation
 from studies.records.base import digest
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Phase
@@ -31,18 +31,26 @@ from studies.statistics import sequential
 from studies.statistics.comparison import (
     Comparison,
     compare,
-    constant,
     contrast,
     differences,
     effective_level,
-    equivalent,
+    is_constant,
+    is_equivalent,
     spread,
     two_one_sided,
 )
 from studies.verdicts import scope, wording
 from studies.verdicts.forecasts import brier
-from studies.verdicts.inputs import ArmData, Finding, JudgeInput, counted, overlapping, too_many_excluded, unaccounted
-from studies.verdicts.scope import collapse_rates, scoped
+from studies.verdicts.inputs import (
+    ArmData,
+    Finding,
+    JudgeInput,
+    count_codes,
+    find_overlaps,
+    find_unaccounted,
+    too_many_excluded,
+)
+from studies.verdicts.scope import collapse_rates, limit_scope
 
 LEAST_KEPT = 3
 """Fewest trainings of an arm that did not collapse: with two, collapses alike in all arms bring nearly all of the false
@@ -51,7 +59,7 @@ _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
 def judge(
-    stake: Stake,
+    allocation: AlphaAllocation,
     hypothesis: str,
     data: Mapping[str, ArmData],
     *,
@@ -73,15 +81,15 @@ def judge(
     does not have, a value that is not finite, or a run in two places.
     """
     case = JudgeInput(
-        stake, _claim(stake.design, hypothesis), data, look, tuple(violations), tuple(threats), tuple(accepted),
-        earlier or {}, frozenset(barred), phase, exploratory,
+        allocation, _claim(allocation.design, hypothesis), data, look, tuple(violations), tuple(threats),
+        tuple(accepted), earlier or {}, frozenset(barred), phase, exploratory,
     )  # fmt: skip
     _check(case)
     return _verdict(case, _find(case))
 
 
 def invalid(
-    stake: Stake,
+    allocation: AlphaAllocation,
     hypothesis: str,
     reason: str,
     *,
@@ -94,39 +102,43 @@ def invalid(
 
     It is final: no later look can heal what is not in the numbers.
     """
-    case = JudgeInput(stake, _claim(stake.design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
+    case = JudgeInput(
+        allocation, _claim(allocation.design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory
+    )
     return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
 def _find(case: JudgeInput) -> Finding:
-    if (reason := _broken(case)) is not None:
+    if (reason := _find_obstacle(case)) is not None:
         return Finding("invalid", reason)
-    if _few_left(case):
-        return Finding("inconclusive", wording.too_few_left(collapse_rates(case), LEAST_KEPT), scope="not_collapsed")
-    if scope.mostly_cut(got_there := scope.reached(case)):
+    if _has_few_runs(case):
+        return Finding(
+            "inconclusive", wording.explain_too_few_left(collapse_rates(case), LEAST_KEPT), scope="not_collapsed"
+        )
+    if scope.is_mostly_cut(got_there := scope.reached_rates(case)):
         return scope.not_reached(case, got_there)
     if case.design.test == "boschloo":
         level, family = _level(case)
-        return scope.judged_exactly(case, level, len(family))
-    found = _compared(case)
+        return scope.judge_exactly(case, level, len(family))
+    found = _compare_arms(case)
     if found is None:
-        return scoped(case, _without_variance(case))
+        return limit_scope(case, _without_variance(case))
     return _decide(case, found)
 
 
-def _broken(case: JudgeInput) -> str | None:
+def _find_obstacle(case: JudgeInput) -> str | None:
     """Return why nothing can be concluded whatever the numbers say; None when there is no such reason."""
-    if (reason := unaccounted(case.design, case.arms, case.accepted)) is not None:
+    if (reason := find_unaccounted(case.design, case.arms, case.accepted)) is not None:
         return reason
     if (reason := too_many_excluded(case.design, case.arms)) is not None:
         return reason
     if case.violations:
-        return wording.violated(case.violations)
+        return wording.explain_violations(case.violations)
     counts = [len(arm.values) + len(arm.worst) for arm in case.arms.values()]
-    return wording.too_few(counts) if min(counts) < 2 else None
+    return wording.explain_too_few(counts) if min(counts) < 2 else None
 
 
-def _few_left(case: JudgeInput) -> bool:
+def _has_few_runs(case: JudgeInput) -> bool:
     """Return whether too few trainings that did not collapse are left for a statement about their mean."""
     if case.design.collapse is None:
         return False
@@ -137,12 +149,12 @@ def _few_left(case: JudgeInput) -> bool:
     return min(left) < LEAST_KEPT
 
 
-def _compared(case: JudgeInput) -> Comparison | None:
+def _compare_arms(case: JudgeInput) -> Comparison | None:
     """Return the comparison of the claim's arms by the locked test; None when it does not exist."""
     if case.design.test == "contrast":
         return contrast([arm.numbers for arm in case.runs()], case.weights)
     control, treatment = case.runs()
-    if case.design.test == "boschloo" or (constant(control.numbers) and constant(treatment.numbers)):
+    if case.design.test == "boschloo" or (is_constant(control.numbers) and is_constant(treatment.numbers)):
         return None
     return compare(case.design.test, control, treatment, others=case.others(), noise=case.noise)
 
@@ -150,8 +162,8 @@ def _compared(case: JudgeInput) -> Comparison | None:
 def _decide(case: JudgeInput, found: Comparison) -> Finding:
     alike = case.alpha_alike
     level, family = _level(case)
-    adjusted = _adjusted(case, found) if len(family) > 1 else None
-    low, high = found.within(sequential.critical(1 - level, found.df, found.n_control, family))
+    adjusted = _adjust_p(case, found) if len(family) > 1 else None
+    low, high = found.within(sequential.dunnett_critical(1 - level, found.df, found.n_control, family))
     margin = case.design.equivalence_margin
     same = None if margin is None else two_one_sided(found, margin, alike)
     how = wording.TestUsed(
@@ -159,8 +171,10 @@ def _decide(case: JudgeInput, found: Comparison) -> Finding:
     )
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
     if verdict in ("supported", "refuted"):
-        reason = wording.effect_told(case.claim, found.estimate, case.design.metric) + reason
-    return scoped(case, Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same))
+        reason = wording.describe_effect(case.claim, found.estimate, case.design.metric) + reason
+    return limit_scope(
+        case, Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
+    )
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:
@@ -181,13 +195,13 @@ def _by_intervals(
     how: wording.TestUsed,
 ) -> tuple[VerdictName, str]:  # fmt: skip
     low, high = ends
-    if same is not None and equivalent(same):
-        told = wording.inside(same, 1 - 2 * alike, how)
-        return "equivalent", told if low <= 0 <= high else told + wording.small(ends, level, how)
+    if same is not None and is_equivalent(same):
+        told = wording.explain_equivalence(same, 1 - 2 * alike, how)
+        return "equivalent", told if low <= 0 <= high else told + wording.explain_small(ends, level, how)
     if low <= 0 <= high:
-        return "inconclusive", wording.holds_zero(ends, level, how)
+        return "inconclusive", wording.explain_zero_inside(ends, level, how)
     predicted = (low > 0) == (claim.direction == "increase")
-    return ("supported" if predicted else "refuted"), wording.beyond_zero(ends, level, predicted, how)
+    return ("supported" if predicted else "refuted"), wording.explain_zero_outside(ends, level, predicted, how)
 
 
 def _families(case: JudgeInput) -> list[float]:
@@ -212,16 +226,16 @@ def _p_in_family(case: JudgeInput) -> float:
     if case.claim.id in case.barred:
         return 1.0
     case = replace(case, violations=())
-    if _broken(case) is not None or _few_left(case) or scope.mostly_cut(scope.reached(case)):
+    if _find_obstacle(case) is not None or _has_few_runs(case) or scope.is_mostly_cut(scope.reached_rates(case)):
         return 1.0
     if case.design.test == "boschloo":
         return min(1.0, scope.exact_p(case) * len(_family_sizes(case)))
-    found = _compared(case)
-    return 1.0 if found is None else _adjusted(case, found)
+    found = _compare_arms(case)
+    return 1.0 if found is None else _adjust_p(case, found)
 
 
-def _adjusted(case: JudgeInput, found: Comparison) -> float:
-    return sequential.adjusted_p(found.t, found.df, found.n_control, _family_sizes(case))
+def _adjust_p(case: JudgeInput, found: Comparison) -> float:
+    return sequential.dunnett_p(found.t, found.df, found.n_control, _family_sizes(case))
 
 
 def _family_sizes(case: JudgeInput) -> list[int]:
@@ -243,12 +257,12 @@ def _without_variance(case: JudgeInput) -> Finding:
     """
     assert case.design.test != "boschloo"  # which exists without variance
     if case.design.test == "contrast":
-        return Finding(*wording.same_in_all_arms(_weighted(case) or 0.0))
+        return Finding(*wording.explain_constant_arms(_weighted_effect(case) or 0.0))
     control, treatment = case.runs()
     a, b = control.numbers, treatment.numbers
-    if not (constant(a) and constant(b)):
-        return Finding(*wording.same_in_all_pairs(fmean(b) - fmean(a)))
-    return Finding(*wording.same_in_all_runs(a[0], b[0], case.design.test))
+    if not (is_constant(a) and is_constant(b)):
+        return Finding(*wording.explain_constant_pairs(fmean(b) - fmean(a)))
+    return Finding(*wording.explain_constant_runs(a[0], b[0], case.design.test))
 
 
 def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdict:
@@ -256,7 +270,7 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
     a, b = runs[0].numbers, runs[-1].numbers
     means = _numbers(finding, a), _numbers(finding, b)
     found = finding.comparison
-    estimate = found.estimate if found is not None else _weighted(case) if finding.measured else None
+    estimate = found.estimate if found is not None else _weighted_effect(case) if finding.measured else None
     last = case.phase != "confirm" or case.look >= len(case.design.looks)
     expected = case.claim.prediction
     return Verdict(
@@ -274,10 +288,10 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
         phase=case.phase, look=case.look, final=last or bool(outside) or finding.verdict in _DECISIVE,
         p_adjusted=finding.p_adjusted, df=None if found is None else found.df,
         sd_pooled=None if found is None else found.sd, equivalence=finding.equivalence,
-        excluded=counted(case.arms, "excluded") | counted(case.arms, "cut"),
-        counted_as_worst=counted(case.arms, "worst"),
+        excluded=count_codes(case.arms, "excluded") | count_codes(case.arms, "cut"),
+        counted_as_worst=count_codes(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
-        scope=finding.scope, collapses=collapse_rates(case), reached=scope.reached(case),
+        scope=finding.scope, collapses=collapse_rates(case), reached=scope.reached_rates(case),
         arms=_arm_means(case, finding),
     )  # fmt: skip
 
@@ -287,7 +301,7 @@ def _numbers(finding: Finding, values: list[float]) -> float | None:
     return fmean(values) if values and finding.measured else None
 
 
-def _weighted(case: JudgeInput) -> float | None:
+def _weighted_effect(case: JudgeInput) -> float | None:
     """Return the effect as the arms' means give it: of two arms their difference; None where an arm has no run."""
     numbers = [runs.numbers for runs in case.runs()]
     if not all(numbers):
@@ -349,7 +363,7 @@ def _check(case: JudgeInput) -> None:
     looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
     if not 1 <= case.look <= looks:
         raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
-    if twice := overlapping(case.data):
+    if twice := find_overlaps(case.data):
         raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
     for arm in case.data.values():
         if stray := sorted(arm.collapsed.keys() - arm.values.keys()):

@@ -6,9 +6,9 @@ trainings that get there, and of all only by the same rule: most samples of 3 to
 that may be stuck, and no test sees what is not among them. An arm with a run that missed the threshold has it in its
 mean and spread.
 
-`judged_exactly` is for designs that locked the test `boschloo`: values are 1 or 0, the p decides at the look's level,
+`judge_exactly` is for designs that locked the test `boschloo`: values are 1 or 0, the p decides at the look's level,
 and Newcombe's interval decides equivalence; where both disagree the test counts. `reached` counts who got to a
-threshold; `mostly_cut` says that more than half of an arm did not, so that its mean would be told by the horizon.
+threshold; `is_mostly_cut` says that more than half of an arm did not, so that its mean would be told by the horizon.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Protocol
 
-from studies.checks.training import rate
+from studies.checks.training import collapse_rate
 from studies.records.design import Metric
 from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Verdict, VerdictName
 from studies.statistics import proportions
-from studies.statistics.comparison import Runs, equivalent
+from studies.statistics.comparison import Runs, is_equivalent
 from studies.statistics.proportions import one_sided_limits
 from studies.verdicts import wording
-from studies.verdicts.inputs import Finding, JudgeInput, Unseen
+from studies.verdicts.inputs import Finding, JudgeInput, UnobservedMiss
 from studies.verdicts.wording import Count
 
 
-def judged_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
+def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
     """Return what the exact test says at a level that `tests` claims of one variable share."""
     control, treatment = _counts(case)
     p = proportions.boschloo(control, treatment)
@@ -50,7 +50,7 @@ def exact_p(case: JudgeInput) -> float:
     return proportions.boschloo(*_counts(case))
 
 
-def reached(case: JudgeInput) -> tuple[ReachedRate, ...]:
+def reached_rates(case: JudgeInput) -> tuple[ReachedRate, ...]:
     """Return how many runs of each of the claim's arms reached the threshold; nothing for a metric that is no time."""
     cut = case.design.metric.cut_at
     if cut is None:
@@ -58,14 +58,14 @@ def reached(case: JudgeInput) -> tuple[ReachedRate, ...]:
     return tuple(_rate(name, runs, cut) for name, runs in zip(case.arms, case.runs(), strict=True))
 
 
-def mostly_cut(rates: Sequence[ReachedRate]) -> bool:
+def is_mostly_cut(rates: Sequence[ReachedRate]) -> bool:
     """Return whether more than half of an arm never got there."""
     return any(2 * rate.count < rate.of for rate in rates)
 
 
 def not_reached(case: JudgeInput, rates: Sequence[ReachedRate]) -> Finding:
     """Return that nothing is claimed of a time that is mostly cut."""
-    return Finding("inconclusive", wording.not_reached(rates, case.design.metric), measured=False)
+    return Finding("inconclusive", wording.explain_not_reached(rates, case.design.metric), measured=False)
 
 
 def _rate(name: str, runs: Runs, cut: float) -> ReachedRate:
@@ -83,7 +83,7 @@ def _alike(control: Count, treatment: Count, margin: float | None, alpha: float)
     if margin is None:
         return None
     low, high = proportions.difference(control, treatment, 1 - 2 * alpha)
-    return Equivalence(margin=margin, low=low, high=high, p=proportions.inside_margin(control, treatment, margin))
+    return Equivalence(margin=margin, low=low, high=high, p=proportions.equivalence_p(control, treatment, margin))
 
 
 def _by_p(
@@ -91,12 +91,12 @@ def _by_p(
     how: wording.TestUsed,
 ) -> tuple[VerdictName, str]:  # fmt: skip
     (a, n), (b, m) = counts
-    if same is not None and equivalent(same):
-        return "equivalent", wording.inside(same, 1 - 2 * case.alpha_alike, how)
+    if same is not None and is_equivalent(same):
+        return "equivalent", wording.explain_equivalence(same, 1 - 2 * case.alpha_alike, how)
     if p > level:
-        return "inconclusive", wording.rates_not_told_apart(counts, p, level, how)
+        return "inconclusive", wording.explain_rates_alike(counts, p, level, how)
     predicted = (b / m > a / n) == (case.claim.direction == "increase")
-    return ("supported" if predicted else "refuted"), wording.rates_apart(counts, p, level, predicted, how)
+    return ("supported" if predicted else "refuted"), wording.explain_rates_apart(counts, p, level, predicted, how)
 
 
 _LEVEL = 0.95
@@ -111,10 +111,10 @@ def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
     if case.design.collapse is None:
         return ()
     arms = case.arms.items()
-    return tuple(rate(name, arm.broken, len(arm.values) + len(arm.worst)) for name, arm in arms)
+    return tuple(collapse_rate(name, arm.broken, len(arm.values) + len(arm.worst)) for name, arm in arms)
 
 
-def scoped(case: JudgeInput, finding: Finding) -> Finding:
+def limit_scope(case: JudgeInput, finding: Finding) -> Finding:
     """Return the finding with what it speaks of, and why."""
     if finding.verdict == "invalid":
         return finding
@@ -126,8 +126,8 @@ def _of_kept(case: JudgeInput, finding: Finding) -> Finding:
     if not rates:
         return finding
     if finding.verdict != "inconclusive" and _of_all(case, finding, rates):
-        return replace(finding, reason=finding.reason + wording.of_all(rates))
-    return replace(finding, scope="not_collapsed", reason=finding.reason + wording.not_collapsed(rates))
+        return replace(finding, reason=finding.reason + wording.explain_all_runs(rates))
+    return replace(finding, scope="not_collapsed", reason=finding.reason + wording.explain_not_collapsed(rates))
 
 
 def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -> bool:
@@ -166,15 +166,15 @@ def _drop(case: JudgeInput) -> float:
     if known is None:
         return max(abs(mean - worst) for mean in means)
     sign = 1 if case.design.metric.higher_is_better else -1
-    fallen = [
+    collapsed = [
         sign * (mean - value)
         for mean, arm in zip(means, case.arms.values(), strict=True)
         for value in (*(arm.values[run] for run in arm.collapsed), *(worst for _ in arm.worst))
     ]
-    return max(known, fmean(fallen)) if fallen else known
+    return max(known, fmean(collapsed)) if collapsed else known
 
 
-class _Claimed(Protocol):
+class _ClaimBounds(Protocol):
     """What of a finding, or of a verdict, a claim follows from."""
 
     @property
@@ -190,41 +190,41 @@ class _Claimed(Protocol):
     def equivalence(self) -> Equivalence | None: ...
 
 
-def unseen_of(metric: Metric, verdict: Verdict) -> tuple[Unseen, ...]:
+def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[UnobservedMiss, ...]:
     """Return what a verdict on a time leaves open of its arms, whatever its design locked; nothing for any other."""
     means: tuple[float | None, ...] = (verdict.mean_control, verdict.mean_treatment)
     if verdict.arms:
         means = tuple(arm.mean for arm in verdict.arms)
     weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
-    return tuple(_unseen(metric, verdict.reached, means, verdict, weights)) if verdict.reached else ()
+    return tuple(_find_unobserved_misses(metric, verdict.reached, means, verdict, weights)) if verdict.reached else ()
 
 
 def _of_reached(case: JudgeInput, finding: Finding) -> Finding:
     metric, means = case.design.metric, [fmean(runs.numbers) for runs in case.runs()]
-    found = tuple(_unseen(metric, reached(case), means, finding, case.weights))
+    found = tuple(_find_unobserved_misses(metric, reached_rates(case), means, finding, case.weights))
     if not found:
         return finding
-    survives = all(one.undoes is None or one.undoes > one.upper for one in found)
+    survives = all(one.breaking_share is None or one.breaking_share > one.upper for one in found)
     if finding.verdict != "inconclusive" and survives:
-        return replace(finding, reason=finding.reason + wording.of_all_times(found, metric))
-    return replace(finding, scope="reached", reason=finding.reason + wording.of_those_there(found, metric))
+        return replace(finding, reason=finding.reason + wording.explain_all_times(found, metric))
+    return replace(finding, scope="reached", reason=finding.reason + wording.explain_reached_only(found, metric))
 
 
-def _unseen(
-    metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: _Claimed,
+def _find_unobserved_misses(
+    metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: _ClaimBounds,
     weights: Sequence[float],
-) -> Iterator[Unseen]:  # fmt: skip
+) -> Iterator[UnobservedMiss]:  # fmt: skip
     """Yield the arms of which every run got there."""
-    rooms = list(_rooms(metric, claimed, weights))
+    rooms = list(_claim_slack(metric, claimed, weights))
     for number, (got, mean) in enumerate(zip(rates, means, strict=True)):
         if got.count < got.of or mean is None or metric.cut_at is None:
             continue
         least, cost = min((room for arm, room in rooms if arm == number), default=math.inf), metric.cut_at - mean
         upper = one_sided_limits(0, got.of, _LEVEL)[1]
-        yield Unseen(got.arm, upper, least / cost if least < cost else None)
+        yield UnobservedMiss(got.arm, upper, least / cost if least < cost else None)
 
 
-def _rooms(metric: Metric, claimed: _Claimed, weights: Sequence[float]) -> Iterator[tuple[int, float]]:
+def _claim_slack(metric: Metric, claimed: _ClaimBounds, weights: Sequence[float]) -> Iterator[tuple[int, float]]:
     """Yield by how much the mean of an arm, 0 for the control, may get worse before something that is claimed does not
     hold: a difference where the arm that is ahead does, an equivalence where either. Of a contrast all arms of one side
     may, by as much each."""

@@ -24,10 +24,10 @@ from studies.log.study import StudyState
 from studies.metrics.registry import kinds
 from studies.records.design import GAIN, MODEL, Design, Hypothesis, Kind, Metric
 from studies.records.runs import Conditions
-from studies.records.statements import effect_of, metric_name, named_value, setting, tested
+from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
 from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Verdict, VerdictName
 from studies.statistics.comparison import SAME, Test
-from studies.verdicts.inputs import Unseen
+from studies.verdicts.inputs import UnobservedMiss
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def question_of(state: StudyState) -> Question:
     left = [text for act in state.planner_acts for text in act.not_tested]
     return Question(
         asked=" ".join(state.topic.split()),
-        tested=tested(state.design, state.hypotheses),
+        tested=list_tests(state.design, state.hypotheses),
         not_tested=tuple(dict.fromkeys((*left, *_other_measures(state, left)))),
     )
 
@@ -73,7 +73,7 @@ def _words(kind: str) -> tuple[str, ...]:
     return kinds()[kind].words if kind in kinds() else ()
 
 
-def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
+def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
     """Return what the arms of a hypothesis do not share of training with the control, with the amounts: each a clause.
 
     Of models that are compared, at which success they began comes first: it is what they gain that is judged.
@@ -90,8 +90,8 @@ def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
 def _apart(state: StudyState, design: Design, hypothesis: Hypothesis, names: tuple[str, str]) -> Iterator[str]:
     known = [_conditions(state, name) for name in names]
     if MODEL in hypothesis.declared:
-        yield from _begun(names, known)
-    yield from _unequal(names, known, [_planned_episodes(design, name) for name in names])
+        yield from _compare_starts(names, known)
+    yield from _compare_training(names, known, [_count_planned_episodes(design, name) for name in names])
 
 
 def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -> str | None:
@@ -100,7 +100,7 @@ def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -
     return None if left == right else f"training episodes: {left:,.0f} with {name}, {right:,.0f} with {other}"
 
 
-def _planned_episodes(design: Design, arm: str) -> float | None:
+def _count_planned_episodes(design: Design, arm: str) -> float | None:
     job = {**design.base_job, **design.arm(arm).overrides}
     steps, batch = job.get("steps"), job.get("episodes_per_step")
     return float(steps * batch) if isinstance(steps, int) and isinstance(batch, int) else None
@@ -111,7 +111,9 @@ def _conditions(state: StudyState, arm: str) -> list[Conditions]:
     return [Conditions.model_validate(entry) for entry in found if entry is not None]
 
 
-def _unequal(names: tuple[str, str], known: list[list[Conditions]], planned: list[float | None]) -> Iterator[str]:
+def _compare_training(
+    names: tuple[str, str], known: list[list[Conditions]], planned: list[float | None]
+) -> Iterator[str]:
     for noun, field, least in (
         ("training episodes", "episodes", 1.0), ("trained tokens", "tokens", TOKENS_TOLD),
         ("seconds of training", "wall_s", WALL_TOLD),
@@ -124,7 +126,7 @@ def _unequal(names: tuple[str, str], known: list[list[Conditions]], planned: lis
             yield f"{noun}: {left:,.0f} with {names[0]}, {right:,.0f} with {names[1]}"
 
 
-def _begun(names: tuple[str, str], known: list[list[Conditions]]) -> tuple[str, ...]:
+def _compare_starts(names: tuple[str, str], known: list[list[Conditions]]) -> tuple[str, ...]:
     """Return at which success models that are compared began; nothing while it is not known of both."""
     left, right = (_mean(conditions, "initial_success") for conditions in known)
     if left is None or right is None or left == right:
@@ -204,47 +206,47 @@ class TestUsed:
         return _ESTIMANDS[self.kind]
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """The test, and what the level was corrected for."""
         shared = [f"shared among {self.claims} variables"] if self.claims > 1 else []
         corrected = [f"corrected for {self.arms} arms"] if self.arms > 1 else []
-        return ", ".join([self._tested, *corrected, *shared, *self._looked])
+        return ", ".join([self._test_label, *corrected, *shared, *self._analysis_labels])
 
     @property
-    def told_alone(self) -> str:
+    def uncorrected_label(self) -> str:
         """The test and the look: equivalence is not corrected for other claims."""
-        return ", ".join([self._tested, *self._looked])
+        return ", ".join([self._test_label, *self._analysis_labels])
 
     @property
-    def _tested(self) -> str:
+    def _test_label(self) -> str:
         return _TESTS[self.test] + (f" as {self.instead}" if self.instead else "")
 
     @property
-    def _looked(self) -> list[str]:
+    def _analysis_labels(self) -> list[str]:
         return [f"look {self.look} of {self.looks}"] if self.looks > 1 else []
 
 
-def holds_zero(ends: tuple[float, float], level: float, how: TestUsed) -> str:
+def explain_zero_inside(ends: tuple[float, float], level: float, how: TestUsed) -> str:
     """Return why the verdict is inconclusive."""
-    return f"The {_span(ends, level, how.told, how)} holds 0."
+    return f"The {_span(ends, level, how.label, how)} holds 0."
 
 
-def beyond_zero(ends: tuple[float, float], level: float, predicted: bool, how: TestUsed) -> str:
+def explain_zero_outside(ends: tuple[float, float], level: float, predicted: bool, how: TestUsed) -> str:
     """Return why the verdict is supported or refuted."""
     side = "above" if ends[0] > 0 else "below"
     said = "the predicted side" if predicted else "against the prediction"
-    return f"The whole {_span(ends, level, how.told, how)} lies {side} 0, {said}."
+    return f"The whole {_span(ends, level, how.label, how)} lies {side} 0, {said}."
 
 
-def effect_told(claim: Hypothesis, estimate: float, metric: Metric) -> str:
+def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
     """Return what an interaction or a trend was found to be, as a sentence to lead with; empty for a difference."""
     if claim.kind == "difference":
         return ""
-    size = _in(
+    size = _with_unit(
         f"{abs(estimate):,.0f}" if metric.unit and abs(estimate) >= _WHOLE else f"{abs(estimate):.3f}", metric.unit
     )
     if claim.kind == "trend":
-        ends = " to ".join(named_value(claim.variable, value) for value in (claim.control, claim.treatment))
+        ends = " to ".join(format_setting_value(claim.variable, value) for value in (claim.control, claim.treatment))
         moved = "rises" if estimate > 0 else "falls"
         return f"From {claim.variable} = {ends} the {metric_name(metric)} {moved} by {size} along a straight line. "
     low, high = (setting(claim.moderator, value) for value in claim.varied[claim.moderator])
@@ -252,20 +254,20 @@ def effect_told(claim: Hypothesis, estimate: float, metric: Metric) -> str:
     return f"The {effect_of(claim)} is {larger} by {size} with {high} than with {low}. "
 
 
-def inside(same: Equivalence, level: float, how: TestUsed) -> str:
+def explain_equivalence(same: Equivalence, level: float, how: TestUsed) -> str:
     """Return why the verdict is equivalent."""
     return (
-        f"The whole {_span((same.low, same.high), level, how.told_alone, how)} lies inside the equivalence margin "
-        f"of {_in(f'{same.margin:g}', how.unit)} to both sides of 0."
+        f"The whole {_span((same.low, same.high), level, how.uncorrected_label, how)} lies inside the equivalence "
+        f"margin of {_with_unit(f'{same.margin:g}', how.unit)} to both sides of 0."
     )
 
 
-def small(ends: tuple[float, float], level: float, how: TestUsed) -> str:
+def explain_small(ends: tuple[float, float], level: float, how: TestUsed) -> str:
     """Return what is said beside `equivalent` where the difference is no zero."""
-    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.told, how)} leaves 0 out."
+    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.label, how)} leaves 0 out."
 
 
-def not_collapsed(rates: Sequence[CollapseRate]) -> str:
+def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
     """Return of which trainings a verdict speaks, and what it leaves open about the others."""
     counts = " and ".join(f"{rate.count} of {rate.of}" for rate in rates)
     most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
@@ -275,7 +277,7 @@ def not_collapsed(rates: Sequence[CollapseRate]) -> str:
     return said
 
 
-def of_all(rates: Sequence[CollapseRate]) -> str:
+def explain_all_runs(rates: Sequence[CollapseRate]) -> str:
     """Return why a verdict speaks of all trainings."""
     most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
     return (
@@ -283,27 +285,27 @@ def of_all(rates: Sequence[CollapseRate]) -> str:
     )
 
 
-def of_those_there(unseen: Sequence[Unseen], metric: Metric) -> str:
+def explain_reached_only(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
     """Return of which trainings a verdict on a time speaks, and what it leaves open about the others."""
-    share, least = there(metric), [one.undoes for one in unseen if one.undoes is not None]
+    share, least = reached_phrase(metric), [one.breaking_share for one in unseen if one.breaking_share is not None]
     undone = f", and {_share(min(least))} would undo it" if least else ""
     alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
     return f" It speaks of trainings{alone} that {share}: that {_open(unseen)} never do is not ruled out{undone}."
 
 
-def of_all_times(unseen: Sequence[Unseen], metric: Metric) -> str:
+def explain_all_times(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
     """Return why a verdict on a time speaks of all trainings."""
     alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
-    said = f"that {_open(unseen)}{alone} never {there(metric)} is not ruled out"
+    said = f"that {_open(unseen)}{alone} never {reached_phrase(metric)} is not ruled out"
     return f" It holds for all trainings: {said}, and would undo nothing."
 
 
-def there(metric: Metric) -> str:
+def reached_phrase(metric: Metric) -> str:
     """Return what trainings do whose value is not where it is cut."""
     return "get there" if metric.threshold is not None else "stay below the cut"
 
 
-def _open(unseen: Sequence[Unseen]) -> str:
+def _open(unseen: Sequence[UnobservedMiss]) -> str:
     if len(unseen) == 1:
         return f"up to {_share(unseen[0].upper)}"
     return "up to " + " and ".join(f"{_share(one.upper)} with {one.arm}" for one in unseen)
@@ -313,13 +315,13 @@ def _share(value: float) -> str:
     return f"{100 * value:.0f} %" if value >= _PERCENT else f"{100 * value:.1f} %"
 
 
-def too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
+def explain_too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
     """Return why nothing is said about the mean of what is left."""
     left = " and ".join(f"{rate.of - rate.count} of {rate.of}" for rate in rates)
     return f"A mean is judged from {least} trainings of each arm that did not collapse; found {left}."
 
 
-def too_few(counts: Sequence[int]) -> str:
+def explain_too_few(counts: Sequence[int]) -> str:
     """Return why arms of these sizes, the control's first, cannot be compared."""
     if len(counts) > 2:
         return f"The test needs at least 2 valid runs in each arm; found {', '.join(map(str, counts))}."
@@ -330,13 +332,13 @@ def too_few(counts: Sequence[int]) -> str:
     )
 
 
-def violated(violations: Sequence[str]) -> str:
+def explain_violations(violations: Sequence[str]) -> str:
     """Return why a comparison says nothing about its variable."""
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
     return f"The arms differ in more than the hypothesis declares{more}, and no amendment accepts it: {violations[0]}."
 
 
-def same_in_all_runs(control: float, treatment: float, test: Test) -> tuple[VerdictName, str]:
+def explain_constant_runs(control: float, treatment: float, test: Test) -> tuple[VerdictName, str]:
     """Return what follows when neither arm varies."""
     if abs(treatment - control) <= SAME:
         said = f"Every run of both arms gave the same value ({control:.3f}); there is no difference to test."
@@ -348,7 +350,7 @@ def same_in_all_runs(control: float, treatment: float, test: Test) -> tuple[Verd
     return "invalid", said
 
 
-def same_in_all_arms(effect: float) -> tuple[VerdictName, str]:
+def explain_constant_arms(effect: float) -> tuple[VerdictName, str]:
     """Return what follows when no arm of a contrast varies; `effect` is what their values amount to."""
     if abs(effect) <= SAME:
         return "inconclusive", "No run differs from its arm, and the arms' values amount to no effect."
@@ -358,7 +360,7 @@ def same_in_all_arms(effect: float) -> tuple[VerdictName, str]:
     return "invalid", f"{said} the locked rule cannot decide."
 
 
-def same_in_all_pairs(difference: float) -> tuple[VerdictName, str]:
+def explain_constant_pairs(difference: float) -> tuple[VerdictName, str]:
     """Return what follows when every pair of runs differs by the same."""
     if abs(difference) <= SAME:
         return "inconclusive", "Every pair of runs with one seed gave the same value; there is no difference to test."
@@ -369,18 +371,18 @@ def same_in_all_pairs(difference: float) -> tuple[VerdictName, str]:
     return "invalid", said
 
 
-def rates_apart(counts: tuple[Count, Count], p: float, level: float, predicted: bool, how: TestUsed) -> str:
+def explain_rates_apart(counts: tuple[Count, Count], p: float, level: float, predicted: bool, how: TestUsed) -> str:
     """Return why two rates are told apart."""
     said = "the predicted side" if predicted else "against the prediction"
-    return f"{_rates_said(counts)}: {how.told} gives p = {p:.2g}, not above the level {level:.4g}; {said}."
+    return f"{_describe_rates(counts)}: {how.label} gives p = {p:.2g}, not above the level {level:.4g}; {said}."
 
 
-def rates_not_told_apart(counts: tuple[Count, Count], p: float, level: float, how: TestUsed) -> str:
+def explain_rates_alike(counts: tuple[Count, Count], p: float, level: float, how: TestUsed) -> str:
     """Return why the verdict on two rates is inconclusive."""
-    return f"{_rates_said(counts)}: {how.told} gives p = {p:.2g}, above the level {level:.4g}."
+    return f"{_describe_rates(counts)}: {how.label} gives p = {p:.2g}, above the level {level:.4g}."
 
 
-def not_reached(rates: Sequence[ReachedRate], metric: Metric) -> str:
+def explain_not_reached(rates: Sequence[ReachedRate], metric: Metric) -> str:
     """Return why nothing is claimed of a time: who did not get there, and with which limits who did."""
     cut = f"{metric.cut_at:,.0f} {metric.unit}"
     told = " and ".join(
@@ -401,14 +403,14 @@ Count = tuple[int, int]
 """How many of how many."""
 
 
-def _rates_said(counts: tuple[Count, Count]) -> str:
+def _describe_rates(counts: tuple[Count, Count]) -> str:
     (a, n), (b, m) = counts
     return f"{b} of {m} against {a} of {n}"
 
 
 def _span(ends: tuple[float, float], level: float, told: str, how: TestUsed) -> str:
     low, high = ends_in_digits(ends, how.unit)
-    return f"{level * 100:.4g} % interval of the {how.of} ({low} to {_in(high, how.unit)}; {told})"
+    return f"{level * 100:.4g} % interval of the {how.of} ({low} to {_with_unit(high, how.unit)}; {told})"
 
 
 def ends_in_digits(ends: tuple[float, float], unit: str = "") -> tuple[str, str]:
@@ -425,7 +427,7 @@ def decimals(value: float) -> int:
     return next((places for least, places in ((99.95, 0), (9.995, 1), (0.9995, 2)) if abs(value) >= least), 3)
 
 
-def _in(value: str, unit: str) -> str:
+def _with_unit(value: str, unit: str) -> str:
     return f"{value} {unit}" if unit else value
 
 

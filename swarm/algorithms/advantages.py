@@ -1,7 +1,7 @@
 """Advantages: from rewards of episodes, or of single calls, to one number per token.
 
 Pure functions of floats. Groups whose rewards are all equal, and groups of one, have advantage exactly 0 wherever it is
-a comparison within the group. Episodes of weight 0 must be removed before (`rows.without_zero_weight`); other weights
+a comparison within the group. Episodes of weight 0 must be removed before (`rows.drop_zero_weight`); other weights
 change neither baselines nor deviations.
 
 Where an episode's calls differ in reward, each agent a is compared with itself in the group's other episodes. With m_ia
@@ -41,9 +41,9 @@ def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens
         case "rloo":
             return leave_one_out(rewards, groups)
         case "reinforce_pp":
-            return whitened(rewards, tokens)
+            return whiten(rewards, tokens)
         case "reinforce_pp_baseline":
-            return whitened(group_relative(rewards, groups, normalize=False), tokens)
+            return whiten(group_relative(rewards, groups, normalize=False), tokens)
 
 
 def group_relative(rewards: Sequence[float], groups: Sequence[str], *, normalize: bool) -> list[float]:
@@ -55,7 +55,7 @@ def group_relative(rewards: Sequence[float], groups: Sequence[str], *, normalize
     def relative(own: Sequence[float]) -> tuple[float, float]:
         return statistics.fmean(own), _deviation(own) + _DEVIATION_EPSILON if normalize else 1.0
 
-    return _compared(rewards, groups, relative)
+    return _subtract_baseline(rewards, groups, relative)
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -69,21 +69,21 @@ def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float
 
     That is G / (G - 1) times r_i less the mean of all.
     """
-    return _compared(rewards, groups, lambda own: (statistics.fmean(own), (len(own) - 1) / len(own)))
+    return _subtract_baseline(rewards, groups, lambda own: (statistics.fmean(own), (len(own) - 1) / len(own)))
 
 
-def _compared(
+def _subtract_baseline(
     rewards: Sequence[float], groups: Sequence[str], baseline: Callable[[Sequence[float]], tuple[float, float]]
 ) -> list[float]:
     """Return (r_i - mean) / scale with each group's mean and scale; exactly 0 throughout a group of equal rewards."""
     baselines = {
         group: (own[0], 1.0) if min(own) == max(own) else baseline(own)
-        for group, own in _members(rewards, groups).items()
+        for group, own in _rewards_by_group(rewards, groups).items()
     }
     return [(reward - baselines[group][0]) / baselines[group][1] for reward, group in zip(rewards, groups, strict=True)]
 
 
-def whitened(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
+def whiten(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
     """Return values less their mean over their standard deviation, both over the *tokens* of the whole batch.
 
     REINFORCE++, arXiv 2501.03262 (global advantage normalisation): an episode counts n_i times; the variance is the
@@ -100,10 +100,10 @@ def whitened(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
 
 def constant_groups(rewards: Sequence[float], groups: Sequence[str]) -> int:
     """Return how many groups have equal rewards throughout: they compare nothing."""
-    return sum(min(own) == max(own) for own in _members(rewards, groups).values())
+    return sum(min(own) == max(own) for own in _rewards_by_group(rewards, groups).values())
 
 
-def _members(rewards: Sequence[float], groups: Sequence[str]) -> dict[str, list[float]]:
+def _rewards_by_group(rewards: Sequence[float], groups: Sequence[str]) -> dict[str, list[float]]:
     members: defaultdict[str, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         members[group].append(reward)
@@ -112,7 +112,7 @@ def _members(rewards: Sequence[float], groups: Sequence[str]) -> dict[str, list[
 
 _WHOLE = -1
 """Stands for all calls of an episode whose calls are worth the same."""
-_Of = dict[int, float]
+_ByCall = dict[int, float]
 """Values by call."""
 
 
@@ -126,12 +126,12 @@ def call_advantages(
     groups = [episode.group for episode in episodes]
     rewards = [episode_reward(episode) for episode in episodes]
     plain = advantages(job, rewards, groups, [sum(counts.values()) for counts in tokens])
-    mixed = {episode.group for episode in episodes if _differ(episode)}
+    mixed = {episode.group for episode in episodes if _has_mixed_rewards(episode)}
     if not mixed:
         return plain, {}
-    values = _relative(job, episodes, rewards, mixed)
+    values = _raw_values(job, episodes, rewards, mixed)
     if job.algorithm in ("reinforce_pp", "reinforce_pp_baseline"):
-        values = _whitened(values, tokens)
+        values = _whiten_calls(values, tokens)
     else:
         compared = zip(values, groups, plain, strict=True)
         values = [value if group in mixed else {_WHOLE: own} for value, group, own in compared]
@@ -146,14 +146,14 @@ def episode_reward(episode: TrainEpisode) -> float:
     return own.pop() if len(own) == 1 else fmean(e.reward for e in episode.call_rewards) if own else episode.reward
 
 
-def _differ(episode: TrainEpisode) -> bool:
+def _has_mixed_rewards(episode: TrainEpisode) -> bool:
     return len({each.reward for each in episode.call_rewards}) > 1
 
 
-def _relative(job: Job, episodes: Sequence[TrainEpisode], rewards: Sequence[float], mixed: set[str]) -> list[_Of]:
+def _raw_values(job: Job, episodes: Sequence[TrainEpisode], rewards: Sequence[float], mixed: set[str]) -> list[_ByCall]:
     """Return the values before any whitening: rewards, or what they are against their groups' baselines."""
     values = [
-        {each.call: each.reward for each in episode.call_rewards} if _differ(episode) else {_WHOLE: reward}
+        {each.call: each.reward for each in episode.call_rewards} if _has_mixed_rewards(episode) else {_WHOLE: reward}
         for episode, reward in zip(episodes, rewards, strict=True)
     ]
     if job.algorithm == "reinforce_pp":
@@ -169,9 +169,9 @@ def _relative(job: Job, episodes: Sequence[TrainEpisode], rewards: Sequence[floa
     return values
 
 
-def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_Of]) -> None:
+def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_ByCall]) -> None:
     """Put the advantages of a group's calls into `values`, agent by agent."""
-    agents: defaultdict[str, list[tuple[_Of, list[tuple[int, float]]]]] = defaultdict(list)
+    agents: defaultdict[str, list[tuple[_ByCall, list[tuple[int, float]]]]] = defaultdict(list)
     for episode, own in zip(episodes, values, strict=True):
         by_agent: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
         for each in episode.call_rewards:
@@ -183,7 +183,7 @@ def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_Of]) 
         _compare_agent(job, members)
 
 
-def _compare_agent(job: Job, members: Sequence[tuple[_Of, Sequence[tuple[int, float]]]]) -> None:
+def _compare_agent(job: Job, members: Sequence[tuple[_ByCall, Sequence[tuple[int, float]]]]) -> None:
     means = [fmean(reward for _, reward in calls) for _, calls in members]
     centre, alone = fmean(means), len(members) < 2
     equal = len({reward for _, calls in members for _, reward in calls}) == 1
@@ -198,11 +198,11 @@ def _compare_agent(job: Job, members: Sequence[tuple[_Of, Sequence[tuple[int, fl
         own.update({call: 0.0 if alone or equal else (reward - others) / scale for call, reward in calls})
 
 
-def _whitened(values: Sequence[_Of], tokens: Sequence[Mapping[int, int]]) -> list[_Of]:
+def _whiten_calls(values: Sequence[_ByCall], tokens: Sequence[Mapping[int, int]]) -> list[_ByCall]:
     places = [(number, call) for number, own in enumerate(values) for call in own]
     counts = [_tokens(tokens[number], call) for number, call in places]
-    flat = whitened([values[number][call] for number, call in places], counts)
-    found: list[_Of] = [{} for _ in values]
+    flat = whiten([values[number][call] for number, call in places], counts)
+    found: list[_ByCall] = [{} for _ in values]
     for (number, call), value in zip(places, flat, strict=True):
         found[number][call] = value
     return found
@@ -212,7 +212,7 @@ def _tokens(counts: Mapping[int, int], call: int) -> int:
     return sum(counts.values()) if call == _WHOLE else counts.get(call, 0)
 
 
-def _mean(own: _Of, counts: Mapping[int, int]) -> float:
+def _mean(own: _ByCall, counts: Mapping[int, int]) -> float:
     """Return the mean over tokens; the plain one where there are none."""
     if _WHOLE in own:
         return own[_WHOLE]

@@ -78,7 +78,9 @@ def episode_means(values: Tensor, episodes: Tensor) -> Tensor:
     return (sums / counts)[episodes]
 
 
-def clipped(log_ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Surrogate:
+def ppo_surrogate(
+    log_ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
+) -> Surrogate:
     """Return -min(r A, clip(r, 1 - low, 1 + high) A): PPO, arXiv 1707.06347, equation 7; all arguments are (M,).
 
     Two widths: DAPO's clip-higher, arXiv 2503.14476, equation 10. `dual`: where A < 0 the loss is at most -`dual` A

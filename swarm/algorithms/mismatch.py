@@ -33,12 +33,12 @@ MOST_ROWS: Final = 4
 MOST_TOKENS: Final = 256
 """Sampled tokens of each that are."""
 
-Third = Callable[[Tensor, float], Tensor]
+PlainScorer = Callable[[Tensor, float], Tensor]
 """From ids (T,) and a temperature to the log-prob (T - 1,) of each id but the first, the ones before it given."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Disputed:
+class MismatchRow:
     """A row of ids (T,) and, of the K sampled ones behind `places` (K,), the log-probs that both sides gave them."""
 
     ids: Tensor
@@ -48,7 +48,7 @@ class Disputed:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSaid:
+class ReplicaScores:
     """What a replica says now of disputed rows: their log-probs (K,) at temperature 1, or why it cannot.
 
     Those of a row's last tokens are missing where it has no room for them.
@@ -59,25 +59,25 @@ class ReplicaSaid:
     refused: str = ""
 
 
-Replicas = Callable[[Sequence[Disputed]], Mapping[int, ReplicaSaid]]
+ScoreReplicas = Callable[[Sequence[MismatchRow]], Mapping[int, ReplicaScores]]
 """Asks every replica, by number."""
 
 
-def disputed(scored: Iterable[tuple[Row, Tensor]], version: int) -> list[Disputed]:
+def find_mismatches(scored: Iterable[tuple[Row, Tensor]], version: int) -> list[MismatchRow]:
     """Return the rows that learner and engine differ about most, of rows and their log-probs (K,) under the learner.
 
     As for the guard, only tokens that were sampled by `version` count.
     """
-    found = [each for row, logprobs in scored if (each := _of(row, logprobs, version)) is not None]
+    found = [each for row, logprobs in scored if (each := _mismatch_row(row, logprobs, version)) is not None]
     return sorted(found, key=lambda each: distance([each.engine], [each.learner]), reverse=True)[:MOST_ROWS]
 
 
-def _of(row: Row, logprobs: Tensor, version: int) -> Disputed | None:
+def _mismatch_row(row: Row, logprobs: Tensor, version: int) -> MismatchRow | None:
     fresh = (row.versions == version).nonzero()[:MOST_TOKENS, 0]
     if not len(fresh):
         return None
     ids, last = torch.cat([row.ids, row.targets[-1:]]), int(row.places[fresh[-1]])
-    return Disputed(ids[: last + 2], row.places[fresh], row.rollout[fresh], logprobs.float().cpu()[fresh])
+    return MismatchRow(ids[: last + 2], row.places[fresh], row.rollout[fresh], logprobs.float().cpu()[fresh])
 
 
 def distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
@@ -86,20 +86,20 @@ def distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     return gaps.nan_to_num(nan=LOG_RATIO_BOUND).clamp(max=LOG_RATIO_BOUND).exp().mean().item()
 
 
-def side(
-    rows: Sequence[Disputed],
-    third: Third,
+def diagnose_mismatch(
+    rows: Sequence[MismatchRow],
+    scorer: PlainScorer,
     temperature: float,
     limit: float,
     dtype: str,
-    replicas: Replicas | None = None,
+    replicas: ScoreReplicas | None = None,
     version: int = 0,
 ) -> str:
     """Return, in a sentence or two, which side moved, and of the engine which of the `replicas` it is now.
 
     `version` is that which was published last.
     """
-    opinion = [third(row.ids, temperature)[row.places] for row in rows]
+    opinion = [scorer(row.ids, temperature)[row.places] for row in rows]
     engine, learner = [row.engine for row in rows], [row.learner for row in rows]
     far = {"engine": distance(engine, opinion), "learner": distance(learner, opinion)}
     measured = (
@@ -119,12 +119,14 @@ def side(
     else:
         said = f"Neither moved: {measured}. That is what {dtype} rounds: mismatch_limit is too small for it."
     if "engine" in moved and replicas is not None:
-        at_one = opinion if temperature == 1 else [third(row.ids, 1.0)[row.places] for row in rows]
-        said += " " + _which(replicas(rows), at_one, limit, version)
+        at_one = opinion if temperature == 1 else [scorer(row.ids, 1.0)[row.places] for row in rows]
+        said += " " + _describe_replicas(replicas(rows), at_one, limit, version)
     return said
 
 
-def _which(found: Mapping[int, ReplicaSaid], opinion: Sequence[Tensor], limit: float, version: int) -> str:
+def _describe_replicas(
+    found: Mapping[int, ReplicaScores], opinion: Sequence[Tensor], limit: float, version: int
+) -> str:
     """Return which replicas are off now, and how each is known."""
     said, moved = [], []
     for number, each in sorted(found.items()):
@@ -143,18 +145,18 @@ def _which(found: Mapping[int, ReplicaSaid], opinion: Sequence[Tensor], limit: f
     return f"{word}: {'; '.join(said)}."
 
 
-def told(find: Callable[[], str], seconds: float = OPINION_S) -> str:
+def run_diagnosis(find: Callable[[], str], seconds: float = OPINION_S) -> str:
     """Return what `find` says, or in its place why nobody can say; it runs in a thread that nobody waits for longer."""
     said: list[str] = []
 
-    def found() -> None:
+    def diagnose() -> None:
         try:
             said.append(find())
         except Exception as error:  # noqa: BLE001 - the error that is told already must not be hidden by this one
             _log.warning("event=no_third_opinion", exc_info=True)
             said.append(f"Which side moved is not known: {type(error).__name__}: {' '.join(str(error).split())[:300]}.")
 
-    thread = threading.Thread(target=found, name="third-opinion", daemon=True)
+    thread = threading.Thread(target=diagnose, name="third-opinion", daemon=True)
     thread.start()
     thread.join(seconds)
     return said[0] if said else f"Which side moved is not known: no third opinion came within {seconds:g} s."
@@ -310,7 +312,7 @@ class MismatchGuard:
         """Go on counting from a saved `state`."""
         self._above = state
 
-    def check(self, error: float, tokens: int, side: Callable[[], str] | None = None) -> None:
+    def check(self, error: float, tokens: int, diagnose: Callable[[], str] | None = None) -> None:
         """Record an update's `token_mult_prob_error`, a mean over `tokens`; BackendError after `PATIENCE` in a row.
 
         `side` is asked then which side moved, and what it says is told with it; see `sides.told`.
@@ -327,4 +329,4 @@ class MismatchGuard:
                 f"attention implementation); raise mismatch_limit only if so much is expected"
             )
             _log.error("event=mismatch reason=%r", said)  # what is asked now may take long, or all memory
-            raise BackendError(said if side is None else f"{said}. {told(side)}")
+            raise BackendError(said if diagnose is None else f"{said}. {run_diagnosis(diagnose)}")

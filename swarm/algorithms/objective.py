@@ -67,7 +67,7 @@ class UpdateSums:
         self._drift += (proximal - present).sum().item()
         self._clipped += clipped.sum().item()
         self._dual_clipped += dual_clipped.sum().item()
-        if self._first_pass(episodes):
+        if self._is_first_pass(episodes):
             self._once += len(versions)
             self._age += int((self._version - versions).sum())
             begun = present if self.steps == 0 else tokens.proximal
@@ -76,7 +76,7 @@ class UpdateSums:
         if self.steps == 0:
             self._add_fresh((present - rollout)[versions == self._version])
 
-    def _first_pass(self, episodes: Tensor) -> bool:
+    def _is_first_pass(self, episodes: Tensor) -> bool:
         """Return whether this optimiser step is the first with these episodes: minibatches are whole episodes."""
         return all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist())
 
@@ -147,7 +147,7 @@ class UpdateCost:
         self._seconds: dict[str, float] = {}
 
     @contextmanager
-    def measured(self, part: str) -> Iterator[None]:
+    def measure(self, part: str) -> Iterator[None]:
         """Measure a part's seconds; what is measured again is added."""
         begun = time.perf_counter()
         yield
@@ -208,7 +208,7 @@ class Objective:
         loss = self._policy_loss(present, tokens, sums)
         with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
             entropy = losses.entropy(every)
-        return self.with_bonuses(loss, present, entropy, tokens, reference, sums)
+        return self.add_bonuses(loss, present, entropy, tokens, reference, sums)
 
     def token_loss(
         self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums
@@ -220,9 +220,9 @@ class Objective:
         """
         loss = self._policy_loss(present, tokens, sums)
         entropy = entropy if self._job.entropy_coef > 0 else entropy.detach()
-        return self.with_bonuses(loss, present, entropy, tokens, reference, sums)
+        return self.add_bonuses(loss, present, entropy, tokens, reference, sums)
 
-    def with_bonuses(
+    def add_bonuses(
         self,
         loss: Tensor,
         present: Tensor,
@@ -247,7 +247,7 @@ class Objective:
     def _policy_loss(self, present: Tensor, tokens: Tokens, sums: UpdateSums) -> Tensor:
         job, proximal = self._job, self.proximal(present, tokens)
         high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
-        terms = losses.clipped(
+        terms = losses.ppo_surrogate(
             self._log_ratio(present, proximal, tokens), tokens.advantages, job.clip_ratio, high, job.dual_clip
         )
         correction = self.correction(proximal, tokens)

@@ -75,7 +75,7 @@ class Tokens:
     kept: Tensor | None = None
 
 
-def without_zero_weight(batch: Batch) -> Batch:
+def drop_zero_weight(batch: Batch) -> Batch:
     """Return the batch without its episodes of weight 0, which belong to no group and train nothing."""
     return replace(batch, episodes=tuple(episode for episode in batch.episodes if episode.weight > 0))
 
@@ -124,14 +124,14 @@ def tokens_by_call(rows: Sequence[Row]) -> dict[int, int]:
     return dict(counts)
 
 
-def value_calls(rows: Sequence[Row], advantages: Mapping[int, float]) -> None:
+def set_call_advantages(rows: Sequence[Row], advantages: Mapping[int, float]) -> None:
     """Give the targets of an episode's rows the advantages of their calls."""
     for row in rows:
         if row.calls is not None:
             row.advantages = torch.tensor([advantages[call] for call in row.calls.tolist()])
 
 
-def flat_tokens(
+def flatten_tokens(
     rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[float], device: torch.device
 ) -> Tokens:
     """Return the tokens of rows, row by row, with the advantage and the token weight of each one's episode."""
@@ -146,16 +146,16 @@ def flat_tokens(
         targets=torch.cat([row.targets for row in rows]).to(device),
         rollout=torch.cat([row.rollout for row in rows]).to(device),
         versions=torch.cat([row.versions for row in rows]).to(device),
-        proximal=_known([row.proximal for row in rows], device),
+        proximal=_concatenate([row.proximal for row in rows], device),
         advantages=valued.to(device),
         weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
         episodes=numbers.repeat_interleave(counts).to(device),
-        correction=_known([row.correction for row in rows], device),
-        kept=_known([row.kept for row in rows], device),
+        correction=_concatenate([row.correction for row in rows], device),
+        kept=_concatenate([row.kept for row in rows], device),
     )
 
 
-def _known(parts: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
+def _concatenate(parts: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
     """Return the parts in one, None where some row has none."""
     known = [part for part in parts if part is not None]
     return torch.cat(known).to(device) if len(known) == len(parts) else None

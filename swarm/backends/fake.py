@@ -37,12 +37,12 @@ _DEEPEST = 8
 """Levels of a schema below which an example stays empty."""
 
 
-def written_tools(tools: Sequence[Tool]) -> str:
+def format_tools(tools: Sequence[Tool]) -> str:
     """Return the text that shows a prompt's tools."""
     return _TOOLS + json.dumps(list(tools), ensure_ascii=False)
 
 
-def written(message: Message) -> str:
+def format_message(message: Message) -> str:
     """Return a message's text: thinking, words and calls; raise BackendError for content that is no text."""
     content = message.get("content")
     if len(message) == 2 and isinstance(content, str):
@@ -55,11 +55,11 @@ def written(message: Message) -> str:
         raise BackendError(f"expected text content, found {type(content).__name__}")
     text = f"<think>\n{thought}\n</think>\n\n{content}" if thought else content
     for number, call in enumerate(calls):
-        text += ("\n" if content or number else "") + _call(call["function"])
+        text += ("\n" if content or number else "") + _format_call(call["function"])
     return text
 
 
-def _call(function: Mapping[str, Any]) -> str:
+def _format_call(function: Mapping[str, Any]) -> str:
     given = function["arguments"]
     arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
@@ -75,7 +75,7 @@ def tool_script(prompt: str, rng: random.Random) -> str:
         return "There is no tool to call."
     tools = json.JSONDecoder().raw_decode(prompt, len(_TOOLS))[0]
     name, schema = next(iter(parameters(tools).items()))
-    return _call({"name": name, "arguments": example(schema, rng)})
+    return _format_call({"name": name, "arguments": example(schema, rng)})
 
 
 def example(schema: Mapping[str, Any], rng: random.Random) -> Any:
@@ -134,8 +134,8 @@ class FakeRenderer:
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         """Return the tools, `<|role|>content<|end|>` for each message, and the answer's opening if asked."""
-        text = f"{written_tools(tools)}{EOS_TEXT}" if tools else ""
-        text += "".join(f"<|{message.get('role')}|>{written(message)}{EOS_TEXT}" for message in messages)
+        text = f"{format_tools(tools)}{EOS_TEXT}" if tools else ""
+        text += "".join(f"<|{message.get('role')}|>{format_message(message)}{EOS_TEXT}" for message in messages)
         return text + "<|assistant|>" if generation_prompt else text
 
     def encode(self, text: str) -> list[int]:

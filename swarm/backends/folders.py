@@ -15,7 +15,7 @@ from swarm.errors import InvalidRequest
 from swarm.rendering.messages import BackendError
 
 
-def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+def build_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return `folder`; where it is not there yet, `make` fills a folder beside it first, which then takes its place.
 
     Raises OSError where nothing can be written, and what `make` raises; then there is no folder.
@@ -25,11 +25,11 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f"{folder.name}.lock"):
         if not folder.is_dir():
-            _make(folder, make)
+            _build(folder, make)
     return folder
 
 
-def print_made(make: Callable[[], Path], expected: str) -> int:
+def print_folder(make: Callable[[], Path], expected: str) -> int:
     """Print the folder that `make` returns; return the exit code of a command: 2, with a line, where there is none.
 
     `expected` says what its JSON is to be: `--job to be a job's JSON`.
@@ -47,7 +47,7 @@ def print_made(make: Callable[[], Path], expected: str) -> int:
     return 0
 
 
-def _make(folder: Path, make: Callable[[Path], None]) -> None:
+def _build(folder: Path, make: Callable[[Path], None]) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         make(scratch)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Import large libraries, and load what they load, without collecting garbage meanwhile: as a decorator, too.
 
     Python's collector would go through all that is there again and again while modules are made, and find nothing to

@@ -27,7 +27,7 @@ class NotFinite(BackendError):
     """Loss or gradient is no finite number: the training broke down, and no machine is to blame."""
 
 
-class NoRoom(BackendError):
+class DiskFull(BackendError):
     """A disk is full: nothing was written, and the same again succeeds once there is room."""
 
 

@@ -31,9 +31,9 @@ import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers.utils.logging import disable_progress_bar
 
-from swarm.backends.folders import made_once, print_made
+from swarm.backends.folders import build_once, print_folder
 from swarm.environments import Demonstration, Environment, get_environment
-from swarm.environments.registry import look_in
+from swarm.environments.registry import add_folder
 from swarm.job import TINY_CONTEXT, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.timelines import normalise
@@ -231,12 +231,12 @@ def _demonstrations(
 
 def encode_plays(tokenizer: transformers.PreTrainedTokenizerFast, plays: Sequence[Demonstration]) -> list[list[int]]:
     """Return the ids of each play as a server shows and samples them: the chat template's text, with its tools."""
-    texts = [rendered(tokenizer, play) for play in plays]
+    texts = [render_play(tokenizer, play) for play in plays]
     rows: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return rows
 
 
-def rendered(tokenizer: transformers.PreTrainedTokenizerFast, play: Demonstration) -> str:
+def render_play(tokenizer: transformers.PreTrainedTokenizerFast, play: Demonstration) -> str:
     """Return the chat template's text of a whole play, its messages in the form in which a server renders them."""
     messages = [normalise(message) for message in play.messages]
     tools: list[Any] = list(play.tools)
@@ -292,12 +292,12 @@ def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progr
     if folder.is_dir():  # nobody needs its environment any more
         return folder
     world = get_environment(environment)
-    return made_once(folder, lambda scratch: _make_model(spec, world, scratch, progress))
+    return build_once(folder, lambda scratch: _make_model(spec, world, scratch, progress))
 
 
 def _make_model(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
     tokenizer = _tokenizer(environment)
-    model = _initial(spec, tokenizer)
+    model = _initial_model(spec, tokenizer)
     warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -311,11 +311,11 @@ def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast
     if not any(play.tools for play in plays):
         return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), TINY_CONTEXT)
     bytes_alone = build_tokenizer((), TINY_CONTEXT)
-    texts = [text for play in plays for text in _BETWEEN_MARKS.split(rendered(bytes_alone, play))]
+    texts = [text for play in plays for text in _BETWEEN_MARKS.split(render_play(bytes_alone, play))]
     return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
 
 
-def _initial(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerFast) -> transformers.LlamaForCausalLM:
+def _initial_model(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerFast) -> transformers.LlamaForCausalLM:
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=spec.hidden_size,
@@ -365,8 +365,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = _arguments(arguments)
     disable_progress_bar()
     if given.environments is not None:
-        look_in(given.environments)
-    return print_made(
+        add_folder(given.environments)
+    return print_folder(
         lambda: ensure_tiny(
             TinyModel.model_validate_json(given.spec), given.environment, given.models, _print_progress
         ),

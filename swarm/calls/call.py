@@ -5,8 +5,8 @@
 
 Nothing is written before a client is there to take the end of the reply; captured means that the store has all `n`
 answers durably, or none; only served answers become nodes of the episode's tree, which are matched with later requests
-and trained. So a reply that nobody took is never trained: after the capture a `Withdrawn` is noted, always before the
-episode is closed.
+and trained. So a reply that nobody took is never trained: after the capture a `CallWithdrawn` is noted, always before
+the episode is closed.
 
 A client that goes away cancels its call, unless a header announced that it sends requests again: then the call goes on
 for `GRACE_S`, and the repeated request attaches to it (one generation, one node, one reply). Equal bodies that were not
@@ -28,15 +28,15 @@ from functools import partial
 
 from swarm.backends.protocols import Backend
 from swarm.calls.generation import AnswerGeneration, SampledPiece
-from swarm.calls.prompts import PromptBuilder, SamplingPlan, sampling_plan, shown_tools
-from swarm.dialects.base import Ask, Reply
+from swarm.calls.prompts import PromptBuilder, SamplingPlan, sampling_plan, visible_tools
+from swarm.dialects.base import CompletionRequest, Reply
 from swarm.errors import ContextExceeded, EngineUnavailable, SwarmError
 from swarm.job import TINY_CONTEXT, Job, TinyModel
 from swarm.rendering.messages import Tool
-from swarm.rollout.episodes import LeasedEpisode, Ledger
+from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
-from swarm.store import Captured, Withdrawn
+from swarm.store import CallCaptured, CallWithdrawn
 from swarm.timelines import Node, Prompt
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class InferenceContext:
     """What calls are made with: the rollout of their episodes, the backend, and the builder of prompts."""
 
     rollout: Rollout
@@ -63,7 +63,7 @@ class Call:
 
     def __init__(
         self,
-        ledger: Ledger,
+        registry: EpisodeRegistry,
         backend: Backend,
         episode: LeasedEpisode,
         prompt: Prompt,
@@ -73,23 +73,23 @@ class Call:
         agent: str = "",
         grace_s: float = GRACE_S,
     ) -> None:
-        _check_room(prompt, plan, ledger.job)
-        self._ledger = ledger
+        _check_room(prompt, plan, registry.job)
+        self._registry = registry
         self._episode = episode
-        self._claims = Claims("model", episode=episode.id, epoch=episode.epoch)
+        self._claims = Claims("model", episode=episode.id, fencing_token=episode.fencing_token)
         self._grace_s = grace_s
         self.name = f"{episode.id}/{next(_numbers)}"
         self.reply_name = hashlib.blake2b(self.name.encode(), digest_size=12).hexdigest()
         self.created = int(time.time())
         self.prompt_tokens = len(prompt.prompt_ids)
         self._answers = [
-            AnswerGeneration(backend, prompt, plan.nth(choice), f"{self.name}.{choice}", choice, episode.id)
+            AnswerGeneration(backend, prompt, plan.for_choice(choice), f"{self.name}.{choice}", choice, episode.id)
             for choice in range(n)
         ]
         self._streamed = plan.streamed
         self._trained = plan.trained
         self._agent = agent
-        self._said: list[SampledPiece] = []
+        self._pieces: list[SampledPiece] = []
         self._nodes: list[Node] = []
         self._replies: Sequence[Reply] = ()
         self._clients = 0
@@ -108,10 +108,10 @@ class Call:
     @classmethod
     async def open(
         cls,
-        serving: Serving,
+        inference: InferenceContext,
         claims: Claims,
         episode: LeasedEpisode,
-        ask: Ask,
+        request: CompletionRequest,
         *,
         agent: str = "",
         grace_s: float = GRACE_S,
@@ -121,13 +121,15 @@ class Call:
         Raises InvalidRequest for what cannot be honoured, and what the key's owner is told where its episode ends
         while the prompt is made.
         """
-        rollout, tools = serving.rollout, shown_tools(ask)
-        playing = partial(rollout.playing, claims)
-        episode, prompt = await serving.prompts.build(episode, playing, ask.messages, tools)
-        _tell_left_out((*ask.left_out, *(["tools"] if _unseen(tools, prompt) else [])), rollout.counts)
-        plan = sampling_plan(ask, episode.kind, rollout.ledger, serving.backend, prompt.prompt_text)
-        plan = plan.within(rollout.ledger.job, ask.wishes.max_tokens, len(prompt.prompt_ids))
-        return cls(rollout.ledger, serving.backend, episode, prompt, plan, n=ask.n, agent=agent, grace_s=grace_s)
+        rollout, tools = inference.rollout, visible_tools(request)
+        playing = partial(rollout.renew_episode, claims)
+        episode, prompt = await inference.prompts.build(episode, playing, request.messages, tools)
+        _count_left_out((*request.left_out, *(["tools"] if _hides_tools(tools, prompt) else [])), rollout.counts)
+        plan = sampling_plan(request, episode.kind, rollout.registry, inference.backend, prompt.prompt_text)
+        plan = plan.limit_to_context(rollout.registry.job, request.sampling.max_tokens, len(prompt.prompt_ids))
+        return cls(
+            rollout.registry, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s
+        )
 
     @property
     def alive(self) -> bool:
@@ -150,7 +152,7 @@ class Call:
         return any(answer.generating for answer in self._answers)
 
     @contextlib.contextmanager
-    def attached(self, *, comes_back: bool) -> Iterator[None]:
+    def attach(self, *, comes_back: bool) -> Iterator[None]:
         """Be a client of the call; the last one to leave it unserved gives it up, or lets it wait."""
         if self._grace is not None:
             self._grace.cancel()
@@ -161,20 +163,20 @@ class Call:
         finally:
             self._clients -= 1
             if self.waiting:
-                self._left(comes_back)
+                self._handle_leave(comes_back)
 
-    async def said(self) -> AsyncIterator[Sequence[SampledPiece]]:
+    async def stream_pieces(self) -> AsyncIterator[Sequence[SampledPiece]]:
         """Yield all pieces, those from before too, as they come; raise what the call failed with."""
         heard = 0
         while True:
-            pieces = self._said[heard:]
+            pieces = self._pieces[heard:]
             heard += len(pieces)
             if pieces:
                 yield pieces
             elif self._generated:
                 return
             else:
-                await self._change()
+                await self._wait_for_change()
 
     async def replies(self) -> Sequence[Reply]:
         """Return the replies once they are captured; raise what the call failed with.
@@ -183,9 +185,9 @@ class Call:
         """
         self._takers += 1
         try:
-            self._tell()
+            self._wake()
             while self._error is not None or not self._captured:
-                await self._change()
+                await self._wait_for_change()
             self._serve()
         finally:
             self._takers -= 1
@@ -198,7 +200,7 @@ class Call:
     async def _run(self) -> None:
         try:
             await self._generate()
-            await self._taker()
+            await self._wait_for_taker()
             await self._capture()
         except asyncio.CancelledError:
             if self._error is None:  # not by `_end`: the event loop is closing
@@ -206,36 +208,36 @@ class Call:
         except Exception as error:  # noqa: BLE001  -- raised again to all who wait for the call
             if self.over_at is None:
                 self._error = error
-                self._ledger.counts["calls_failed"] += 1
-                self._over()
+                self._registry.counts["calls_failed"] += 1
+                self._finish()
 
-    async def _taker(self) -> None:
+    async def _wait_for_taker(self) -> None:
         """Wait until somebody is there for the end; a client that reads slowly does not keep its lease alive."""
         self._generated = True
         if self._streamed:
-            self._tell()
+            self._wake()
         if self._takers:
             return
         self._leave()
         while not self._takers:
-            await self._change()
+            await self._wait_for_change()
         self._ledger.leases.renewed(self._claims)
         self._enter()
 
     def _enter(self) -> None:
         """Keep the lease alive from now on, and let `interrupt` reach the call."""
-        self._ledger.leases.touch(self._episode)
+        self._registry.leases.touch(self._episode)
         self._episode.calls.add(self)
 
     def _leave(self) -> None:
         self._episode.calls.discard(self)
-        self._ledger.leases.touch(self._episode)
+        self._registry.leases.touch(self._episode)
 
     async def _generate(self) -> None:
-        self._ledger.counts["calls"] += len(self._answers)
+        self._registry.counts["calls"] += len(self._answers)
         if not self._trained:
-            self._ledger.counts["calls_untrained"] += len(self._answers)
-        gate, emit = self._ledger.gate, self._heard if self._streamed else None
+            self._registry.counts["calls_untrained"] += len(self._answers)
+        gate, emit = self._registry.gate, self._add_piece if self._streamed else None
         if len(self._answers) == 1:
             await self._answers[0].run(gate, emit)
             return
@@ -251,15 +253,15 @@ class Call:
         """Write all answers, or none: a store that refuses leaves no trace."""
         self._nodes = [self._node(answer) for answer in self._answers]
         try:
-            await self._ledger.store.write(*(Captured(self._episode.id, node) for node in self._nodes))
+            await self._registry.store.write(*(CallCaptured(self._episode.id, node) for node in self._nodes))
         except SwarmError:
             self._nodes = []
             raise
         self._captured = True
-        self._tell()
+        self._wake()
 
     def _node(self, answer: AnswerGeneration) -> Node:
-        return self._episode.tree.finished(
+        return self._episode.tree.make_node(
             answer.prompt,
             answer.ids,
             answer.logprobs,
@@ -276,13 +278,13 @@ class Call:
         self._served = True
         self._replies = [answer.reply for answer in self._answers]
         if self._nodes and not self._episode.tree.nodes:
-            self._ledger.allowance.earn(self._episode.owner)
+            self._registry.begin_quota.earn(self._episode.owner)
         for node, answer in zip(self._nodes, self._answers, strict=True):
             self._episode.tree.keep(answer.prompt, node, answer.message)
-        self._over()
+        self._finish()
         self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
 
-    def _left(self, comes_back: bool) -> None:
+    def _handle_leave(self, comes_back: bool) -> None:
         give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
         if comes_back:
             self._grace = asyncio.get_running_loop().call_later(self._grace_s, give_up)
@@ -293,33 +295,33 @@ class Call:
         if self.over_at is not None:
             return
         self._error = error
-        self._ledger.counts["calls_cancelled"] += 1
+        self._registry.counts["calls_cancelled"] += 1
         if self._nodes:
-            self._ledger.store.note(*(Withdrawn(self._episode.id, node) for node in self._nodes))
-            self._ledger.counts["calls_withdrawn"] += 1
-        self._over()
+            self._registry.store.note(*(CallWithdrawn(self._episode.id, node) for node in self._nodes))
+            self._registry.counts["calls_withdrawn"] += 1
+        self._finish()
         self._task.cancel()
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         self.over_at = asyncio.get_running_loop().time()
         if self._episode.kind == "train":
-            self._ledger.sampled_tokens += sum(answer.sampled for answer in self._answers)
-        self._ledger.counts["tokens_beyond_end"] += sum(answer.sampled - len(answer.ids) for answer in self._answers)
+            self._registry.sampled_tokens += sum(answer.sampled for answer in self._answers)
+        self._registry.counts["tokens_beyond_end"] += sum(answer.sampled - len(answer.ids) for answer in self._answers)
         self._leave()
-        self._tell()
+        self._wake()
 
-    def _heard(self, said: SampledPiece) -> None:
-        self._said.append(said)
-        self._tell()
+    def _add_piece(self, said: SampledPiece) -> None:
+        self._pieces.append(said)
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         """Wake all who wait for a change."""
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():  # a client that went away no longer waits
                 watcher.set_result(None)
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Wait for the next change; raise what the call failed with."""
         if self._error is None:
             watcher = asyncio.get_running_loop().create_future()
@@ -347,14 +349,14 @@ def _check_room(prompt: Prompt, plan: SamplingPlan, job: Job) -> None:
     )
 
 
-def _unseen(tools: Sequence[Tool], prompt: Prompt) -> bool:
+def _hides_tools(tools: Sequence[Tool], prompt: Prompt) -> bool:
     """Tell whether a conversation begins whose chat template shows none of its tools: it has no word for them."""
     if prompt.parent is not None or not tools:
         return False
     return not any(tool["function"]["name"] in prompt.prompt_text for tool in tools)
 
 
-def _tell_left_out(names: Sequence[str], counts: Counter[str]) -> None:
+def _count_left_out(names: Sequence[str], counts: Counter[str]) -> None:
     """Count what a request has that no model here gets, and say it once of each."""
     for name in names:
         counts[f"left_out_{name}"] += 1
@@ -366,7 +368,7 @@ KEPT_S = 10.0
 """Seconds for which a call can be found after it was over: SDKs wait up to eight before they ask again."""
 
 
-class Retries:
+class RetryCache:
     """The calls of one route. `clock` is the event loop's."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -33,11 +33,11 @@ from swarm.rendering.messages import (
     Tool,
     ToolCall,
     Words,
+    assemble_answer,
     chat_message,
-    gathered,
 )
-from swarm.rendering.reading import joined
-from swarm.rollout.state import Gate
+from swarm.rendering.reading import join_pieces
+from swarm.rollout.state import GenerationGate
 from swarm.timelines import Prompt
 
 Read = Callable[[Sequence[int]], Sequence[Piece]]
@@ -46,7 +46,7 @@ Decode = Callable[[Sequence[int]], str]
 _CLOSING = frozenset("}])>")
 
 
-class OneCall:
+class SingleToolCall:
     """Watches one answer. Give it all ids so far with the pieces that the last one made certain."""
 
     def __init__(self, read: Read, decode: Decode, stop_ids: Sequence[int]) -> None:
@@ -64,10 +64,10 @@ class OneCall:
         if first is None:
             return pieces
         alone = sum(isinstance(piece, ToolCall) for piece in pieces) == 1
-        self.length = self._from_behind(ids) if alone else self._from_the_front(ids)
+        self.length = self._find_end_backwards(ids) if alone else self._find_end_forwards(ids)
         return pieces[: first + 1]
 
-    def goes_on(self, ids: Sequence[int]) -> bool:
+    def continues(self, ids: Sequence[int]) -> bool:
         """Tell whether the answer says anything after its first call."""
         if self.length is None:
             return False
@@ -76,21 +76,21 @@ class OneCall:
 
     def ends_itself(self, ids: Sequence[int]) -> bool:
         """Tell whether the model ended the answer, right behind its first call if there is one."""
-        return self.length is None or (ids[-1] in self._stops and not self.goes_on(ids))
+        return self.length is None or (ids[-1] in self._stops and not self.continues(ids))
 
-    def _from_behind(self, ids: Sequence[int]) -> int:
+    def _find_end_backwards(self, ids: Sequence[int]) -> int:
         """Return the fewest ids from whose reading the call does not fall out, looking at the last ones first."""
         length = len(ids)
-        while self._calls(ids[: length - 1]):
+        while self._has_call(ids[: length - 1]):
             length -= 1
         return length
 
-    def _from_the_front(self, ids: Sequence[int]) -> int:
+    def _find_end_forwards(self, ids: Sequence[int]) -> int:
         """Return the fewest ids that say a call: more than one became certain at once."""
         ends = (n for n in range(1, len(ids)) if not _CLOSING.isdisjoint(self._decode(ids[n - 1 : n])))
-        return next((n for n in ends if self._calls(ids[:n])), len(ids))
+        return next((n for n in ends if self._has_call(ids[:n])), len(ids))
 
-    def _calls(self, ids: Sequence[int]) -> bool:
+    def _has_call(self, ids: Sequence[int]) -> bool:
         return any(isinstance(piece, ToolCall) for piece in self._read(ids))
 
 
@@ -159,14 +159,14 @@ class TextStream:
             self._advance(final=True)
         else:
             self._text = self._decode(self._ids)
-        return self._give(len(self._text))
+        return self._release(len(self._text))
 
     def _next(self, token: int) -> str:
         if self.stopped:
             return ""
         self._ids.append(token)
         self._advance(final=False)
-        return self._give(len(self._text) - self._held)
+        return self._release(len(self._text) - self._held)
 
     def _advance(self, *, final: bool) -> None:
         """Decode the new ids together with the few before them, which some tokenizers need for their spaces."""
@@ -191,8 +191,8 @@ class TextStream:
         cuts = [(cut, self._decode(self._ids[self._start : cut])) for cut in range(end - 2 * _LONGEST, end - _LONGEST)]
         return next((found for found in cuts if not found[1].endswith(_BROKEN)), cuts[0])
 
-    def _give(self, most: int) -> str:
-        found = self._stop_found()
+    def _release(self, most: int) -> str:
+        found = self._find_stop()
         if found is not None:
             self._text += self._waiting
             most, self.stopped_at = found
@@ -200,7 +200,7 @@ class TextStream:
         self._given += len(piece)
         return piece
 
-    def _stop_found(self) -> tuple[int, str] | None:
+    def _find_stop(self) -> tuple[int, str] | None:
         text = self._text + self._waiting
         found = [(text.find(stop, self._given), stop) for stop in self._stops]
         return min((place for place in found if place[0] >= 0), default=None)
@@ -243,11 +243,13 @@ class AnswerGeneration:
         """Ids the engine sampled, those beyond the answer's end too."""
         self.generating = False
         self._tops: list[tuple[tuple[int, float], ...]] = []
-        self._said: list[SampledPiece] = []
+        self._pieces: list[SampledPiece] = []
         self._told = 0  # ids whose tokens went with a piece
-        self._decode = _decoder(backend.renderer, plan.tools)
+        self._decode = _make_decoder(backend.renderer, plan.tools)
         self._one_call = (
-            OneCall(self._reading, self._decode, backend.renderer.stop_ids) if plan.one_call and plan.tools else None
+            SingleToolCall(self._read_ids, self._decode, backend.renderer.stop_ids)
+            if plan.one_call and plan.tools
+            else None
         )
         watched = plan.streamed or self._one_call is not None
         self._text = TextStream(self._decode, plan.stops, incremental=watched)
@@ -255,7 +257,7 @@ class AnswerGeneration:
         self._emit: Emit | None = None
         self.answer = Answer()
 
-    async def run(self, gate: Gate, emit: Emit | None = None) -> None:
+    async def run(self, gate: GenerationGate, emit: Emit | None = None) -> None:
         """Sample the whole answer; `emit` gets each piece that may be served."""
         self._emit = emit
         await gate.enter()
@@ -266,7 +268,7 @@ class AnswerGeneration:
             self.generating = False
             gate.leave()
         self._close()
-        self.answer = gathered([said.piece for said in self._said])
+        self.answer = assemble_answer([said.piece for said in self._pieces])
 
     @property
     def text(self) -> str:
@@ -293,12 +295,12 @@ class AnswerGeneration:
             sampled_tokens=len(self.ids),
             version=self.versions[-1],
             key=self.name,
-            tokens=tuple(token for said in self._said for token in said.tokens),
+            tokens=tuple(token for said in self._pieces for token in said.tokens),
         )
 
     @property
     def _call_ids(self) -> tuple[str, ...]:
-        return tuple(said.call_id for said in self._said if said.call_id is not None)
+        return tuple(said.call_id for said in self._pieces if said.call_id is not None)
 
     async def _sample(self) -> None:
         async with contextlib.aclosing(self._chunks()) as chunks:
@@ -333,7 +335,7 @@ class AnswerGeneration:
                 break
         else:
             self.finish = chunk.finish or self.finish
-        self._tell(pieces)
+        self._emit_pieces(pieces)
 
     def _keep(self, chunk: Chunk, part: slice) -> Sequence[Piece]:
         """Keep a part of a chunk; return what is certain now."""
@@ -342,24 +344,27 @@ class AnswerGeneration:
         self.logprobs += chunk.logprobs[part]
         self.versions += [chunk.version] * len(ids)
         self._tops += chunk.top[part]
-        return self._served(self._read(self._text.feed(ids)))
+        return self._limit_to_one_call(self._read(self._text.feed(ids)))
 
     @property
     def _over(self) -> bool:
         """Whatever the engine samples from now on is beyond the answer's end."""
-        return self._text.stopped or (self._one_call is not None and self._one_call.goes_on(self.ids))
+        return self._text.stopped or (self._one_call is not None and self._one_call.continues(self.ids))
 
     def _close(self) -> None:
         """Nothing more comes: say the rest, and forget what is beyond the answer's end."""
-        pieces = [*self._served(self._read(self._text.finish())), *self._served(self._reader.finish())]
+        pieces = [
+            *self._limit_to_one_call(self._read(self._text.finish())),
+            *self._limit_to_one_call(self._reader.finish()),
+        ]
         if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
             self.finish = "stop"
         if self._one_call is not None and not self._one_call.ends_itself(self.ids):
             self._cut(self._one_call.length or 0)
         self._one_call = None  # what is kept is the answer, and all of it may be told
-        self._tell(pieces)
+        self._emit_pieces(pieces)
         if self._plan.tokens and self._told < len(self.ids):
-            self._say(Words(""))
+            self._emit_piece(Words(""))
 
     def _cut(self, length: int) -> None:
         for kept in (self.ids, self.logprobs, self.versions, self._tops):
@@ -370,10 +375,10 @@ class AnswerGeneration:
     def _read(self, text: str) -> Sequence[Piece]:
         return self._reader.feed(text) if text else ()
 
-    def _served(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+    def _limit_to_one_call(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         return pieces if self._one_call is None else self._one_call.take(self.ids, pieces)
 
-    def _reading(self, ids: Sequence[int]) -> Sequence[Piece]:
+    def _read_ids(self, ids: Sequence[int]) -> Sequence[Piece]:
         """Return what an answer of these ids would say."""
         reader = self._new_reader()
         return [*reader.feed(self._decode(ids)), *reader.finish()]
@@ -381,16 +386,16 @@ class AnswerGeneration:
     def _new_reader(self) -> Reader:
         return self._backend.renderer.answers.reader(self.prompt.prompt_text, self._plan.tools)
 
-    def _tell(self, pieces: Sequence[Piece]) -> None:
-        for piece in joined(pieces):
-            self._say(piece)
+    def _emit_pieces(self, pieces: Sequence[Piece]) -> None:
+        for piece in join_pieces(pieces):
+            self._emit_piece(piece)
 
-    def _say(self, piece: Piece) -> None:
+    def _emit_piece(self, piece: Piece) -> None:
         call_id = None
         if isinstance(piece, ToolCall):
             call_id = short_name(f"{self.name}/{len(self._call_ids)}")
         said = SampledPiece(self._choice, piece, self._tokens(), call_id)
-        self._said.append(said)
+        self._pieces.append(said)
         if self._emit is not None:
             self._emit(said)
 
@@ -412,7 +417,7 @@ class AnswerGeneration:
         return Token(decode([self.ids[place]], special=True), self.logprobs[place], likeliest)
 
 
-def _decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[int]], str]:
+def _make_decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[int]], str]:
     """Return what decodes ids to the text the family's format reads, without the id that ends an answer."""
     if not renderer.answers.special(tools):
         return renderer.decode
@@ -432,7 +437,7 @@ def read_message(renderer: Renderer, prompt: str, ids: Sequence[int]) -> Message
     this.
     """
     reader = renderer.answers.reader(prompt, _SOME_TOOL)
-    answer = gathered([*reader.feed(_decoder(renderer, _SOME_TOOL)(ids)), *reader.finish()])
+    answer = assemble_answer([*reader.feed(_make_decoder(renderer, _SOME_TOOL)(ids)), *reader.finish()])
     return chat_message(answer, [f"call_{number}" for number in range(len(answer.tool_calls))])
 
 

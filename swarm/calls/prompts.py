@@ -2,7 +2,7 @@
 
 A prompt is made in one piece on the event loop, as it reads the episode's call tree. Where the ids of a long text are
 missing, the attempt is given up, the text is encoded in a thread, and the prompt is made anew of the episode as it then
-is; meanwhile the call counts as in flight, so the lease lives. What cannot fit was refused before (`whole_body`).
+is; meanwhile the call counts as in flight, so the lease lives. What cannot fit was refused before (`read_call_body`).
 
 Sampling of a training episode is the job's, because the learner must recompute its log-probs: what would change the
 distribution (temperature, top_p, a forced tool, a response format, penalties, ...) is refused by name, or neutralised
@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from swarm.backends.protocols import Backend, Sampling
-from swarm.dialects.base import Ask, ToolChoice, Wishes
+from swarm.dialects.base import CompletionRequest, RequestedSampling, ToolChoice
 from swarm.errors import InvalidRequest, SwarmError
 from swarm.job import Job
 from swarm.rendering.grammars import json_answer
 from swarm.rendering.messages import BackendError, Message, Renderer, Tool
-from swarm.rollout.episodes import LeasedEpisode, Ledger
+from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.timelines import Prompt
 from swarm.wire import EpisodeKind
 
@@ -39,7 +39,7 @@ class PromptBuilder:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._encoding_slots = asyncio.Semaphore(AT_ONCE)
 
     async def build(
         self,
@@ -59,22 +59,22 @@ class PromptBuilder:
             if len(text) < LONG:
                 return self._renderer.encode(text)
             if text not in known:
-                raise _Unknown(text)
+                raise _NotEncoded(text)
             return known[text]
 
         while True:
             try:
                 return episode, episode.tree.prompt(messages, tools, encode)
-            except _Unknown as long:
-                with _InFlight(episode):
-                    async with self._turn:
+            except _NotEncoded as long:
+                with _EncodingCall(episode):
+                    async with self._encoding_slots:
                         known[long.text] = await asyncio.to_thread(self._renderer.encode, long.text)
                 episode = again()
             except BackendError as refusal:
                 raise InvalidRequest(f"the chat template refuses these messages: {refusal}", param="messages") from None
 
 
-class _InFlight:
+class _EncodingCall:
     """A call of an episode, of which a text is being encoded; one that is interrupted finds its episode closed."""
 
     generating = False
@@ -93,7 +93,7 @@ class _InFlight:
         self._calls.discard(self)
 
 
-class _Unknown(Exception):
+class _NotEncoded(Exception):
     """A prompt needs the ids of a text."""
 
     def __init__(self, text: str) -> None:
@@ -119,14 +119,14 @@ class SamplingPlan:
     guided_by: str | None = None
     trained: bool = True
 
-    def nth(self, choice: int) -> SamplingPlan:
+    def for_choice(self, choice: int) -> SamplingPlan:
         """Return the plan of one of several answers: with a seed, each has its own."""
         seed = self.sampling.seed
         if choice == 0 or seed is None:
             return self
         return replace(self, sampling=replace(self.sampling, seed=(seed + choice) % 2**63))
 
-    def within(self, job: Job, asked: int | None, prompt: int) -> SamplingPlan:
+    def limit_to_context(self, job: Job, asked: int | None, prompt: int) -> SamplingPlan:
         """Return the plan of an answer to so long a prompt: no limit but the job's own takes more than is left."""
         left = max(1, job.max_context - prompt)
         if self.sampling.max_tokens <= left or (asked is not None and asked < job.max_tokens):
@@ -134,66 +134,70 @@ class SamplingPlan:
         return replace(self, sampling=replace(self.sampling, max_tokens=left))
 
 
-def shown_tools(ask: Ask) -> tuple[Tool, ...]:
+def visible_tools(request: CompletionRequest) -> tuple[Tool, ...]:
     """Return the tools the model is told of."""
-    return () if ask.tool_choice.mode == "none" else ask.tools
+    return () if request.tool_choice.mode == "none" else request.tools
 
 
-def sampling_plan(ask: Ask, kind: EpisodeKind, ledger: Ledger, backend: Backend, prompt: str) -> SamplingPlan:
+def sampling_plan(
+    request: CompletionRequest, kind: EpisodeKind, registry: EpisodeRegistry, backend: Backend, prompt: str
+) -> SamplingPlan:
     """Return how to sample and read the answer to `prompt`; InvalidRequest names what cannot be honoured."""
-    if kind == "train" and ask.train:
-        for field in _foreign(ask, ledger.job):
-            _neutralise(field, ledger)
-        sampling = _sampling(ask, ledger.job, backend, as_job=True, grammar=None)
+    if kind == "train" and request.train:
+        for field in _off_policy_fields(request, registry.job):
+            _neutralise(field, registry)
+        sampling = _sampling(request, registry.job, backend, as_job=True, grammar=None)
     else:
-        _refuse_others(ask.wishes)
-        sampling = _sampling(ask, ledger.job, backend, as_job=False, grammar=_grammar(ask, backend, prompt))
+        _refuse_others(request.sampling)
+        sampling = _sampling(request, registry.job, backend, as_job=False, grammar=_grammar(request, backend, prompt))
     if kind == "eval" and sampling.seed is None:
-        sampling = replace(sampling, seed=ledger.evaluation_seed())
+        sampling = replace(sampling, seed=registry.evaluation_seed())
     return SamplingPlan(
         sampling=sampling,
-        stops=ask.wishes.stop,
-        tools=shown_tools(ask),
-        one_call=not ask.parallel_tool_calls,
-        streamed=ask.stream,
-        tokens=ask.logprobs is not None,
-        guided_by="tool_choice" if ask.tool_choice.mode == "required" else "response_format",
-        trained=ask.train,
+        stops=request.sampling.stop,
+        tools=visible_tools(request),
+        one_call=not request.parallel_tool_calls,
+        streamed=request.stream,
+        tokens=request.logprobs is not None,
+        guided_by="tool_choice" if request.tool_choice.mode == "required" else "response_format",
+        trained=request.train,
     )
 
 
-def honoured(ask: Ask, kind: EpisodeKind, job: Job) -> Ask:
+def effective_sampling(request: CompletionRequest, kind: EpisodeKind, job: Job) -> CompletionRequest:
     """Return an ask that `sampling_plan` took, as it is answered: without what was neutralised, defaults filled in."""
-    as_job, forced = kind == "train" and ask.train, ask.tool_choice.mode == "required"
-    schema = None if as_job or forced else ask.wishes.json_schema
+    as_job, forced = kind == "train" and request.train, request.tool_choice.mode == "required"
+    schema = None if as_job or forced else request.sampling.json_schema
     return replace(
-        ask,
-        tool_choice=ToolChoice() if as_job and forced else ask.tool_choice,
-        wishes=replace(ask.wishes, **_drawn(ask.wishes, job, as_job=as_job), json_schema=schema, others={}),
+        request,
+        tool_choice=ToolChoice() if as_job and forced else request.tool_choice,
+        sampling=replace(
+            request.sampling, **_sampling_fields(request.sampling, job, as_job=as_job), json_schema=schema, others={}
+        ),
     )
 
 
-def _foreign(ask: Ask, job: Job) -> Iterator[str]:
+def _off_policy_fields(request: CompletionRequest, job: Job) -> Iterator[str]:
     """Yield the fields that ask for another policy than the job's."""
-    wishes = ask.wishes
-    if wishes.temperature is not None and abs(wishes.temperature - job.temperature) > 1e-9:
+    requested = request.sampling
+    if requested.temperature is not None and abs(requested.temperature - job.temperature) > 1e-9:
         yield "temperature"
-    if wishes.top_p is not None and wishes.top_p < 1:
+    if requested.top_p is not None and requested.top_p < 1:
         yield "top_p"
-    if wishes.top_k is not None and wishes.top_k > 0:
+    if requested.top_k is not None and requested.top_k > 0:
         yield "top_k"
-    if ask.tool_choice.mode == "required":
+    if request.tool_choice.mode == "required":
         yield "tool_choice"
-    if wishes.json_schema is not None:
+    if requested.json_schema is not None:
         yield "response_format"
-    yield from wishes.others
+    yield from requested.others
 
 
-def _neutralise(field: str, ledger: Ledger) -> None:
-    if ledger.job.foreign_sampling == "neutralise":
-        ledger.counts[f"neutralised_{field}"] += 1
+def _neutralise(field: str, registry: EpisodeRegistry) -> None:
+    if registry.job.foreign_sampling == "neutralise":
+        registry.counts[f"neutralised_{field}"] += 1
         return
-    expected = f" (temperature {ledger.job.temperature:g})" if field == "temperature" else ""
+    expected = f" (temperature {registry.job.temperature:g})" if field == "temperature" else ""
     raise InvalidRequest(
         f"a training episode samples as its job says{expected}, and `{field}` asks for something else; leave it out, "
         'begin an eval episode, or set the job\'s `foreign_sampling` to "neutralise"',
@@ -201,62 +205,62 @@ def _neutralise(field: str, ledger: Ledger) -> None:
     )
 
 
-def _refuse_others(wishes: Wishes) -> None:
-    for field in wishes.others:
+def _refuse_others(requested: RequestedSampling) -> None:
+    for field in requested.others:
         raise InvalidRequest(f"`{field}` is not honoured by this server's engine; leave it out", param=field)
 
 
-def _sampling(ask: Ask, job: Job, backend: Backend, *, as_job: bool, grammar: str | None) -> Sampling:
+def _sampling(request: CompletionRequest, job: Job, backend: Backend, *, as_job: bool, grammar: str | None) -> Sampling:
     return Sampling(
-        **_drawn(ask.wishes, job, as_job=as_job),
+        **_sampling_fields(request.sampling, job, as_job=as_job),
         stop_ids=backend.renderer.stop_ids,
-        seed=ask.wishes.seed,
-        top_logprobs=ask.logprobs or 0,
+        seed=request.sampling.seed,
+        top_logprobs=request.logprobs or 0,
         grammar=grammar,
     )
 
 
-def _drawn(wishes: Wishes, job: Job, *, as_job: bool) -> dict[str, Any]:
+def _sampling_fields(requested: RequestedSampling, job: Job, *, as_job: bool) -> dict[str, Any]:
     """Return how ids are drawn, with nothing left open."""
-    given = None if as_job else wishes.temperature
+    given = None if as_job else requested.temperature
     return {
-        "max_tokens": min(job.max_tokens, wishes.max_tokens or job.max_tokens),
+        "max_tokens": min(job.max_tokens, requested.max_tokens or job.max_tokens),
         "temperature": job.temperature if given is None else given,
-        "top_p": 1.0 if as_job or wishes.top_p is None else wishes.top_p,
-        "top_k": 0 if as_job else max(wishes.top_k or 0, 0),
+        "top_p": 1.0 if as_job or requested.top_p is None else requested.top_p,
+        "top_k": 0 if as_job else max(requested.top_k or 0, 0),
     }
 
 
-def _grammar(ask: Ask, backend: Backend, prompt: str) -> str | None:
+def _grammar(request: CompletionRequest, backend: Backend, prompt: str) -> str | None:
     """Return the grammar that holds the answer to what was asked, or None where it is free."""
-    if ask.tool_choice.mode == "required":
-        return _forced(ask, backend, prompt)
-    if ask.wishes.json_schema is None:
+    if request.tool_choice.mode == "required":
+        return _tool_call_grammar(request, backend, prompt)
+    if request.sampling.json_schema is None:
         return None
-    if shown_tools(ask):
+    if visible_tools(request):
         raise InvalidRequest(
             "`response_format` is not honoured beside tools the model may call; leave one of them out, or set "
             '`tool_choice` to "none" or "required"',
             param="response_format",
         )
-    _must_be_guided(backend, "response_format")
-    return json_answer(ask.wishes.json_schema or {"type": "object"}, backend.renderer.answers.thinking(prompt))
+    _require_guided(backend, "response_format")
+    return json_answer(request.sampling.json_schema or {"type": "object"}, backend.renderer.answers.thinking(prompt))
 
 
-def _forced(ask: Ask, backend: Backend, prompt: str) -> str:
-    name = ask.tool_choice.name
-    wanted = [tool for tool in ask.tools if name is None or tool["function"]["name"] == name]
+def _tool_call_grammar(request: CompletionRequest, backend: Backend, prompt: str) -> str:
+    name = request.tool_choice.name
+    wanted = [tool for tool in request.tools if name is None or tool["function"]["name"] == name]
     if not wanted:
         raise InvalidRequest(
             f"`tool_choice` asks for {name or 'a tool'!r}, which is not in `tools`", param="tool_choice"
         )
-    _must_be_guided(backend, "tool_choice")
+    _require_guided(backend, "tool_choice")
     grammar = backend.renderer.answers.grammar(wanted, prompt)
     if grammar is None:
         raise InvalidRequest("this model's tool calls cannot be forced; leave `tool_choice` out", param="tool_choice")
     return grammar
 
 
-def _must_be_guided(backend: Backend, field: str) -> None:
+def _require_guided(backend: Backend, field: str) -> None:
     if not backend.engine.guided:
         raise InvalidRequest(f"`{field}`: this server's engine cannot guide its output; leave it out", param=field)

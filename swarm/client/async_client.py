@@ -20,8 +20,8 @@ from urllib.parse import quote, urlencode
 from pydantic import ValidationError
 
 from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
-from swarm.client.identity import Role, Succession, at_home, in_environment
-from swarm.client.rollout import GOODBYE_S, WAIT_S, Place, RolloutLoop, StreamTasks, once_the_engine_is_on
+from swarm.client.identity import ClientIdentity, Role, find_local_server, server_from_environment
+from swarm.client.rollout import CLEANUP_TIMEOUT_S, WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
 from swarm.client.transport import Transport
 from swarm.errors import (
     EngineUnavailable,
@@ -31,7 +31,7 @@ from swarm.errors import (
     ServerFailed,
     UnknownAnswer,
     Unreachable,
-    wrong_value,
+    to_invalid_request,
 )
 from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import (
@@ -91,7 +91,7 @@ class AsyncSwarmClient:
         self._transport = Transport(url)
         self._token = token
         self._code = code
-        self._succession = Succession(url, owner or f"{socket.gethostname()}:{os.getpid()}")
+        self._identity = ClientIdentity(url, owner or f"{socket.gethostname()}:{os.getpid()}")
 
     @classmethod
     def from_home(
@@ -101,13 +101,13 @@ class AsyncSwarmClient:
 
         `home` is the installation's folder: AJET_HOME, else `.ajet`, where it is left out.
         """
-        found = at_home(name, home, role=role)
+        found = find_local_server(name, home, role=role)
         return cls(found.url, found.token, owner=owner)
 
     @classmethod
     def from_environment(cls, *, owner: str | None = None) -> Self:
         """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
-        found = in_environment()
+        found = server_from_environment()
         return cls(found.url, found.token, owner=owner)
 
     async def __aenter__(self) -> Self:
@@ -126,7 +126,7 @@ class AsyncSwarmClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        self._succession.leave()
+        self._identity.leave()
         await self._transport.close()
 
     async def status(self, *, within_s: float | None = None) -> Status:
@@ -135,14 +135,14 @@ class AsyncSwarmClient:
             async with asyncio.timeout(within_s):
                 return await self._transport.ask(Status.model_validate, "GET", "/status", self._token)
         except TimeoutError:
-            raise self._silent(within_s) from None
+            raise self._no_answer_error(within_s) from None
 
     async def job(self) -> Job | None:
         """Return the loaded job, or None."""
         from swarm.job import Job  # not at the top: most clients never ask, and a container starts anew each time
 
         try:
-            return await self._transport.ask(Job.recorded, "GET", "/job", self._token)
+            return await self._transport.ask(Job.from_record, "GET", "/job", self._token)
         except NotFound:
             return None
 
@@ -156,7 +156,7 @@ class AsyncSwarmClient:
         if status.state is ServerState.OFFLINE:
             await self._transport.call("POST", "/job", self._token, json.dumps(job.value()).encode())
             await self._transport.call("POST", "/engine/start", self._token, b"")
-        return await self._serving(job, timeout_s)
+        return await self._wait_until_serving(job, timeout_s)
 
     async def stop(self) -> Status:
         """Stop the engine: tracking is finished, the server is OFFLINE."""
@@ -181,7 +181,7 @@ class AsyncSwarmClient:
                 task_id=task.id, stream=stream, kind=kind, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
             )
         except ValidationError as error:
-            raise wrong_value(error) from None
+            raise to_invalid_request(error) from None
         return Episode(self._transport, await self._begin(asked), task)
 
     async def begin_next(
@@ -190,32 +190,32 @@ class AsyncSwarmClient:
         """Begin one training episode of the stream's next place, whose task the server chooses; raises as `begin`.
 
         First what was begun by anybody and not brought to its end, then the next task of the pass. The stream's list
-        is named before: `name_tasks`.
+        is named before: `register_tasks`.
         """
         lease = await self._begin(
             BeginRequest(tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s)
         )
         return Episode(self._transport, lease, tasks[lease.task_id])
 
-    async def name_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
+    async def register_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
         """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them.
 
         A stream has one list for ever: JobConflict where it has other tasks, ValueError for none. The order counts
         that came first.
         """
         named = StreamTasks(stream, tasks)
-        if not (await self._named(named.request(with_ids=False))).known:
-            await self._named(named.request(with_ids=True))
+        if not (await self._send_tasks(named.request(with_ids=False))).known:
+            await self._send_tasks(named.request(with_ids=True))
         return named
 
     @property
     def owner(self) -> str:
         """Who begins the client's episodes, as the server's records have it."""
-        return self._succession.owner
+        return self._identity.owner
 
     async def take_over(self) -> None:
         """Have the server give up what killed clients of this machine left open; beginning an episode does it too."""
-        await self._succession.enter(self._release)
+        await self._identity.enter(self._release)
 
     async def erase(self, secret: str, episodes: Sequence[str]) -> Erasure:
         """Delete the tokens of episodes whose owner's name has the `fingerprint` of this secret (`swarm.wire`)."""
@@ -227,7 +227,7 @@ class AsyncSwarmClient:
 
         Returns how many episodes that were.
         """
-        return (await self._release(self._succession.secret, reason)).episodes
+        return (await self._release(self._identity.secret, reason)).episodes
 
     async def episodes(self, limit: int = 100) -> EpisodeList:
         """Return the newest episodes."""
@@ -240,9 +240,9 @@ class AsyncSwarmClient:
 
     async def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
         """Write one episode, or all the server knows, to a file; return its bytes."""
-        return (await self.exported(to, format, episode))[0]
+        return (await self.export_with_counts(to, format, episode))[0]
 
-    async def exported(
+    async def export_with_counts(
         self, to: Path, format: ExportFormat = "openenv", episode: str | None = None
     ) -> tuple[int, ExportCounts | None]:
         """Do as `export`; return also what is in the file and what was left out, None of an older server."""
@@ -265,7 +265,7 @@ class AsyncSwarmClient:
             async with asyncio.timeout(within_s):
                 return await self._transport.ask(Snapshot.model_validate, "GET", "/snapshot", self._token)
         except TimeoutError:
-            raise self._silent(within_s) from None
+            raise self._no_answer_error(within_s) from None
 
     async def history(
         self, after: int = 0, keys: Iterable[str] = (), limit: int = 100, *, newest: bool = False
@@ -303,8 +303,8 @@ class AsyncSwarmClient:
     ) -> RolloutSummary:
         """Let `agent` play the tasks, each once per place in its group, over and over, until the job is finished.
 
-        The server hands the places out (`name_tasks`), so that any number of clients share one pass over the tasks, and
-        a restarted one goes on from the breakpoint; JobConflict where the stream has other tasks.
+        The server hands the places out (`register_tasks`), so that any number of clients share one pass over the
+        tasks, and a restarted one goes on from the breakpoint; JobConflict where the stream has other tasks.
         An agent that raises, or takes longer than `timeout_s`, gives up its episode; it is counted and played
         again; where an API it uses is rate-limited (HTTP 429), after a pause. A server that goes away is waited for, up
         to two minutes. Raises AgentFailed after many failures in a row, and its subclass AgentMisplays at once for an
@@ -314,9 +314,9 @@ class AsyncSwarmClient:
         if (await self.status()).group_size is None:
             raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
         known = list(tasks)
-        named = await once_the_engine_is_on(lambda: self.name_tasks(known, stream))
+        named = await retry_until_ready(lambda: self.register_tasks(known, stream))
         rollout = RolloutLoop(agent, timeout_s)
-        begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S)
+        begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=timeout_s + CLEANUP_TIMEOUT_S)
         await rollout.play(itertools.repeat(Place(0, begin)), concurrency)
         return rollout.summary()
 
@@ -338,7 +338,7 @@ class AsyncSwarmClient:
         known = list(tasks)
         rollout = RolloutLoop(agent, timeout_s, worst)
         begin = partial(
-            self.begin, kind="eval", stream=EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S
+            self.begin, kind="eval", stream=EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=timeout_s + CLEANUP_TIMEOUT_S
         )
         places = (Place(sample, partial(begin, task)) for task in known for sample in range(samples))
         await rollout.play(places, concurrency)
@@ -348,7 +348,7 @@ class AsyncSwarmClient:
             results = [replace(result, success=None) if result.failed else result for result in results]
         return sorted(results, key=lambda result: (order[result.task_id], result.sample))
 
-    def _silent(self, seconds: float | None) -> Unreachable:
+    def _no_answer_error(self, seconds: float | None) -> Unreachable:
         return Unreachable(f"the swarm server at {self.url} did not answer within {seconds:g} s")
 
     async def _begin(self, asked: BeginRequest) -> Lease:
@@ -357,7 +357,7 @@ class AsyncSwarmClient:
         body = asked.model_dump_json(exclude_none=True).encode()
         return await self._transport.ask(Lease.model_validate, "POST", "/episodes", self._token, body)
 
-    async def _named(self, asked: TaskList) -> TaskListKnown:
+    async def _send_tasks(self, asked: TaskList) -> TaskListKnown:
         body = asked.model_dump_json(exclude_none=True).encode()
         return await self._transport.ask(TaskListKnown.model_validate, "POST", "/streams/tasks", self._token, body)
 
@@ -367,7 +367,7 @@ class AsyncSwarmClient:
         log.info("event=took_over episodes=%d", found.episodes)
         return found
 
-    async def _serving(self, job: Job, timeout_s: float) -> Status:
+    async def _wait_until_serving(self, job: Job, timeout_s: float) -> Status:
         deadline = time.monotonic() + timeout_s
         known = {job.digest()}
         while True:
@@ -389,7 +389,7 @@ class AsyncSwarmClient:
             loaded = await self.job()
         except UnknownAnswer:  # it says what this release does not know
             loaded = None
-        if loaded is None or not job.same(loaded):
+        if loaded is None or not job.equals(loaded):
             differs = "" if loaded is None else f" (this one has {', '.join(job.differences(loaded))})"
             raise JobConflict(
                 f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not {job.digest()[:12]}{differs}; "

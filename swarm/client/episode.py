@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from swarm.client.transport import Transport, Transports
-from swarm.errors import wrong_value
+from swarm.errors import to_invalid_request
 from swarm.wire import AbortRequest, Ack, EndAck, EndRequest, EpisodeKind, Lease, PrepareRequest
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Episode(Generic[TaskT]):
 
     async def heartbeat(self, by: Transports | None = None) -> Ack:
         """Keep the lease alive while no call is made; from another event loop `by` connections of its own."""
-        transport = self._transport if by is None else by.to(self._transport.url)
+        transport = self._transport if by is None else by.get(self._transport.url)
         path = f"/episodes/{self.id}/heartbeat"
         ack = await transport.ask(Ack.model_validate, "POST", path, self._lease.lease_token, b"")
         self.last_call = time.monotonic()
@@ -154,7 +154,7 @@ class Episode(Generic[TaskT]):
         the episode still open to be ended again, where the server could not write it down. The answer tells the sampled
         tokens.
         """
-        body = _said(end_request(reward, success, weight, by_call, by_agent)).encode()
+        body = _to_json(end_request(reward, success, weight, by_call, by_agent)).encode()
         return await self._post(EndAck, "end", body)
 
     async def prepare(
@@ -176,7 +176,7 @@ class Episode(Generic[TaskT]):
             link = {"decider": decider.address, "decider_token": decider.lease.lease_token}
         ended = end_request(reward, success, weight, by_call, by_agent)
         asked = PrepareRequest.model_validate({**ended.model_dump(), **link})
-        return await self._post(Ack, "prepare", _said(asked).encode())
+        return await self._post(Ack, "prepare", _to_json(asked).encode())
 
     async def commit(self) -> Ack:
         """End a prepared episode for good."""
@@ -209,16 +209,16 @@ def end_request(
     try:
         return EndRequest(reward=reward, success=success, weight=weight, by_call=by_call or {}, by_agent=by_agent or {})
     except ValidationError as error:
-        raise wrong_value(error) from None
+        raise to_invalid_request(error) from None
 
 
-def _said(request: EndRequest) -> str:
+def _to_json(request: EndRequest) -> str:
     """Return the request as JSON, without what only newer servers know unless it says something."""
     unsaid = {name for name in ("by_call", "by_agent") if not getattr(request, name)}
     return request.model_dump_json(exclude=unsaid)
 
 
-class Worth(Protocol):
+class HasReward(Protocol):
     """A reward with the answer to whether the task was solved."""
 
     @property
@@ -242,7 +242,7 @@ class Earned:
     by_agent: Mapping[str, float] = field(default_factory=dict)
 
 
-Result = float | tuple[float, bool] | Worth
+Result = float | tuple[float, bool] | HasReward
 Agent = Callable[[Episode[Any]], Awaitable[Result]]
 
 
@@ -291,10 +291,10 @@ def facts_of(result: Result) -> Mapping[str, float]:
     return dict(getattr(result, "facts", None) or {})
 
 
-def worth_of(result: Result) -> tuple[float, bool | None]:
+def parse_reward(result: Result) -> tuple[float, bool | None]:
     """Return reward and success of an agent's answer; raise WrongResult for anything that is not a result."""
     try:
-        return _worth_of(result)
+        return _parse_reward(result)
     except (TypeError, ValueError) as error:
         found = "nothing (None)" if result is None else f"{type(result).__name__}: {result!r:.60}"
         raise WrongResult(
@@ -302,7 +302,7 @@ def worth_of(result: Result) -> tuple[float, bool | None]:
         ) from error
 
 
-def _worth_of(result: Result) -> tuple[float, bool | None]:
+def _parse_reward(result: Result) -> tuple[float, bool | None]:
     if isinstance(result, bool):
         return float(result), result
     if isinstance(result, int | float):

@@ -42,15 +42,17 @@ class ServerAddress:
     token: str = field(repr=False)
 
 
-def folder_of(home: Path, name: str | None = None) -> Path:
+def server_folder(home: Path, name: str | None = None) -> Path:
     """Return the folder of a server of an installation."""
     return home / "swarm" if name is None else home / "swarms" / name
 
 
-def at_home(name: str | None = None, home: Path | str | None = None, *, role: Role = "admin") -> ServerAddress:
+def find_local_server(
+    name: str | None = None, home: Path | str | None = None, *, role: Role = "admin"
+) -> ServerAddress:
     """Return the address of a server that runs on this machine, with its key; Unreachable where none does."""
     root = Path(home or os.environ.get("AJET_HOME") or ".ajet").expanduser().absolute()
-    folder = folder_of(root, name)
+    folder = server_folder(root, name)
     called = "" if name is None else f" called {name}"
     start = "ajet swarm start" if name is None else f"ajet swarm start --name {name}"
     try:
@@ -60,7 +62,7 @@ def at_home(name: str | None = None, home: Path | str | None = None, *, role: Ro
             f"expected a running swarm server{called} in {root}; found none ({type(error).__name__}); start it with "
             f"`{start}`, or set AJET_HOME"
         ) from None
-    if not _lives(folder):
+    if not _is_running(folder):
         raise Unreachable(
             f"expected a running swarm server{called} in {root}; found that the one at {found.url} is gone; start it "
             f"again with `{start}`"
@@ -68,7 +70,7 @@ def at_home(name: str | None = None, home: Path | str | None = None, *, role: Ro
     return found
 
 
-def in_environment(environ: Mapping[str, str] | None = None) -> ServerAddress:
+def server_from_environment(environ: Mapping[str, str] | None = None) -> ServerAddress:
     """Return the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one of them is missing."""
     known = os.environ if environ is None else environ
     url, token = known.get("AJET_SERVER", "").strip(), known.get("AJET_TOKEN", "").strip()
@@ -78,7 +80,7 @@ def in_environment(environ: Mapping[str, str] | None = None) -> ServerAddress:
     return ServerAddress(url.rstrip("/"), token)
 
 
-def _lives(folder: Path) -> bool:
+def _is_running(folder: Path) -> bool:
     """Return whether a server holds the lock of its folder, which the kernel lets go of however it ends."""
     try:
         with (folder / "server.lock").open("rb") as lock:
@@ -104,7 +106,7 @@ _MOST_OWNER = 128
 _SEPARATOR = ":"
 
 
-class Succession:
+class ClientIdentity:
     """One client's record; `folder` is where those of this user lie."""
 
     def __init__(self, url: str, name: str, folder: Path | None = None) -> None:
@@ -123,8 +125,8 @@ class Succession:
         if self._lock is not None:
             return
         with contextlib.suppress(OSError):  # no place for records: leases run out by themselves
-            self._lock = self._hold()
-        for path, secret in list(self._left()):
+            self._lock = self._create_record()
+        for path, secret in list(self._find_dead_clients()):
             try:
                 await release(secret)
             except (Unreachable, EngineUnavailable, InvalidKey):
@@ -141,14 +143,14 @@ class Succession:
             os.close(self._lock)
             self._lock = None
 
-    def _hold(self) -> int:
+    def _create_record(self) -> int:
         """Make the record; it gets its name only once it is locked."""
-        _private(self._folder)
+        _make_private(self._folder)
         new = self._path.with_suffix(".new")
         lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(lock, json.dumps({"boot": _boot(), "secret": self.secret}).encode())
+            os.write(lock, json.dumps({"boot": _boot_id(), "secret": self.secret}).encode())
             os.rename(new, self._path)
         except OSError:  # a full disk: nothing is left behind, so that the next episode may find room
             os.close(lock)
@@ -156,13 +158,13 @@ class Succession:
             raise
         return lock
 
-    def _left(self) -> Iterator[tuple[Path, str]]:
+    def _find_dead_clients(self) -> Iterator[tuple[Path, str]]:
         """Yield the records, and secrets, of dead clients of the same server."""
         for path in sorted(self._folder.glob(f"{self._server}-*.lock")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its client lives
                 record = json.load(file)
-                if record["boot"] == _boot():
+                if record["boot"] == _boot_id():
                     yield path, str(record["secret"])
 
 
@@ -177,7 +179,7 @@ def _folder() -> Path:
     return Path(temporary) / f"ajet-clients-{os.getuid()}"
 
 
-def _private(folder: Path) -> None:
+def _make_private(folder: Path) -> None:
     """Make the folder; raise PermissionError where somebody else could read or change what lies in it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
@@ -185,7 +187,7 @@ def _private(folder: Path) -> None:
         raise PermissionError(f"{folder} is not this user's alone")
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """Return what tells this run of this machine's kernel from all others, as far as the system says."""
     with contextlib.suppress(OSError):
         return _BOOT_ID.read_text().strip()

@@ -39,7 +39,7 @@ from swarm.client.episode import (
     UnusableReward,
     WrongResult,
     facts_of,
-    worth_of,
+    parse_reward,
 )
 from swarm.client.threads import LoopThread
 from swarm.client.transport import Transports
@@ -55,7 +55,7 @@ from swarm.errors import (
     TeamAborted,
     Throttled,
     Unreachable,
-    wrong_value,
+    to_invalid_request,
 )
 from swarm.wire import EndAck, TaskList, tasks_digest
 
@@ -102,7 +102,7 @@ class Misplays:
             raise AgentMisplays(f"{found} ({_times(times)}, and no play was good); mend the agent and run it again")
 
 
-def no_call(ended: EndAck) -> str:
+def describe_no_call(ended: EndAck) -> str:
     """Return what is wrong with a play that ended with a reward and no answer of the model."""
     if ended.refused:
         return (
@@ -115,7 +115,7 @@ def no_call(ended: EndAck) -> str:
     )
 
 
-def misplay_of(error: Exception) -> Misplay | None:
+def classify_misplay(error: Exception) -> Misplay | None:
     """Return what an error says of the agent in itself, None for an error that may be of this play alone."""
     if isinstance(error, WrongResult):
         return "wrong_result"
@@ -132,14 +132,14 @@ class LimitPauses:
         self._in_a_row = 0
         self._due_s = 0.0
 
-    def met(self, asked_s: float) -> float:
+    def extend(self, asked_s: float) -> float:
         """A play met a limit whose API asked for so long a pause (0: it did not say); return the pause that is due."""
         grown = min(MOST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._in_a_row, 16))
         self._in_a_row += 1
         self._due_s = min(MOST_WAIT_S, max(asked_s, random.uniform(0.5, 1.0) * grown))
         return self._due_s
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """A play met none."""
         self._in_a_row = 0
 
@@ -150,7 +150,7 @@ class LimitPauses:
             await asyncio.sleep(due)
 
 
-def limited_s(error: BaseException) -> float | None:
+def find_retry_after_s(error: BaseException) -> float | None:
     """Return how long an API that answered 429 asked to wait, 0 where it did not say; None for any other error.
 
     The errors of openai, anthropic, httpx, requests, aiohttp and urllib are known by what they carry: a status (as
@@ -160,11 +160,11 @@ def limited_s(error: BaseException) -> float | None:
     for each in _causes(error):
         for carrier in (each, getattr(each, "response", None)):
             if any(getattr(carrier, name, None) == _TOO_MANY_REQUESTS for name in ("status_code", "status", "code")):
-                return _asked_s(each, carrier)
+                return _read_retry_after_s(each, carrier)
     return None
 
 
-def is_servers(error: BaseException) -> bool:
+def is_server_error(error: BaseException) -> bool:
     """Return whether an agent's error is one of the server or network that it called: a status of 500 or more, or none.
 
     Those of openai, anthropic, httpx, requests and aiohttp are known by their names; a play that one ended says nothing
@@ -203,7 +203,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _asked_s(error: Any, carrier: Any) -> float:
+def _read_retry_after_s(error: Any, carrier: Any) -> float:
     headers = getattr(carrier, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
     said = getattr(error, "retry_after", None)
     try:
@@ -231,7 +231,7 @@ RATE_LIMITED = "rate_limited"
 """Under which plays are counted that an API's rate limit failed."""
 _IDLE_LOOK_S = 0.6
 """Three times the pause between two looks for open episodes while there is none."""
-GOODBYE_S = 2.0
+CLEANUP_TIMEOUT_S = 2.0
 """How long a cancelled rollout tries to give an episode up; its lease runs out anyway. The server is told that an
 episode may take so much longer than its agent: by then it was ended or given up."""
 
@@ -351,22 +351,22 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
 
     async def _carry(self, episode: PlayT, sample: int, limits: LimitPauses) -> bool:
         try:
-            counts = await self._finish(episode, sample, await self._played(episode))
+            counts = await self._finish(episode, sample, await self._run_agent(episode))
         except asyncio.CancelledError:
-            await carried_out(episode.abort("the rollout was cancelled"))
+            await run_shielded(episode.abort("the rollout was cancelled"))
             raise
         except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed, TeamAborted):
             raise
         except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its episode is given up and counted
-            return await self._failed(episode, sample, error, limits)
-        limits.over()
+            return await self._handle_failure(episode, sample, error, limits)
+        limits.reset()
         if not counts:
             return False
         self._failures_in_a_row = 0
         self._misplays.clear()
         return True
 
-    async def _played(self, episode: PlayT) -> AnswerT:
+    async def _run_agent(self, episode: PlayT) -> AnswerT:
         """Return the agent's answer; TimeoutError says how long it may take. What heeds no cancel is left behind."""
         playing = asyncio.ensure_future(self._agent(episode))
         playing.add_done_callback(lambda play: play.cancelled() or play.exception())  # somebody looked
@@ -375,37 +375,37 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         finally:
             if not playing.done():
                 playing.cancel()
-                await asyncio.wait({playing}, timeout=GOODBYE_S)
+                await asyncio.wait({playing}, timeout=CLEANUP_TIMEOUT_S)
         if late or playing.cancelled():
             raise TimeoutError(f"the play was not over after {self._timeout_s:g} s" if late else "it cancelled itself")
         return playing.result()
 
-    async def _failed(self, episode: PlayT, sample: int, error: Exception, limits: LimitPauses) -> bool:
+    async def _handle_failure(self, episode: PlayT, sample: int, error: Exception, limits: LimitPauses) -> bool:
         """Abort the episode of a failed play, and count it; return whether its place is filled all the same.
 
         It says nothing of the agent if the server is away or cannot write, or an API's rate limit failed it.
         """
-        limit_s = None if isinstance(error, WrongResult | UnusableReward) else limited_s(error)
+        limit_s = None if isinstance(error, WrongResult | UnusableReward) else find_retry_after_s(error)
         away = away_code(error)
         reason = f"{type(error).__name__}: {error}"
         try:
             await episode.abort(reason, failed=away is None and limit_s is None)
         except asyncio.CancelledError:
-            await carried_out(episode.abort(reason))
+            await run_shielded(episode.abort(reason))
             raise
         except SwarmError as refusal:  # nothing depends on it: the lease runs out
             away = away or away_code(refusal)
         if away is not None:
             self.dropped[away] += 1
             if away == StoreUnavailable.code:  # an episode begins all the same
-                log.info("event=store_unavailable pause_s=%.1f", limits.met(0.0))
+                log.info("event=store_unavailable pause_s=%.1f", limits.extend(0.0))
         elif limit_s is not None:
             self.dropped[RATE_LIMITED] += 1
-            log.info("event=rate_limited pause_s=%.1f", limits.met(limit_s))
+            log.info("event=rate_limited pause_s=%.1f", limits.extend(limit_s))
         else:
-            limits.over()
+            limits.reset()
             self._drop(f"agent: {type(error).__name__}", error)
-            self._misplays.count(misplay_of(error), str(error))
+            self._misplays.count(classify_misplay(error), str(error))
         return False
 
     def _drop(self, reason: str, error: BaseException) -> None:
@@ -442,17 +442,17 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         self._worst = worst
         self.results: list[EpisodeResult] = []
 
-    async def _failed(self, episode: Episode[Any], sample: int, error: Exception, limits: LimitPauses) -> bool:
+    async def _handle_failure(self, episode: Episode[Any], sample: int, error: Exception, limits: LimitPauses) -> bool:
         """An evaluation's play that its agent failed counts, as not solved."""
-        lost = is_servers(error) or limited_s(error) is not None
+        lost = is_server_error(error) or find_retry_after_s(error) is not None
         if episode.kind != "eval" or isinstance(error, WrongResult) or lost:
-            return await super()._failed(episode, sample, error, limits)
-        limits.over()
-        reward, _ = worth_of(self._worst)
+            return await super()._handle_failure(episode, sample, error, limits)
+        limits.reset()
+        reward, _ = parse_reward(self._worst)
         try:
             ended = await self._end(episode, (reward, False))
         except asyncio.CancelledError:
-            await carried_out(episode.abort("the rollout was cancelled"))
+            await run_shielded(episode.abort("the rollout was cancelled"))
             raise
         said = f"{type(error).__name__}: {error}"
         log.info("event=play_failed task=%s error=%s", episode.task.id, said)
@@ -476,10 +476,10 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         )
 
     async def _finish(self, episode: Episode[Any], sample: int, answer: Result) -> bool:
-        reward, success = worth_of(answer)
+        reward, success = parse_reward(answer)
         ended = await self._end(episode, answer)
         if ended.tokens == 0 and episode.kind == "train":  # the server has dropped it
-            said = no_call(ended)
+            said = describe_no_call(ended)
             self._drop("no_calls", AgentFailed(said))
             self._misplays.count("no_calls", said)
             return False
@@ -494,7 +494,7 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
 
     async def _end(self, episode: Episode[Any], result: Result) -> EndAck:
         """End the episode; send it again while the server cannot write it down, boots, or is away."""
-        reward, success = worth_of(result)
+        reward, success = parse_reward(result)
         by_call, by_agent = (getattr(result, name, None) for name in ("by_call", "by_agent"))
         deadline = time.monotonic() + ENGINE_OFF_S
         while True:
@@ -506,7 +506,7 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
                 await asyncio.sleep(error.retry_after or _RESEND_S)
 
 
-async def once_the_engine_is_on(call: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_ready(call: Callable[[], Awaitable[T]]) -> T:
     """Return what a call gives once the engine serves; raise EngineUnavailable when it was off for ENGINE_OFF_S."""
     deadline = time.monotonic() + ENGINE_OFF_S
     while True:
@@ -518,16 +518,16 @@ async def once_the_engine_is_on(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(error.retry_after or _RESEND_S)
 
 
-async def carried_out(*works: Coroutine[Any, Any, object]) -> None:
+async def run_shielded(*works: Coroutine[Any, Any, object]) -> None:
     """Do what cleans up, all at once, also where the caller is cancelled meanwhile, before it is begun even; each has
     GOODBYE_S, and its errors are let go: nothing depends on it, as leases run out."""
 
-    async def bounded(work: Coroutine[Any, Any, object]) -> None:
+    async def run_bounded(work: Coroutine[Any, Any, object]) -> None:
         with suppress(SwarmError, TimeoutError):
-            async with asyncio.timeout(GOODBYE_S):
+            async with asyncio.timeout(CLEANUP_TIMEOUT_S):
                 await work
 
-    doing = [asyncio.create_task(bounded(work)) for work in works]
+    doing = [asyncio.create_task(run_bounded(work)) for work in works]
     try:
         await asyncio.shield(asyncio.gather(*doing))
     except asyncio.CancelledError:
@@ -582,4 +582,4 @@ class StreamTasks(Generic[TaskT]):
                 stream=self.stream, digest=self.digest, count=len(self._ids), ids=self._ids if with_ids else None
             )
         except ValidationError as error:
-            raise wrong_value(error) from None
+            raise to_invalid_request(error) from None

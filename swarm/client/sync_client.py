@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from swarm.client.async_client import EPISODE_TIMEOUT_S, AsyncSwarmClient, ExportFormat
 from swarm.client.episode import Agent, ChatReply, Episode, EpisodeResult, HasId, Message, Result, RolloutSummary
-from swarm.client.identity import Role, at_home, in_environment
+from swarm.client.identity import Role, find_local_server, server_from_environment
 from swarm.client.teams import Team, TeamAgent, TeamResult, TeamSummary
-from swarm.client.threads import Bridge, LoopThread, in_thread
+from swarm.client.threads import Bridge, LoopThread, run_in_thread
 from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, ExportCounts, Status, StreamList
 
@@ -75,7 +75,7 @@ def plain_agent(agent: SyncAgent) -> Agent:
 
     async def play(episode: Episode[Any]) -> Result:
         bridge = Bridge(asyncio.get_running_loop())
-        return await in_thread(agent, SyncEpisode(bridge, episode), most_left=MOST_PLAYS_LEFT)
+        return await run_in_thread(agent, SyncEpisode(bridge, episode), most_left=MOST_PLAYS_LEFT)
 
     return play
 
@@ -96,13 +96,13 @@ class SwarmClient:
         cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
     ) -> Self:
         """Return a client of a server of this machine, by its name; Unreachable where it does not run."""
-        found = at_home(name, home, role=role)
+        found = find_local_server(name, home, role=role)
         return cls(found.url, found.token, owner=owner)
 
     @classmethod
     def from_environment(cls, *, owner: str | None = None) -> Self:
         """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
-        found = in_environment()
+        found = server_from_environment()
         return cls(found.url, found.token, owner=owner)
 
     def __enter__(self) -> Self:
@@ -164,11 +164,11 @@ class SwarmClient:
         """Write one episode, or all the server knows, to a file; return its bytes."""
         return self._loop.run(self._client.export(to, format, episode))
 
-    def exported(
+    def export_with_counts(
         self, to: Path, format: ExportFormat = "openenv", episode: str | None = None
     ) -> tuple[int, ExportCounts | None]:
         """Do as `export`; return also what is in the file and what was left out, None of an older server."""
-        return self._loop.run(self._client.exported(to, format, episode))
+        return self._loop.run(self._client.export_with_counts(to, format, episode))
 
     def checkpoints(self) -> CheckpointList:
         """Return the checkpoints that are kept, the newest first."""
@@ -251,10 +251,10 @@ class SyncTeam:
     ) -> TeamSummary:
         """Let `play` play the tasks until the jobs of all members are finished (`Team.rollout`)."""
         known = list(tasks)
-        return _in_a_loop(
+        return _run_in_loop(
             clients,
             lambda members: Team.rollout(
-                members, known, _threaded(play),
+                members, known, _make_team_agent(play),
                 concurrency=concurrency, stream=stream, timeout_s=timeout_s, decider=decider,
             ),
         )  # fmt: skip
@@ -271,27 +271,27 @@ class SyncTeam:
     ) -> list[TeamResult]:
         """Let `play` play each task `samples` times in evaluation episodes (`Team.evaluate`)."""
         known = list(tasks)
-        return _in_a_loop(
+        return _run_in_loop(
             clients,
             lambda members: Team.evaluate(
-                members, known, _threaded(play), samples=samples, concurrency=concurrency, timeout_s=timeout_s
+                members, known, _make_team_agent(play), samples=samples, concurrency=concurrency, timeout_s=timeout_s
             ),
         )
 
 
-def _threaded(play: Callable[[SyncTeam], Mapping[str, Result]]) -> TeamAgent:
-    async def played(team: Team) -> Mapping[str, Result]:
-        return await in_thread(play, SyncTeam(Bridge(asyncio.get_running_loop()), team))
+def _make_team_agent(play: Callable[[SyncTeam], Mapping[str, Result]]) -> TeamAgent:
+    async def run_play(team: Team) -> Mapping[str, Result]:
+        return await run_in_thread(play, SyncTeam(Bridge(asyncio.get_running_loop()), team))
 
-    return played
+    return run_play
 
 
-def _in_a_loop(clients: Mapping[str, SwarmClient], work: Callable[[dict[str, AsyncSwarmClient]], Awaitable[T]]) -> T:
+def _run_in_loop(clients: Mapping[str, SwarmClient], work: Callable[[dict[str, AsyncSwarmClient]], Awaitable[T]]) -> T:
     """Do work in an event loop of its own, with clients whose connections belong to that loop."""
 
-    async def done() -> T:
+    async def run_work() -> T:
         async with AsyncExitStack() as stack:
             members = {role: await stack.enter_async_context(client.asynchronous()) for role, client in clients.items()}
             return await work(members)
 
-    return asyncio.run(done())
+    return asyncio.run(run_work())

@@ -30,18 +30,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swarm.client.async_client import EPISODE_TIMEOUT_S, AsyncSwarmClient
-from swarm.client.episode import AgentFailed, Episode, HasId, Result, end_request, worth_of
+from swarm.client.episode import AgentFailed, Episode, HasId, Result, end_request, parse_reward
 from swarm.client.rollout import (
-    GOODBYE_S,
+    CLEANUP_TIMEOUT_S,
     WAIT_S,
     LimitPauses,
     Place,
     PlayLoop,
     StreamTasks,
-    carried_out,
-    is_servers,
-    limited_s,
+    find_retry_after_s,
+    is_server_error,
     mean_of,
+    run_shielded,
 )
 from swarm.client.transport import Transports
 from swarm.errors import (
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from swarm.job import Job
 
 T = TypeVar("T")
-PATIENCE_S = 60.0
+RETRY_TIMEOUT_S = 60.0
 """Seconds for which a server that does not answer is asked again."""
 _PAUSE_S = 0.2
 _PASSING = (Unreachable, EngineUnavailable, Throttled)
@@ -79,7 +79,7 @@ class LinkedEpisodes:
     """
 
     def __init__(
-        self, episodes: Mapping[str, Episode[Any]], *, decider: str | None = None, patience_s: float = PATIENCE_S
+        self, episodes: Mapping[str, Episode[Any]], *, decider: str | None = None, patience_s: float = RETRY_TIMEOUT_S
     ) -> None:
         if not episodes:
             raise InvalidRequest("expected the episodes of a team by role, found none")
@@ -124,7 +124,7 @@ class LinkedEpisodes:
         aborted then), InvalidRequest for rewards that do not fit, with all episodes still open, and Unreachable when
         the decider's server went away at the very moment of the decision: `settle` finds out which way it went.
         """
-        worths = self._rewards(rewards)
+        worths = self._check_rewards(rewards)
         if not self._trained:
             return await self._end_evaluations(worths, rewards)
         await self._prepare(worths, rewards)
@@ -140,7 +140,7 @@ class LinkedEpisodes:
         """
         if not self._deciding:
             return await self._pass_on(ended=False, reason=reason, failed=failed)
-        first = await self._told(self.decider, ended=False, reason=reason)
+        first = await self._tell(self.decider, ended=False, reason=reason)
         if first.state in ("open", "prepared"):
             return {role: Ack(episode_id=self.episodes[role].id, state="prepared") for role in self._trained}
         return await self._pass_on(ended=first.state == "ended", reason=reason)
@@ -149,19 +149,19 @@ class LinkedEpisodes:
         """Ask what was decided, wherever this team was left, and pass it on; what is undecided is left as it is."""
         decider = self.episodes[self.decider]
         try:
-            state = (await self._patiently(decider.outcome)).state
+            state = (await self._retry(decider.outcome)).state
         except NotFound:
             state = "aborted"
         if state in ("open", "prepared"):
-            return {role: await self._patiently(self.episodes[role].outcome) for role in self._trained}
+            return {role: await self._retry(self.episodes[role].outcome) for role in self._trained}
         return await self._pass_on(ended=state == "ended")
 
-    def _rewards(self, rewards: Mapping[str, Result]) -> dict[str, tuple[float, bool | None]]:
+    def _check_rewards(self, rewards: Mapping[str, Result]) -> dict[str, tuple[float, bool | None]]:
         if rewards.keys() != self.episodes.keys():
             raise InvalidRequest(f"expected a reward for each of {sorted(self.episodes)}, found {sorted(rewards)}")
-        worths = {role: worth_of(reward) for role, reward in rewards.items()}
+        worths = {role: parse_reward(reward) for role, reward in rewards.items()}
         for role, (reward, success) in worths.items():
-            end_request(reward, success, **_own(rewards[role]))  # refuses before anything is sent
+            end_request(reward, success, **_credit_fields(rewards[role]))  # refuses before anything is sent
         return worths
 
     async def _prepare(self, worths: Mapping[str, tuple[float, bool | None]], given: Mapping[str, Result]) -> None:
@@ -169,8 +169,8 @@ class LinkedEpisodes:
 
         async def prepare(role: str) -> None:
             reward, success = worths[role]
-            own, link = _own(given[role]), None if role == self.decider else decider
-            await self._patiently(lambda: self.episodes[role].prepare(reward, success, decider=link, **own))
+            own, link = _credit_fields(given[role]), None if role == self.decider else decider
+            await self._retry(lambda: self.episodes[role].prepare(reward, success, decider=link, **own))
 
         keeping = asyncio.create_task(self._keep_alive())
         try:
@@ -189,27 +189,27 @@ class LinkedEpisodes:
     async def _decide(self) -> None:
         """Commit the decider; if it turns out to be aborted, abort all."""
         try:
-            await self._patiently(self.episodes[self.decider].commit)
+            await self._retry(self.episodes[self.decider].commit)
         except _OVER as error:
             await self.abort("its team was aborted")
             raise TeamAborted(f"the team's time was up before it was decided: {error}") from error
 
     async def _pass_on(self, *, ended: bool, reason: str = "its team aborted", failed: bool = False) -> dict[str, Ack]:
         """Tell every server the decision, the decider's first; one that does not answer is left for later."""
-        first = {self.decider: await self._told(self.decider, ended, reason, failed)}
+        first = {self.decider: await self._tell(self.decider, ended, reason, failed)}
         others = [role for role in (self._trained if ended else self.episodes) if role != self.decider]
-        told = await asyncio.gather(*(self._told(role, ended, reason, failed) for role in others))
+        told = await asyncio.gather(*(self._tell(role, ended, reason, failed) for role in others))
         return first | dict(zip(others, told, strict=True))
 
-    async def _told(self, role: str, ended: bool, reason: str, failed: bool = False) -> Ack:
+    async def _tell(self, role: str, ended: bool, reason: str, failed: bool = False) -> Ack:
         episode = self.episodes[role]
         patience_s = self._patience_s if ended else 0.0  # what is not told finds out that it is aborted
         try:
             try:
                 closing = episode.commit if ended else partial(episode.abort, reason, failed=failed)
-                return await self._patiently(closing, patience_s)
+                return await self._retry(closing, patience_s)
             except (EpisodeEnded, LeaseLost):
-                return await self._patiently(episode.outcome, patience_s)
+                return await self._retry(episode.outcome, patience_s)
         except NotFound:
             return Ack(episode_id=episode.id, state="aborted")
         except _PASSING:
@@ -223,7 +223,7 @@ class LinkedEpisodes:
 
         async def end(role: str) -> Ack:
             try:
-                return await self._patiently(lambda: self.episodes[role].end(*worths[role], **_own(given[role])))
+                return await self._retry(lambda: self.episodes[role].end(*worths[role], **_credit_fields(given[role])))
             except (*_OVER, *_PASSING) as error:
                 if not self._trained:
                     raise TeamAborted(f"{role} could not be ended: {error}") from error
@@ -231,7 +231,7 @@ class LinkedEpisodes:
 
         return dict(zip(roles, await asyncio.gather(*map(end, roles)), strict=True))
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]], patience_s: float | None = None) -> T:
+    async def _retry(self, call: Callable[[], Awaitable[T]], patience_s: float | None = None) -> T:
         """Call until the server answers; raise what it says last, `patience_s` after the first try."""
         deadline = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         while True:
@@ -254,7 +254,7 @@ async def _beat(episode: Episode[Any], by: Transports | None) -> None:
         await episode.heartbeat(by)
 
 
-def _own(result: Result) -> dict[str, Any]:
+def _credit_fields(result: Result) -> dict[str, Any]:
     """Return what a result says of single calls and agents."""
     return {name: getattr(result, name, None) for name in ("by_call", "by_agent")}
 
@@ -320,31 +320,31 @@ class TeamLoop(PlayLoop[TeamT, Mapping[str, Result]]):
         try:
             return await super()._carry(episode, sample, limits)
         except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed) as error:  # what one member lost, none keeps
-            await carried_out(episode.abort(f"{type(error).__name__}: {error}"))
+            await run_shielded(episode.abort(f"{type(error).__name__}: {error}"))
             raise
 
-    async def _failed(self, episode: TeamT, sample: int, error: Exception, limits: LimitPauses) -> bool:
+    async def _handle_failure(self, episode: TeamT, sample: int, error: Exception, limits: LimitPauses) -> bool:
         """An evaluation's play that its agent failed counts, as not solved by anybody."""
         of_evaluation = all(member.kind == "eval" for member in episode.episodes.values())
-        if not of_evaluation or is_servers(error) or limited_s(error) is not None:
-            return await super()._failed(episode, sample, error, limits)
+        if not of_evaluation or is_server_error(error) or find_retry_after_s(error) is not None:
+            return await super()._handle_failure(episode, sample, error, limits)
         if not any(member.chats for member in episode.episodes.values()):
-            return await super()._failed(episode, sample, error, limits)
-        limits.over()
+            return await super()._handle_failure(episode, sample, error, limits)
+        limits.reset()
         said = f"{type(error).__name__}: {error}"
         log.info("event=play_failed task=%s error=%s", episode.task.id, said)
         await self._note(episode, sample, dict.fromkeys(self._clients, (0.0, False)), said)
         return True
 
     async def _finish(self, episode: TeamT, sample: int, answer: Mapping[str, Result]) -> bool:
-        _worths(answer, list(self._clients))
+        _parse_rewards(answer, list(self._clients))
         await self._require_calls(episode)
         await self._note(episode, sample, answer)
         return True
 
     async def _note(self, episode: TeamT, sample: int, answer: Mapping[str, Result], failed: str = "") -> None:
         await _end(episode, answer)
-        worths, members = _worths(answer, list(self._clients)), episode.episodes
+        worths, members = _parse_rewards(answer, list(self._clients)), episode.episodes
         self.results.append(
             TeamResult(
                 episode.task.id,
@@ -367,23 +367,25 @@ class TeamLoop(PlayLoop[TeamT, Mapping[str, Result]]):
                 )
 
 
-def _worths(answer: Any, roles: list[str]) -> dict[str, tuple[float, bool | None]]:
+def _parse_rewards(answer: Any, roles: list[str]) -> dict[str, tuple[float, bool | None]]:
     """Return reward and success by role; raise AgentFailed for an answer that does not have one for each."""
     if not isinstance(answer, Mapping):
         found = f"{type(answer).__name__} {answer!r:.80}"
-        raise AgentFailed(f"expected a play to return a reward by role, {_like(roles)}, found {found}")
+        raise AgentFailed(f"expected a play to return a reward by role, {_format_example(roles)}, found {found}")
     if answer.keys() != set(roles):
         raise AgentFailed(
             f"expected a play to return a reward for each of {', '.join(roles)} and for nobody else, found them for "
             f"{', '.join(map(repr, answer)) or 'nobody'}"
         )
     try:
-        return {role: worth_of(answer[role]) for role in roles}
+        return {role: parse_reward(answer[role]) for role in roles}
     except (TypeError, ValueError) as error:
-        raise AgentFailed(f"expected a reward by role, {_like(roles)}, found {dict(answer)!r:.200}: {error}") from error
+        raise AgentFailed(
+            f"expected a reward by role, {_format_example(roles)}, found {dict(answer)!r:.200}: {error}"
+        ) from error
 
 
-def _like(roles: list[str]) -> str:
+def _format_example(roles: list[str]) -> str:
     return "{" + ", ".join(f'"{role}": 1.0' for role in roles) + "}"
 
 
@@ -436,7 +438,7 @@ class TeamMembers:
         begun: dict[str, Episode[Any]] = {}
         try:
             leader = await self._lead(begun)
-            await self._all(self._follow(begun, role, leader) for role in self._order if role not in begun)
+            await self._gather(self._follow(begun, role, leader) for role in self._order if role not in begun)
         except BaseException:
             await _give_back(begun.values())
             raise
@@ -446,7 +448,7 @@ class TeamMembers:
         """Begin an evaluation episode of a task at every member, or at none."""
         begun: dict[str, Episode[Any]] = {}
         try:
-            await self._all(self._evaluate(begun, role, task) for role in self._order)
+            await self._gather(self._evaluate(begun, role, task) for role in self._order)
         except BaseException:
             await _give_back(begun.values())
             raise
@@ -457,37 +459,37 @@ class TeamMembers:
             if role in self.finished:
                 continue
             try:
-                begun[role] = await self._next_of(role)
+                begun[role] = await self._begin_next(role)
             except JobFinished:
                 self._finish(role)
             else:
                 return begun[role]
         raise JobFinished("the jobs of all members are finished")
 
-    async def _next_of(self, role: str) -> Episode[Any]:
+    async def _begin_next(self, role: str) -> Episode[Any]:
         client = self.clients[role]
         if role not in self._named:
-            self._named[role] = await client.name_tasks(self._tasks, self._stream)
-        allowed = self._timeout_s + GOODBYE_S + WITHDRAW_S
-        return await _kept(client.begin_next(self._named[role], wait_s=WAIT_S, timeout_s=allowed))
+            self._named[role] = await client.register_tasks(self._tasks, self._stream)
+        allowed = self._timeout_s + CLEANUP_TIMEOUT_S + WITHDRAW_S
+        return await _shield_begin(client.begin_next(self._named[role], wait_s=WAIT_S, timeout_s=allowed))
 
     async def _follow(self, begun: dict[str, Episode[Any]], role: str, leader: Episode[Any]) -> None:
         if role not in self.finished:
             try:
-                begun[role] = await self._joined(begun, role, leader)
+                begun[role] = await self._join(begun, role, leader)
             except JobFinished:
                 self._finish(role)
             else:
                 return
         await self._evaluate(begun, role, leader.task, self._stream)  # of no evaluation: its partners still learn
 
-    async def _joined(self, begun: dict[str, Episode[Any]], role: str, leader: Episode[Any]) -> Episode[Any]:
+    async def _join(self, begun: dict[str, Episode[Any]], role: str, leader: Episode[Any]) -> Episode[Any]:
         """Begin the leader's task at another member, and keep the leases of those begun until there is room."""
         deadline, lost = time.monotonic() + WITHDRAW_S, self._lost()
-        wait_s, allowed = min(_LONGEST_WAIT_S, leader.ttl_s / 3), self._timeout_s + GOODBYE_S
+        wait_s, allowed = min(_LONGEST_WAIT_S, leader.ttl_s / 3), self._timeout_s + CLEANUP_TIMEOUT_S
         while True:
             try:
-                return await _kept(
+                return await _shield_begin(
                     self.clients[role].begin(leader.task, stream=self._stream, wait_s=wait_s, timeout_s=allowed)
                 )
             except Throttled:
@@ -499,8 +501,8 @@ class TeamMembers:
     async def _evaluate(
         self, begun: dict[str, Episode[Any]], role: str, task: HasId, stream: str = EVALUATION_STREAM
     ) -> None:
-        allowed = self._timeout_s + GOODBYE_S
-        begun[role] = await _kept(
+        allowed = self._timeout_s + CLEANUP_TIMEOUT_S
+        begun[role] = await _shield_begin(
             self.clients[role].begin(task, kind="eval", stream=stream, wait_s=WAIT_S, timeout_s=allowed)
         )
 
@@ -509,7 +511,7 @@ class TeamMembers:
             self.finished.add(role)
             log.info("event=member_finished role=%r: it plays on as it is, untrained, for the others", role)
 
-    async def _all(self, begins: Iterable[Any]) -> None:
+    async def _gather(self, begins: Iterable[Any]) -> None:
         """Wait for all begins; raise the first refusal once each of them has an answer, so that none is forgotten."""
         for answer in await asyncio.gather(*begins, return_exceptions=True):
             if isinstance(answer, BaseException):
@@ -555,7 +557,7 @@ def _require_jobs(statuses: Mapping[str, Status]) -> None:
             raise InvalidRequest(f"the server of {role} has no job yet; call ensure_training(job) of its client first")
 
 
-async def _kept(begin: Coroutine[Any, Any, Episode[Any]]) -> Episode[Any]:
+async def _shield_begin(begin: Coroutine[Any, Any, Episode[Any]]) -> Episode[Any]:
     """Return what is begun; one that is begun while its wait is cancelled is given back, and not left to its lease."""
     beginning = asyncio.create_task(begin)
     try:
@@ -571,7 +573,7 @@ async def _kept(begin: Coroutine[Any, Any, Episode[Any]]) -> Episode[Any]:
 async def _give_back(episodes: Iterable[Episode[Any]]) -> None:
     """Give up what was begun for a team that lacks a member."""
     reason = "another member of its team had no room, or could not begin"
-    await carried_out(*(episode.abort(reason) for episode in episodes))
+    await run_shielded(*(episode.abort(reason) for episode in episodes))
 
 
 class Team(LinkedEpisodes):
@@ -651,14 +653,14 @@ class Team(LinkedEpisodes):
         loop = TeamLoop[Team](play, clients, timeout_s)
         members = TeamMembers(clients, known, "", timeout_s)
 
-        def beginning(task: HasId) -> Callable[[], Awaitable[Team]]:
+        def make_begin(task: HasId) -> Callable[[], Awaitable[Team]]:
             async def begin() -> Team:
                 begun = await members.begin_evaluation(task)
                 return Team({role: begun[role] for role in clients})
 
             return begin
 
-        await loop.play((Place(sample, beginning(task)) for task in known for sample in range(samples)), concurrency)
+        await loop.play((Place(sample, make_begin(task)) for task in known for sample in range(samples)), concurrency)
         order = {task.id: place for place, task in enumerate(known)}
         return sorted(loop.results, key=lambda result: (order[result.task_id], result.sample))
 

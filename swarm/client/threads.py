@@ -44,7 +44,7 @@ class LoopThread(Bridge):
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         super().__init__(self._runner.get_loop())
         self._closed = asyncio.Event()
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self, *, wait: bool = True) -> None:
@@ -53,18 +53,18 @@ class LoopThread(Bridge):
         if wait:
             self._thread.join()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         with self._runner:
             self._runner.run(self._closed.wait())
 
 
-async def in_thread(function: Callable[..., T], *arguments: Any, most_left: int = MOST_LEFT) -> T:
+async def run_in_thread(function: Callable[..., T], *arguments: Any, most_left: int = MOST_LEFT) -> T:
     """Call a function in a thread of its own and wait for it; a cancelled wait leaves the thread behind.
 
     What is no ordinary exception (SystemExit, StopIteration) arrives as a RuntimeError that names it. Raises
     TimeoutError when more than `most_left` calls that nobody waits for any more have not returned.
     """
-    _see_who_returned(most_left)
+    _forget_finished(most_left)
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -73,7 +73,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any, most_left: int 
         try:
             result = context.run(function, *arguments)
         except BaseException as error:  # noqa: BLE001 - it is raised again, in the loop
-            _settle(loop, future, future.set_exception, _ordinary(error))
+            _settle(loop, future, future.set_exception, _to_exception(error))
         else:
             _settle(loop, future, future.set_result, result)
 
@@ -86,22 +86,22 @@ async def in_thread(function: Callable[..., T], *arguments: Any, most_left: int 
         raise
 
 
-def _see_who_returned(most_left: int) -> None:
+def _forget_finished(most_left: int) -> None:
     _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
     if len(_left_behind) >= most_left:
         raise TimeoutError(f"{len(_left_behind)} calls took too long and have not returned yet; no other is made")
 
 
 def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], settle: Callable[..., None], to: Any) -> None:
-    def unless_nobody_waits() -> None:
+    def settle_if_pending() -> None:
         if not future.done():
             settle(to)
 
     with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(unless_nobody_waits)
+        loop.call_soon_threadsafe(settle_if_pending)
 
 
-def _ordinary(error: BaseException) -> Exception:
+def _to_exception(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"it raised {type(error).__name__}({error})")

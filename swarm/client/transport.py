@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 import aiohttp
 from pydantic import ValidationError
 
-from swarm.errors import UnknownAnswer, Unreachable, from_wire, wrong_value
+from swarm.errors import UnknownAnswer, Unreachable, from_wire, to_invalid_request
 
 SILENCE_S = 60.0
 """Where a server sends nothing for so long, it is asked whether it is there."""
@@ -57,7 +57,7 @@ class Transport:
         """Return the open session, opening it at the first call."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0, socket_factory=_kept_alive)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0, socket_factory=_keepalive_socket)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return self._session
 
@@ -81,13 +81,13 @@ class Transport:
                 return reply, await reply.read()
 
         try:
-            reply, data = await self._alive(answer(), f"{self._root(address)}/health")
+            reply, data = await self._await_answer(answer(), f"{self._root(address)}/health")
         except (aiohttp.ClientError, TimeoutError) as error:
             what = type(error).__name__
             raise Unreachable(f"no swarm server answers at {self.url} ({what}); is it running?") from error
         if reply.status >= 400:
-            raise from_wire(reply.status, _parsed(data), _seconds(reply.headers.get("Retry-After")))
-        if isinstance(found := _parsed(data), str):
+            raise from_wire(reply.status, _parse(data), _parse_seconds(reply.headers.get("Retry-After")))
+        if isinstance(found := _parse(data), str):
             raise UnknownAnswer(f"expected a swarm server at {self.url}; found something else that answers there")
         return found
 
@@ -97,7 +97,7 @@ class Transport:
         try:
             return read(found)
         except (ValueError, LookupError, TypeError) as error:
-            wrong = wrong_value(error).message if isinstance(error, ValidationError) else type(error).__name__
+            wrong = to_invalid_request(error).message if isinstance(error, ValidationError) else type(error).__name__
             raise UnknownAnswer(
                 f"expected a swarm server of this version at {self.url}; found an answer to {method} "
                 f"{path.partition('?')[0]} that it does not give ({wrong}): something else answers there, or another "
@@ -108,7 +108,7 @@ class Transport:
         """Return the address of the server that an address is of: this one, or that of a team's decider."""
         return self.url if address.startswith(self.url) else address.partition("/episodes/")[0]
 
-    async def _alive(self, work: Coroutine[Any, Any, T], health: str) -> T:
+    async def _await_answer(self, work: Coroutine[Any, Any, T], health: str) -> T:
         """Do the work for as long as the server answers for its health; else raise TimeoutError.
 
         In the caller's own task: another one's result could come to a caller that was just cancelled, and be lost.
@@ -148,7 +148,7 @@ class Transport:
             async with self.open().get(self.url + path, headers=headers, timeout=timeout) as reply:
                 if reply.status >= 400:
                     raise from_wire(
-                        reply.status, _parsed(await reply.read()), _seconds(reply.headers.get("Retry-After"))
+                        reply.status, _parse(await reply.read()), _parse_seconds(reply.headers.get("Retry-After"))
                     )
                 if reply.content_type == "text/html":
                     raise UnknownAnswer(f"expected a swarm server at {self.url}; found pages for a browser there")
@@ -171,7 +171,7 @@ class Transports:
     def __init__(self) -> None:
         self._to: dict[str, Transport] = {}
 
-    def to(self, url: str) -> Transport:
+    def get(self, url: str) -> Transport:
         """Return the transport to a server."""
         return self._to.setdefault(url, Transport(url))
 
@@ -181,7 +181,7 @@ class Transports:
             await transport.close()
 
 
-def _kept_alive(address: tuple[Any, ...]) -> socket.socket:
+def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     """Return a socket whose kernel notices that the other side is gone though nothing is sent."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
@@ -192,14 +192,14 @@ def _kept_alive(address: tuple[Any, ...]) -> socket.socket:
     return made
 
 
-def _parsed(data: bytes) -> Any:
+def _parse(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
         return data[:200].decode(errors="replace")
 
 
-def _seconds(header: str | None) -> float | None:
+def _parse_seconds(header: str | None) -> float | None:
     try:
         return None if header is None else float(header)
     except ValueError:

@@ -34,7 +34,7 @@ class ToolChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RequestedSampling:
     """How the client would like the answer sampled; None where it does not say.
 
     stop: strings that end the answer. json_schema: the answer must be JSON of this schema ({} for any object).
@@ -53,7 +53,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class CompletionRequest:
     """One request in the server's own terms.
 
     messages, tools: in OpenAI's chat form. n: answers wanted. train: what a training episode samples here is learned.
@@ -66,7 +66,7 @@ class Ask:
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
-    wishes: Wishes = Wishes()
+    sampling: RequestedSampling = RequestedSampling()
     n: int = 1
     train: bool = True
     stream: bool = False
@@ -119,7 +119,7 @@ class StreamWriter(Protocol):
         """Return the events of a piece of answer number `choice`; a tool call has its id."""
         ...
 
-    def finished(self, choice: int, reply: Reply) -> bytes:
+    def finish(self, choice: int, reply: Reply) -> bytes:
         """Return the events that end answer number `choice`."""
         ...
 
@@ -131,7 +131,7 @@ class StreamWriter(Protocol):
         """Return what tells a waiting client that the answer is still coming."""
         ...
 
-    def failed(self, error: SwarmError) -> bytes:
+    def fail(self, error: SwarmError) -> bytes:
         """Return the events that end the stream with an error."""
         ...
 
@@ -144,15 +144,17 @@ class Dialect(Protocol):
         """Its answers repeat what was asked: the `Ask` they are written for has the wishes that held, not all made."""
         ...
 
-    def parse(self, body: bytes, model: str) -> Ask:
+    def parse(self, body: bytes, model: str) -> CompletionRequest:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         ...
 
-    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+    def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
         """Return the whole answer as JSON; `name` is unique and stable for a request that was sent again."""
         ...
 
-    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
+    def writer(
+        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
+    ) -> StreamWriter:
         """Return what writes the answer as a stream; how much was read is known before anything is sampled."""
         ...
 
@@ -185,7 +187,7 @@ def named_event(value: Mapping[str, Any]) -> bytes:
     return b"event: " + str(value["type"]).encode() + b"\n" + event(value)
 
 
-def named_as(error: SwarmError, names: Mapping[str, str]) -> SwarmError:
+def rename_param(error: SwarmError, names: Mapping[str, str]) -> SwarmError:
     """Return the error with fields named as the protocol does; `names` has chat's name for each first."""
     if error.param is None or error.param not in names:
         return error
@@ -207,39 +209,39 @@ client may make, unfolds into a server's whole memory."""
 
 def signature(text: str) -> str:
     """Return the token of a text that is shown."""
-    return _SIGNED + _encoded(_digest(text))
+    return _SIGNED + _encode(_digest(text))
 
 
-def sealed(text: str) -> str:
+def seal(text: str) -> str:
     """Return a token that carries a text."""
     raw = text.encode()
     packed = zlib.compress(raw)
     if len(raw) > _FOLDED * len(packed):
         packed = zlib.compress(raw, 0)
-    return _SEALED + _encoded(_digest(text) + packed)
+    return _SEALED + _encode(_digest(text) + packed)
 
 
-def unsealed(token: str) -> str | None:
+def unseal(token: str) -> str | None:
     """Return the text a token carries, or None if it was not made by `sealed`."""
     if not token.startswith(_SEALED):
         return None
     try:
         raw = base64.b64decode(token[len(_SEALED) :], altchars=b"-_", validate=True)
-        text = _inflated(raw[_DIGEST_BYTES:]).decode()
+        text = _inflate(raw[_DIGEST_BYTES:]).decode()
     except (binascii.Error, zlib.error, ValueError):
         return None
     return text if _digest(text) == raw[:_DIGEST_BYTES] else None
 
 
-def thinking_of(text: str, token: str) -> str | None:
+def recover_thinking(text: str, token: str) -> str | None:
     """Return what was thought: `text` if `token` signs it, else what `token` carries if no text is shown; or None."""
     if token == signature(text):
         return text
-    carried = unsealed(token)
+    carried = unseal(token)
     return carried if text in ("", carried) else None
 
 
-def _inflated(packed: bytes) -> bytes:
+def _inflate(packed: bytes) -> bytes:
     unpacker = zlib.decompressobj()
     most = min(4 * MOST_CHARACTERS, _FOLDED * len(packed))
     found = unpacker.decompress(packed, most + 1)
@@ -252,11 +254,11 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def _encoded(raw: bytes) -> str:
+def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode()
 
 
-def spoken(reply: Reply) -> Sequence[Token]:
+def answer_tokens(reply: Reply) -> Sequence[Token]:
     """Return the tokens that overlap the answer's words; all of them where thinking and calls cannot be told apart."""
     answer, tokens = reply.answer, reply.tokens
     if not answer.reasoning and not answer.tool_calls:

@@ -18,18 +18,27 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from swarm.dialects.base import COMMENT, Ask, Reply, StreamWriter, Token, ToolChoice, Wishes, event
+from swarm.dialects.base import (
+    COMMENT,
+    CompletionRequest,
+    Reply,
+    RequestedSampling,
+    StreamWriter,
+    Token,
+    ToolChoice,
+    event,
+)
 from swarm.dialects.fields import (
     Fields,
-    answered,
+    abbreviate,
     body_fields,
+    check_choice,
+    field_error,
     function_tool,
     is_plain,
-    joined_text,
-    known_choice,
-    refused,
-    shown,
-    trained,
+    is_trained,
+    join_text,
+    read_call_id,
 )
 from swarm.errors import NotFound, SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
@@ -59,51 +68,51 @@ _ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "med
 """Fields that advise the model, each with the value that advises nothing."""
 
 
-def parse(body: bytes, model: str) -> Ask:
+def parse(body: bytes, model: str) -> CompletionRequest:
     """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
-    name = fields.words("model")
+    name = fields.required_text("model")
     if name != model:
         raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
     messages, stream = _messages(fields.items("messages")), fields.flag("stream") or False
     if fields.empty:  # as most requests are
-        return Ask(messages, stream=stream)
+        return CompletionRequest(messages, stream=stream)
     tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
     parallel = fields.flag("parallel_tool_calls")
-    ask = Ask(
+    request = CompletionRequest(
         messages=messages,
         tools=tuple(tools),
         tool_choice=_tool_choice(fields.take("tool_choice"), tools),
         parallel_tool_calls=parallel is not False,
-        wishes=_wishes(fields),
-        n=fields.whole("n", 1, MOST_ANSWERS) or 1,
-        train=trained(fields),
+        sampling=_parse_sampling(fields),
+        n=fields.integer("n", 1, MOST_ANSWERS) or 1,
+        train=is_trained(fields),
         stream=stream,
-        logprobs=_wanted_logprobs(fields),
+        logprobs=_parse_logprobs(fields),
         usage_in_stream=_usage_in_stream(fields.inner("stream_options")),
         left_out=tuple(name for name, plain in _ADVICE.items() if fields.text(name) not in (None, plain)),
     )
-    fields.without_influence(*_NO_INFLUENCE)
-    fields.neutral(**_NEUTRAL)
+    fields.ignore(*_NO_INFLUENCE)
+    fields.require_neutral(**_NEUTRAL)
     fields.close()
-    return ask
+    return request
 
 
-def _wishes(fields: Fields) -> Wishes:
-    limits = [fields.whole("max_tokens", 1), fields.whole("max_completion_tokens", 1)]
-    return Wishes(
+def _parse_sampling(fields: Fields) -> RequestedSampling:
+    limits = [fields.integer("max_tokens", 1), fields.integer("max_completion_tokens", 1)]
+    return RequestedSampling(
         max_tokens=min((limit for limit in limits if limit is not None), default=None),
         temperature=fields.number("temperature", 0, 5),
         top_p=fields.number("top_p", 1e-9, 1),
-        top_k=fields.whole("top_k", -1),
-        seed=fields.whole("seed", -(2**63), 2**63 - 1),
+        top_k=fields.integer("top_k", -1),
+        seed=fields.integer("seed", -(2**63), 2**63 - 1),
         stop=fields.stops("stop", alone=True),
         json_schema=_schema(fields.inner("response_format")),
-        others={name: value for name, value in ((n, fields.take(n)) for n in _OTHERS) if _asks(name, value)},
+        others={name: value for name, value in ((n, fields.take(n)) for n in _OTHERS) if _is_set(name, value)},
     )
 
 
-def _asks(name: str, value: Any) -> bool:
+def _is_set(name: str, value: Any) -> bool:
     return value is not None and value != _OTHERS[name]
 
 
@@ -113,23 +122,23 @@ def _schema(found: Fields | None) -> Mapping[str, Any] | None:
     if found is None:
         return None
     if kind is None:
-        raise refused(found.at("type"), "expected text, json_object or json_schema, found none")
+        raise field_error(found.at("type"), "expected text, json_object or json_schema, found none")
     schema: Mapping[str, Any] | None = {} if kind == "json_object" else None
     if kind == "json_schema":
         inner = found.inner("json_schema")
         if inner is None:
-            raise refused(found.at("json_schema"), "expected an object, found none")
+            raise field_error(found.at("json_schema"), "expected an object, found none")
         schema = inner.object("schema") or {}
-        inner.without_influence("name", "description", "strict")
+        inner.ignore("name", "description", "strict")
         inner.close()
     found.close()
     return schema
 
 
-def _wanted_logprobs(fields: Fields) -> int | None:
-    wanted, most = fields.flag("logprobs") or False, fields.whole("top_logprobs", 0, MOST_ALTERNATIVES)
+def _parse_logprobs(fields: Fields) -> int | None:
+    wanted, most = fields.flag("logprobs") or False, fields.integer("top_logprobs", 0, MOST_ALTERNATIVES)
     if most and not wanted:
-        raise refused("top_logprobs", "is given only beside `logprobs` true; add it, or leave this out")
+        raise field_error("top_logprobs", "is given only beside `logprobs` true; add it, or leave this out")
     return (most or 0) if wanted else None
 
 
@@ -137,15 +146,15 @@ def _usage_in_stream(options: Fields | None) -> bool:
     if options is None:
         return False
     wanted = options.flag("include_usage") or False
-    options.without_influence("include_obfuscation")
+    options.ignore("include_obfuscation")
     options.close()
     return wanted
 
 
 def _tool(fields: Fields) -> Tool:
     function = _function(fields, fields.text("type"), "tools")
-    tool = function_tool(function.words("name"), function.text("description"), function.object("parameters"))
-    function.without_influence("strict")
+    tool = function_tool(function.required_text("name"), function.text("description"), function.object("parameters"))
+    function.ignore("strict")
     function.close()
     fields.close()
     return tool
@@ -154,10 +163,10 @@ def _tool(fields: Fields) -> Tool:
 def _function(fields: Fields, kind: str | None, what: str) -> Fields:
     """Return the function of a tool or a call."""
     if kind != "function":
-        raise refused(fields.at("type"), f"only {what} of type 'function' are honoured, found {kind!r}")
+        raise field_error(fields.at("type"), f"only {what} of type 'function' are honoured, found {kind!r}")
     function = fields.inner("function")
     if function is None:
-        raise refused(fields.at("function"), "expected an object with the function's name, found none")
+        raise field_error(fields.at("function"), "expected an object with the function's name, found none")
     return function
 
 
@@ -166,18 +175,18 @@ def _tool_choice(found: Any, tools: list[Tool]) -> ToolChoice:
         return ToolChoice()
     if found == "none":
         return ToolChoice("none")
-    return known_choice(ToolChoice("required", None if found == "required" else _named(found)), tools)
+    return check_choice(ToolChoice("required", None if found == "required" else _parse_tool_name(found)), tools)
 
 
-def _named(found: Any) -> str:
+def _parse_tool_name(found: Any) -> str:
     if not isinstance(found, dict) or found.get("type") != "function":
-        raise refused("tool_choice", f"expected none, auto, required or a function, found {shown(found)}")
+        raise field_error("tool_choice", f"expected none, auto, required or a function, found {abbreviate(found)}")
     fields = Fields(found, "tool_choice")
     fields.take("type")
     function = fields.inner("function")
     if function is None:
-        raise refused("tool_choice.function", "expected an object, found none")
-    name = function.words("name")
+        raise field_error("tool_choice.function", "expected an object, found none")
+    name = function.required_text("name")
     function.close()
     fields.close()
     return name
@@ -185,7 +194,7 @@ def _named(found: Any) -> str:
 
 def _messages(found: list[Any] | None) -> tuple[Message, ...]:
     if not found:
-        raise refused("messages", "expected a list of at least one message, found none")
+        raise field_error("messages", "expected a list of at least one message, found none")
     called: set[str] = set()
     return tuple(
         message if is_plain(message) else _message(Fields(message, f"messages.{number}"), called)
@@ -197,27 +206,27 @@ def _message(fields: Fields, called: set[str]) -> Message:
     """Return one message; `called` are the ids of the tool calls before it, and gets its own."""
     role = fields.choice("role", tuple(_ROLES))
     if role is None:
-        raise refused(fields.at("role"), f"expected one of {', '.join(_ROLES)}, found none")
+        raise field_error(fields.at("role"), f"expected one of {', '.join(_ROLES)}, found none")
     message: dict[str, Any] = {"role": _ROLES[role]}
     content = fields.take("content")
     if content is None and role != "assistant":
-        raise refused(fields.at("content"), "expected a string or a list of text parts, found none")
-    message["content"] = "" if content is None else joined_text(content, fields.at("content"), _TEXT)
+        raise field_error(fields.at("content"), "expected a string or a list of text parts, found none")
+    message["content"] = "" if content is None else join_text(content, fields.at("content"), _TEXT)
     name = fields.text("name")
     if name:
         message["name"] = name
     if role == "assistant":
         message |= _assistant(fields, called)
     elif role == "tool":
-        message["tool_call_id"] = answered(fields, "tool_call_id", called)
+        message["tool_call_id"] = read_call_id(fields, "tool_call_id", called)
     fields.close()
     return message
 
 
 def _assistant(fields: Fields, called: set[str]) -> Message:
     """Return what an answer has besides its words; what the SDKs add when they write one down asks for nothing."""
-    fields.neutral(refusal=("",), audio=(), function_call=(), annotations=([],))
-    fields.without_influence("parsed")
+    fields.require_neutral(refusal=("",), audio=(), function_call=(), annotations=([],))
+    fields.ignore("parsed")
     _take_stored(fields)
     message: dict[str, Any] = {}
     thought = [fields.text("reasoning_content"), fields.text("reasoning")]
@@ -237,27 +246,27 @@ def _take_stored(fields: Fields) -> None:
     """Take what litellm stored of an answer of ours beside its own fields: no refusal, and the thinking once more."""
     stored = fields.inner(_STORED)
     if stored is not None:
-        stored.neutral(refusal=("",))
-        stored.without_influence("reasoning_content", "reasoning")
+        stored.require_neutral(refusal=("",))
+        stored.ignore("reasoning_content", "reasoning")
         stored.close()
 
 
 def _read_call(fields: Fields) -> dict[str, Any]:
-    call_id, function = fields.words("id"), _function(fields, fields.text("type") or "function", "calls")
-    named = {"name": function.words("name"), "arguments": function.words("arguments")}
-    function.without_influence("parsed_arguments", _STORED)
+    call_id, function = fields.required_text("id"), _function(fields, fields.text("type") or "function", "calls")
+    named = {"name": function.required_text("name"), "arguments": function.required_text("arguments")}
+    function.ignore("parsed_arguments", _STORED)
     function.close()
-    fields.without_influence("index", _STORED)
+    fields.ignore("index", _STORED)
     fields.close()
     return {"id": call_id, "type": "function", "function": named}
 
 
-def _plain(part: Fields) -> None:
-    part.without_influence("cache_control")
+def _ignore_cache_control(part: Fields) -> None:
+    part.ignore("cache_control")
 
 
 _STORED = "provider_specific_fields"
-_TEXT = {"text": _plain}
+_TEXT = {"text": _ignore_cache_control}
 _ROLES: Mapping[str, str] = {
     "developer": "system",
     "system": "system",
@@ -275,19 +284,21 @@ class ChatDialect:
 
     echoes = False
 
-    def parse(self, body: bytes, model: str) -> Ask:
+    def parse(self, body: bytes, model: str) -> CompletionRequest:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
-    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+    def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
         """Return the whole chat completion as JSON."""
-        choices = [_choice(number, ask, reply) for number, reply in enumerate(replies)]
-        head = _head(name, "chat.completion", model, ask, replies[0].version)
+        choices = [_choice(number, request, reply) for number, reply in enumerate(replies)]
+        head = _head(name, "chat.completion", model, request, replies[0].version)
         return to_json({**head, "choices": choices, "usage": _usage(replies)})
 
-    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
+    def writer(
+        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
+    ) -> StreamWriter:
         """Return what writes the chat completion as a stream."""
-        return ChatWriter(_head(name, "chat.completion.chunk", model, ask, version), ask)
+        return ChatWriter(_head(name, "chat.completion.chunk", model, request, version), request)
 
     def error(self, error: SwarmError) -> bytes:
         """Return OpenAI's error object."""
@@ -297,27 +308,27 @@ class ChatDialect:
 class ChatWriter:
     """Writes the chunks of one chat completion."""
 
-    def __init__(self, head: Mapping[str, Any], ask: Ask) -> None:
-        self._head = {**head, "usage": None} if ask.usage_in_stream else head
-        self._ask = ask
+    def __init__(self, head: Mapping[str, Any], request: CompletionRequest) -> None:
+        self._head = {**head, "usage": None} if request.usage_in_stream else head
+        self._request = request
         self._calls: Counter[int] = Counter()
 
     def opening(self) -> bytes:
         """Return the first chunk of each answer: the role."""
         first = {"role": "assistant", "content": ""}
-        return b"".join(self._chunk(choice, first) for choice in range(self._ask.n))
+        return b"".join(self._chunk(choice, first) for choice in range(self._request.n))
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the chunk of a piece; a tool call comes whole."""
         return self._chunk(choice, self._delta(choice, piece, call_id), tokens)
 
-    def finished(self, choice: int, reply: Reply) -> bytes:
+    def finish(self, choice: int, reply: Reply) -> bytes:
         """Return the chunk that says why an answer ended."""
         return self._chunk(choice, {}, finish=_finish(reply))
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
         """Return the usage if asked for, and the end mark."""
-        if not self._ask.usage_in_stream:
+        if not self._request.usage_in_stream:
             return _END
         return event({**self._head, "choices": [], "usage": _usage(replies)}) + _END
 
@@ -325,7 +336,7 @@ class ChatWriter:
         """Return a comment."""
         return COMMENT
 
-    def failed(self, error: SwarmError) -> bytes:
+    def fail(self, error: SwarmError) -> bytes:
         """Return the error object as the last event; an end mark would say that all went well."""
         return event(error.to_wire())
 
@@ -358,7 +369,7 @@ def model_card(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
 
 
-def _choice(number: int, ask: Ask, reply: Reply) -> dict[str, Any]:
+def _choice(number: int, request: CompletionRequest, reply: Reply) -> dict[str, Any]:
     answer = reply.answer
     calls = [_call_json(name, call) for name, call in zip(reply.call_ids, answer.tool_calls, strict=True)]
     message: dict[str, Any] = {"role": "assistant", "content": answer.content if answer.content or not calls else None}
@@ -366,7 +377,7 @@ def _choice(number: int, ask: Ask, reply: Reply) -> dict[str, Any]:
         message["reasoning_content"] = answer.reasoning
     if calls:
         message["tool_calls"] = calls
-    logprobs = None if ask.logprobs is None else _logprobs_json(reply.tokens)
+    logprobs = None if request.logprobs is None else _logprobs_json(reply.tokens)
     return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": _finish(reply)}
 
 
@@ -378,11 +389,11 @@ def _finish(reply: Reply) -> str:
     return "tool_calls" if reply.answer.tool_calls and reply.finish == "stop" else reply.finish
 
 
-def _head(name: str, kind: str, model: str, ask: Ask, version: int) -> dict[str, Any]:
+def _head(name: str, kind: str, model: str, request: CompletionRequest, version: int) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{name}",
         "object": kind,
-        "created": ask.created,
+        "created": request.created,
         "model": model,
         "system_fingerprint": f"policy-{version}",
     }

@@ -29,7 +29,7 @@ MOST_STOPS = 64
 LONGEST_STOP = 1000
 
 
-def refused(where: str, message: str) -> InvalidRequest:
+def field_error(where: str, message: str) -> InvalidRequest:
     """Return the error that names the field `where`."""
     return InvalidRequest(f"{where or 'body'}: {message}", param=where or None)
 
@@ -39,7 +39,7 @@ class Fields:
 
     def __init__(self, value: Any, where: str = "") -> None:
         if not isinstance(value, dict):
-            raise refused(where, f"expected an object, found {shown(value)}")
+            raise field_error(where, f"expected an object, found {abbreviate(value)}")
         self.where = where
         self._left = {name: found for name, found in value.items() if found is not None}
 
@@ -58,37 +58,37 @@ class Fields:
 
     def text(self, name: str) -> str | None:
         """Return a string."""
-        return self._typed(name, str, "a string")
+        return self._take_typed(name, str, "a string")
 
-    def words(self, name: str) -> str:
+    def required_text(self, name: str) -> str:
         """Return a string that must be there."""
-        return self._needed(name, self.text(name), "a string")
+        return self._require(name, self.text(name), "a string")
 
     def flag(self, name: str) -> bool | None:
         """Return true or false."""
-        return self._typed(name, bool, "true or false")
+        return self._take_typed(name, bool, "true or false")
 
     def items(self, name: str) -> list[Any] | None:
         """Return a list."""
-        return self._typed(name, list, "a list")
+        return self._take_typed(name, list, "a list")
 
     def object(self, name: str) -> dict[str, Any] | None:
         """Return an object."""
-        return self._typed(name, dict, "an object")
+        return self._take_typed(name, dict, "an object")
 
     def inner(self, name: str) -> Fields | None:
         """Return an object to be read in turn."""
         found = self.take(name)
         return None if found is None else Fields(found, self.at(name))
 
-    def whole(self, name: str, least: int, most: int | None = None) -> int | None:
+    def integer(self, name: str, least: int, most: int | None = None) -> int | None:
         """Return a whole number within bounds."""
         found = self.take(name)
         if found is None:
             return None
         if type(found) is not int or found < least or (most is not None and found > most):
             bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-            raise refused(self.at(name), f"expected a whole number {bounds}, found {shown(found)}")
+            raise field_error(self.at(name), f"expected a whole number {bounds}, found {abbreviate(found)}")
         return found
 
     def number(self, name: str, least: float, most: float) -> float | None:
@@ -97,14 +97,14 @@ class Fields:
         if found is None:
             return None
         if type(found) not in (int, float) or not least <= found <= most:
-            raise refused(self.at(name), f"expected a number from {least:g} to {most:g}, found {shown(found)}")
+            raise field_error(self.at(name), f"expected a number from {least:g} to {most:g}, found {abbreviate(found)}")
         return float(found)
 
     def choice(self, name: str, values: Sequence[str]) -> str | None:
         """Return one of some words."""
         found = self.take(name)
         if found is not None and found not in values:
-            raise refused(self.at(name), f"expected one of {', '.join(values)}, found {shown(found)}")
+            raise field_error(self.at(name), f"expected one of {', '.join(values)}, found {abbreviate(found)}")
         return None if found is None else str(found)
 
     def stops(self, name: str, *, alone: bool = False) -> tuple[str, ...]:
@@ -112,39 +112,45 @@ class Fields:
         found = self.take(name)
         stops = [] if found is None else [found] if alone and isinstance(found, str) else found
         if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-            raise refused(self.at(name), f"expected a list of strings, none of them empty, found {shown(found)}")
+            raise field_error(
+                self.at(name), f"expected a list of strings, none of them empty, found {abbreviate(found)}"
+            )
         if len(stops) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in stops):
             bounds = f"{MOST_STOPS} strings of at most {LONGEST_STOP} characters"
-            raise refused(self.at(name), f"expected at most {bounds}, found more: each is looked for at every token")
+            raise field_error(
+                self.at(name), f"expected at most {bounds}, found more: each is looked for at every token"
+            )
         return tuple(stops)
 
-    def without_influence(self, *names: str) -> None:
+    def ignore(self, *names: str) -> None:
         """Take fields that change nothing of the answer."""
         for name in names:
             self._left.pop(name, None)
 
-    def neutral(self, **values: tuple[Any, ...]) -> None:
+    def require_neutral(self, **values: tuple[Any, ...]) -> None:
         """Take fields that are known, but honoured only where they ask for nothing: one of these values."""
         for name, allowed in values.items():
             found = self.take(name)
-            if found is not None and not any(_same(found, value) for value in allowed):
-                asks = f"only {' or '.join(shown(value) for value in allowed)}" if allowed else "nothing here"
-                raise refused(self.at(name), f"{asks} is honoured by this server, found {shown(found)}; leave it out")
+            if found is not None and not any(_equals(found, value) for value in allowed):
+                asks = f"only {' or '.join(abbreviate(value) for value in allowed)}" if allowed else "nothing here"
+                raise field_error(
+                    self.at(name), f"{asks} is honoured by this server, found {abbreviate(found)}; leave it out"
+                )
 
     def close(self) -> None:
         """Refuse the first field that nobody took."""
         for name in self._left:
-            raise refused(self.at(name), "is not honoured by this server; leave it out")
+            raise field_error(self.at(name), "is not honoured by this server; leave it out")
 
-    def _typed(self, name: str, kind: type[T], described: str) -> T | None:
+    def _take_typed(self, name: str, kind: type[T], described: str) -> T | None:
         found = self.take(name)
         if found is not None and not isinstance(found, kind):
-            raise refused(self.at(name), f"expected {described}, found {shown(found)}")
+            raise field_error(self.at(name), f"expected {described}, found {abbreviate(found)}")
         return found
 
-    def _needed(self, name: str, found: T | None, described: str) -> T:
+    def _require(self, name: str, found: T | None, described: str) -> T:
         if found is None:
-            raise refused(self.at(name), f"expected {described}, found none")
+            raise field_error(self.at(name), f"expected {described}, found none")
         return found
 
 
@@ -153,18 +159,18 @@ def body_fields(body: bytes) -> Fields:
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise _unread(body, error) from None
+        raise _unreadable_error(body, error) from None
     return Fields(found)
 
 
-def _unread(body: bytes, error: ValueError) -> InvalidRequest:
+def _unreadable_error(body: bytes, error: ValueError) -> InvalidRequest:
     """Return why a body cannot be read: JSON may escape half a character, which no text can hold."""
     try:
         found = json.loads(body)
         where = next(path for path, text in _texts(found) if _HALF.search(text))
     except (ValueError, RecursionError, StopIteration):
         return InvalidRequest(f"body: expected JSON, found text that is none: {error}")
-    return refused(where, HALF_A_CHARACTER)
+    return field_error(where, HALF_A_CHARACTER)
 
 
 def _texts(found: Any) -> Iterator[tuple[str, str]]:
@@ -181,7 +187,7 @@ def _texts(found: Any) -> Iterator[tuple[str, str]]:
             left += [(f"{where}.{number}", inner) for number, inner in enumerate(value)][::-1]
 
 
-def joined_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
+def join_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
     """Return the text of content: a string, or text parts, whose texts are joined with nothing between.
 
     `kinds` are the types of part that are text, each with what reads the rest of its fields.
@@ -189,7 +195,7 @@ def joined_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], N
     if isinstance(found, str):
         return found
     if not isinstance(found, list):
-        raise refused(where, f"expected a string or a list of text parts, found {shown(found)}")
+        raise field_error(where, f"expected a string or a list of text parts, found {abbreviate(found)}")
     return "".join(_part(Fields(part, f"{where}.{number}"), kinds) for number, part in enumerate(found))
 
 
@@ -229,42 +235,44 @@ def read_tools(
     return tuple(tools), tuple(kinds)
 
 
-def trained(fields: Fields) -> bool:
+def is_trained(fields: Fields) -> bool:
     """Return whether what is sampled is to be learned: this server's own field `train`, the same in every protocol."""
     return fields.flag("train") is not False
 
 
-def known_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
+def check_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
     """Return the choice, if what must be called is one of `tools`."""
     known = [tool["function"]["name"] for tool in tools]
     if choice.mode == "required" and (not known or choice.name not in (None, *known)):
-        wanted = "a tool" if choice.name is None else shown(choice.name)
-        raise refused("tool_choice", f"expected one of `tools` ({', '.join(known) or 'none given'}), found {wanted}")
+        wanted = "a tool" if choice.name is None else abbreviate(choice.name)
+        raise field_error(
+            "tool_choice", f"expected one of `tools` ({', '.join(known) or 'none given'}), found {wanted}"
+        )
     return choice
 
 
-def answered(fields: Fields, name: str, called: Container[str]) -> str:
+def read_call_id(fields: Fields, name: str, called: Container[str]) -> str:
     """Return the id, at `name`, of the tool call whose result is read; `called` are those made before."""
-    call_id = fields.words(name)
+    call_id = fields.required_text(name)
     if call_id not in called:
-        raise refused(fields.at(name), f"expected a tool call made before it, found {shown(call_id)}")
+        raise field_error(fields.at(name), f"expected a tool call made before it, found {abbreviate(call_id)}")
     return call_id
 
 
-def shown(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     """Return a value as an error message shows it."""
     return _brief.repr(value)[:_SHOWN]
 
 
 def _part(part: Fields, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
-    kind = part.words("type")
+    kind = part.required_text("type")
     if kind not in kinds:
-        raise refused(part.where, f"only text content is honoured ({', '.join(kinds)}), found {kind!r}")
-    text = part.words("text")
+        raise field_error(part.where, f"only text content is honoured ({', '.join(kinds)}), found {kind!r}")
+    text = part.required_text("text")
     kinds[kind](part)
     part.close()
     return text
 
 
-def _same(found: Any, value: Any) -> bool:
+def _equals(found: Any, value: Any) -> bool:
     return bool(found == value) and isinstance(found, bool) == isinstance(value, bool)

@@ -23,31 +23,31 @@ from typing import Any
 from pydantic_core import to_json
 
 from swarm.dialects.base import (
-    Ask,
+    CompletionRequest,
     Reply,
+    RequestedSampling,
     StreamWriter,
     Token,
     ToolChoice,
-    Wishes,
-    named_as,
     named_event,
-    sealed,
+    recover_thinking,
+    rename_param,
+    seal,
     signature,
-    thinking_of,
-    unsealed,
+    unseal,
 )
 from swarm.dialects.fields import (
     Fields,
-    answered,
+    abbreviate,
     body_fields,
+    check_choice,
+    field_error,
     function_tool,
     is_plain,
-    joined_text,
-    known_choice,
+    is_trained,
+    join_text,
+    read_call_id,
     read_tools,
-    refused,
-    shown,
-    trained,
 )
 from swarm.errors import ContextExceeded, InvalidRequest, NotFound, SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
@@ -86,47 +86,47 @@ _LEFT_OUT = re.compile(
 )
 
 
-def parse(body: bytes, model: str) -> Ask:
+def parse(body: bytes, model: str) -> CompletionRequest:
     """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
-    max_tokens = fields.whole("max_tokens", 1)
+    max_tokens = fields.integer("max_tokens", 1)
     if max_tokens is None:
-        raise refused("max_tokens", "expected a whole number of at least 1, found none")
-    stream, train = fields.flag("stream") or False, trained(fields)
+        raise field_error("max_tokens", "expected a whole number of at least 1, found none")
+    stream, train = fields.flag("stream") or False, is_trained(fields)
     stops = fields.stops("stop_sequences")
     temperature, top_p = fields.number("temperature", 0, 5), fields.number("top_p", 1e-9, 1)
-    top_k = fields.whole("top_k", 0)
-    fields.without_influence(*_NO_INFLUENCE)
-    fields.neutral(**_NEUTRAL)
+    top_k = fields.integer("top_k", 0)
+    fields.ignore(*_NO_INFLUENCE)
+    fields.require_neutral(**_NEUTRAL)
     schema, effort = _output(fields.inner("output_config"))
-    ask = _shared(fields, model)
-    return Ask(
-        messages=ask.messages,
-        tools=ask.tools,
-        tool_choice=ask.tool_choice,
-        parallel_tool_calls=ask.parallel_tool_calls,
-        wishes=Wishes(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema),
+    request = _parse_shared(fields, model)
+    return CompletionRequest(
+        messages=request.messages,
+        tools=request.tools,
+        tool_choice=request.tool_choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+        sampling=RequestedSampling(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema),
         train=train,
         stream=stream,
         usage_in_stream=True,
-        left_out=(*ask.left_out, *(["output_config.effort"] if effort is not None else [])),
-        echo=ask.echo,
+        left_out=(*request.left_out, *(["output_config.effort"] if effort is not None else [])),
+        echo=request.echo,
     )
 
 
-def parse_count(body: bytes, model: str) -> Ask:
+def parse_count(body: bytes, model: str) -> CompletionRequest:
     """Return what a request to count tokens would show the model; raises as `parse` does."""
     fields = body_fields(body)
-    fields.without_influence(*_NO_INFLUENCE, "train")
-    fields.neutral(**_NEUTRAL)
+    fields.ignore(*_NO_INFLUENCE, "train")
+    fields.require_neutral(**_NEUTRAL)
     _output(fields.inner("output_config"))
-    return _shared(fields, model)
+    return _parse_shared(fields, model)
 
 
-def _shared(fields: Fields, model: str) -> Ask:
+def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
     """Read what both kinds of request have, and close the body."""
     refuse_thread(fields)
-    name = fields.words("model")
+    name = fields.required_text("model")
     if name != model:
         raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
     system, turns = _system(fields.take("system"), "system"), fields.items("messages")
@@ -134,10 +134,10 @@ def _shared(fields: Fields, model: str) -> Ask:
     choice, parallel = _tool_choice(fields.inner("tool_choice"))
     display = _thinking(fields.inner("thinking"))
     fields.close()
-    return Ask(
+    return CompletionRequest(
         messages=(*system, *_messages(turns)),
         tools=tools,
-        tool_choice=known_choice(choice, tools),
+        tool_choice=check_choice(choice, tools),
         parallel_tool_calls=parallel,
         left_out=left_out,
         echo={"omitted": display == "omitted"},
@@ -155,7 +155,7 @@ def _output(config: Fields | None) -> tuple[Mapping[str, Any] | None, str | None
 
 def _schema(found: Fields) -> Mapping[str, Any]:
     if found.choice("type", ("json_schema",)) is None:
-        raise refused(found.at("type"), "expected json_schema, found none")
+        raise field_error(found.at("type"), "expected json_schema, found none")
     schema = found.object("schema")
     found.close()
     return schema or {}
@@ -166,8 +166,8 @@ def _thinking(config: Fields | None) -> str | None:
         return None
     kind = config.choice("type", ("enabled", "disabled", "adaptive", "between_tools"))
     if kind is None:
-        raise refused(config.at("type"), "expected enabled, disabled or adaptive, found none")
-    config.whole("budget_tokens", 1)
+        raise field_error(config.at("type"), "expected enabled, disabled or adaptive, found none")
+    config.integer("budget_tokens", 1)
     display = config.choice("display", ("summarized", "omitted"))
     config.close()
     return display
@@ -176,13 +176,13 @@ def _thinking(config: Fields | None) -> str | None:
 def _tool(fields: Fields) -> Tool:
     kind = fields.text("type") or "custom"
     if kind != "custom":
-        raise refused(fields.at("type"), f"only custom tools are honoured by this server, found {kind!r}")
+        raise field_error(fields.at("type"), f"only custom tools are honoured by this server, found {kind!r}")
     schema = fields.object("input_schema")
     if schema is None:
-        raise refused(fields.at("input_schema"), "expected an object, found none")
-    tool = function_tool(fields.words("name"), fields.text("description"), schema)
-    fields.neutral(defer_loading=(False,), allowed_callers=(["direct"],), input_examples=([],))
-    fields.without_influence("strict", "cache_control", "eager_input_streaming")
+        raise field_error(fields.at("input_schema"), "expected an object, found none")
+    tool = function_tool(fields.required_text("name"), fields.text("description"), schema)
+    fields.require_neutral(defer_loading=(False,), allowed_callers=(["direct"],), input_examples=([],))
+    fields.ignore("strict", "cache_control", "eager_input_streaming")
     fields.close()
     return tool
 
@@ -193,8 +193,8 @@ def _tool_choice(found: Fields | None) -> tuple[ToolChoice, bool]:
         return ToolChoice(), True
     kind = found.choice("type", ("auto", "any", "tool", "none"))
     if kind is None:
-        raise refused(found.at("type"), "expected auto, any, tool or none, found none")
-    name = found.words("name") if kind == "tool" else None
+        raise field_error(found.at("type"), "expected auto, any, tool or none, found none")
+    name = found.required_text("name") if kind == "tool" else None
     parallel = not (found.flag("disable_parallel_tool_use") or False)
     found.close()
     if kind in ("any", "tool"):
@@ -203,13 +203,13 @@ def _tool_choice(found: Fields | None) -> tuple[ToolChoice, bool]:
 
 
 def _system(found: Any, where: str) -> tuple[Message, ...]:
-    text = "" if found is None else joined_text(found, where, _TEXT)
+    text = "" if found is None else join_text(found, where, _TEXT)
     return ({"role": "system", "content": text},) if text else ()
 
 
 def _messages(turns: list[Any] | None) -> list[Message]:
     if not turns:
-        raise refused("messages", "expected a list of at least one message, found none")
+        raise field_error("messages", "expected a list of at least one message, found none")
     read: list[Message] = []
     called: set[str] = set()
     for number, turn in enumerate(turns):
@@ -219,11 +219,11 @@ def _messages(turns: list[Any] | None) -> list[Message]:
         fields = Fields(turn, f"messages.{number}")
         role = fields.choice("role", ("user", "assistant", "system"))
         if role is None:
-            raise refused(fields.at("role"), "expected a role, found none")
+            raise field_error(fields.at("role"), "expected a role, found none")
         read += _turn(role, fields.take("content"), fields.at("content"), called)
         fields.close()
     if read and read[-1]["role"] == "assistant":
-        raise refused(
+        raise field_error(
             f"messages.{len(turns) - 1}.role", "expected the last message not to be the assistant's: no answer is "
             "continued here; add a message of the user",
         )  # fmt: skip
@@ -243,15 +243,15 @@ def _assistant(found: Any, where: str, called: set[str]) -> Message:
     thinking: list[str] = []
     calls: list[dict[str, Any]] = []
     for block in _blocks(found, where):
-        kind = block.words("type")
+        kind = block.required_text("type")
         if kind == "text":
             words.append(_text(block))
         elif kind in ("thinking", "redacted_thinking"):
-            thinking.append(_thought(block, kind))
+            thinking.append(_read_thinking(block, kind))
         elif kind == "tool_use":
             calls.append(_call(block))
         else:
-            raise refused(block.at("type"), f"blocks of type {kind!r} are not honoured by this server")
+            raise field_error(block.at("type"), f"blocks of type {kind!r} are not honoured by this server")
         block.close()
     message: dict[str, Any] = {"role": "assistant", "content": "".join(words)}
     if any(thinking):
@@ -267,23 +267,25 @@ def _user(found: Any, where: str, called: set[str]) -> list[Message]:
     read: list[Message] = []
     words: list[str] = []
     for block in _blocks(found, where):
-        kind = block.words("type")
+        kind = block.required_text("type")
         if kind == "text":
             words.append(_text(block))
         elif kind == "tool_result":
-            read += _said(words)
+            read += _user_message(words)
             words = []
             read.append(_result(block, called))
         else:
-            raise refused(block.at("type"), f"only text and tool results are honoured by this server, found {kind!r}")
+            raise field_error(
+                block.at("type"), f"only text and tool results are honoured by this server, found {kind!r}"
+            )
         block.close()
-    read += _said(words)
+    read += _user_message(words)
     if not read:
-        raise refused(where, "expected at least one block, found none")
+        raise field_error(where, "expected at least one block, found none")
     return read
 
 
-def _said(words: list[str]) -> list[Message]:
+def _user_message(words: list[str]) -> list[Message]:
     return [{"role": "user", "content": "".join(words)}] if words else []
 
 
@@ -291,49 +293,49 @@ def _blocks(found: Any, where: str) -> list[Fields]:
     if isinstance(found, str):
         found = [{"type": "text", "text": found}]
     if not isinstance(found, list):
-        raise refused(where, f"expected a string or a list of blocks, found {shown(found)}")
+        raise field_error(where, f"expected a string or a list of blocks, found {abbreviate(found)}")
     return [Fields(block, f"{where}.{number}") for number, block in enumerate(found)]
 
 
 def _text(block: Fields) -> str:
-    _plain(block)
-    return block.words("text")
+    _ignore_cache_control(block)
+    return block.required_text("text")
 
 
-def _plain(block: Fields) -> None:
-    block.without_influence("cache_control", "citations", "parsed_output")
+def _ignore_cache_control(block: Fields) -> None:
+    block.ignore("cache_control", "citations", "parsed_output")
 
 
-def _thought(block: Fields, kind: str) -> str:
-    block.without_influence("cache_control")
+def _read_thinking(block: Fields, kind: str) -> str:
+    block.ignore("cache_control")
     if kind == "redacted_thinking":
-        text, token = unsealed(block.words("data")), "data"
+        text, token = unseal(block.required_text("data")), "data"
     else:
-        text, token = thinking_of(block.words("thinking"), block.words("signature")), "signature"
+        text, token = recover_thinking(block.required_text("thinking"), block.required_text("signature")), "signature"
     if text is None:
-        raise refused(block.at(token), "does not fit its thinking, or was not made by this kind of server")
+        raise field_error(block.at(token), "does not fit its thinking, or was not made by this kind of server")
     return text
 
 
 def _call(block: Fields) -> dict[str, Any]:
     arguments = json.dumps(block.object("input") or {}, ensure_ascii=False)
-    function = {"name": block.words("name"), "arguments": arguments}
-    block.neutral(caller=({"type": "direct"},))
-    block.without_influence("cache_control")
-    return {"id": block.words("id"), "type": "function", "function": function}
+    function = {"name": block.required_text("name"), "arguments": arguments}
+    block.require_neutral(caller=({"type": "direct"},))
+    block.ignore("cache_control")
+    return {"id": block.required_text("id"), "type": "function", "function": function}
 
 
 def _result(block: Fields, called: set[str]) -> Message:
     content = block.take("content")
-    text = "" if content is None else joined_text(content, block.at("content"), _TEXT)
+    text = "" if content is None else join_text(content, block.at("content"), _TEXT)
     if block.flag("is_error") and not text.lower().startswith("error"):
         text = f"Error: {text}"
-    message = {"role": "tool", "tool_call_id": answered(block, "tool_use_id", called), "content": text}
-    block.without_influence("cache_control")
+    message = {"role": "tool", "tool_call_id": read_call_id(block, "tool_use_id", called), "content": text}
+    block.ignore("cache_control")
     return message
 
 
-_TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _plain}
+_TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _ignore_cache_control}
 
 
 Block = dict[str, Any]
@@ -354,7 +356,7 @@ PING = named_event({"type": "ping"})
 def thinking_block(text: str, *, omitted: bool) -> Block:
     """Return what was thought; where the client wants it omitted, its signature carries it."""
     if omitted:
-        return {"type": "thinking", "thinking": "", "signature": sealed(text)}
+        return {"type": "thinking", "thinking": "", "signature": seal(text)}
     return {"type": "thinking", "thinking": text, "signature": signature(text)}
 
 
@@ -373,7 +375,7 @@ def blocks(reply: Reply, *, omitted: bool) -> list[bytes]:
     return found
 
 
-def ending(reply: Reply) -> dict[str, Any]:
+def stop_fields(reply: Reply) -> dict[str, Any]:
     """Return why the answer ended."""
     if reply.finish == "length":
         return {"stop_reason": "max_tokens", "stop_sequence": None}
@@ -397,7 +399,7 @@ def usage(reply: Reply) -> dict[str, int]:
 def message(name: str, model: str, reply: Reply, *, omitted: bool) -> bytes:
     """Return a whole message as JSON."""
     head = to_json(_head(name, model))
-    rest = to_json({**ending(reply), "usage": usage(reply)})
+    rest = to_json({**stop_fields(reply), "usage": usage(reply)})
     return head[:-1] + b',"content":[' + b",".join(blocks(reply, omitted=omitted)) + b"]," + rest[1:]
 
 
@@ -435,22 +437,22 @@ class MessagesWriter:
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the events of a piece; a block is opened when the kind of piece changes."""
         if isinstance(piece, ToolCall):
-            return self._stopped() + self._called(piece, call_id or "")
+            return self._close_block() + self._write_call(piece, call_id or "")
         if not piece.text:
             return b""
-        opened = b"" if type(piece) is self._kind else self._stopped() + self._opened(type(piece))
+        opened = b"" if type(piece) is self._kind else self._close_block() + self._open_block(type(piece))
         self._text += piece.text
-        return opened + self._more(piece)
+        return opened + self._write_delta(piece)
 
-    def finished(self, choice: int, reply: Reply) -> bytes:
+    def finish(self, choice: int, reply: Reply) -> bytes:
         """Return the end of the last block; an answer without any gets an empty text."""
-        opened = b"" if self._index or self._kind else self._opened(Words)
-        return opened + self._stopped()
+        opened = b"" if self._index or self._kind else self._open_block(Words)
+        return opened + self._close_block()
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
         """Return why the answer ended, and the end."""
         (reply,) = replies
-        return named_event({"type": "message_delta", "delta": ending(reply), "usage": usage(reply)}) + named_event(
+        return named_event({"type": "message_delta", "delta": stop_fields(reply), "usage": usage(reply)}) + named_event(
             {"type": "message_stop"}
         )
 
@@ -458,23 +460,23 @@ class MessagesWriter:
         """Return a ping."""
         return PING
 
-    def failed(self, error: SwarmError) -> bytes:
+    def fail(self, error: SwarmError) -> bytes:
         """Return the error, which ends a stream without its `message_stop`."""
         return named_event(error_object(error))
 
-    def _opened(self, kind: type[Words] | type[Reasoning]) -> bytes:
+    def _open_block(self, kind: type[Words] | type[Reasoning]) -> bytes:
         self._kind, self._text = kind, ""
         empty: Block = {"type": "text", "text": ""}
         if kind is Reasoning:
             empty = {"type": "thinking", "thinking": "", "signature": ""}
         return self._start(empty)
 
-    def _more(self, piece: Words | Reasoning) -> bytes:
+    def _write_delta(self, piece: Words | Reasoning) -> bytes:
         if isinstance(piece, Words):
             return self._delta({"type": "text_delta", "text": piece.text})
         return b"" if self._omitted else self._delta({"type": "thinking_delta", "thinking": piece.text})
 
-    def _stopped(self) -> bytes:
+    def _close_block(self) -> bytes:
         """Return the end of the open block, if one is."""
         if self._kind is None:
             return b""
@@ -485,7 +487,7 @@ class MessagesWriter:
         self._kind = None
         return signed + self._stop()
 
-    def _called(self, call: ToolCall, call_id: str) -> bytes:
+    def _write_call(self, call: ToolCall, call_id: str) -> bytes:
         begun = self._start({"type": "tool_use", "id": call_id, "name": call.name, "input": {}})
         return begun + self._delta({"type": "input_json_delta", "partial_json": call.arguments}) + self._stop()
 
@@ -512,19 +514,21 @@ class MessagesDialect:
 
     echoes = False
 
-    def parse(self, body: bytes, model: str) -> Ask:
+    def parse(self, body: bytes, model: str) -> CompletionRequest:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
-    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+    def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
         """Return the whole message as JSON."""
         (reply,) = replies
-        return message(name, model, reply, omitted=ask.echo["omitted"])
+        return message(name, model, reply, omitted=request.echo["omitted"])
 
-    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
+    def writer(
+        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
+    ) -> StreamWriter:
         """Return what writes the message as a stream."""
-        return MessagesWriter(name, model, prompt_tokens, omitted=ask.echo["omitted"])
+        return MessagesWriter(name, model, prompt_tokens, omitted=request.echo["omitted"])
 
     def error(self, error: SwarmError) -> bytes:
         """Return an error in Anthropic's form."""
-        return to_json(error_object(named_as(error, _NAMES)))
+        return to_json(error_object(rename_param(error, _NAMES)))

@@ -18,7 +18,17 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from swarm.dialects.base import COMMENT, Ask, Reply, StreamWriter, Token, named_as, named_event, sealed, spoken
+from swarm.dialects.base import (
+    COMMENT,
+    CompletionRequest,
+    Reply,
+    StreamWriter,
+    Token,
+    answer_tokens,
+    named_event,
+    rename_param,
+    seal,
+)
 from swarm.dialects.responses_request import parse
 from swarm.errors import InvalidRequest, SwarmError, Throttled
 from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
@@ -30,7 +40,7 @@ Item = dict[str, Any]
 def reasoning_item(item_id: str, text: str, status: Status) -> Item:
     """Return what was thought, with the token that carries it for clients that drop the text."""
     parts = [{"type": "reasoning_text", "text": text}] if text else []
-    token = sealed(text) if text else None
+    token = seal(text) if text else None
     head = {"id": item_id, "type": "reasoning", "summary": [], "status": status}
     return {**head, "content": parts, "encrypted_content": token}
 
@@ -67,7 +77,7 @@ def output_items(name: str, reply: Reply) -> list[Item]:
         silent = not answer.content and not answer.tool_calls
         items.append(reasoning_item(f"rs_{name}_0", answer.reasoning, cut if silent else "completed"))
     if answer.content or not (items or answer.tool_calls):
-        part = text_part(answer.content, token_logprobs(spoken(reply)))
+        part = text_part(answer.content, token_logprobs(answer_tokens(reply)))
         status = "completed" if answer.tool_calls else cut
         items.append(message_item(f"msg_{name}_{len(items)}", [part], status))
     for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
@@ -75,44 +85,46 @@ def output_items(name: str, reply: Reply) -> list[Item]:
     return items
 
 
-def response(name: str, model: str, ask: Ask, status: Status, items: Sequence[Item], reply: Reply | None) -> Item:
+def response(
+    name: str, model: str, request: CompletionRequest, status: Status, items: Sequence[Item], reply: Reply | None
+) -> Item:
     """Return the response object; `reply` is None while it is being made."""
-    json_schema = ask.wishes.json_schema
+    json_schema = request.sampling.json_schema
     return {
         "id": f"resp_{name}",
         "object": "response",
-        "created_at": ask.created,
+        "created_at": request.created,
         "status": status,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "instructions": ask.echo.get("instructions"),
-        "max_output_tokens": ask.wishes.max_tokens,
+        "instructions": request.echo.get("instructions"),
+        "max_output_tokens": request.sampling.max_tokens,
         "model": model,
         "output": list(items),
-        "parallel_tool_calls": ask.parallel_tool_calls,
+        "parallel_tool_calls": request.parallel_tool_calls,
         "previous_response_id": None,
         "reasoning": {"effort": None, "summary": None},
         "store": False,
         "background": False,
-        "temperature": ask.wishes.temperature,
-        "text": {"format": ask.echo["format"] if json_schema is not None else {"type": "text"}},
-        "tool_choice": _tool_choice(ask),
-        "tools": [_tool(tool["function"]) for tool in ask.tools],
-        "top_logprobs": ask.logprobs or 0,
-        "top_p": ask.wishes.top_p,
+        "temperature": request.sampling.temperature,
+        "text": {"format": request.echo["format"] if json_schema is not None else {"type": "text"}},
+        "tool_choice": _tool_choice(request),
+        "tools": [_tool(tool["function"]) for tool in request.tools],
+        "top_logprobs": request.logprobs or 0,
+        "top_p": request.sampling.top_p,
         "truncation": "disabled",
         "usage": None if reply is None else _usage(reply),
-        "metadata": ask.echo["metadata"],
+        "metadata": request.echo["metadata"],
     }
 
 
 class ResponsesWriter:
     """Writes one response as server-sent events, numbered from 0."""
 
-    def __init__(self, name: str, model: str, ask: Ask) -> None:
+    def __init__(self, name: str, model: str, request: CompletionRequest) -> None:
         self._name = name
         self._model = model
-        self._ask = ask
+        self._request = request
         self._number = 0
         self._done: list[Item] = []
         self._kind: type[Words] | type[Reasoning] | None = None
@@ -121,40 +133,40 @@ class ResponsesWriter:
 
     def opening(self) -> bytes:
         """Return that the response exists and is being made."""
-        begun = response(self._name, self._model, self._ask, "in_progress", [], None)
+        begun = response(self._name, self._model, self._request, "in_progress", [], None)
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the events of a piece; an item is opened when the kind of piece changes."""
         if isinstance(piece, ToolCall):
-            return self._closed("completed") + self._called(piece, call_id or "")
+            return self._close_item("completed") + self._write_call(piece, call_id or "")
         logprobs = token_logprobs(tokens) if isinstance(piece, Words) else []
         if not piece.text and type(piece) is not self._kind:
             return b""
-        opened = b"" if type(piece) is self._kind else self._closed("completed") + self._opened(type(piece))
+        opened = b"" if type(piece) is self._kind else self._close_item("completed") + self._open_item(type(piece))
         self._text += piece.text
         self._logprobs += logprobs
         return opened + (self._delta(piece.text, logprobs) if piece.text else b"")
 
-    def finished(self, choice: int, reply: Reply) -> bytes:
+    def finish(self, choice: int, reply: Reply) -> bytes:
         """Return the end of the last item; an answer without any gets an empty message."""
-        opened = b"" if self._done or self._kind else self._opened(Words)
-        return opened + self._closed("incomplete" if reply.finish == "length" else "completed")
+        opened = b"" if self._done or self._kind else self._open_item(Words)
+        return opened + self._close_item("incomplete" if reply.finish == "length" else "completed")
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
         """Return the whole response, completed or cut."""
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
-        whole = response(self._name, self._model, self._ask, status, self._done, reply)
+        whole = response(self._name, self._model, self._request, status, self._done, reply)
         return self._event(f"response.{status}", response=whole)
 
     def keep_alive(self) -> bytes:
         """Return a comment."""
         return COMMENT
 
-    def failed(self, error: SwarmError) -> bytes:
+    def fail(self, error: SwarmError) -> bytes:
         """Return that the response failed, and the error in a form that no client takes for an answer's end."""
-        broken = response(self._name, self._model, self._ask, "failed", self._done, None)
+        broken = response(self._name, self._model, self._request, "failed", self._done, None)
         broken["error"] = {"code": _failure_code(error), "message": error.message}
         wire = error.to_wire()
         flat = {name: wire["error"][name] for name in ("code", "message", "param")}
@@ -169,7 +181,7 @@ class ResponsesWriter:
         prefix = "rs" if self._kind is Reasoning else "msg" if self._kind is Words else "fc"
         return {"item_id": f"{prefix}_{self._name}_{len(self._done)}", "output_index": len(self._done)}
 
-    def _added(self, item: Item) -> bytes:
+    def _add_item(self, item: Item) -> bytes:
         return self._event("response.output_item.added", output_index=len(self._done), item=item)
 
     def _finish_item(self, item: Item) -> bytes:
@@ -177,11 +189,11 @@ class ResponsesWriter:
         self._done.append(item)
         return event
 
-    def _opened(self, kind: type[Words] | type[Reasoning]) -> bytes:
+    def _open_item(self, kind: type[Words] | type[Reasoning]) -> bytes:
         self._kind, self._text, self._logprobs = kind, "", []
         item_id = self._place["item_id"]
         item = message_item(item_id, [], "in_progress") if kind is Words else reasoning_item(item_id, "", "in_progress")
-        added = self._added(item)
+        added = self._add_item(item)
         return added + self._event("response.content_part.added", **self._place, content_index=0, part=self._part())
 
     def _part(self) -> Item:
@@ -195,7 +207,7 @@ class ResponsesWriter:
             return self._event("response.output_text.delta", **fields, logprobs=logprobs)
         return self._event("response.reasoning_text.delta", **fields)
 
-    def _closed(self, status: Status) -> bytes:
+    def _close_item(self, status: Status) -> bytes:
         """Return the end of the open item, if one is."""
         if self._kind is None:
             return b""
@@ -211,12 +223,12 @@ class ResponsesWriter:
         self._kind = None
         return done
 
-    def _called(self, call: ToolCall, call_id: str) -> bytes:
+    def _write_call(self, call: ToolCall, call_id: str) -> bytes:
         place = self._place
         begun = call_item(place["item_id"], call_id, call.name, "", "in_progress")
         whole = call_item(place["item_id"], call_id, call.name, call.arguments, "completed")
         return (
-            self._added(begun)
+            self._add_item(begun)
             + self._event("response.function_call_arguments.delta", **place, delta=call.arguments)
             + self._event(
                 "response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments
@@ -234,8 +246,8 @@ def _tool(function: Mapping[str, Any]) -> Item:
     return {"type": "function", "name": function["name"], **described, "strict": False}
 
 
-def _tool_choice(ask: Ask) -> str | Item:
-    choice = ask.tool_choice
+def _tool_choice(request: CompletionRequest) -> str | Item:
+    choice = request.tool_choice
     return {"type": "function", "name": choice.name} if choice.name is not None else choice.mode
 
 
@@ -269,21 +281,23 @@ class ResponsesDialect:
 
     echoes = True
 
-    def parse(self, body: bytes, model: str) -> Ask:
+    def parse(self, body: bytes, model: str) -> CompletionRequest:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
-    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+    def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
         """Return the whole response as JSON."""
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
-        whole = response(name, model, ask, status, output_items(name, reply), reply)
+        whole = response(name, model, request, status, output_items(name, reply), reply)
         return to_json(whole, inf_nan_mode="null")  # what a client sent may hold a number too large for JSON
 
-    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
+    def writer(
+        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
+    ) -> StreamWriter:
         """Return what writes the response as a stream."""
-        return ResponsesWriter(name, model, ask)
+        return ResponsesWriter(name, model, request)
 
     def error(self, error: SwarmError) -> bytes:
         """Return OpenAI's error object."""
-        return to_json(named_as(error, _NAMES).to_wire())
+        return to_json(rename_param(error, _NAMES).to_wire())

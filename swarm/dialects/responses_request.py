@@ -18,19 +18,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarm.dialects.base import Ask, ToolChoice, Wishes, unsealed
+from swarm.dialects.base import CompletionRequest, RequestedSampling, ToolChoice, unseal
 from swarm.dialects.fields import (
     Fields,
-    answered,
+    abbreviate,
     body_fields,
+    check_choice,
+    field_error,
     function_tool,
     is_plain,
-    joined_text,
-    known_choice,
+    is_trained,
+    join_text,
+    read_call_id,
     read_tools,
-    refused,
-    shown,
-    trained,
 )
 from swarm.errors import NotFound
 from swarm.rendering.messages import Message, Tool
@@ -43,7 +43,7 @@ def messages_of(found: Any) -> tuple[Message, ...]:
     if isinstance(found, str):
         return ({"role": "user", "content": found},)
     if not isinstance(found, list) or not found:
-        raise refused("input", f"expected a string or a list of items, found {shown(found)}")
+        raise field_error("input", f"expected a string or a list of items, found {abbreviate(found)}")
     conversation = _Conversation()
     for number, item in enumerate(found):
         if is_plain(item):
@@ -121,7 +121,7 @@ class _Conversation:
 def _read_item(item: Fields, conversation: _Conversation) -> None:
     kind = item.text("type") or "message"
     if kind not in _ITEMS:
-        raise refused(item.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out")
+        raise field_error(item.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out")
     _ITEMS[kind](item, conversation)
     item.close()
 
@@ -129,56 +129,58 @@ def _read_item(item: Fields, conversation: _Conversation) -> None:
 def _read_message(item: Fields, conversation: _Conversation) -> None:
     role = item.choice("role", ("user", "assistant", "system", "developer"))
     if role is None:
-        raise refused(item.at("role"), "expected a role, found none")
-    content = joined_text(item.take("content"), item.at("content"), _TEXTS)
+        raise field_error(item.at("role"), "expected a role, found none")
+    content = join_text(item.take("content"), item.at("content"), _TEXTS)
     item_id = item.text("id")
-    item.without_influence("status", "phase")
+    item.ignore("status", "phase")
     conversation.say(role, content, item_id)
 
 
 def _read_call(item: Fields, conversation: _Conversation) -> None:
-    function = {"name": item.words("name"), "arguments": item.words("arguments")}
-    call_id = item.words("call_id")
+    function = {"name": item.required_text("name"), "arguments": item.required_text("arguments")}
+    call_id = item.required_text("call_id")
     call = {"id": call_id, "type": "function", "function": function}
     conversation.turn("function_call", item.text("id")).calls.append(call)
     conversation.called.add(call_id)
-    item.neutral(caller=({"type": "direct"},), **{"async": (False,)})
-    item.without_influence("status", "parsed_arguments")
+    item.require_neutral(caller=({"type": "direct"},), **{"async": (False,)})
+    item.ignore("status", "parsed_arguments")
 
 
 def _read_output(item: Fields, conversation: _Conversation) -> None:
-    content = joined_text(item.take("output"), item.at("output"), _TEXTS)
+    content = join_text(item.take("output"), item.at("output"), _TEXTS)
     conversation.add(
-        {"role": "tool", "tool_call_id": answered(item, "call_id", conversation.called), "content": content}
+        {"role": "tool", "tool_call_id": read_call_id(item, "call_id", conversation.called), "content": content}
     )
-    item.neutral(caller=({"type": "direct"},))
-    item.without_influence("id", "status", "name")
+    item.require_neutral(caller=({"type": "direct"},))
+    item.ignore("id", "status", "name")
 
 
 def _read_reasoning(item: Fields, conversation: _Conversation) -> None:
     found, token = item.items("content") or None, item.text("encrypted_content")
-    shown_text = None if found is None else joined_text(found, item.at("content"), {"reasoning_text": _nothing})
-    carried = unsealed(token) if token is not None else None
+    shown_text = None if found is None else join_text(found, item.at("content"), {"reasoning_text": _no_fields})
+    carried = unseal(token) if token is not None else None
     if token is not None and (carried is None or shown_text not in (None, carried)):
-        raise refused(item.at("encrypted_content"), "was not made by this kind of server, or not for this `content`")
+        raise field_error(
+            item.at("encrypted_content"), "was not made by this kind of server, or not for this `content`"
+        )
     text = shown_text if shown_text is not None else carried
     if text is None:
-        raise refused(
+        raise field_error(
             item.where, "expected the reasoning's `content` or `encrypted_content`, found neither; nothing is kept here"
         )
     conversation.turn("reasoning", item.text("id")).reasoning.append(text)
-    item.without_influence("summary", "status")
+    item.ignore("summary", "status")
 
 
-def _nothing(part: Fields) -> None:
+def _no_fields(part: Fields) -> None:
     """A part without further fields."""
 
 
-def _served_text(part: Fields) -> None:
-    part.without_influence("annotations", "logprobs", "parsed")
+def _ignore_served_fields(part: Fields) -> None:
+    part.ignore("annotations", "logprobs", "parsed")
 
 
-_TEXTS: Mapping[str, Callable[[Fields], None]] = {"input_text": _nothing, "output_text": _served_text}
+_TEXTS: Mapping[str, Callable[[Fields], None]] = {"input_text": _no_fields, "output_text": _ignore_served_fields}
 _ITEMS: Mapping[str, Callable[[Fields, _Conversation], None]] = {
     "message": _read_message,
     "function_call": _read_call,
@@ -200,54 +202,56 @@ _LEFT_OUT = re.compile(
 _PLAIN_FORMAT: Mapping[str, Any] = {"type": "text"}
 
 
-def parse(body: bytes, model: str) -> Ask:
+def parse(body: bytes, model: str) -> CompletionRequest:
     """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
-    name = fields.words("model")
+    name = fields.required_text("model")
     if name != model:
         raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
     instructions = fields.text("instructions")
-    messages = _instructed(instructions, messages_of(fields.take("input")))
+    messages = _add_instructions(instructions, messages_of(fields.take("input")))
     tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
     format_, verbosity = _text(fields.inner("text"))
     advised = {"reasoning.effort": _effort(fields.inner("reasoning")), "text.verbosity": verbosity}
     parallel = fields.flag("parallel_tool_calls")
-    ask = Ask(
+    request = CompletionRequest(
         messages=messages,
         tools=tools,
-        tool_choice=known_choice(_tool_choice(fields), tools),
+        tool_choice=check_choice(_tool_choice(fields), tools),
         parallel_tool_calls=parallel is not False,
-        wishes=_wishes(fields, format_),
-        train=trained(fields),
+        sampling=_parse_sampling(fields, format_),
+        train=is_trained(fields),
         stream=_stream(fields),
         logprobs=_logprobs(fields),
         usage_in_stream=True,
         left_out=(*left_out, *(name for name, advice in advised.items() if advice is not None)),
         echo={"instructions": instructions, "metadata": fields.object("metadata") or {}, "format": format_},
     )
-    fields.neutral(background=(False,), truncation=("disabled",), context_management=([],), moderation=())
-    _refuse_kept(fields)
-    fields.without_influence(*_NO_INFLUENCE)
+    fields.require_neutral(background=(False,), truncation=("disabled",), context_management=([],), moderation=())
+    _refuse_stored(fields)
+    fields.ignore(*_NO_INFLUENCE)
     fields.close()
-    return ask
+    return request
 
 
-def _refuse_kept(fields: Fields) -> None:
+def _refuse_stored(fields: Fields) -> None:
     for name in ("previous_response_id", "conversation", "prompt"):
         if fields.take(name) is not None:
-            raise refused(name, "the server keeps no responses, conversations or prompts; send the history as `input`")
+            raise field_error(
+                name, "the server keeps no responses, conversations or prompts; send the history as `input`"
+            )
 
 
-def _instructed(instructions: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+def _add_instructions(instructions: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return ({"role": "system", "content": instructions}, *messages) if instructions else messages
 
 
-def _wishes(fields: Fields, format_: Mapping[str, Any]) -> Wishes:
+def _parse_sampling(fields: Fields, format_: Mapping[str, Any]) -> RequestedSampling:
     schema = None
     if format_["type"] != "text":
         schema = format_.get("schema") or {}
-    return Wishes(
-        max_tokens=fields.whole("max_output_tokens", 1),
+    return RequestedSampling(
+        max_tokens=fields.integer("max_output_tokens", 1),
         temperature=fields.number("temperature", 0, 5),
         top_p=fields.number("top_p", 1e-9, 1),
         json_schema=schema,
@@ -268,10 +272,10 @@ def _format(found: Fields | None) -> Mapping[str, Any]:
         return _PLAIN_FORMAT
     kind = found.choice("type", ("text", "json_object", "json_schema"))
     if kind is None:
-        raise refused(found.at("type"), "expected one of text, json_object, json_schema, found none")
+        raise field_error(found.at("type"), "expected one of text, json_object, json_schema, found none")
     read: dict[str, Any] = {"type": kind}
     if kind == "json_schema":
-        read |= {"name": found.words("name"), "schema": found.object("schema") or {}, "strict": True}
+        read |= {"name": found.required_text("name"), "schema": found.object("schema") or {}, "strict": True}
         found.flag("strict")
         description = found.text("description")
         read |= {"description": description} if description else {}
@@ -282,7 +286,7 @@ def _format(found: Fields | None) -> Mapping[str, Any]:
 def _stream(fields: Fields) -> bool:
     options = fields.inner("stream_options")
     if options is not None:
-        options.without_influence("include_obfuscation")
+        options.ignore("include_obfuscation")
         options.close()
     return fields.flag("stream") or False
 
@@ -291,10 +295,12 @@ def _logprobs(fields: Fields) -> int | None:
     wanted = fields.items("include") or []
     for number, name in enumerate(wanted):
         if name not in (LOGPROBS, _SEALED):
-            raise refused(f"include.{number}", f"expected {LOGPROBS} or {_SEALED}, found {shown(name)}")
-    top = fields.whole("top_logprobs", 0, 20)
+            raise field_error(f"include.{number}", f"expected {LOGPROBS} or {_SEALED}, found {abbreviate(name)}")
+    top = fields.integer("top_logprobs", 0, 20)
     if top and LOGPROBS not in wanted:
-        raise refused("top_logprobs", f"expected {LOGPROBS!r} in `include` too; add it, or leave `top_logprobs` out")
+        raise field_error(
+            "top_logprobs", f"expected {LOGPROBS!r} in `include` too; add it, or leave `top_logprobs` out"
+        )
     return (top or 0) if LOGPROBS in wanted else None
 
 
@@ -302,19 +308,21 @@ def _effort(reasoning: Fields | None) -> str | None:
     if reasoning is None:
         return None
     effort = reasoning.text("effort")
-    reasoning.neutral(summary=("auto",), generate_summary=("auto",), context=("auto", "all_turns"), mode=("standard",))
+    reasoning.require_neutral(
+        summary=("auto",), generate_summary=("auto",), context=("auto", "all_turns"), mode=("standard",)
+    )
     reasoning.close()
     return effort
 
 
 def _tool(fields: Fields) -> Tool:
-    kind = fields.words("type")
+    kind = fields.required_text("type")
     if kind != "function":
-        raise refused(fields.at("type"), f"only function tools are honoured by this server, found {kind!r}")
-    tool = function_tool(fields.words("name"), fields.text("description"), fields.object("parameters"))
+        raise field_error(fields.at("type"), f"only function tools are honoured by this server, found {kind!r}")
+    tool = function_tool(fields.required_text("name"), fields.text("description"), fields.object("parameters"))
     fields.flag("strict")
-    fields.neutral(allowed_callers=(["direct"],), defer_loading=(False,), **{"async": (False,)})
-    fields.without_influence("output_schema")
+    fields.require_neutral(allowed_callers=(["direct"],), defer_loading=(False,), **{"async": (False,)})
+    fields.ignore("output_schema")
     fields.close()
     return tool
 
@@ -324,9 +332,11 @@ def _tool_choice(fields: Fields) -> ToolChoice:
     if found is None or found in ("auto", "none", "required"):
         return ToolChoice(found or "auto")
     if not isinstance(found, dict) or found.get("type") != "function":
-        raise refused("tool_choice", f"only auto, none, required and a function are honoured, found {shown(found)}")
+        raise field_error(
+            "tool_choice", f"only auto, none, required and a function are honoured, found {abbreviate(found)}"
+        )
     named = Fields(found, "tool_choice")
     named.take("type")
-    choice = ToolChoice("required", named.words("name"))
+    choice = ToolChoice("required", named.required_text("name"))
     named.close()
     return choice

@@ -32,22 +32,22 @@ from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient, Ep
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.environments import processes
 from swarm.environments.base import Environment, Split, Task
-from swarm.environments.custom import fitting, read_tasks
-from swarm.environments.loading import PlayableEnvironment, playable
+from swarm.environments.custom import check_tasks, read_tasks
+from swarm.environments.loading import PlayableEnvironment, load_playable
 from swarm.environments.measuring import bound_memory
 from swarm.environments.play import (
     EvaluationsFile,
     Transcripts,
     agent_of,
-    awaited,
     evaluate,
     outcomes,
-    require_of,
+    pending_evaluations,
+    require_version,
     rounds,
-    worst_of,
+    worst_outcome,
     write_json,
 )
-from swarm.environments.registry import look_in
+from swarm.environments.registry import add_folder
 from swarm.environments.user_code import Reward, code_hash, load_agent, report_failures
 from swarm.errors import InvalidRequest, SwarmError
 from swarm.plugins import seconds
@@ -73,17 +73,17 @@ class PlaySetup:
 def main() -> int:
     """Run one of the two processes; return its exit code."""
     arguments = _parser().parse_args()
-    processes.hold()
+    processes.watch_parent()
     token = os.environ.get("AJET_TOKEN", "")
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
     try:
-        setup = _standing_by(arguments) if arguments.standby else _setup(arguments)
+        setup = _prewarm(arguments) if arguments.standby else _setup(arguments)
     except InvalidRequest as error:
         return _fail(BAD_INPUT, str(error))
     work = _play if arguments.action == "play" else _evaluate
     try:
-        asyncio.run(_unless_told_to_end(work(arguments, setup, token)))
+        asyncio.run(_cancel_on_sigterm(work(arguments, setup, token)))
     except AgentMisplays as error:
         return _fail(BAD_INPUT, str(error))
     except (SwarmError, AgentFailed, OSError) as error:
@@ -93,7 +93,7 @@ def main() -> int:
     return 0
 
 
-def _standing_by(arguments: argparse.Namespace) -> PlaySetup:
+def _prewarm(arguments: argparse.Namespace) -> PlaySetup:
     """Return what is to be played once that is asked for; raises InvalidRequest with the traceback of a broken edit."""
     processes.wait_for(processes.LOAD)
     try:
@@ -114,16 +114,16 @@ def _folder_of(arguments: argparse.Namespace) -> Path:
 def _setup(arguments: argparse.Namespace) -> PlaySetup:
     """Return what the command line asks to play; raises InvalidRequest for options that do not fit together."""
     if not (arguments.agent or arguments.reward):
-        return _loaded(arguments)
+        return _load_setup(arguments)
     folder = _folder_of(arguments)
     code = code_hash(folder)
-    setup = replace(_loaded(arguments), code=code)
+    setup = replace(_load_setup(arguments), code=code)
     if arguments.standby and code_hash(folder) != code:
         raise InvalidRequest("expected files that stay as they are while they are loaded; found them saved meanwhile")
     return setup
 
 
-def _loaded(arguments: argparse.Namespace) -> PlaySetup:
+def _load_setup(arguments: argparse.Namespace) -> PlaySetup:
     environment = _environment(arguments)
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
@@ -137,13 +137,13 @@ def _loaded(arguments: argparse.Namespace) -> PlaySetup:
     agent = agent_of(environment, reward)
     if isinstance(environment, PlayableEnvironment):  # its tasks were posed when it was brought
         return PlaySetup(report_failures(agent), tasks, environment)
-    return PlaySetup(report_failures(agent) if reward else agent, fitting(tasks, environment), environment)
+    return PlaySetup(report_failures(agent) if reward else agent, check_tasks(tasks, environment), environment)
 
 
 def _environment(arguments: argparse.Namespace) -> Environment | None:
     if arguments.environments:
-        look_in(arguments.environments)
-    environment = playable(arguments.environment) if arguments.environment else None
+        add_folder(arguments.environments)
+    environment = load_playable(arguments.environment) if arguments.environment else None
     if isinstance(environment, PlayableEnvironment):
         bound_memory()
     return environment
@@ -154,7 +154,7 @@ def _split(environment: Environment | None, split: Split) -> tuple[Task, ...]:
     return tuple(environment.tasks(split))
 
 
-async def _unless_told_to_end(work: Awaitable[None]) -> None:
+async def _cancel_on_sigterm(work: Awaitable[None]) -> None:
     """Do the work; SIGTERM ends it as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
@@ -191,14 +191,14 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         play = partial(
             evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency, timeout_s=arguments.timeout,
-            worst=worst_of(setup.environment),
+            worst=worst_outcome(setup.environment),
         )  # fmt: skip
         name = setup.environment.name if setup.environment else None
         if arguments.during:
             summary = await _evaluate_during(arguments, name, client, play)
         else:
             played = await play(episodes=arguments.episodes or EPISODES, seed=arguments.seed)
-            found = outcomes(played, name, arguments.split, plays.kept())
+            found = outcomes(played, name, arguments.split, plays.to_json())
             write_json(arguments.out, found)
             summary = _summary(found)
     sys.stdout.write(json.dumps(summary) + "\n")
@@ -224,9 +224,9 @@ async def _evaluate_during(
 ) -> dict[str, Any]:
     """Evaluate whenever training waits for it, each time other tasks, until the job is finished."""
     file = EvaluationsFile(arguments.out)
-    async for version, episodes in awaited(client, arguments.episodes):
+    async for version, episodes in pending_evaluations(client, arguments.episodes):
         results = await play(episodes=episodes, seed=arguments.seed + version)
-        require_of(results, version)
+        require_version(results, version)
         if arguments.episodes in (
             None,
             episodes,

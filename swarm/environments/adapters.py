@@ -62,7 +62,7 @@ def slug(address: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", address.lower())[:LONGEST_NAME].strip("-._") or "tasks"
 
 
-def adapted(address: str) -> Environment:
+def adapt(address: str) -> Environment:
     """Return the environment at an address; raise InvalidRequest with what to type where its package is missing."""
     scheme, _, rest = address.partition(":")
     adapter = ADAPTERS[scheme]
@@ -94,7 +94,7 @@ def _tasks(value: Any, address: str) -> int:
     return value
 
 
-def unknown(what: str, found: str, known: Iterable[str]) -> InvalidRequest:
+def unknown_error(what: str, found: str, known: Iterable[str]) -> InvalidRequest:
     """Return the refusal of a name that is none of those known, with those that are like it."""
     names = sorted(known)
     near = get_close_matches(found, names, 5, 0.5)
@@ -126,15 +126,15 @@ def configs_of(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[
         owner, dot, option = key.rpartition(".")
         own = owner if dot or len(defaults) > 1 else next(iter(defaults))
         if own not in defaults:
-            raise unknown("GENERATOR.OPTION of a generator", key, (f"{name}.{option}" for name in defaults))
+            raise unknown_error("GENERATOR.OPTION of a generator", key, (f"{name}.{option}" for name in defaults))
         known = {each.name for each in fields(defaults[own])} - {"seed", "size"}
         if option not in known:
-            raise unknown(f"an option of reasoning-gym's {own}", option, known)
-        found[own][option] = _like(getattr(defaults[own], option), value, key)
+            raise unknown_error(f"an option of reasoning-gym's {own}", option, known)
+        found[own][option] = _convert_like(getattr(defaults[own], option), value, key)
     return found
 
 
-def _like(default: Any, value: Any, key: str) -> Any:
+def _convert_like(default: Any, value: Any, key: str) -> Any:
     """Return a value as the option has it by default: a list is written with commas."""
     if isinstance(default, list | tuple):
         return type(default)(map(value_of, str(value).split(",")))

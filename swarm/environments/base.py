@@ -215,7 +215,7 @@ def tool(name: str, description: str, **parameters: str | Mapping[str, Any]) -> 
 
 def calls_of(message: Message) -> list[ToolUse]:
     """Return the calls in a policy's message, in its order."""
-    return [_call(entry) for entry in message.get("tool_calls") or ()]
+    return [_parse_call(entry) for entry in message.get("tool_calls") or ()]
 
 
 def tool_result(call: ToolUse, text: str) -> Message:
@@ -232,7 +232,7 @@ def calling(name: str, call_id: str = "call-1", **arguments: Any) -> Message:
     }  # fmt: skip
 
 
-def _call(entry: Mapping[str, Any]) -> ToolUse:
+def _parse_call(entry: Mapping[str, Any]) -> ToolUse:
     function, given = entry["function"], entry["function"].get("arguments")
     try:
         arguments = json.loads(given) if isinstance(given, str) else given

@@ -45,12 +45,19 @@ from swarm.environments.custom import (
     to_json,
     words,
 )
-from swarm.environments.loading import ADD_PACKAGE, PlayableEnvironment, load_source, names_splits, playable, read_lines
+from swarm.environments.loading import (
+    ADD_PACKAGE,
+    PlayableEnvironment,
+    load_playable,
+    load_source,
+    names_splits,
+    read_lines,
+)
 from swarm.environments.measuring import MOST_BYTES, Bounds, UntrainedPlays, bound_files, bound_memory, to_line
 from swarm.environments.play import chat_messages
-from swarm.environments.processes import hold
-from swarm.environments.registry import built_in_names, look_in
-from swarm.environments.user_code import call, where_of
+from swarm.environments.processes import watch_parent
+from swarm.environments.registry import add_folder, built_in_names
+from swarm.environments.user_code import call, describe_place
 from swarm.errors import InvalidRequest
 
 Way = Literal["splits", "records", "seeds"]
@@ -65,10 +72,10 @@ _ENOUGH: Final = 60
 _IDLE: Final = 4000
 """Seeds in a row that give nothing new, after which there is nothing more to find."""
 
-Drawn = Mapping[Split, tuple[Task, ...]]
+TaskSplits = Mapping[Split, tuple[Task, ...]]
 
 
-def draw(environment: Environment, secret: bytes, remedy: str = OWN_SPLITS) -> tuple[Way, Drawn]:
+def draw(environment: Environment, secret: bytes, remedy: str = OWN_SPLITS) -> tuple[Way, TaskSplits]:
     """Return how an environment gives its tasks, and the tasks by split; raise InvalidRequest for what is unsound.
 
     `remedy` is what its author can do where a split has too few. Whatever the environment's own code raises passes
@@ -77,11 +84,11 @@ def draw(environment: Environment, secret: bytes, remedy: str = OWN_SPLITS) -> t
     way = way_of(environment)
     match way:
         case "splits":
-            drawn: Drawn = {split: tuple(environment.tasks(split)) for split in SPLITS}
+            drawn: TaskSplits = {split: tuple(environment.tasks(split)) for split in SPLITS}
         case "records":
             drawn = split_records(environment.records(), environment.name)
         case "seeds":
-            drawn = generated(environment, secret)
+            drawn = generate_tasks(environment, secret)
     _check_counts(environment.name, way, drawn, remedy)
     check(environment.name, drawn)
     return way, drawn
@@ -99,7 +106,7 @@ def way_of(environment: Environment) -> Way:
     return ways[own[0]]
 
 
-def split_records(records: Sequence[Task], name: str) -> Drawn:
+def split_records(records: Sequence[Task], name: str) -> TaskSplits:
     """Return one list of tasks by split: a hash of what a task says decides, whatever file or environment it is of."""
     found: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     for task in _tasks(records, name, "train"):
@@ -107,7 +114,7 @@ def split_records(records: Sequence[Task], name: str) -> Drawn:
     return {split: tuple(tasks) for split, tasks in found.items()}
 
 
-def generated(environment: Environment, secret: bytes) -> Drawn:
+def generate_tasks(environment: Environment, secret: bytes) -> TaskSplits:
     """Return the tasks that an environment makes of seeds, each problem once.
 
     Which split a problem is of follows from the secret and its words, so that a small world has some of each.
@@ -142,7 +149,7 @@ def _seeds(secret: bytes, name: str) -> Iterator[int]:
         yield int.from_bytes(code[:8], "big") >> 1
 
 
-def _check_counts(name: str, way: Way, drawn: Drawn, remedy: str) -> None:
+def _check_counts(name: str, way: Way, drawn: TaskSplits, remedy: str) -> None:
     """Raise InvalidRequest where a split has too few tasks, with how many there were and what became of them."""
     if all(len(drawn[split]) >= LEAST[split] for split in SPLITS):
         return
@@ -165,7 +172,7 @@ def _origin(way: Way, tasks: Sequence[Task]) -> str:
     return f"{len(tasks)} records{alike if different < len(tasks) else ''}, split by a hash: "
 
 
-def check(name: str, drawn: Drawn) -> None:
+def check(name: str, drawn: TaskSplits) -> None:
     """Raise InvalidRequest where tasks are no tasks, or splits share one."""
     ids: dict[str, Split] = {}
     problems: dict[str, tuple[Split, str]] = {}
@@ -176,7 +183,7 @@ def check(name: str, drawn: Drawn) -> None:
             size += len(posed)
             if task.id in ids:
                 raise InvalidRequest(
-                    f"expected each id once in {name}; found {task.id!r:.60} in {_both(ids[task.id], split)}"
+                    f"expected each id once in {name}; found {task.id!r:.60} in {_name_splits(ids[task.id], split)}"
                 )
             ids[task.id] = split
             home, other = problems.setdefault(posed, (split, task.id))
@@ -186,12 +193,12 @@ def check(name: str, drawn: Drawn) -> None:
                     f"{other!r:.80} ({home}); keep one"
                 )
         if size > MOST_GIVEN_BYTES:
-            raise InvalidRequest(too_large(name, split, size))
+            raise InvalidRequest(describe_too_large(name, split, size))
     if len(ids) > MOST_TASKS:
         raise InvalidRequest(f"expected at most {MOST_TASKS} tasks in {name}; found {len(ids)}; give fewer")
 
 
-def too_large(name: str, split: Split, size: int, code: int = 0) -> str:
+def describe_too_large(name: str, split: Split, size: int, code: int = 0) -> str:
     """Return what is said of an environment whose code and tasks of a split are more than one that plays is given."""
     beside = f" and {code / (1 << 20):.1f} MiB of code" if code else ""
     return (
@@ -200,7 +207,7 @@ def too_large(name: str, split: Split, size: int, code: int = 0) -> str:
     )
 
 
-def _both(one: Split, other: Split) -> str:
+def _name_splits(one: Split, other: Split) -> str:
     return f"{one} twice" if one == other else f"{one} and {other}"
 
 
@@ -240,7 +247,7 @@ def write_tasks(
 
     `remedy` is what the user can do where there are too few tasks; a demonstration may take `play_s`.
     """
-    words = _words(environment)
+    words = _describe(environment)
     way, drawn = draw(environment, secret, remedy)
     _write(drawn, out)
     plays = _demonstrations(environment, drawn["train"], play_s) if environment.has("imitate") else []
@@ -269,11 +276,11 @@ def write_lines(environment: Environment, name: str, lines: Path, out: Path) -> 
     _, drawn = draw(given, b"", _SPLIT_LINES)
     _write(drawn, out)
     return {
-        **_words(environment), "drawn_by": way, "splits": {split: len(own) for split, own in drawn.items()},
+        **_describe(environment), "drawn_by": way, "splits": {split: len(own) for split, own in drawn.items()},
     }  # fmt: skip
 
 
-def _write(drawn: Drawn, out: Path) -> None:
+def _write(drawn: TaskSplits, out: Path) -> None:
     (out / "tasks").mkdir(parents=True, exist_ok=True)
     for split, tasks in drawn.items():
         (out / "tasks" / f"{split}.json").write_text(to_json(tasks), encoding="utf-8")
@@ -288,7 +295,7 @@ async def probe(environment: Environment, tasks: Mapping[Split, tuple[Task, ...]
         for own in tasks.values():
             for task in islice(own, POSED):
                 await _pose(environment, task, play_s)
-    return _makes(environment, {_said(task) for task in tasks["hidden"]})
+    return _makes_hidden(environment, {_task_key(task) for task in tasks["hidden"]})
 
 
 async def _pose(environment: Environment, task: Task, play_s: float) -> None:
@@ -300,14 +307,14 @@ async def _pose(environment: Environment, task: Task, play_s: float) -> None:
             if not chat_messages(await call(game.opening), "opening"):
                 raise TypeError("expected a message or more of opening(), found none")
     except Exception as error:  # whatever foreign code does to a task
-        said = f"{type(error).__name__}: {error}{where_of(error)}"
+        said = f"{type(error).__name__}: {error}{describe_place(error)}"
         raise InvalidRequest(
             f"expected the environment {environment.name} to pose its task {task.id!r:.80} by the code that clients "
             f"hold; it fails: {' '.join(said.split())}"
         ) from error
 
 
-def _makes(environment: Environment, hidden: set[str]) -> bool:
+def _makes_hidden(environment: Environment, hidden: set[str]) -> bool:
     """Return whether code without records gives any hidden task; that of a generator needs seeds it does not have."""
     given: list[Task] = []
     for part, arguments in (("tasks", ("hidden",)), ("records", ())):
@@ -316,21 +323,21 @@ def _makes(environment: Environment, hidden: set[str]) -> bool:
                 given += getattr(environment, part)(*arguments)
             except Exception:  # noqa: BLE001  # what it needs for them is not there, as is to be shown
                 return False
-    return any(isinstance(task, Task) and _said(task) in hidden for task in given)
+    return any(isinstance(task, Task) and _task_key(task) in hidden for task in given)
 
 
-def _said(task: Task) -> str:
+def _task_key(task: Task) -> str:
     return json.dumps([task.id, task.data], sort_keys=True, default=str)
 
 
 @contextmanager
-def _bounded(play_s: float) -> Iterator[None]:
+def _time_limit(play_s: float) -> Iterator[None]:
     """Raise TimeoutError within foreign code that takes longer, where it stands; in a process's main thread alone."""
 
-    def late(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise TimeoutError(f"a play of imitate() did not end within {play_s:g} s")
 
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGALRM, raise_timeout)
     signal.setitimer(signal.ITIMER_REAL, play_s)
     try:
         yield
@@ -342,7 +349,7 @@ def _bounded(play_s: float) -> Iterator[None]:
 def _demonstrations(environment: Environment, tasks: tuple[Task, ...], play_s: float) -> list[Demonstration]:
     rng, plays = random.Random(0), []
     for _ in range(PLAYS):
-        with _bounded(play_s):
+        with _time_limit(play_s):
             plays.append(environment.demonstrate(rng.choice(tasks), rng))
     for play in plays:
         if not any(message["role"] == "assistant" for message in chat_messages(play.messages, "imitate")):
@@ -353,7 +360,7 @@ def _demonstrations(environment: Environment, tasks: tuple[Task, ...], play_s: f
     return plays
 
 
-def _words(environment: Environment) -> dict[str, Any]:
+def _describe(environment: Environment) -> dict[str, Any]:
     """Return the words and ranges of an environment; raise InvalidRequest for those that are missing or no such."""
     kind = type(environment).__name__
     missing = [name for name in ("name", "title", "measures") if not isinstance(getattr(environment, name, None), str)]
@@ -392,10 +399,10 @@ def _facts(environment: Environment, kind: str) -> dict[str, list[float]]:
     given = environment.facts
     if not isinstance(given, Mapping) or not all(isinstance(name, str) and name.strip() for name in given):
         raise InvalidRequest(f"expected facts of {kind} as {{'NAME': (worst, best)}}; found {given!r:.80}")
-    return {name: _ends(name, ends, kind) for name, ends in given.items()}
+    return {name: _parse_range(name, ends, kind) for name, ends in given.items()}
 
 
-def _ends(name: str, given: Any, kind: str) -> list[float]:
+def _parse_range(name: str, given: Any, kind: str) -> list[float]:
     if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(end, Real) for end in given):
         worst, best = map(float, given)
         if worst != best and max(abs(worst), abs(best)) < 1e9:
@@ -418,41 +425,41 @@ OTHER_OPTIONS = "choose options that give more"
 def main() -> int:
     """Draw, probe or measure; return the exit code."""
     arguments = _parser().parse_args()
-    hold()
+    watch_parent()
     bound_memory(arguments.memory)
     bound_files()
     secret = bytes.fromhex(sys.stdin.read()) if arguments.action == "draw" else b""
-    with _answers() as out:
+    with _reserve_stdout() as out:
         try:
-            found = _done(arguments, secret, out)
+            found = _run_action(arguments, secret, out)
         except InvalidRequest as error:
-            found = _refused(str(error))
+            found = _format_refusal(str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever foreign code raises
             remedy = ADD_PACKAGE if isinstance(error, ModuleNotFoundError) else "mend it"
-            said = f"{type(error).__name__}: {error}{where_of(error)}"
-            found = _refused(f"the environment's code raised {said}; {remedy}")
+            said = f"{type(error).__name__}: {error}{describe_place(error)}"
+            found = _format_refusal(f"the environment's code raised {said}; {remedy}")
         if found is not None:
             out.write(json.dumps(found) + "\n")
     return BAD if found is not None and REFUSED in found else 0
 
 
-def _done(arguments: argparse.Namespace, secret: bytes, out: TextIO) -> dict[str, Any] | None:
+def _run_action(arguments: argparse.Namespace, secret: bytes, out: TextIO) -> dict[str, Any] | None:
     """Do what is asked; return its answer, None where it was told line by line."""
     if arguments.action == "measure":
         _measure(arguments, out)
         return None
-    return _drawn(arguments, secret) if arguments.action == "draw" else _probed(arguments)
+    return _draw_tasks(arguments, secret) if arguments.action == "draw" else _probe_tasks(arguments)
 
 
 @contextmanager
-def _answers() -> Iterator[TextIO]:
+def _reserve_stdout() -> Iterator[TextIO]:
     """Yield the standard output, which from now on is out of reach of what foreign code prints, from C too."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         yield out
 
 
-def _drawn(arguments: argparse.Namespace, secret: bytes) -> dict[str, Any]:
+def _draw_tasks(arguments: argparse.Namespace, secret: bytes) -> dict[str, Any]:
     source = CodeSource.model_validate_json(arguments.source)
     environment = load_source(source, arguments.code)
     if arguments.lines:
@@ -461,7 +468,7 @@ def _drawn(arguments: argparse.Namespace, secret: bytes) -> dict[str, Any]:
     return write_tasks(environment, secret, arguments.out, remedy, arguments.play_seconds)
 
 
-def _probed(arguments: argparse.Namespace) -> dict[str, Any]:
+def _probe_tasks(arguments: argparse.Namespace) -> dict[str, Any]:
     environment = load_source(CodeSource.model_validate_json(arguments.source), arguments.code)
     if not hasattr(environment, "name"):
         environment.name = "environment"  # type: ignore[misc]  # of a reward function's, which has none by itself
@@ -474,8 +481,8 @@ def _measure(arguments: argparse.Namespace, out: TextIO) -> None:
         out.write(to_line(value))
         out.flush()
 
-    look_in(arguments.environments)
-    environment = playable(arguments.environment)
+    add_folder(arguments.environments)
+    environment = load_playable(arguments.environment)
     code = environment.code if isinstance(environment, PlayableEnvironment) else environment
     tasks = [*environment.tasks("train"), *environment.tasks("search")]
     bounds = Bounds(arguments.plays, arguments.seconds, arguments.answers)
@@ -483,7 +490,7 @@ def _measure(arguments: argparse.Namespace, out: TextIO) -> None:
     tell({"whole": True})
 
 
-def _refused(said: str) -> dict[str, Any]:
+def _format_refusal(said: str) -> dict[str, Any]:
     return {REFUSED: " ".join(said.split())}
 
 

@@ -5,7 +5,7 @@
     demonstrations.json    plays to imitate, if it has any
     code/                  its code as it was then; requirements.txt: the packages it needs
 
-The folder is whole or absent, and never changes. `BroughtEnvironment` gives tasks and words without running foreign
+The folder is whole or absent, and never changes. `CustomEnvironment` gives tasks and words without running foreign
 code; whoever plays loads the code beside.
 
 Near-duplicates are tasks that say the same: of prose the words and numbers count, not order or marks; of a drawing (a
@@ -136,7 +136,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"expected {_EXPECTED} in {path}; found no JSON: {error}") from error
     if not isinstance(values, list) or not values:
-        raise InvalidRequest(f"expected {_EXPECTED} in {path}; found {_shown(values)}")
+        raise InvalidRequest(f"expected {_EXPECTED} in {path}; found {_abbreviate(values)}")
     tasks = tuple(_task(value, place, path) for place, value in enumerate(values, start=1))
     twice, times = Counter(task.id for task in tasks).most_common(1)[0]
     if times > 1:
@@ -144,7 +144,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     return tasks
 
 
-def fitting(tasks: tuple[Task, ...], environment: Environment) -> tuple[Task, ...]:
+def check_tasks(tasks: tuple[Task, ...], environment: Environment) -> tuple[Task, ...]:
     """Return the tasks if an environment can pose each; raises InvalidRequest, which names the first that it cannot."""
     for task in tasks:
         try:
@@ -158,16 +158,16 @@ def fitting(tasks: tuple[Task, ...], environment: Environment) -> tuple[Task, ..
 
 
 def _task(value: Any, place: int, path: Path) -> Task:
-    if not _fits(value):
-        raise InvalidRequest(f"expected {_EXPECTED} in {path}; task {place} is {_shown(value)}")
+    if not _is_task(value):
+        raise InvalidRequest(f"expected {_EXPECTED} in {path}; task {place} is {_abbreviate(value)}")
     if len(value["id"]) > LONGEST_ID or not is_whole(value["id"]):
         raise InvalidRequest(
-            f"expected ids of at most {LONGEST_ID} whole characters in {path}; task {place} is {_shown(value)}"
+            f"expected ids of at most {LONGEST_ID} whole characters in {path}; task {place} is {_abbreviate(value)}"
         )
     return Task(value["id"], value.get("data", {}), value.get("kind", ""))
 
 
-def _fits(value: Any) -> bool:
+def _is_task(value: Any) -> bool:
     if not isinstance(value, dict) or not value.keys() <= {"id", "data", "kind"}:
         return False
     texts = isinstance(value.get("id"), str) and isinstance(value.get("kind", ""), str)
@@ -179,7 +179,7 @@ def is_whole(text: str) -> bool:
     return text.encode(errors="ignore").decode() == text
 
 
-def _shown(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     return json.dumps(value)[:80]
 
 
@@ -247,7 +247,7 @@ class Manifest(BaseModel):
         return f"{self.name}{MARK}{self.digest()[:DIGITS]}"
 
 
-class BroughtEnvironment(Environment):
+class CustomEnvironment(Environment):
     """The words and tasks of a brought environment; it cannot be played, as its code stays where it is."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -270,11 +270,12 @@ class BroughtEnvironment(Environment):
         except (OSError, ValueError) as error:
             said = error.strerror if isinstance(error, OSError) else f"{MANIFEST} is not as it was written"
             raise InvalidRequest(
-                f"expected a brought environment in {folder}; could not read it ({said}); {_again(folder)}"
+                f"expected a brought environment in {folder}; could not read it ({said}); {_how_to_repair(folder)}"
             ) from error
         if manifest.full_name != folder.name:
             raise InvalidRequest(
-                f"expected the environment {folder.name} in its folder; found {manifest.full_name}; {_again(folder)}"
+                f"expected the environment {folder.name} in its folder; found {manifest.full_name}; "
+                f"{_how_to_repair(folder)}"
             )
         return cls(folder, manifest)
 
@@ -292,7 +293,8 @@ class BroughtEnvironment(Environment):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
         if files_hash(files) != self.manifest.hashes["code"]:
             raise InvalidRequest(
-                f"expected the code of {self.name} as it was brought; found another in {folder}; {_again(self.folder)}"
+                f"expected the code of {self.name} as it was brought; found another in {folder}; "
+                f"{_how_to_repair(self.folder)}"
             )
         return files
 
@@ -324,16 +326,16 @@ class BroughtEnvironment(Environment):
         except OSError as error:
             raise InvalidRequest(
                 f"expected the tasks of {self.name} in {self.folder}; could not read them ({error.strerror}); "
-                f"{_again(self.folder)}"
+                f"{_how_to_repair(self.folder)}"
             ) from error
         if found != self.manifest.hashes["data"]:
             raise InvalidRequest(
                 f"expected the tasks of {self.name} as they were brought; found others in {self.folder}; "
-                f"{_again(self.folder)}"
+                f"{_how_to_repair(self.folder)}"
             )
 
 
-def _again(folder: Path) -> str:
+def _how_to_repair(folder: Path) -> str:
     """Return what to do about a damaged one: while its folder is there, to bring it finds that folder."""
     return f"remove {folder}, and bring it again"
 
@@ -351,7 +353,7 @@ def demonstrations_from_json(content: bytes) -> tuple[Demonstration, ...]:
     return tuple(Demonstration(**play) if isinstance(play, dict) else Demonstration(play) for play in plays)
 
 
-def is_brought(name: str) -> bool:
+def is_custom(name: str) -> bool:
     """Return whether a name is one of a brought environment; such a name is no path."""
     return _FULL_NAME.fullmatch(name) is not None
 
@@ -372,6 +374,6 @@ def files_hash(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256(json.dumps(each, sort_keys=True).encode()).hexdigest()
 
 
-def shown_facts(manifest: Manifest) -> dict[str, Any]:
+def describe_manifest(manifest: Manifest) -> dict[str, Any]:
     """Return what a script may want to know of one, as JSON values."""
     return {"environment": manifest.full_name, **manifest.model_dump(mode="json")}

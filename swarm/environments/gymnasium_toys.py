@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, said, text_of
 from swarm.environments.reasoning_gym_tasks import require_same, seed_of
-from swarm.environments.textarena_games import actions_of, seen
+from swarm.environments.textarena_games import actions_of, describe_state
 from swarm.errors import InvalidRequest
 
 Transition = tuple[float, int, float, bool]
@@ -33,7 +33,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {"BlackjackEnv": (-1.0, 1.5)}
 _CLOSE: Final = 1e-6
 
 
-def certain(table: Transitions) -> bool:
+def is_deterministic(table: Transitions) -> bool:
     """Return whether an action in a state always has the same consequence."""
     return all(len(follow) == 1 for actions in table.values() for follow in actions.values())
 
@@ -42,8 +42,8 @@ def bounds(toy: Any, limit: int) -> tuple[float, float]:
     """Return the least and the largest sum of rewards within `limit` steps, the last of which may end the play."""
     if (table := getattr(toy, "P", None)) is None:
         return BOUNDS[type(toy).__name__]
-    ending = [reward for _, _, reward, ends in _all(table) if ends]
-    going = [reward for _, _, reward, ends in _all(table) if not ends]
+    ending = [reward for _, _, reward, ends in _transitions(table) if ends]
+    going = [reward for _, _, reward, ends in _transitions(table) if not ends]
     low = limit * min(0.0, *going) + min(0.0, *ending)
     return low, max(limit * max(0.0, *going) + max(0.0, *ending), low + 1.0)
 
@@ -52,7 +52,7 @@ def full_reward(table: Transitions | None) -> float:
     """Return the largest reward with which a play can end; 1 where none says what follows an action."""
     if table is None:
         return 1.0
-    return max((reward for _, _, reward, ends in _all(table) if ends), default=0.0)
+    return max((reward for _, _, reward, ends in _transitions(table) if ends), default=0.0)
 
 
 def policy(table: Transitions) -> dict[int, int]:
@@ -62,19 +62,19 @@ def policy(table: Transitions) -> dict[int, int]:
     while change > _CLOSE:
         change = 0.0
         for state, actions in table.items():
-            value = max(_worth(follow, values) for follow in actions.values())
+            value = max(_expected_return(follow, values) for follow in actions.values())
             change, values[state] = max(change, abs(value - values[state])), value
     return {
-        state: max(actions, key=lambda action, of=actions: _worth(of[action], values))  # type: ignore[misc]
+        state: max(actions, key=lambda action, of=actions: _expected_return(of[action], values))  # type: ignore[misc]
         for state, actions in table.items()
     }
 
 
-def _worth(follow: Sequence[Transition], values: Mapping[int, float]) -> float:
+def _expected_return(follow: Sequence[Transition], values: Mapping[int, float]) -> float:
     return sum(chance * (reward + (0.0 if ends else DISCOUNT * values[to])) for chance, to, reward, ends in follow)
 
 
-def _all(table: Transitions) -> Iterator[Transition]:
+def _transitions(table: Transitions) -> Iterator[Transition]:
     for actions in table.values():
         for follow in actions.values():
             yield from follow
@@ -97,16 +97,16 @@ def maps_of(first: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
     if type(first).__name__ != "FrozenLakeEnv":
         return None
     if {"desc", "map_name"} & options.keys():
-        if certain(first.P):
+        if is_deterministic(first.P):
             raise InvalidRequest(_ONE_TASK)
         return None
     size, density = options.get("size", first.nrow), options.get("p", 0.8)
-    if not (_within(size, int, *_SIZES) and _within(density, int | float, *_DENSITIES)):
+    if not (_is_within(size, int, *_SIZES) and _is_within(density, int | float, *_DENSITIES)):
         raise InvalidRequest(f"expected maps of size 3 to 16 and p 0.4 to 1; found {size} and {density}")
     return {"size": size, "p": density}
 
 
-def _within(value: Any, kind: Any, least: float, most: float) -> bool:
+def _is_within(value: Any, kind: Any, least: float, most: float) -> bool:
     return isinstance(value, kind) and least <= value <= most
 
 
@@ -128,7 +128,7 @@ class ToyGame(Game):
 
     def opening(self) -> list[Message]:
         """Return what is seen, and the names of the actions."""
-        first = f"{seen(self.inside, self.state)}\nAnswer with one of: {', '.join(self.actions)}."
+        first = f"{describe_state(self.inside, self.state)}\nAnswer with one of: {', '.join(self.actions)}."
         return [{"role": "user", "content": first}]
 
     def answer(self, message: Message) -> list[Message]:
@@ -139,7 +139,7 @@ class ToyGame(Game):
         self.state, reward, self._terminated, truncated, _ = self._toy.step(self.actions.index(named[-1]))
         self._last, self._total, self._steps = float(reward), self._total + float(reward), self._steps + 1
         self._ended = self._terminated or truncated
-        return [] if self._ended else [{"role": "user", "content": seen(self.inside, self.state)}]
+        return [] if self._ended else [{"role": "user", "content": describe_state(self.inside, self.state)}]
 
     def outcome(self) -> Outcome:
         """Return the sum of the rewards, from 0 for the least there could be to 1 for the largest."""
@@ -159,7 +159,7 @@ class Toy(Environment):
         self._name, self._options, self._maps = name, options, maps
         self._policies: dict[str, Mapping[int, int]] = {}
 
-    def begun(self, seed: int) -> ToyGame:
+    def start_game(self, seed: int) -> ToyGame:
         """Return the play of a seed."""
         import gymnasium
         from gymnasium.envs.toy_text.frozen_lake import generate_random_map
@@ -169,13 +169,13 @@ class Toy(Environment):
 
     def generate(self, seed: int) -> Task:
         """Return the opening of a seed, which is all there is to it unless chance comes after."""
-        game = self.begun(seed)
-        decided = self._maps is not None or (game.table is not None and certain(game.table))
+        game = self.start_game(seed)
+        decided = self._maps is not None or (game.table is not None and is_deterministic(game.table))
         return Task(str(seed), {"opening": game.opening()[0]["content"], **({} if decided else {"chance": seed})})
 
     def game(self, task: Task) -> ToyGame:
         """Return a fresh play; raise InvalidRequest where the package here begins another."""
-        game = self.begun(int(task.id))
+        game = self.start_game(int(task.id))
         require_same(task, "opening", game.opening()[0]["content"], "gymnasium")
         return game
 

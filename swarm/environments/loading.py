@@ -25,11 +25,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from swarm.environments.adapters import adapted
+from swarm.environments.adapters import adapt
 from swarm.environments.base import Environment, Game, Message, Outcome, Split, Task
-from swarm.environments.custom import CODE, BroughtEnvironment, CodeSource
+from swarm.environments.custom import CODE, CodeSource, CustomEnvironment
 from swarm.environments.registry import get_environment
-from swarm.environments.user_code import call, imported, load, why_not
+from swarm.environments.user_code import call, explain_import_error, import_file, load
 from swarm.errors import InvalidRequest
 
 PROMPT: Final = "messages"
@@ -39,7 +39,7 @@ _OWN = ("id", "kind", "split")
 _EXPECTED = 'a line like {"prompt": "What is 2+3?", "answer": "5"}'
 
 
-class JudgedGame(Game):
+class RewardGame(Game):
     """One question and one answer, judged by the user's function."""
 
     def __init__(self, task: Task, reward: Callable[..., Any]) -> None:
@@ -65,7 +65,7 @@ class JudgedGame(Game):
         return Outcome(float(found) if isinstance(found, bool) else found)
 
 
-class JudgedTasks(Environment):
+class RewardTasks(Environment):
     """Tasks of a file, judged by a function."""
 
     solved_at: ClassVar[float] = 1.0
@@ -79,7 +79,7 @@ class JudgedTasks(Environment):
 
     def game(self, task: Task) -> Game:
         """Return a fresh play of a task."""
-        return JudgedGame(task, self._reward)
+        return RewardGame(task, self._reward)
 
 
 def read_lines(path: Path) -> tuple[tuple[Task, Split | None], ...]:
@@ -151,10 +151,10 @@ _INSTALL = "install it beside ajet"
 class PlayableEnvironment(Environment):
     """A brought environment with its code: tasks and words as they were written down, plays by the code."""
 
-    def __init__(self, brought: BroughtEnvironment, code: Environment) -> None:
-        self._brought, self._code = brought, code
+    def __init__(self, custom: CustomEnvironment, code: Environment) -> None:
+        self._custom, self._code = custom, code
         for name in ("name", "title", "synonyms", "measures", "reward_range", "solved_at", "facts"):
-            setattr(self, name, getattr(brought, name))
+            setattr(self, name, getattr(custom, name))
 
     @property
     def code(self) -> Environment:
@@ -163,7 +163,7 @@ class PlayableEnvironment(Environment):
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Return the tasks of a split that were written down."""
-        return self._brought.tasks(split)
+        return self._custom.tasks(split)
 
     def game(self, task: Task) -> Game:
         """Return a fresh play by the code."""
@@ -179,17 +179,17 @@ class PlayableEnvironment(Environment):
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return one of the demonstrations that were written down."""
-        return self._brought.imitate(task, rng)
+        return self._custom.imitate(task, rng)
 
     def has(self, part: str) -> bool:
         """Return whether the code has a part of its own."""
         return self._code.has(part)
 
 
-def playable(name: str) -> Environment:
+def load_playable(name: str) -> Environment:
     """Return an environment that can be played: a built-in one, or a brought one with its code loaded."""
     environment = get_environment(name)
-    if not isinstance(environment, BroughtEnvironment):
+    if not isinstance(environment, CustomEnvironment):
         return environment
     environment.code()  # is still what was brought
     return PlayableEnvironment(environment, load_source(environment.manifest.source, environment.folder / CODE))
@@ -198,10 +198,10 @@ def playable(name: str) -> Environment:
 def load_source(source: CodeSource, code: Path) -> Environment:
     """Return the environment that a source names within the folder of its code; raises InvalidRequest."""
     if source.kind == "adapter":
-        return adapted(source.place)
+        return adapt(source.place)
     if source.kind == "reward":
-        return JudgedTasks(code / source.place if source.place else None, source.item)
-    module = imported(code / source.place, ADD_PACKAGE) if source.kind == "folder" else _module(source.place, code)
+        return RewardTasks(code / source.place if source.place else None, source.item)
+    module = import_file(code / source.place, ADD_PACKAGE) if source.kind == "folder" else _module(source.place, code)
     return _environment(module, source, code)
 
 
@@ -212,7 +212,7 @@ def _module(name: str, code: Path) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever foreign code raises when it is imported
-        raise InvalidRequest(why_not(Path(name), error, _INSTALL)) from error
+        raise InvalidRequest(explain_import_error(Path(name), error, _INSTALL)) from error
     if not Path(module.__file__ or "").is_relative_to(code):
         raise InvalidRequest(
             f"expected the module {name} in the files of the environment; Python has another of that name "
@@ -240,15 +240,16 @@ def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environm
             found() if inspect.isclass(found) or (callable(found) and not isinstance(found, Environment)) else found
         )
     except Exception as error:
-        raise InvalidRequest(why_not(code / source.place, error, ADD_PACKAGE)) from error
+        raise InvalidRequest(explain_import_error(code / source.place, error, ADD_PACKAGE)) from error
     if not isinstance(environment, Environment):
         raise InvalidRequest(
-            f"expected {source.item} in {where} to be an Environment; found {_found(environment)}; name its class"
+            f"expected {source.item} in {where} to be an Environment; "
+            f"found {_describe_type(environment)}; name its class"
         )
     return environment
 
 
-def _found(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return "nothing of that name" if value is None else type(value).__name__
 
 

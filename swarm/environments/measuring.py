@@ -22,8 +22,8 @@ from statistics import fmean
 from typing import Any, Final
 
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, calling, said, text_of
-from swarm.environments.play import judged
-from swarm.environments.user_code import RewardFailed, call, where_of
+from swarm.environments.play import judge_outcome
+from swarm.environments.user_code import RewardFailed, call, describe_place
 
 MOST_BYTES: Final = 12 << 30
 """Of address space: packages map far more than they use."""
@@ -81,7 +81,7 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class _Played:
+class _PlayStats:
     """What the plays of one player came to."""
 
     rewards: list[float] = field(default_factory=list)
@@ -113,10 +113,10 @@ class UntrainedPlays:
         if self._environment.has("agent"):
             return
         for player, answers in self._players().items():
-            played = _Played()
-            for index, task in enumerate(self._chosen(player)):
+            played = _PlayStats()
+            for index, task in enumerate(self._choose_tasks(player)):
                 tell({"playing": {"player": player, "task": task.id}})
-                fault = await self._one(player, answers, task, played, index, tell)
+                fault = await self._try_play(player, answers, task, played, index, tell)
                 if fault:
                     self._tell_once(fault, f"{player}, task {task.id!r:.80}", tell)
                     break
@@ -133,13 +133,15 @@ class UntrainedPlays:
             players["demonstrations"] = _Demonstrations(self._code)
         return {**players, "empty answers": lambda *_: said(""), "random answers": self._random}
 
-    def _chosen(self, player: str) -> list[Task]:
+    def _choose_tasks(self, player: str) -> list[Task]:
         """Return the tasks of a player: the same for each, in an order of its own."""
         tasks = random.Random(0).sample(self._tasks, min(self._bounds.plays, len(self._tasks)))
         random.Random(player).shuffle(tasks)
         return tasks
 
-    async def _one(self, player: str, answers: Answers, task: Task, played: _Played, index: int, tell: Tell) -> str:
+    async def _try_play(
+        self, player: str, answers: Answers, task: Task, played: _PlayStats, index: int, tell: Tell
+    ) -> str:
         """Play once; return what is wrong, in a line, or nothing."""
         rng = random.Random(f"{player} {index}")
         faulthandler.dump_traceback_later(self._bounds.seconds, exit=True)
@@ -150,13 +152,13 @@ class UntrainedPlays:
                 tell({"example": {"player": player, **example}})
         except Exception as error:  # noqa: BLE001  # whatever foreign code does, and what its outcome cannot be
             said_of_it = f": {error}" if str(error) else ""
-            return f"{type(error).__name__}{said_of_it}{where_of(error)}"
+            return f"{type(error).__name__}{said_of_it}{describe_place(error)}"
         finally:
             faulthandler.cancel_dump_traceback_later()
         self._peaks.append(peak_memory())
         return ""
 
-    async def _play(self, answers: Answers, task: Task, played: _Played, rng: random.Random) -> dict[str, Any]:
+    async def _play(self, answers: Answers, task: Task, played: _PlayStats, rng: random.Random) -> dict[str, Any]:
         """Play once and write down what it came to; return the play, to be shown."""
         clock = _Clock()
         game = await clock.time(self._environment.game, task)
@@ -171,7 +173,7 @@ class UntrainedPlays:
             if not following:
                 break
             messages += _messages(following, "answer()")
-        outcome: Outcome = judged(self._environment, await clock.time(game.outcome))
+        outcome: Outcome = judge_outcome(self._environment, await clock.time(game.outcome))
         require_declared(self._environment.facts, outcome.facts)
         played.rewards.append(outcome.reward)
         played.solved.append(bool(outcome.success))

@@ -36,14 +36,14 @@ UNSEEN: Final = 0.5
 each look takes the server a little of what it trains with."""
 
 
-class AwaitedEvaluation(NamedTuple):
+class PendingEvaluation(NamedTuple):
     """What training waits for: so many episodes of a policy version."""
 
     version: int
     episodes: int
 
 
-async def awaited(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterator[AwaitedEvaluation]:
+async def pending_evaluations(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterator[PendingEvaluation]:
     """Yield what training waits for, whenever it does, until the job is finished; None: however many episodes.
 
     A server that came back may wait for the same version again: for as many as had ended before it went away. Raises
@@ -59,7 +59,7 @@ async def awaited(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterat
             _require(status, episodes)
         between = time.monotonic() - since
         left = status.awaited_evaluations if status.policy_version == played else status.evaluation_episodes
-        yield AwaitedEvaluation(status.policy_version, left)
+        yield PendingEvaluation(status.policy_version, left)
         since, played = time.monotonic(), status.policy_version
         await asyncio.sleep(UNSEEN * between)
 
@@ -98,7 +98,7 @@ def _require(status: Status, episodes: int) -> None:
         )
 
 
-def require_of(results: Sequence[EpisodeResult], version: int) -> None:
+def require_version(results: Sequence[EpisodeResult], version: int) -> None:
     """Raise InvalidRequest unless all plays began with one version's weights: training waited for none of the rest."""
     if other := [result for result in results if result.policy_version != version]:
         raise InvalidRequest(
@@ -152,11 +152,11 @@ class Transcripts:
         """Record the conversation of a play, if it is the first of a task asked for."""
         if task.id in self._tasks and task.id not in self._recorded:
             self._recorded[task.id] = [
-                {"role": str(message["role"]), "content": _beginning(shown(message))}
+                {"role": str(message["role"]), "content": _truncate(format_message(message))}
                 for message in messages[:MOST_MESSAGES]
             ]
 
-    def kept(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[dict[str, Any]]:
         """Return the plays kept, in the order of the tasks asked for."""
         return [{"task_id": task, "messages": self._recorded[task]} for task in self._tasks if task in self._recorded]
 
@@ -183,7 +183,7 @@ async def evaluate(
     return results
 
 
-def worst_of(environment: Environment | None) -> Result:
+def worst_outcome(environment: Environment | None) -> Result:
     """Return what a play of an environment is worth that its agent failed: its least reward, its worst facts."""
     if environment is None:
         return 0.0
@@ -223,7 +223,7 @@ def outcomes(
     }
 
 
-def shown(message: Message) -> str:
+def format_message(message: Message) -> str:
     """Return what a message says as a person reads it: its text, then each tool it calls, as `name(arguments)`."""
     content = message.get("content") or ""
     text = content if isinstance(content, str) else json.dumps(content)
@@ -232,7 +232,7 @@ def shown(message: Message) -> str:
     return "\n".join([*([text] if text or not calls else []), *written])
 
 
-def _beginning(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
@@ -260,7 +260,7 @@ async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcom
     What may block runs in a thread, so that no other play waits for it.
     """
     plain = isinstance(game, PlainGame)
-    messages = chat_messages(await _done(plain, game.opening), "opening")
+    messages = chat_messages(await _call_method(plain, game.opening), "opening")
     if not messages:
         raise TypeError("expected a message or more of opening(), found none")
     tools: dict[str, Any] = {"tools": list(game.tools)} if game.tools else {}
@@ -269,12 +269,12 @@ async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcom
             reply = await episode.chat(messages, **tools)
         except ContextExceeded:
             if messages[-1:] and any(message["role"] == "assistant" for message in messages):
-                return messages, await _done(plain, game.outcome)
+                return messages, await _call_method(plain, game.outcome)
             raise
         messages.append(_answer(reply.raw["choices"][0]["message"]))
-        following = chat_messages(await _done(plain, game.answer, dict(messages[-1])) or [], "answer")
+        following = chat_messages(await _call_method(plain, game.answer, dict(messages[-1])) or [], "answer")
         if not following:
-            return messages, await _done(plain, game.outcome)
+            return messages, await _call_method(plain, game.outcome)
         messages += following
 
 
@@ -297,14 +297,14 @@ def agent_of(environment: Environment, reward: Reward | None = None, on_play: On
     if environment.has("agent"):
 
         async def own(episode: Episode[Any]) -> Outcome:
-            return judged(environment, await environment.agent(episode))
+            return judge_outcome(environment, await environment.agent(episode))
 
         return own
 
     async def agent(episode: Episode[Any]) -> Outcome:
-        game = await _done(isinstance(environment, PlainEnvironment), environment.game, episode.task)
+        game = await _call_method(isinstance(environment, PlainEnvironment), environment.game, episode.task)
         messages, found = await play(game, episode)
-        outcome = judged(environment, found)
+        outcome = judge_outcome(environment, found)
         if on_play is not None:
             on_play(episode.task, messages)
         return outcome if reward is None else await reward(episode.task, messages, outcome)
@@ -312,7 +312,7 @@ def agent_of(environment: Environment, reward: Reward | None = None, on_play: On
     return agent
 
 
-def judged(environment: Environment, outcome: Outcome) -> Outcome:
+def judge_outcome(environment: Environment, outcome: Outcome) -> Outcome:
     """Return an outcome with its success said, after checking it; raises RewardFailed for what cannot be one."""
     if not isinstance(outcome, Outcome):
         raise RewardFailed(f"expected an Outcome of a play, found {type(outcome).__name__}: {outcome!r:.80}")
@@ -322,10 +322,10 @@ def judged(environment: Environment, outcome: Outcome) -> Outcome:
             f"expected a reward within reward_range, {low:g} to {high:g}, found {reward:g}; mend it, or say the range"
         )
     facts = {name: _finite(value, f"fact {name!r}") for name, value in _facts(outcome.facts).items()}
-    return replace(outcome, reward=reward, success=_solved(environment, outcome, reward), facts=facts)
+    return replace(outcome, reward=reward, success=_is_solved(environment, outcome, reward), facts=facts)
 
 
-def _solved(environment: Environment, outcome: Outcome, reward: float) -> bool:
+def _is_solved(environment: Environment, outcome: Outcome, reward: float) -> bool:
     if isinstance(outcome.success, str):  # "no" would be a success
         raise RewardFailed(f"expected success as True or False, found {outcome.success!r:.80}")
     if outcome.success is not None:
@@ -351,5 +351,5 @@ def _answer(message: Mapping[str, Any]) -> Message:
     return {name: message[name] for name in _KEPT if name == "content" or message.get(name)}
 
 
-async def _done(plain: bool, function: Callable[..., Any], *arguments: Any) -> Any:
+async def _call_method(plain: bool, function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments) if plain else await call(function, *arguments)

@@ -34,7 +34,7 @@ GRACE_S = 5.0
 
 
 @contextmanager
-def lifeline() -> Iterator[int]:
+def watchdog_pipe() -> Iterator[int]:
     """Yield the reading end of a pipe that ends with this process, or with the block."""
     reading, writing = os.pipe()
     try:
@@ -44,7 +44,7 @@ def lifeline() -> Iterator[int]:
         os.close(writing)
 
 
-def hold() -> None:
+def watch_parent() -> None:
     """From now on end this process, and its group, when the one that holds the lifeline is gone; nothing without one.
 
     It is asked to end first, as by SIGTERM, and killed after GRACE_S, whatever its threads do.

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
-from swarm.environments.adapters import configs_of, unknown
+from swarm.environments.adapters import configs_of, unknown_error
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, said, text_of
 from swarm.errors import InvalidRequest
 
@@ -81,7 +81,7 @@ class ReasoningTasks(Environment):
         self._generators, self._configs = generators, configs
         self.title = f"reasoning-gym's {' and '.join(generators)}"  # type: ignore[misc]  # of each one its own
         self._heard: list[str] = []
-        self.entry = lru_cache(maxsize=8192)(self._made)
+        self.entry = lru_cache(maxsize=8192)(self._make_entry)
 
     def generate(self, seed: int) -> Task:
         """Return the problem of a seed, which also chooses the generator."""
@@ -92,15 +92,15 @@ class ReasoningTasks(Environment):
 
     def game(self, task: Task) -> ReasoningGame:
         """Return a fresh play; raise InvalidRequest where the package here poses another problem."""
-        name, entry = self._of(task)
+        name, entry = self._find_entry(task)
         require_same(task, "question", entry["question"], "reasoning-gym")
         return ReasoningGame(entry["question"], entry, self._generators[name])
 
-    def _of(self, task: Task) -> tuple[str, Mapping[str, Any]]:
+    def _find_entry(self, task: Task) -> tuple[str, Mapping[str, Any]]:
         name, _, seed = task.id.rpartition("-")
         return name, self.entry(name, int(seed))
 
-    def _made(self, name: str, seed: int) -> Mapping[str, Any]:
+    def _make_entry(self, name: str, seed: int) -> Mapping[str, Any]:
         try:
             return dict(self._generators[name][seed_of(seed)])
         except IndexError:  # few make as many entries as they are told when they begin: these are begun for each
@@ -112,7 +112,7 @@ class AnsweredTasks(ReasoningTasks):
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
         """Return the package's answer."""
-        return f"<answer>{self._of(task)[1]['answer']}</answer>"
+        return f"<answer>{self._find_entry(task)[1]['answer']}</answer>"
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by someone who is right half of the time, and else says what was right somewhere."""
@@ -130,7 +130,7 @@ def make(name: str, options: Mapping[str, Any]) -> Environment:
         if own in UNSTEADY:
             raise InvalidRequest(f"expected a generator that poses the same in every process; {own} does not")
         if own not in DATASETS or own == "composite":
-            raise unknown("generators of reasoning-gym", own, DATASETS.keys() - UNSTEADY - {"composite"})
+            raise unknown_error("generators of reasoning-gym", own, DATASETS.keys() - UNSTEADY - {"composite"})
     configs = configs_of({own: DATASETS[own][1]() for own in names}, options)
     generators = {own: _generator(own, 0, configs[own]) for own in names}
     answered = all(generator[0]["answer"] is not None for generator in generators.values())

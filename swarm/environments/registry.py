@@ -2,8 +2,8 @@
 
 To build one in, put an instance of it in `_BUILT_IN`. One that is brought (`swarm.environments.building`) is known by
 its name and the hash of what it consists of, `shop@1f2e3d4c5b6a`, and found in a folder in which its parts lie under
-that name. A process says once which folders those are (`look_in`); as the hash is over all that an environment is, it
-does not matter in which of them one is found.
+that name. A process says once which folders those are (`add_folder`); as the hash is over all that an environment is,
+it does not matter in which of them one is found.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from swarm.environments.base import Environment, PlainEnvironment
 from swarm.environments.builtin import Arith, Guess, Market
-from swarm.environments.custom import BroughtEnvironment, is_brought
+from swarm.environments.custom import CustomEnvironment, is_custom
 from swarm.errors import InvalidRequest
 
 _BUILT_IN: tuple[PlainEnvironment, ...] = (Guess(), Arith(), Market())
@@ -26,17 +26,17 @@ class _Catalogue(Mapping[str, Environment]):
         self._known: dict[str, Environment] = {environment.name: environment for environment in _BUILT_IN}
         self._folders: dict[Path, None] = {}
 
-    def look_in(self, folder: Path) -> None:
+    def add_folder(self, folder: Path) -> None:
         self._folders[folder] = None
 
     def admit(self, environment: Environment) -> None:
         self._known[environment.name] = environment
 
     def __getitem__(self, name: str) -> Environment:
-        if name not in self._known and is_brought(name):
+        if name not in self._known and is_custom(name):
             for folder in self._folders:  # such a name leads out of none
                 if (folder / name).is_dir():
-                    self.admit(BroughtEnvironment.open(folder / name))
+                    self.admit(CustomEnvironment.open(folder / name))
                     break
         return self._known[name]
 
@@ -61,7 +61,7 @@ def environments() -> Mapping[str, Environment]:
     return _CATALOGUE
 
 
-def built_in(name: str) -> PlainEnvironment:
+def get_built_in(name: str) -> PlainEnvironment:
     """Return the built-in environment called `name`; KeyError if there is none."""
     return {environment.name: environment for environment in _BUILT_IN}[name]
 
@@ -71,9 +71,9 @@ def built_in_names() -> frozenset[str]:
     return frozenset(environment.name for environment in _BUILT_IN)
 
 
-def look_in(folder: Path) -> None:
+def add_folder(folder: Path) -> None:
     """From now on find brought environments in `folder` too."""
-    _CATALOGUE.look_in(folder)
+    _CATALOGUE.add_folder(folder)
 
 
 def admit(environment: Environment) -> None:
@@ -90,7 +90,7 @@ def get_environment(name: str) -> Environment:
 
 
 def _unknown(name: str) -> str:
-    if is_brought(name):
+    if is_custom(name):
         return (
             f"expected the environment {name} among those that were brought here; found none; bring it again "
             f"(`ajet env list` shows what is here)"

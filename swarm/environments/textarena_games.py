@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from swarm.environments.adapters import unknown
+from swarm.environments.adapters import unknown_error
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, text_of
 from swarm.environments.reasoning_gym_tasks import require_same, seed_of
 from swarm.errors import InvalidRequest
@@ -37,7 +37,7 @@ class ArenaGame(Game):
         self._inside = self._arena
         while hasattr(self._inside, "env"):
             self._inside = self._inside.env
-        self._first = self._heard()
+        self._first = self._read_observation()
         state = repr((self._inside.state.game_state, self._first))
         self.start = hashlib.sha256(state.encode()).hexdigest()[:16]
 
@@ -56,7 +56,7 @@ class ArenaGame(Game):
         """Make a move; return what the game says to it."""
         with self._chance():
             done, _ = self._arena.step(text_of(message))
-        return [] if done else [{"role": "user", "content": self._heard()}]
+        return [] if done else [{"role": "user", "content": self._read_observation()}]
 
     def outcome(self) -> Outcome:
         """Return the game's reward; 0 for one that has not come to its end."""
@@ -64,7 +64,7 @@ class ArenaGame(Game):
         facts = {"turns": said[0]["turn_count"], "invalid move": float(said[0]["invalid_move"])}
         return Outcome(max(-1.0, min(1.0, rewards[0])) if rewards else 0.0, facts=facts)
 
-    def _heard(self) -> str:
+    def _read_observation(self) -> str:
         _, seen = self._inside.get_observation()
         return "\n".join(text for _, text, kind in seen if kind.name != "PLAYER_ACTION") or "Your move."
 
@@ -108,18 +108,20 @@ def make(name: str, options: Mapping[str, Any]) -> Arena:
     from textarena.envs.registration import ENV_REGISTRY
 
     if name not in ENV_REGISTRY:
-        raise unknown("a game of textarena", name, ENV_REGISTRY)
+        raise unknown_error("a game of textarena", name, ENV_REGISTRY)
     new = partial(textarena.make, name, **options)
     try:
         for_one = ArenaGame(new, 0).for_one
     except Exception as error:  # whatever keeps a game from its start
-        raise InvalidRequest(f"expected a game of textarena that can be played here; {_why(name, error)}") from error
+        raise InvalidRequest(
+            f"expected a game of textarena that can be played here; {_explain(name, error)}"
+        ) from error
     if not for_one:
         raise InvalidRequest(f"expected a game of textarena for one player; {name} is for more")
     return Arena(name, new)
 
 
-def _why(name: str, error: Exception) -> str:
+def _explain(name: str, error: Exception) -> str:
     said = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         return f"{name} is written for Python 3.12 or newer"
@@ -145,7 +147,7 @@ def actions_of(toy: Any) -> Sequence[str]:
     return ACTIONS.get(type(toy).__name__) or tuple(map(str, range(int(toy.action_space.n))))
 
 
-def seen(toy: Any, state: Any) -> str:
+def describe_state(toy: Any, state: Any) -> str:
     """Return what a player sees in a state."""
     view = _VIEWS.get(type(toy).__name__)
     return view(toy, state) if view else f"state {state}"

@@ -33,9 +33,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from swarm.client import Agent, Episode, Result, plain_agent
-from swarm.client.episode import UnusableReward, worth_of
-from swarm.client.rollout import limited_s
-from swarm.client.threads import in_thread
+from swarm.client.episode import UnusableReward, parse_reward
+from swarm.client.rollout import find_retry_after_s
+from swarm.client.threads import run_in_thread
 from swarm.environments.base import Message, Outcome, Task
 from swarm.errors import InvalidRequest, SwarmError
 
@@ -51,7 +51,7 @@ def load(place: str, default: str, *, takes: str, add_package: str = HOW_TO_ADD_
     has a package that is missing.
     """
     path, name = _split(place, default)
-    module = imported(path, add_package)
+    module = import_file(path, add_package)
     found: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(found):
         raise InvalidRequest(
@@ -64,7 +64,7 @@ def load(place: str, default: str, *, takes: str, add_package: str = HOW_TO_ADD_
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call foreign code, async or plain (in a thread of its own), and return what it gives."""
     try:
-        result = function(*arguments) if is_async(function) else await in_thread(function, *arguments)
+        result = function(*arguments) if is_async(function) else await run_in_thread(function, *arguments)
         return await result if inspect.isawaitable(result) else result
     except SystemExit as error:  # it ends its play, not the process
         raise RuntimeError(f"it raised SystemExit({error})") from error
@@ -86,7 +86,7 @@ def _split(place: str, default: str) -> tuple[Path, str]:
     return path.absolute(), name or default
 
 
-def imported(path: Path, add_package: str = HOW_TO_ADD_A_PACKAGE) -> ModuleType:
+def import_file(path: Path, add_package: str = HOW_TO_ADD_A_PACKAGE) -> ModuleType:
     """Import a file and return its module; raises InvalidRequest."""
     name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"file_{abs(hash(str(path)))}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -103,24 +103,23 @@ def imported(path: Path, add_package: str = HOW_TO_ADD_A_PACKAGE) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise InvalidRequest(why_not(path, error, add_package)) from error
+        raise InvalidRequest(explain_import_error(path, error, add_package)) from error
     return module
 
 
-def why_not(path: Path, error: BaseException, add_package: str = HOW_TO_ADD_A_PACKAGE) -> str:
+def explain_import_error(path: Path, error: BaseException, add_package: str = HOW_TO_ADD_A_PACKAGE) -> str:
     """Return in one line why a file cannot be imported."""
     if isinstance(error, SyntaxError):
         where = f"{Path(error.filename or path).name}, line {error.lineno}"
         return f"cannot read {path}: {where}: {error.msg}: {(error.text or '').strip()!r}; mend the line"
-    said = f"{type(error).__name__}: {error}"
+    said, place = f"{type(error).__name__}: {error}", describe_place(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         missing = error.name.partition(".")[0]
-        place = where_of(error)
         return f"cannot import {path}: it needs the package {missing!r}, which is not there{place}; {add_package}"
-    return f"cannot import {path}: {said}{where_of(error)}; mend it so that importing the file does nothing but define"
+    return f"cannot import {path}: {said}{place}; mend it so that importing the file does nothing but define"
 
 
-def where_of(error: BaseException) -> str:
+def describe_place(error: BaseException) -> str:
     """Return the place in the loaded code where an exception came from, as ` (FILE, line N)`, or nothing."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _folders.isdisjoint(Path(frame.filename).parents)]
@@ -156,10 +155,10 @@ MOST_FILES: Final = 500
 def code_files(folder: Path) -> list[Path]:
     """Return the files of the folder that count, in the order of their paths."""
     found: list[Path] = []
-    for path in _below(folder):
+    for path in _walk_code(folder):
         found.append(path)
         if len(found) > MOST_FILES:
-            return sorted(path for path in _files_of(folder) if _counts(path))[:MOST_FILES]
+            return sorted(path for path in _files_of(folder) if _is_code_file(path))[:MOST_FILES]
     return sorted(found)
 
 
@@ -184,11 +183,11 @@ def code_times(folder: Path) -> Mapping[Path, tuple[int, int]]:
     return found
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _walk_code(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         for name in names:
-            if _counts(path := Path(place, name)):
+            if _is_code_file(path := Path(place, name)):
                 yield path
 
 
@@ -197,7 +196,7 @@ def _files_of(folder: Path) -> Iterator[Path]:
         yield from folder.iterdir()
 
 
-def _counts(path: Path) -> bool:
+def _is_code_file(path: Path) -> bool:
     return path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file() and not path.is_symlink()
 
 
@@ -238,12 +237,12 @@ class Reward:
         except Exception as error:
             if limit.expired():
                 raise RewardFailed(f"the reward function did not return within {self._most_s:g} s") from error
-            said = f"{type(error).__name__}: {error}{where_of(error)}"
+            said = f"{type(error).__name__}: {error}{describe_place(error)}"
             raise RewardFailed(f"the reward function raised {said}") from error
-        return Outcome(reward=_number(worth), success=outcome.success)
+        return Outcome(reward=_require_finite(worth), success=outcome.success)
 
 
-def _number(found: Any) -> float:
+def _require_finite(found: Any) -> float:
     if (number := finite(found)) is None:
         raise RewardNotFinite(f"expected the reward function to return a finite number, found {found!r:.80}")
     return number
@@ -279,7 +278,7 @@ def report_failures(agent: Agent) -> Agent:
         except SwarmError:
             raise
         except (Exception, SystemExit) as error:
-            if limited_s(error) is not None:
+            if find_retry_after_s(error) is not None:
                 if not limited:
                     said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                     sys.stderr.write(f"rate-limited: {said}; such plays are played again after a pause, and counted\n")
@@ -287,7 +286,9 @@ def report_failures(agent: Agent) -> Agent:
                 raise
             if left > 0:
                 left -= 1
-                sys.stderr.write(_line(episode, error) + ("" if left else "; further ones are counted only") + "\n")
+                sys.stderr.write(
+                    _format_failure(episode, error) + ("" if left else "; further ones are counted only") + "\n"
+                )
             if isinstance(error, SystemExit):  # it ends its play, not the process
                 raise RuntimeError(f"it raised SystemExit({error})") from error
             raise
@@ -296,12 +297,12 @@ def report_failures(agent: Agent) -> Agent:
 
 
 def _finite(result: Result) -> Result:
-    reward, _ = worth_of(result)
+    reward, _ = parse_reward(result)
     if not math.isfinite(reward):
         raise UnusableReward(f"expected the agent to return a finite reward, found {reward!r}")
     return result
 
 
-def _line(episode: Episode[Any], error: BaseException) -> str:
-    what = str(error) if isinstance(error, RewardFailed) else f"{type(error).__name__}: {error}{where_of(error)}"
+def _format_failure(episode: Episode[Any], error: BaseException) -> str:
+    what = str(error) if isinstance(error, RewardFailed) else f"{type(error).__name__}: {error}{describe_place(error)}"
     return f"a play of {episode.task.id} failed: {' '.join(what.split())}"

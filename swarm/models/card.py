@@ -84,7 +84,7 @@ class ModelCard(BaseModel):
             ("environment", f"`{self.environment}`"),
             ("step", f"{self.step} (checkpoint `{self.checkpoint}`)"),
             ("trained on", f"{self.trained_episodes} episodes"),
-            ("measured", self._measured()),
+            ("measured", self._describe_measured()),
             ("began with", f"`{self.base}`, weights `{self.base_weights}`"),
             ("chat template", f"`{self.template}`"),
             *((f"task list of stream `{name}`", f"`{digest}`") for name, digest in sorted(self.data.items())),
@@ -92,7 +92,7 @@ class ModelCard(BaseModel):
             ("written by", f"ajet {self.ajet}"),
         ]
 
-    def _measured(self) -> str:
+    def _describe_measured(self) -> str:
         found = self.measured
         if found is None:
             return "nothing: no evaluation episode was played with these weights"

@@ -49,7 +49,7 @@ def require_model_folder(path: str | Path) -> None:
 
 def _require_there(said: str, folder: Path) -> None:
     if folder.is_file():
-        raise InvalidRequest(f"expected the folder of a model, found the file {folder}: {_for_a_file(folder)}")
+        raise InvalidRequest(f"expected the folder of a model, found the file {folder}: {_file_advice(folder)}")
     if folder.is_dir():
         return
     if _HUB_ID.fullmatch(said) and not folder.parent.is_dir():
@@ -64,7 +64,7 @@ def _require_there(said: str, folder: Path) -> None:
     )
 
 
-def _for_a_file(path: Path) -> str:
+def _file_advice(path: Path) -> str:
     if path.suffix == ".gguf":
         return "quantised GGUF is not trained; give a folder of the model in safetensors"
     return f"give the folder it lies in, with {WHAT_IS_NEEDED}"
@@ -102,7 +102,7 @@ def _look_at_weights(folder: Path) -> None:
 
 def _require_whole(path: Path) -> None:
     """Raise InvalidRequest where a file of safetensors is not as long as its own header says."""
-    size, expected = path.stat().st_size, _length(path)
+    size, expected = path.stat().st_size, _expected_bytes(path)
     if size != expected:
         raise InvalidRequest(
             f"expected {expected:,} bytes in {path} by its own header, found {size:,}: it was not copied whole, copy "
@@ -110,7 +110,7 @@ def _require_whole(path: Path) -> None:
         )
 
 
-def _length(path: Path) -> int:
+def _expected_bytes(path: Path) -> int:
     """Return how many bytes a file of safetensors has by its header; of a header that is cut, its own."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -180,7 +180,7 @@ def folder_hash(folder: Path, memory: Path | None = None) -> str:
     known = _read(memory)
     fresh: dict[str, Any] = {}
     found = hashlib.sha256()
-    for path in sorted(_counting(folder)):
+    for path in sorted(_hashed_files(folder)):
         found.update(f"{path.relative_to(folder).as_posix()}\n{_file_hash(path, known, fresh)}\n".encode())
     if memory is not None and fresh:
         _write(memory, {**_read(memory), **fresh})
@@ -192,7 +192,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
     return sorted({path for pattern in _TOKENIZER for path in folder.glob(pattern) if path.is_file()})
 
 
-def _counting(folder: Path) -> Iterator[Path]:
+def _hashed_files(folder: Path) -> Iterator[Path]:
     yield from {path for pattern in _COUNT for path in folder.glob(pattern) if path.is_file()}
 
 

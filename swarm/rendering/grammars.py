@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.rendering.messages import Thinking
-from swarm.rendering.reading import UnterminatedString, broken, listed
+from swarm.rendering.reading import UnterminatedString, is_broken, split_values
 
 _ANY: Mapping[str, Any] = {"type": "object"}
 
@@ -37,13 +37,13 @@ def as_json(text: str, schema: Mapping[str, Any]) -> str:
     Elsewhere text that is JSON (of whole characters) is taken as it is, and what is none is a string.
     """
     if is_text(schema):
-        return quoted(text)
+        return quote(text)
     try:
-        values = listed(text)
+        values = split_values(text)
     except UnterminatedString:
         values = None
-    if values is None or len(values) != 1 or values[0].startswith('"') or broken(text):
-        return quoted(text)
+    if values is None or len(values) != 1 or values[0].startswith('"') or is_broken(text):
+        return quote(text)
     return values[0]
 
 
@@ -52,14 +52,14 @@ def is_text(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") in ("string", ["string"])
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return `text` as a JSON string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def object_of(values: Mapping[str, str]) -> str:
     """Return the JSON object whose members have these texts of JSON as values."""
-    return "{" + ", ".join(f"{quoted(key)}: {value}" for key, value in values.items()) + "}"
+    return "{" + ", ".join(f"{quote(key)}: {value}" for key, value in values.items()) + "}"
 
 
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}

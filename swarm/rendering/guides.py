@@ -97,7 +97,7 @@ class Guide:
         self._matcher = matcher
         self._vocabulary = vocabulary
 
-    def allowed(self) -> Tensor:
+    def allowed_mask(self) -> Tensor:
         """Return which ids (V,), bool, may come next; raise GrammarRefused where the grammar grew too complex."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
@@ -136,8 +136,8 @@ def _with_special_ids(grammar: str, theirs: Any, ours: Any) -> str:
         mark = special(found[2])
         return f"{found[1]}: {mark}" if mark else found[0]
 
-    def ended(found: re.Match[str]) -> str:
+    def add_end(found: re.Match[str]) -> str:
         mark = special(found[2])
         return f"{found[1]}: {found[3]} {mark}" if mark else found[0]
 
-    return _suffix.sub(ended, _mark.sub(rule, grammar))
+    return _suffix.sub(add_end, _mark.sub(rule, grammar))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.rendering.messages import Reader, Reasoning, ToolCall, Words
-from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, beginning, members
+from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, members, partial_match_size
 from swarm.rendering.tagged import PlainFormat
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -62,7 +62,7 @@ class _HarmonyReader(StepReader):
         if recipient:
             self._name = recipient[1].removeprefix(_FUNCTIONS)
             known = self._tools and self._name and self._name != recipient[1]
-            self._step = self._call if known else self._unread
+            self._step = self._call if known else self._read_unknown
             self._searched = self._unterminated = 0
         else:
             self._step = self._think if channel and channel[1] == "analysis" else self._words
@@ -80,7 +80,7 @@ class _HarmonyReader(StepReader):
             self._text = self._text[end.end() :]
             self._step = self._between
             return True
-        held = 0 if over else max(beginning(self._text, mark) for mark in _ENDS)
+        held = 0 if over else max(partial_match_size(self._text, mark) for mark in _ENDS)
         self._give(kind, len(self._text) - held)
         return False
 
@@ -99,14 +99,14 @@ class _HarmonyReader(StepReader):
                 return True
             whole = False
         if not whole:
-            self._step = self._unread
+            self._step = self._read_unknown
             return True
         self._pieces.calls([ToolCall(self._name, body.strip())])
         self._text = self._text[end.end() :] if end else ""
         self._step = self._between
         return True
 
-    def _unread(self, over: bool) -> bool:
+    def _read_unknown(self, over: bool) -> bool:
         """A message to no known recipient: words, its header included."""
         self._pieces.text(Words, self._raw)
         self._step = self._words

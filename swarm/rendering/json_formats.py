@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from swarm.rendering.grammars import grammar, json_calls, json_of, literal, parameters
 from swarm.rendering.messages import Piece, Reader, Thinking, ToolCall, Words
-from swarm.rendering.reading import UnterminatedString, call_of, listed, members, sendable
+from swarm.rendering.reading import UnterminatedString, is_sendable, members, parse_call, split_values
 from swarm.rendering.tagged import Calls, PlainFormat, TaggedFormat
 
 
@@ -47,7 +47,7 @@ def _python_call(node: ast.expr) -> ToolCall:
         raise ValueError("expected a call with keyword arguments")
     values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
     arguments = json.dumps(values, ensure_ascii=False, allow_nan=False)
-    if not sendable(arguments):
+    if not is_sendable(arguments):
         raise ValueError("expected whole characters")
     return ToolCall(ast.unparse(node.func), arguments)
 
@@ -58,7 +58,7 @@ class _JsonCalls:
     blank = "\n"
 
     def read(self, body: str) -> Sequence[ToolCall] | None:
-        call = call_of(body, ("arguments", "parameters"))
+        call = parse_call(body, ("arguments", "parameters"))
         return [call] if call else None
 
 
@@ -118,8 +118,8 @@ def _may_call(text: str) -> bool:
 
 def _calls(text: str) -> Sequence[ToolCall] | None:
     try:
-        texts = listed(text, ";") or []
-        found = [call for call in (call_of(text, _ARGUMENT_KEYS) for text in texts) if call is not None]
+        texts = split_values(text, ";") or []
+        found = [call for call in (parse_call(text, _ARGUMENT_KEYS) for text in texts) if call is not None]
     except UnterminatedString:
         return None
     return found if len(found) == len(texts) else None
@@ -153,19 +153,19 @@ class _MistralCalls:
 
     def read(self, body: str) -> Sequence[ToolCall] | None:
         inner = body.strip()
-        return _old(inner) if inner.startswith(("[", "{")) else _new(inner)
+        return _parse_call_list(inner) if inner.startswith(("[", "{")) else _parse_named_call(inner)
 
 
-def _old(body: str) -> Sequence[ToolCall] | None:
+def _parse_call_list(body: str) -> Sequence[ToolCall] | None:
     if not body.startswith("["):
         return None
-    texts = listed(body[1:-1] if body.endswith("]") else body[1:])
-    calls = [call_of(text) for text in texts or ()]
+    texts = split_values(body[1:-1] if body.endswith("]") else body[1:])
+    calls = [parse_call(text) for text in texts or ()]
     found = [call for call in calls if call is not None]
     return found if len(found) == len(calls) else None
 
 
-def _new(body: str) -> Sequence[ToolCall] | None:
+def _parse_named_call(body: str) -> Sequence[ToolCall] | None:
     head, mark, arguments = body.partition(_ARGUMENTS_MARK)
     name = head.partition("[CALL_ID]")[0].strip()
     given = arguments.strip()
@@ -192,14 +192,14 @@ class MistralFormat(TaggedFormat):
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return the grammar of one call, in the version the template writes."""
-        choice, rules = self._listed(tools) if self._lists else self._named(tools)
+        choice, rules = self._list_grammar(tools) if self._lists else self._named_grammar(tools)
         rules["open"] = literal(_MistralCalls.open)
         return grammar(f"open ({choice})", rules, self.thinking(prompt))
 
-    def _listed(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
+    def _list_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
         return json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
 
-    def _named(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
+    def _named_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
         rules = {"arguments": literal(_ARGUMENTS_MARK)}
         for number, (name, schema) in enumerate(parameters(tools).items()):
             rules[f"call_{number}"] = f"{literal(name)} arguments args_{number}"

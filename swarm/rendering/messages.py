@@ -59,7 +59,7 @@ class Thinking:
     open: str = "<think>"
     close: str = "</think>"
 
-    def opened(self, prompt: str) -> bool:
+    def is_open_in(self, prompt: str) -> bool:
         """Return whether the template opened thinking at the prompt's end."""
         return prompt[-_TAIL:].rstrip().endswith(self.open)
 
@@ -112,7 +112,7 @@ class AnswerFormat(Protocol):
         ...
 
 
-def gathered(pieces: Sequence[Piece]) -> Answer:
+def assemble_answer(pieces: Sequence[Piece]) -> Answer:
     """Return the answer that pieces are of."""
     return Answer(
         content="".join(piece.text for piece in pieces if isinstance(piece, Words)),
@@ -146,7 +146,7 @@ class BackendError(Exception):
     """A backend could not be made or broke; the message says what was expected, found, and what to do."""
 
 
-def not_loaded(what: str, error: Exception) -> BackendError:
+def load_error(what: str, error: Exception) -> BackendError:
     """Return the error of a model or tokenizer that does not load; transformers' own advice would be to trust it."""
     if "trust_remote_code" in str(error):
         return BackendError(

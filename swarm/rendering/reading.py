@@ -36,14 +36,14 @@ _decode = json.JSONDecoder(parse_constant=_refuse).raw_decode
 _space = re.compile(r"[ \t\n\r]*")
 
 
-def call_of(text: str, arguments: Sequence[str] = ("arguments",)) -> ToolCall | None:
+def parse_call(text: str, arguments: Sequence[str] = ("arguments",)) -> ToolCall | None:
     """Return the call that `{"name": ..., <one of `arguments`>: {...}}` is, or None; raises as `members`."""
     found = members(text)
     if found is None:
         return None
     name = json.loads(found.get("name", "null"))
     given = next((found[key] for key in arguments if key in found), "")
-    if not isinstance(name, str) or not name or not sendable(name) or not given.startswith("{"):
+    if not isinstance(name, str) or not name or not is_sendable(name) or not given.startswith("{"):
         return None
     return ToolCall(name, given)
 
@@ -51,8 +51,8 @@ def call_of(text: str, arguments: Sequence[str] = ("arguments",)) -> ToolCall | 
 def members(text: str) -> dict[str, str] | None:
     """Return the text of each member's value, None if it is no JSON object; raise UnterminatedString."""
     start = _skip(text, 0)
-    values = listed(text)
-    if values is None or len(values) != 1 or text[start] != "{" or broken(text):
+    values = split_values(text)
+    if values is None or len(values) != 1 or text[start] != "{" or is_broken(text):
         return None
     found: dict[str, str] = {}
     place = _skip(text, start + 1)
@@ -67,20 +67,20 @@ def members(text: str) -> dict[str, str] | None:
     return found
 
 
-def sendable(text: str) -> bool:
+def is_sendable(text: str) -> bool:
     """Return whether text is Unicode that can be sent: an escape may have made half a character of it."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def broken(text: str) -> bool:
+def is_broken(text: str) -> bool:
     """Return whether JSON holds half a character, which no template's text could hold, or is too deep to tell."""
     try:
-        return "\\u" in text and not sendable(json.dumps(json.loads(text), ensure_ascii=False))
+        return "\\u" in text and not is_sendable(json.dumps(json.loads(text), ensure_ascii=False))
     except RecursionError:
         return True
 
 
-def listed(text: str, separator: str = ",") -> list[str] | None:
+def split_values(text: str, separator: str = ",") -> list[str] | None:
     """Return the text of each JSON value of a list without brackets, None if it is none; raise UnterminatedString."""
     found: list[str] = []
     place = _skip(text, 0)
@@ -107,7 +107,7 @@ def _skip(text: str, place: int) -> int:
     return space.end() if space else place
 
 
-def beginning(text: str, mark: str) -> int:
+def partial_match_size(text: str, mark: str) -> int:
     """Return how many characters at the end of `text` may be the beginning of `mark`."""
     longest = min(len(mark) - 1, len(text))
     return next((size for size in range(longest, 0, -1) if text.endswith(mark[:size])), 0)
@@ -139,7 +139,7 @@ class Pieces:
         return pieces
 
 
-def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
+def join_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
     """Return the pieces with neighbours of one kind made one."""
     found = Pieces()
     for piece in pieces:

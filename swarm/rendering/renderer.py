@@ -27,7 +27,7 @@ from jinja2 import TemplateError
 
 from swarm.rendering.harmony import HarmonyFormat
 from swarm.rendering.json_formats import FencedFormat, Llama3Format, MistralFormat
-from swarm.rendering.messages import AnswerFormat, BackendError, Message, Tool, not_loaded
+from swarm.rendering.messages import AnswerFormat, BackendError, Message, Tool, load_error
 from swarm.rendering.tagged import PLAIN, GlmFormat, HermesFormat, QwenXmlFormat, ThinkFormat
 
 
@@ -44,14 +44,14 @@ def detect(template: str) -> AnswerFormat:
         return QwenXmlFormat(thinks=thinks) if "<function=" in template else HermesFormat(thinks=thinks)
     if _llama3(template):
         return Llama3Format()
-    return _fenced(template) or (ThinkFormat() if thinks else PLAIN)
+    return _detect_fenced(template) or (ThinkFormat() if thinks else PLAIN)
 
 
 def _llama3(template: str) -> bool:
     return "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template)
 
 
-def _fenced(template: str) -> AnswerFormat | None:
+def _detect_fenced(template: str) -> AnswerFormat | None:
     if "```tool_code" in template:
         return FencedFormat("tool_code")
     return FencedFormat("json") if "```json" in template and "<start_of_turn>" in template else None
@@ -76,17 +76,17 @@ class Encoding:
     def ids(self, text: str) -> list[int]:
         """Return the ids of `text`, special tokens recognised, nothing added at either end."""
         if self._cut is None:
-            return self._encoded(text)
+            return self._encode(text)
         ids: list[int] = []
         for part in self._cut.split(text):
             if part:
-                ids += self._cached(part)
+                ids += self._encode_cached(part)
         return ids
 
-    def _cached(self, part: str) -> list[int]:
+    def _encode_cached(self, part: str) -> list[int]:
         ids = self._cache.get(part)
         if ids is None:
-            ids = self._encoded(part)
+            ids = self._encode(part)
             if self._characters > _MOST_CHARACTERS:
                 self._cache.clear()
                 self._characters = 0
@@ -94,7 +94,7 @@ class Encoding:
             self._characters += len(part)
         return ids
 
-    def _encoded(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> list[int]:
         """Return the ids of a text that is not cut; a long one lets other threads go on meanwhile."""
         if len(text) < _LONG:
             ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
@@ -134,7 +134,7 @@ def end_ids(render: Render, encode: Encode, special: Collection[int]) -> Iterato
 
     Where the template writes nothing after an answer, models end it by opening the next role.
     """
-    for answer, result in ((_SAID, _USER), (_called(), _RESULT)):
+    for answer, result in ((_SAID, _USER), (_make_call(), _RESULT)):
         try:
             last = render([_USER, answer], (_TOOL,), False)
             going_on = render([_USER, answer, result], (_TOOL,), True)
@@ -152,18 +152,18 @@ def end_ids(render: Render, encode: Encode, special: Collection[int]) -> Iterato
 def takes_call_ids(render: Render) -> bool:
     """Tell whether the template takes tool-call ids of any length (or knows no calls at all)."""
     try:
-        render([_USER, _called(), _RESULT], (_TOOL,), True)
+        render([_USER, _make_call(), _RESULT], (_TOOL,), True)
     except BackendError:
         return True
     named = "call_of_some_length"
     try:
-        render([_USER, _called(named), {**_RESULT, "tool_call_id": named}], (_TOOL,), True)
+        render([_USER, _make_call(named), {**_RESULT, "tool_call_id": named}], (_TOOL,), True)
     except BackendError:
         return False
     return True
 
 
-def _called(named: str = "0" * SHORT_ID) -> dict[str, Any]:
+def _make_call(named: str = "0" * SHORT_ID) -> dict[str, Any]:
     function: Mapping[str, Any] = {"name": "f", "arguments": {"x": _PROBE}}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": named, "type": "function", "function": function}]}
 
@@ -230,9 +230,9 @@ class HFRenderer:
         self._answers = detect(source)
         self._knows_developer = "developer" in source
         self._short_ids = False
-        self._short_ids = not takes_call_ids(self._rendered)
+        self._short_ids = not takes_call_ids(self._apply_template)
         self._eos_id, self._stop_ids = self._find_ends(stops)
-        self._encoding = self._remembering()
+        self._encoding = self._make_encoding()
 
     @property
     def ids(self) -> int:
@@ -257,7 +257,7 @@ class HFRenderer:
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
-        return self._rendered(messages, tools, generation_prompt)
+        return self._apply_template(messages, tools, generation_prompt)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, special tokens recognised, nothing added at either end."""
@@ -268,7 +268,7 @@ class HFRenderer:
         text: str = self._encoder.decode(list(ids), skip_special_tokens=not special)
         return text
 
-    def _rendered(self, messages: Sequence[Message], tools: Sequence[Tool], generation_prompt: bool) -> str:
+    def _apply_template(self, messages: Sequence[Message], tools: Sequence[Tool], generation_prompt: bool) -> str:
         fitted = list(messages) if self._knows_developer else as_system(messages)
         if self._short_ids:
             fitted = with_short_ids(fitted)
@@ -284,12 +284,12 @@ class HFRenderer:
         """Return the id that closes an answer in a history, and all that end a sampled one."""
         special = set(self._tokenizer.all_special_ids)
         special |= {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
-        closing = closing_id(self._rendered, self.encode, special)
-        written = list(end_ids(self._rendered, self.encode, special))
+        closing = closing_id(self._apply_template, self.encode, special)
+        written = list(end_ids(self._apply_template, self.encode, special))
         own = self._tokenizer.eos_token_id
         return closing, tuple(dict.fromkeys([*written, *stops, *([] if own is None else [own])]))
 
-    def _remembering(self) -> Encoding:
+    def _make_encoding(self) -> Encoding:
         """Return an encoding that cuts text at ends of answers, if this tokenizer gives the same ids for the parts."""
         added = self._tokenizer.added_tokens_decoder
         ends = [added[token] for token in {self._eos_id, *self._stop_ids} if token in added]
@@ -305,14 +305,14 @@ def load_renderer(folder: Path) -> HFRenderer:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        return in_time(lambda: HFRenderer(tokenizer, _configured_stops(folder)))
+        return render_with_timeout(lambda: HFRenderer(tokenizer, _read_stop_ids(folder)))
     except (OSError, ValueError, KeyError) as error:
-        raise not_loaded(f"the tokenizer in {folder}", error) from error
+        raise load_error(f"the tokenizer in {folder}", error) from error
     except BackendError as error:
         raise BackendError(f"{folder}: {error}") from error
 
 
-def in_time(render: Callable[[], T]) -> T:
+def render_with_timeout(render: Callable[[], T]) -> T:
     """Return what is rendered of a few messages; BackendError where the template, which may loop, takes too long.
 
     It is Python, in a thread of its own, which the exception that is raised in it ends.
@@ -341,7 +341,7 @@ def _source(template: Any) -> str:
     return template if isinstance(template, str) else "\n".join(template.values())
 
 
-def _configured_stops(folder: Path) -> list[int]:
+def _read_stop_ids(folder: Path) -> list[int]:
     """Return the ids that generation_config.json, if there is one, says end an answer."""
     path = folder / "generation_config.json"
     if not path.is_file():

@@ -31,7 +31,7 @@ from swarm.rendering.grammars import (
     properties,
 )
 from swarm.rendering.messages import Piece, Reader, Reasoning, Thinking, ToolCall, Words
-from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, beginning, call_of
+from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, parse_call, partial_match_size
 
 
 class _PlainReader:
@@ -136,7 +136,7 @@ class TaggedReader(StepReader):
             self._text = rest
             self._skip_lines(self._words)
             return True
-        sure = len(thought) if over else len(thought[: len(thought) - beginning(thought, close)].rstrip("\n"))
+        sure = len(thought) if over else len(thought[: len(thought) - partial_match_size(thought, close)].rstrip("\n"))
         self._give(Reasoning, sure)
         return False
 
@@ -150,7 +150,7 @@ class TaggedReader(StepReader):
             self._pieces.text(Words, spoken)
             self._enter_call(words[len(spoken) :], rest)
             return True
-        held = 0 if over else beginning(words, self._calls.open)
+        held = 0 if over else partial_match_size(words, self._calls.open)
         sure = words[: len(words) - held]
         self._give(Words, len(sure if over else sure.removesuffix(self._calls.blank)))
         return False
@@ -223,7 +223,7 @@ class TaggedFormat(PlainFormat):
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return the marks of a thought that `prompt` opened."""
-        return self._thinking if self._thinking and self._thinking.opened(prompt) else None
+        return self._thinking if self._thinking and self._thinking.is_open_in(prompt) else None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`."""
@@ -246,7 +246,7 @@ class _HermesCalls:
     blank = "\n"
 
     def read(self, body: str) -> Sequence[ToolCall] | None:
-        call = call_of(body)
+        call = parse_call(body)
         return [call] if call else None
 
 

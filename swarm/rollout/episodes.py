@@ -42,8 +42,8 @@ from swarm.job import Job
 from swarm.rendering.messages import Renderer
 from swarm.rollout.groups import Groups
 from swarm.rollout.keys import Claims
-from swarm.rollout.state import Gate, StateMachine
-from swarm.store import Closed, Sample, Store
+from swarm.rollout.state import GenerationGate, StateMachine
+from swarm.store import EpisodeClosed, Sample, Store
 from swarm.timelines import CallTree, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, ServerState
 
@@ -62,7 +62,7 @@ class _Waiter(Generic[T]):
     since: float
 
 
-class Allowance:
+class BeginQuota:
     """How many episodes may begin without a call of the model, which alone costs whoever begins them anything.
 
     Rows of episodes stay for ever: code in a container that begins and gives up in a loop would fill the disk. Owners
@@ -74,7 +74,7 @@ class Allowance:
         self._left, self._at = float(MOST_UNPAID), clock()
         self._paid: dict[str, int] = {}
 
-    def refusal(self, owner: str) -> Throttled | None:
+    def find_refusal(self, owner: str) -> Throttled | None:
         """Return why the owner may begin no episode now; None where it may."""
         now = self._clock()
         self._left = min(float(MOST_UNPAID), self._left + (now - self._at) * UNPAID_PER_S)
@@ -137,7 +137,7 @@ class Admission(Generic[T]):
                 self._line.remove(waiter)
         return waiter.answer.result() if waiter.answer.done() else None
 
-    def pump(self) -> None:
+    def admit_waiting(self) -> None:
         """Try every waiter again, in order."""
         for waiter in list(self._line):
             try:
@@ -163,10 +163,10 @@ def call_rewards(request: EndRequest, nodes: Sequence[Node]) -> tuple[CallReward
     if not (request.by_call or request.by_agent or agents):
         return ()
 
-    def worth(node: Node) -> float:
+    def reward_of(node: Node) -> float:
         return request.by_call.get(node.index, request.by_agent.get(node.agent, request.reward))
 
-    return tuple(CallReward(node.index, worth(node), node.agent) for node in nodes)
+    return tuple(CallReward(node.index, reward_of(node), node.agent) for node in nodes)
 
 
 def _require(field: str, named: set[int] | set[str], there: set[int] | set[str], what: str) -> None:
@@ -229,7 +229,7 @@ class LeasedEpisode:
     due_at: float | None = None
     version: int = 0
     code: str | None = None
-    epoch: int = 1
+    fencing_token: int = 1
     begun_at: float = 0.0
     calls: set[Interruptible] = field(default_factory=set)
     settling: asyncio.Task[None] | None = None
@@ -247,7 +247,7 @@ class PreparedEpisode:
     sample: Sample
     since: float
     expires_at: float
-    epoch: int = 1
+    fencing_token: int = 1
     settling: asyncio.Task[None] | None = None
 
     @property
@@ -261,7 +261,7 @@ class ClosedEpisode:
     """What is remembered of a closed episode; `epoch` is the one that is valid since."""
 
     state: Closing
-    epoch: int
+    fencing_token: int
     tokens: int | None = None
     """Tokens sampled in it; None where a former life of the server knew them."""
     refusals: Mapping[str, int] = field(default_factory=dict)
@@ -279,10 +279,10 @@ class Leases:
     `life` begins the names of all episodes that are begun here; those of a former life of the server have another.
     """
 
-    def __init__(self, ttl_s: float, clock: Callable[[], float], life: str = "") -> None:
+    def __init__(self, ttl_s: float, clock: Callable[[], float], incarnation: str = "") -> None:
         self._ttl_s = ttl_s
         self._clock = clock
-        self._life = life
+        self._incarnation = incarnation
         self._open: dict[str, LeasedEpisode] = {}
         self._prepared: dict[str, PreparedEpisode] = {}
         self._closed: dict[str, ClosedEpisode] = {}
@@ -318,10 +318,10 @@ class Leases:
         down when the server died), and EpisodeEnded for one that is prepared or over.
         """
         episode = self._open.get(claims.episode)
-        if episode is not None and episode.epoch == claims.epoch:
+        if episode is not None and episode.fencing_token == claims.fencing_token:
             return episode
         closed = self._closed.get(claims.episode)
-        if closed is not None and closed.epoch != claims.epoch:
+        if closed is not None and closed.fencing_token != claims.fencing_token:
             why = _WHY_FENCED.get(closed.reason or "", "its client or the server was restarted")
             raise LeaseLost(
                 f"episode {claims.episode} was fenced: {why} (a lease is {self._ttl_s:g} s); begin a new one"
@@ -330,12 +330,12 @@ class Leases:
             return None
         if claims.episode in self._prepared:
             raise EpisodeEnded(f"episode {claims.episode} is prepared: it waits for its team; commit or abort it")
-        if closed is None and not claims.episode.startswith(self._life):
+        if closed is None and not claims.episode.startswith(self._incarnation):
             raise LeaseLost(f"episode {claims.episode} was lost when the server was restarted; begin a new one")
         state = closed.state if closed is not None else "closed long ago"
         raise EpisodeEnded(f"episode {claims.episode} is {state}; begin a new one")
 
-    def renewed(self, claims: Claims) -> LeasedEpisode:
+    def find_and_renew(self, claims: Claims) -> LeasedEpisode:
         """Return the open episode of a key and renew its lease; raise as `find` does."""
         episode = self.find(claims)
         assert episode is not None  # `find` returns None for `repeats` alone
@@ -347,7 +347,7 @@ class Leases:
     def find_prepared(self, claims: Claims) -> PreparedEpisode | None:
         """Return the prepared episode of a key, or None where the key's episode is not prepared."""
         found = self._prepared.get(claims.episode)
-        return found if found is not None and found.epoch == claims.epoch else None
+        return found if found is not None and found.fencing_token == claims.fencing_token else None
 
     def state_of(self, episode_id: str) -> State | None:
         """Return what an episode is, or None where it is not remembered."""
@@ -363,7 +363,7 @@ class Leases:
         known = self._open.get(episode_id) or self._closed.get(episode_id)
         return ({}, None) if known is None else (known.refusals, known.refusal)
 
-    def ended(self, episode_id: str, end: int) -> EndAck:
+    def acknowledge_end(self, episode_id: str, end: int) -> EndAck:
         """Return what is told of an episode that ended; EpisodeEnded where that was with another `end` than this."""
         closed = self._closed.get(episode_id, ClosedEpisode("ended", 1))
         if closed.end not in (None, end):
@@ -389,11 +389,11 @@ class Leases:
         episode.active_at = self._clock()
         self.renew(episode)
 
-    def prepare(self, sample: Sample, epoch: int = 1) -> None:
+    def prepare(self, sample: Sample, fencing_token: int = 1) -> None:
         """Keep a prepared episode until its team decides; it is open no more."""
         now = self._clock()
         self._open.pop(sample.episode, None)
-        self._prepared[sample.episode] = PreparedEpisode(sample, now, now + self._ttl_s, epoch)
+        self._prepared[sample.episode] = PreparedEpisode(sample, now, now + self._ttl_s, fencing_token)
 
     def close(
         self,
@@ -410,12 +410,12 @@ class Leases:
         else:
             del self._open[episode.id]
         if state == "fenced":
-            episode.epoch += 1
+            episode.fencing_token += 1
         nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
         tokens = sum(len(node.sampled) for node in nodes)
-        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens, *refused, end, reason))
+        self.remember(episode.id, ClosedEpisode(state, episode.fencing_token, tokens, *refused, end, reason))
         if isinstance(episode, LeasedEpisode):
-            self.interrupt(episode, _too_late(episode.id, state))
+            self.interrupt(episode, _late_call_error(episode.id, state))
 
     def remember(self, episode_id: str, closed: ClosedEpisode) -> None:
         """Answer late owners of an episode that is closed."""
@@ -428,13 +428,13 @@ class Leases:
         for call in list(episode.calls):
             call.interrupt(error)
 
-    def expired(self) -> list[LeasedEpisode]:
+    def find_expired(self) -> list[LeasedEpisode]:
         """Return the open episodes whose lease ran out and that have no call in flight and no end being written."""
         now = self._clock()
         return [e for e in self._open.values() if e.expires_at <= now and not e.calls and e.settling is None]
 
 
-def _too_late(episode: str, state: Closing) -> SwarmError:
+def _late_call_error(episode: str, state: Closing) -> SwarmError:
     if state == "fenced":
         return LeaseLost(f"episode {episode} was fenced; its call was cancelled")
     return EpisodeEnded(f"episode {episode} is {state}; its call was cancelled")
@@ -483,7 +483,7 @@ class LostEpisode(NamedTuple):
     reason: str
 
 
-class Ledger:
+class EpisodeRegistry:
     """The episodes of one loaded job. Lives on one event loop."""
 
     def __init__(self, job: Job, machine: StateMachine, store: Store, clock: Callable[[], float]) -> None:
@@ -491,12 +491,12 @@ class Ledger:
         self.machine = machine
         self.store = store
         self.clock = clock
-        self.life = secrets.token_hex(4)
+        self.incarnation = secrets.token_hex(4)
         """Begins the names of the episodes of this life of the server: those of another one never come again."""
-        self.leases = Leases(job.lease_ttl_s, clock, self.life)
+        self.leases = Leases(job.lease_ttl_s, clock, self.incarnation)
         self.groups = Groups(job, clock)
-        self.allowance = Allowance(clock)
-        self.gate = Gate()
+        self.begin_quota = BeginQuota(clock)
+        self.gate = GenerationGate()
         self.counts: Counter[str] = Counter()
         """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
         drop_<reason>; every fence has its drop_<reason> too. And, of this life of the server, tasks_skipped
@@ -512,7 +512,7 @@ class Ledger:
         self.finished = False
         """The job's last step is done."""
         self._evaluation_draws = (-1, random.Random())
-        self.awaited = 0
+        self.pending_evaluations = 0
         """Episodes of the evaluation of this version that training waits for; no training episode begins meanwhile."""
         self.ending = False
         """No training episode begins any more: the last step's weights are being evaluated."""
@@ -526,7 +526,7 @@ class Ledger:
         """What the last refused model call was told."""
         self.full_since: float | None = None
         """When the batch that is waited for was full, None before it is."""
-        self.line: Admission[LeasedEpisode] = Admission(
+        self.admission: Admission[LeasedEpisode] = Admission(
             lambda episode: self.give_up(episode, "aborted", "left the line")
         )
         self.changed = asyncio.Event()
@@ -535,15 +535,15 @@ class Ledger:
     @property
     def unplayed(self) -> int:
         """How many of the awaited episodes have not ended in the evaluation that is the furthest."""
-        ended = (sum(play is not None for play in self._counted(plays)) for plays in self.evaluations.values())
-        return self.awaited and self.awaited - max(ended, default=0)
+        ended = (sum(play is not None for play in self._first_plays(plays)) for plays in self.evaluations.values())
+        return self.pending_evaluations and self.pending_evaluations - max(ended, default=0)
 
-    def evaluation_began(self, episode: LeasedEpisode) -> None:
+    def begin_evaluation(self, episode: LeasedEpisode) -> None:
         """Count an evaluation episode as one that training waits for, where it does and as many are not there yet."""
-        if self.awaited:
+        if self.pending_evaluations:
             self.evaluations.setdefault((episode.owner, episode.stream), {})[episode.id] = None
 
-    def evaluation_over(self, episode: LeasedEpisode, outcome: Outcome | None) -> None:
+    def end_evaluation(self, episode: LeasedEpisode, outcome: Outcome | None) -> None:
         """Take what an evaluation episode came to, None where it was given up; the first ones to begin make a whole.
 
         Not the first ones to end: these would be the short ones.
@@ -555,13 +555,13 @@ class Ledger:
             del plays[episode.id]
         else:
             plays[episode.id] = outcome
-        first = [play for play in self._counted(plays) if play is not None]
-        if self.awaited and len(first) == self.awaited:
-            self.awaited, self.evaluated = 0, first
+        first = [play for play in self._first_plays(plays) if play is not None]
+        if self.pending_evaluations and len(first) == self.pending_evaluations:
+            self.pending_evaluations, self.evaluated = 0, first
             self.groups.touch()
 
-    def _counted(self, plays: Mapping[str, Outcome | None]) -> Iterator[Outcome | None]:
-        return islice(plays.values(), self.awaited)
+    def _first_plays(self, plays: Mapping[str, Outcome | None]) -> Iterator[Outcome | None]:
+        return islice(plays.values(), self.pending_evaluations)
 
     def require_recovered(self) -> None:
         """Raise EngineUnavailable while what was written may not have been read back."""
@@ -576,17 +576,17 @@ class Ledger:
 
     def notify(self) -> None:
         """Something changed that may admit a waiter or complete the batch."""
-        self.line.pump()
+        self.admission.admit_waiting()
         self.changed.set()
 
-    def sample_of(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
+    def make_sample(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
         """Return an open episode with the reward it ends with.
 
         Raises InvalidRequest for rewards of what it does not have, and where none of its agents is to be trained.
         """
         if episode.kind == "train":
             require_trained(self.job.train_agents, episode.tree.nodes)
-        group = self.groups.of(episode.id)
+        group = self.groups.group_of(episode.id)
         return Sample(
             episode=episode.id,
             task_id=episode.task_id,
@@ -598,7 +598,7 @@ class Ledger:
             weight=request.weight,
             nodes=tuple(episode.tree.nodes),
             call_rewards=call_rewards(request, episode.tree.nodes),
-            turn=self.groups.turns.of(episode.id),
+            task_index=self.groups.assignments.index_of(episode.id),
             code=episode.code,
         )
 
@@ -613,7 +613,7 @@ class Ledger:
         if episode.settling is None:
             if isinstance(episode, LeasedEpisode):
                 self.leases.interrupt(episode, EpisodeEnded(f"episode {episode.id} is being ended"))
-            episode.settling = asyncio.create_task(self._settled(episode, work))
+            episode.settling = asyncio.create_task(self._run_settlement(episode, work))
         settling = episode.settling
         await asyncio.wait({settling}, timeout=SETTLING_S)
         if not settling.done():
@@ -627,23 +627,25 @@ class Ledger:
     def collect(self, sample: Sample) -> None:
         """Take the sample of an episode that ended durably, and count it."""
         self.counts["ended"] += 1
-        if (reason := self.useless(sample)) is not None:
+        if (reason := self.find_drop_reason(sample)) is not None:
             self.groups.leave(sample.episode, ended=True)
-            self.store.note(*self.groups.streams.moved())
+            self.store.note(*self.groups.streams.take_moved())
             self.drop([sample], reason)
             return
         self.counts["side_conversations"] += sample.side_conversations
         filtered = self.groups.end(sample)
-        self.store.note(*self.groups.streams.moved())  # before what is dropped: a crash between must not undo a turn
+        self.store.note(
+            *self.groups.streams.take_moved()
+        )  # before what is dropped: a crash between must not undo a turn
         self.drop(filtered, "constant_group")
         self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
 
-    def useless(self, sample: Sample) -> str | None:
+    def find_drop_reason(self, sample: Sample) -> str | None:
         """Return why an episode that ends now is dropped at once, None for one that may be trained."""
         if self.finished:
             return "job_finished"
-        return None if sample.teaches else untrained(sample)
+        return None if sample.teaches else untrained_reason(sample)
 
     def drop(self, samples: Iterable[Sample], reason: str) -> None:
         """Count samples that ended and will not be trained, and write down why."""
@@ -651,7 +653,7 @@ class Ledger:
             self.counts[f"drop_{reason}"] += 1
             self.lost.append(LostEpisode(time.time(), sample.episode, sample.stream, sample.owner, reason))
             log.warning("event=drop episode=%s owner=%r reason=%s", sample.episode, sample.owner, reason)
-            self.store.note(closed(sample, "dropped", reason))
+            self.store.note(closing_record(sample, "dropped", reason))
 
     def fence(self, episode: LeasedEpisode, reason: str) -> None:
         """Take an episode from its owner; its place is free again."""
@@ -665,9 +667,9 @@ class Ledger:
         `failed` its task too often."""
         self.counts[state] += 1
         self.leases.close(episode, state, reason=reason if state == "fenced" else None)
-        self.store.note(Closed(episode.id, state, episode.epoch, reason=reason[:REASON_KEPT] or None))
+        self.store.note(EpisodeClosed(episode.id, state, episode.fencing_token, reason=reason[:REASON_KEPT] or None))
         if episode.kind == "eval":
-            self.evaluation_over(episode, None)
+            self.end_evaluation(episode, None)
         elif not failed:
             self.groups.leave(episode.id)
         elif self.groups.fail(episode.id):
@@ -680,23 +682,23 @@ class Ledger:
         if len(self.skipped) > LOST_KEPT:
             del self.skipped[next(iter(self.skipped))]
         log.warning("event=task_skipped task=%r stream=%r last=%r", episode.task_id, episode.stream, reason[:200])
-        self.store.note(*self.groups.streams.moved())
+        self.store.note(*self.groups.streams.take_moved())
 
-    def free(self, prepared: PreparedEpisode) -> None:
+    def free_place(self, prepared: PreparedEpisode) -> None:
         """Give a prepared episode's place away, if it has one."""
-        if self.groups.of(prepared.id) is not None:
+        if self.groups.group_of(prepared.id) is not None:
             self.groups.leave(prepared.id)
 
-    def outdate(self) -> None:
+    def drop_outdated(self) -> None:
         """Give up what no batch can take any more (`swarm.rollout.staleness`)."""
         self.drop(self.groups.drop_stale(), "stale")
         outdated = self.groups.outdated
         for episode in [e for e in self.leases if e.id in outdated and e.settling is None]:
             self.fence(episode, "outdated")
         for prepared in [p for p in self.leases.prepared if p.id in outdated and p.settling is None]:
-            self.free(prepared)
+            self.free_place(prepared)
 
-    async def _settled(
+    async def _run_settlement(
         self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]
     ) -> None:
         try:
@@ -709,14 +711,16 @@ class Ledger:
             self.notify()
 
 
-def untrained(sample: Sample) -> str:
+def untrained_reason(sample: Sample) -> str:
     """Return why an ended episode has nothing to train."""
     return "no_trained_calls" if sample.nodes else "no_calls"
 
 
-def closed(sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, epoch: int = 1) -> Closed:
+def closing_record(
+    sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, fencing_token: int = 1
+) -> EpisodeClosed:
     """Return what is written of an episode that ended with its reward."""
-    return Closed(
-        sample.episode, state, epoch, sample.reward, sample.success, sample.weight, sample.group or None, reason,
-        sample.turn, call_rewards=sample.call_rewards,
+    return EpisodeClosed(
+        sample.episode, state, fencing_token, sample.reward, sample.success, sample.weight, sample.group or None,
+        reason, sample.task_index, call_rewards=sample.call_rewards,
     )  # fmt: skip

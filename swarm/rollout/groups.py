@@ -22,32 +22,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swarm.job import Job
-from swarm.rollout.staleness import Ages, BatchPlace, BatchSelection
+from swarm.rollout.staleness import BatchPlace, BatchSelection, EpisodeAges
 from swarm.rollout.streams import Streams
-from swarm.rollout.task_sampler import Group, Pass, Turns, bytes_of
+from swarm.rollout.task_sampler import Group, TaskAssignments, TaskSampler, bytes_of
 from swarm.store import Sample, TasksListed
 
 
 @dataclass(slots=True)
-class _Look:
+class _GroupIndex:
     """Places taken by stream, groups by task and stream, and groups by turn and stream."""
 
     taken: Counter[str] = field(default_factory=Counter)
     playing: dict[tuple[str, str], list[Group]] = field(default_factory=dict)
-    turns: dict[tuple[int, str], Group] = field(default_factory=dict)
+    by_task_index: dict[tuple[int, str], Group] = field(default_factory=dict)
 
 
-class Members:
+class GroupMembership:
     """The alive groups and their members; a group is whole with `size` ended ones, or never where it is `loose`."""
 
-    def __init__(self, size: int, ages: Ages, turns: Turns, clock: Callable[[], float], *, loose: bool) -> None:
+    def __init__(
+        self, size: int, ages: EpisodeAges, assignments: TaskAssignments, clock: Callable[[], float], *, loose: bool
+    ) -> None:
         self._size = size
         self._ages = ages
-        self._turns = turns
+        self._assignments = assignments
         self._clock = clock
         self._loose = loose
         self._of: dict[str, Group] = {}
-        self._seen: _Look | None = None
+        self._index: _GroupIndex | None = None
         self._whole = 0
         self.alive: list[Group] = []
         self.ended: dict[str, Sample] = {}
@@ -66,22 +68,22 @@ class Members:
         """Return the group an episode has a place in."""
         return self._of.get(episode)
 
-    def joined(self, episode: str) -> Group:
+    def require_group(self, episode: str) -> Group:
         """Return a member's group."""
         return self._of[episode]
 
-    def look(self) -> _Look:
+    def index_groups(self) -> _GroupIndex:
         """Look at the groups, once for all who wait in line until one of them changes something."""
-        if self._seen is None:
-            self._seen = look = _Look()
+        if self._index is None:
+            self._index = index = _GroupIndex()
             for group in self.alive:
-                look.taken[group.stream] += len(group) if self._loose else 1
-                look.playing.setdefault((group.task_id, group.stream), []).append(group)
-                if group.turn is not None:
-                    look.turns[group.turn, group.stream] = group
-        return self._seen
+                index.taken[group.stream] += len(group) if self._loose else 1
+                index.playing.setdefault((group.task_id, group.stream), []).append(group)
+                if group.task_index is not None:
+                    index.by_task_index[group.task_index, group.stream] = group
+        return self._index
 
-    def new(self, task_id: str, stream: str) -> Group:
+    def make_group(self, task_id: str, stream: str) -> Group:
         """Return a group that is not alive before somebody joins it."""
         return Group(f"{task_id}#{self.groups_named + 1}", task_id, stream, self._clock())
 
@@ -93,8 +95,8 @@ class Members:
         group.open.add(episode)
         group.touched_at = self._clock()
         self._of[episode] = group
-        self._ages.began(episode)
-        self._seen = None
+        self._ages.begin(episode)
+        self._index = None
 
     def end(self, sample: Sample) -> Group:
         """Take a member's sample; return its group."""
@@ -105,23 +107,23 @@ class Members:
 
     def leave(self, episode: str) -> None:
         """Free the place of an open member; an empty group is gone."""
-        self._turns.forget(episode)
+        self._assignments.forget(episode)
         group = self._of.pop(episode)
         group.open.remove(episode)
-        self._ages.gone(episode)
-        self._shrunk(group)
+        self._ages.forget(episode)
+        self._touch_or_remove(group)
 
-    def named(self, sample: Sample) -> Group:
+    def find_or_restore(self, sample: Sample) -> Group:
         """Return the group of a sample that was read back, by its name."""
         for group in self.alive:
             if group.name == sample.group:
                 return group
         group = Group(sample.group, sample.task_id, sample.stream, self._clock())
-        group.turn = None if self._loose else sample.turn
+        group.task_index = None if self._loose else sample.task_index
         number = sample.group.rpartition("#")[2]
         self.groups_named = max(self.groups_named, int(number) if number.isdecimal() else 0)
         self.alive.append(group)
-        self._seen = None
+        self._index = None
         return group
 
     def add(self, group: Group, sample: Sample) -> None:
@@ -129,25 +131,25 @@ class Members:
         group.ended.append(sample)
         group.touched_at = self._clock()
         self._of[sample.episode] = group
-        self._seen = None
+        self._index = None
         self.ended[sample.episode] = sample
-        self._ages.sampled(sample.episode, sample.nodes)
+        self._ages.record_versions(sample.episode, sample.nodes)
         self.bytes += bytes_of(sample.nodes)
         if not self._loose and len(group.ended) == self._size:
             self._whole += 1
             group.whole_since = self._whole
 
-    def give_turn(self, group: Group, turn: int | None) -> None:
+    def assign_task(self, group: Group, task_index: int | None) -> None:
         """Let a group that began without a turn play for this one."""
-        group.turn = turn
-        if turn is not None:
-            self._turns.give(group, turn)
-        self._seen = None
+        group.task_index = task_index
+        if task_index is not None:
+            self._assignments.assign(group, task_index)
+        self._index = None
 
     def take_out(self, samples: Sequence[Sample]) -> tuple[Group, ...]:
         """Take these samples out of their groups; return them as groups of their own."""
         out: dict[str, Group] = {}
-        self._seen = None
+        self._index = None
         for sample in sorted(samples, key=lambda sample: sample.episode):
             group = self._of[sample.episode]
             out.setdefault(group.name, replace(group, open=set(), ended=[])).ended.append(sample)
@@ -163,30 +165,30 @@ class Members:
         group = self._of[sample.episode]
         group.ended.remove(sample)
         group.whole_since = None
-        self._turns.undo(group.stream, sample.episode)
+        self._assignments.undo(group.stream, sample.episode)
         self._forget(sample)
-        self._shrunk(group)
+        self._touch_or_remove(group)
         return sample
 
     def drop_group(self, group: Group) -> None:
         """Drop a group that has no open member."""
         for sample in group.ended:
-            self._turns.undo(group.stream, sample.episode)
+            self._assignments.undo(group.stream, sample.episode)
             self._forget(sample)
         self.alive.remove(group)
-        self._seen = None
+        self._index = None
 
-    def _shrunk(self, group: Group) -> None:
+    def _touch_or_remove(self, group: Group) -> None:
         group.touched_at = self._clock()
-        self._seen = None
+        self._index = None
         if not len(group):
             self.alive.remove(group)
 
     def _forget(self, sample: Sample) -> None:
         del self._of[sample.episode]
-        self._turns.forget(sample.episode)
+        self._assignments.forget(sample.episode)
         del self.ended[sample.episode]
-        self._ages.gone(sample.episode)
+        self._ages.forget(sample.episode)
         self.bytes -= bytes_of(sample.nodes)
 
 
@@ -204,11 +206,11 @@ class Groups:
         unit = job.group_size if self._loose else 1
         self._needed = needed = job.episodes_per_step if self._loose else job.tasks_per_step
         self._steps = job.steps
-        self._ages = Ages(job.max_staleness)
+        self._ages = EpisodeAges(job.max_staleness)
         self.streams = Streams(job.streams, needed, job.surplus_groups * unit, job.group_size)
-        self.streams.ahead(self._ages.batches(self._steps))
-        self.turns = Turns(self.streams.passes, loose=self._loose)
-        self._members = Members(self._size, self._ages, self.turns, clock, loose=self._loose)
+        self.streams.set_ahead(self._ages.count_batches(self._steps))
+        self.assignments = TaskAssignments(self.streams.samplers, loose=self._loose)
+        self._members = GroupMembership(self._size, self._ages, self.assignments, clock, loose=self._loose)
         self.taken_bytes = 0
         """Bytes that were held when the last batch was taken."""
         self._starved = 0
@@ -226,7 +228,7 @@ class Groups:
         """Every place is taken, or a batch is there already, or one would be that does not wait for older places."""
         if self.complete:
             return True
-        if self._ages.bounded and self._enough and self._chosen(self.streams.selection())[0].whole:
+        if self._ages.bounded and self._enough and self._fill_batch(self.streams.selection())[0].whole:
             return True
         return self.streams.all_taken(self.taken) and (
             self._loose or all(len(g) == self._size for g in self._members.alive)
@@ -235,19 +237,19 @@ class Groups:
     @property
     def complete(self) -> bool:
         """A batch is there."""
-        return self._enough and self._chosen()[0].whole
+        return self._enough and self._fill_batch()[0].whole
 
     @property
     def _enough(self) -> bool:
         """As much is done as a batch needs: whoever looks at every change need not choose before that."""
-        return len(self._done()) >= self._needed
+        return len(self._list_done()) >= self._needed
 
     @property
     def awaited(self) -> set[str]:
         """Open episodes that a batch which is full, but not there, waits for."""
         if not self._ages.bounded:
             return self._members.open
-        selection = self._chosen()[0]
+        selection = self._fill_batch()[0]
         waited = [unit for unit in self._units() if selection.fits(self._place(*unit))]
         return {episode for group, episodes in waited for episode in episodes if episode in group.open}
 
@@ -264,12 +266,12 @@ class Groups:
     @property
     def taken(self) -> Counter[str]:
         """Places that are taken, by stream."""
-        return self._members.look().taken
+        return self._members.index_groups().taken
 
     @property
     def done(self) -> Counter[str]:
         """Places whose episodes have all ended, by stream."""
-        return Counter(unit.stream for unit in self._done())
+        return Counter(unit.stream for unit in self._list_done())
 
     @property
     def starved(self) -> str | None:
@@ -282,28 +284,28 @@ class Groups:
             "pool_bytes, or fewer episodes per step"
         )
 
-    def room(self, task_id: str, stream: str = "default") -> Group | None:
+    def find_place(self, task_id: str, stream: str = "default") -> Group | None:
         """Return the group an episode may join now (a new one is not kept before `join`), or None."""
         admits = self.streams.admits(stream, self.taken)
-        for group in self._members.look().playing.get((task_id, stream), ()):
+        for group in self._members.index_groups().playing.get((task_id, stream), ()):
             if self._has_place(group, admits):
                 return group
-        return self._members.new(task_id, stream) if admits else None
+        return self._members.make_group(task_id, stream) if admits else None
 
-    def next_room(self, stream: str, digest: str) -> tuple[Group, int] | None:
+    def find_next_place(self, stream: str, digest: str) -> tuple[Group, int] | None:
         """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None.
 
         The group is not kept before `join`. Raises JobConflict where the stream has another list.
         """
-        found, admits = self.streams.task_pass(stream, digest), self.streams.admits(stream, self.taken)
-        for turn in (*found.lacking, found.turn):
-            group = self._begun_for(stream, turn, found.task(turn))
+        found, admits = self.streams.find_sampler(stream, digest), self.streams.admits(stream, self.taken)
+        for task_index in (*found.lacking, found.next_task_index):
+            group = self._find_begun_group(stream, task_index, found.task_at(task_index))
             if group is not None and self._has_place(group, admits):
-                return group, turn
+                return group, task_index
             if group is None and admits:
-                made = self._members.new(found.task(turn), stream)
-                made.turn = None if self._loose else turn
-                return made, turn
+                made = self._members.make_group(found.task_at(task_index), stream)
+                made.task_index = None if self._loose else task_index
+                return made, task_index
         return None
 
     def list_tasks(self, listed: TasksListed) -> None:
@@ -313,24 +315,24 @@ class Groups:
     def adopt_again(self) -> None:
         """Give restored groups that began without a turn those that were theirs before, whole ones too."""
         for group in self if not self._loose else ():
-            if group.turn is None and (turn := self.turns.of_group(group)) is not None:
-                self._members.give_turn(group, turn)
-        for stream, found in self.streams.passes.items():
-            self._adopt(stream, found.untouched)
+            if group.task_index is None and (task_index := self.assignments.index_of_group(group)) is not None:
+                self._members.assign_task(group, task_index)
+        for stream, found in self.streams.samplers.items():
+            self._adopt(stream, found.find_untouched)
 
-    def join(self, group: Group, episode: str, turn: int | None = None) -> None:
-        """Give the episode a place in a group `room` returned, or `next_room` with this turn."""
+    def join(self, group: Group, episode: str, task_index: int | None = None) -> None:
+        """Give the episode a place in a group `room` returned, or `find_next_place` with this turn."""
         self._members.join(group, episode)
-        self.streams.came(group.stream)
-        self.turns.began(group.stream, episode, group.turn if turn is None else turn)
+        self.streams.note_begin(group.stream)
+        self.assignments.begin_play(group.stream, episode, group.task_index if task_index is None else task_index)
 
     def join_late(self, episode: str, task_id: str, stream: str) -> Group:
         """Give a place to an episode whose own was given away while its team was undecided, whatever the room."""
-        group = self.room(task_id, stream) or self._members.new(task_id, stream)
+        group = self.find_place(task_id, stream) or self._members.make_group(task_id, stream)
         self.join(group, episode)
         return group
 
-    def of(self, episode: str) -> Group | None:
+    def group_of(self, episode: str) -> Group | None:
         """Return the group an episode has a place in."""
         return self._members.group_of(episode)
 
@@ -341,26 +343,28 @@ class Groups:
     def end(self, sample: Sample) -> list[Sample]:
         """Take a member's sample; return what the rule filters out for it."""
         group = self._members.end(sample)
-        self.turns.tell(group.stream, sample.episode, Pass.ended)
+        self.assignments.record_outcome(group.stream, sample.episode, TaskSampler.end_play)
         if self._loose:
-            self.streams.played_episode(group.stream)
+            self.streams.count_episode(group.stream)
         elif group.whole_since is not None and not group.played:
             group.played = True
-            self.streams.played_group(group.stream)
-        return self._filtered(group)
+            self.streams.count_group(group.stream)
+        return self._filter_group(group)
 
     def fail(self, episode: str) -> bool:
         """Free the place of an episode that its agent failed; return whether its task is skipped now for that."""
-        group = self._members.joined(episode)
-        skipped = self.turns.tell(group.stream, episode, Pass.failed)
+        group = self._members.require_group(episode)
+        skipped = self.assignments.record_outcome(group.stream, episode, TaskSampler.fail_play)
         group.skipped = group.skipped or skipped
         self._members.leave(episode)
         return skipped
 
     def leave(self, episode: str, *, ended: bool = False) -> None:
         """Free the place of an episode that was given up, or `ended` with nothing to train; an empty group is gone."""
-        with_nothing = Pass.ended if self._loose else Pass.ended_empty
-        self.turns.tell(self._members.joined(episode).stream, episode, with_nothing if ended else Pass.lost)
+        with_nothing = TaskSampler.end_play if self._loose else TaskSampler.end_empty_play
+        self.assignments.record_outcome(
+            self._members.require_group(episode).stream, episode, with_nothing if ended else TaskSampler.lose_play
+        )
         self._members.leave(episode)
 
     @property
@@ -372,7 +376,7 @@ class Groups:
             (g for g in self._members.alive if not g.open and len(g) < self._size), key=lambda g: g.touched_at
         )
 
-    def unfinished(self) -> dict[str, dict[str, int]]:
+    def count_missing(self) -> dict[str, dict[str, int]]:
         """Return how many places the orphaned groups lack, by stream and task."""
         lacking: dict[str, dict[str, int]] = {}
         for group in self.orphaned:
@@ -422,22 +426,22 @@ class Groups:
 
     def take(self) -> tuple[Group, ...]:
         """Return the batch, by group then episode id, and begin the next one."""
-        selection, units = self._chosen()
+        selection, units = self._fill_batch()
         if not selection.whole:
             raise RuntimeError(f"expected a complete batch, found {self.collected} ended episodes")
         samples = [sample for unit in units for sample in (unit.ended if isinstance(unit, Group) else [unit])]
         self.taken_bytes = self._members.bytes
         batch = self._members.take_out(samples)
         self._ages.learning = True
-        self.streams.ahead(self._ages.batches(self._steps))
-        self.streams.took(Counter(unit.stream for unit in units))
+        self.streams.set_ahead(self._ages.count_batches(self._steps))
+        self.streams.take_batch(Counter(unit.stream for unit in units))
         self._starved = 0
         return batch
 
-    def updated(self, version: int) -> None:
+    def finish_update(self, version: int) -> None:
         """The batch that was taken last is learned: this version serves now."""
         self._ages.version, self._ages.learning = version, False
-        self.streams.ahead(self._ages.batches(self._steps))
+        self.streams.set_ahead(self._ages.count_batches(self._steps))
 
     @property
     def learning(self) -> bool:
@@ -450,23 +454,23 @@ class Groups:
         self._members.take_out(dropped)
         return dropped
 
-    def name_after(self, episodes: int) -> None:
+    def number_groups_from(self, episodes: int) -> None:
         """Give new groups higher numbers than this, as so many episodes began in former lives of the server."""
         self._members.groups_named = episodes
 
     def restore(self, sample: Sample) -> None:
         """Put a sample that was read back into its group, by the group's name."""
-        group = self._members.named(sample)
+        group = self._members.find_or_restore(sample)
         self._members.add(group, sample)
-        self.turns.restore(sample)
+        self.assignments.restore(sample)
         group.played = group.whole_since is not None
 
     def restore_open(self, sample: Sample) -> None:
         """Give a prepared episode that was read back its place again, unless others have it: `restore` them before."""
-        group = self._members.named(sample)
+        group = self._members.find_or_restore(sample)
         if self._loose or len(group) < self._size:
-            self.join(group, sample.episode, sample.turn)
-            self._ages.sampled(sample.episode, sample.nodes)
+            self.join(group, sample.episode, sample.task_index)
+            self._ages.record_versions(sample.episode, sample.nodes)
 
     def readmit(self) -> None:
         """Give places to what was read back of streams without a share; `restore` and `restore_open` before."""
@@ -480,21 +484,21 @@ class Groups:
 
     def filter_all(self) -> list[Sample]:
         """Filter what was restored; return what the rule drops."""
-        return [sample for group in list(self._members.alive) for sample in self._filtered(group)]
+        return [sample for group in list(self._members.alive) for sample in self._filter_group(group)]
 
-    def _done(self) -> Sequence[Group | Sample]:
+    def _list_done(self) -> Sequence[Group | Sample]:
         """Return what a batch may be made of, first done first: whole groups, or ended episodes."""
         if self._loose:
             return list(self._members.ended.values())
         whole = [group for group in self._members.alive if group.whole_since is not None]
         return sorted(whole, key=lambda group: group.whole_since or 0)
 
-    def _chosen(self, selection: BatchSelection | None = None) -> tuple[BatchSelection, list[Group | Sample]]:
+    def _fill_batch(self, selection: BatchSelection | None = None) -> tuple[BatchSelection, list[Group | Sample]]:
         """Fill the next batch as far as it goes; return it with what is in it."""
         if selection is None:
             alive = self._units() if self._ages.bounded else []
             selection = self.streams.selection(self._place(*unit) for unit in alive)
-        return selection, [unit for unit in self._done() if selection.takes(self._place(unit, _episodes(unit)))]
+        return selection, [unit for unit in self._list_done() if selection.take(self._place(unit, _episodes(unit)))]
 
     def _oldest_first(self) -> list[str]:
         """Return the streams of the places that are taken."""
@@ -510,20 +514,20 @@ class Groups:
     def _place(self, unit: Group | Sample, episodes: Iterable[str]) -> BatchPlace:
         return self.streams.place(unit.stream, self._ages.slack(episodes))
 
-    def _adopt(self, stream: str, turn_of: Callable[[str], int | None]) -> None:
-        for group in [group for group in self.orphaned if group.stream == stream and group.turn is None]:
-            self._members.give_turn(group, turn_of(group.task_id))
+    def _adopt(self, stream: str, index_of: Callable[[str], int | None]) -> None:
+        for group in [group for group in self.orphaned if group.stream == stream and group.task_index is None]:
+            self._members.assign_task(group, index_of(group.task_id))
 
-    def _begun_for(self, stream: str, turn: int, task_id: str) -> Group | None:
+    def _find_begun_group(self, stream: str, task_index: int, task_id: str) -> Group | None:
         """Return the group that plays a turn, or None."""
         if self._loose:
-            return next(iter(self._members.look().playing.get((task_id, stream), ())), None)
-        return self._members.look().turns.get((turn, stream))
+            return next(iter(self._members.index_groups().playing.get((task_id, stream), ())), None)
+        return self._members.index_groups().by_task_index.get((task_index, stream))
 
     def _has_place(self, group: Group, admits: bool) -> bool:
         return admits if self._loose else len(group) < self._size
 
-    def _filtered(self, group: Group) -> list[Sample]:
+    def _filter_group(self, group: Group) -> list[Sample]:
         if self._rule != "varied_groups" or group.whole_since is None or not group.constant:
             return []
         dropped = list(group.ended)

@@ -43,7 +43,7 @@ class ServerDirectory:
     def secret(self) -> bytes:
         """Return the secret, made the first time; raise ServerFailed if its file is damaged."""
         try:
-            return bytes.fromhex(self._kept("secret"))
+            return bytes.fromhex(self._read_or_create("secret"))
         except ValueError:
             raise ServerFailed(
                 f"{self.path / 'secret'} is damaged: expected {2 * _SECRET_BYTES} hex digits; delete it, and all keys "
@@ -52,23 +52,23 @@ class ServerDirectory:
 
     def installation(self) -> str:
         """Return the installation's id, made the first time."""
-        return self._kept("installation")
+        return self._read_or_create("installation")
 
-    def engine_on(self, job: Job) -> None:
+    def record_engine_on(self, job: Job) -> None:
         """Note that the job's engine is on, durably."""
         write_private(self._engine, json.dumps(job.value()))
 
-    def engine_off(self) -> None:
+    def record_engine_off(self) -> None:
         """Note that no engine is on."""
         self._engine.unlink(missing_ok=True)
 
-    def interrupted(self) -> Job | None:
+    def read_interrupted_job(self) -> Job | None:
         """Return the job whose engine was on when the server ended or died, or None.
 
         Raises ServerFailed for one this version cannot read.
         """
         try:
-            return Job.recorded(self._engine.read_text())
+            return Job.from_record(self._engine.read_text())
         except FileNotFoundError:
             return None
         except ValidationError as error:
@@ -81,7 +81,7 @@ class ServerDirectory:
     def _engine(self) -> Path:
         return self.path / "engine.json"
 
-    def _kept(self, name: str) -> str:
+    def _read_or_create(self, name: str) -> str:
         path = self.path / name
         try:
             return path.read_text()
@@ -120,7 +120,7 @@ class Claims:
     use: Use
     role: Role | None = None
     episode: str = ""
-    epoch: int = 0
+    fencing_token: int = 0
     signed: bool = True
     agent: str = ""
 
@@ -136,23 +136,23 @@ class Keys:
         self._clock = clock or _steady_clock()
         self._read: dict[str, tuple[Claims, float]] = {}  # verified keys: reading one again costs no signature
 
-    def role(self, role: Role) -> str:
+    def role_key(self, role: Role) -> str:
         """Return a key for the control plane."""
         return self._sign({"use": "role", "role": role}, ROLE_LIFE_S)
 
-    def model(self, episode: str, epoch: int) -> str:
+    def model_key(self, episode: str, fencing_token: int) -> str:
         """Return the key for an episode's model calls."""
-        return self._sign({"use": "model", "ep": episode, "epoch": epoch}, EPISODE_LIFE_S)
+        return self._sign({"use": "model", "ep": episode, "epoch": fencing_token}, EPISODE_LIFE_S)
 
-    def lease(self, episode: str, epoch: int) -> str:
+    def lease_key(self, episode: str, fencing_token: int) -> str:
         """Return the key for an episode's heartbeat, end and abort."""
-        return self._sign({"use": "lease", "ep": episode, "epoch": epoch}, EPISODE_LIFE_S)
+        return self._sign({"use": "lease", "ep": episode, "epoch": fencing_token}, EPISODE_LIFE_S)
 
     def read(self, key: str) -> Claims:
         """Return what a key says; raise InvalidKey if it is forged or expired."""
         known = self._read.get(key)
         if known is None:
-            known = self._verified(key)
+            known = self._verify(key)
             if len(self._read) >= _CACHED:
                 self._read.clear()
             self._read[key] = known
@@ -165,13 +165,13 @@ class Keys:
         scheme, _, key = (header or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise InvalidKey("expected a header `Authorization: Bearer KEY`, found none")
-        return self._named(key.strip())
+        return self._read_named(key.strip())
 
     def write_tokens(self, path: Path) -> None:
         """Write a token of each role to `path` as JSON, readable by the owner alone, atomically."""
-        write_private(path, json.dumps({role: self.role(role) for role in get_args(Role)}, indent=1))
+        write_private(path, json.dumps({role: self.role_key(role) for role in get_args(Role)}, indent=1))
 
-    def _named(self, key: str) -> Claims:
+    def _read_named(self, key: str) -> Claims:
         """Return what a key says with the name behind it (`swarm.client.episode.key_of`); a chosen token has none."""
         signed, slash, name = key.partition("/")
         if not slash or self._is_chosen(key):
@@ -179,7 +179,7 @@ class Keys:
         claims = self.read(signed)
         if claims.use != "model":
             raise InvalidKey(
-                f"expected an agent's name behind an episode's key alone; found it behind {_described(claims)}"
+                f"expected an agent's name behind an episode's key alone; found it behind {_describe_claims(claims)}"
             )
         return replace(claims, agent=unquote(name))
 
@@ -193,7 +193,7 @@ class Keys:
         digests = [hashlib.sha256(text.encode()).digest() for text in (key, self._admin_token)]
         return hmac.compare_digest(*digests)
 
-    def _verified(self, key: str) -> tuple[Claims, float]:
+    def _verify(self, key: str) -> tuple[Claims, float]:
         if self._is_chosen(key):
             return Claims("role", role="admin", signed=False), float("inf")
         options: Any = {"require": ["exp"], "verify_exp": False}  # `read` judges expiry, by the injected clock
@@ -204,15 +204,15 @@ class Keys:
                 "the key is not one of this server's; set AJET_TOKEN to what `ajet swarm token` prints there, or begin "
                 "an episode here"
             ) from None
-        return _claims(found), float(found["exp"])
+        return _parse_claims(found), float(found["exp"])
 
 
-def permitted(claims: Claims, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
+def require_permission(claims: Claims, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
     """Return claims of one of these kinds; raise Forbidden (403) for others."""
     if claims.use in uses or claims.role in roles:
         return claims
     wanted = " or ".join([*(f"a {use} key" for use in uses), *(f"the {role} role" for role in roles)])
-    raise Forbidden(f"this call needs {wanted}; found {_described(claims)}")
+    raise Forbidden(f"this call needs {wanted}; found {_describe_claims(claims)}")
 
 
 def _steady_clock() -> Callable[[], float]:
@@ -221,11 +221,11 @@ def _steady_clock() -> Callable[[], float]:
     return lambda: offset + time.monotonic()
 
 
-def _claims(found: dict[str, Any]) -> Claims:
+def _parse_claims(found: dict[str, Any]) -> Claims:
     if found["use"] == "role":
         return Claims("role", role=found["role"])
-    return Claims(found["use"], episode=found["ep"], epoch=found["epoch"])
+    return Claims(found["use"], episode=found["ep"], fencing_token=found["epoch"])
 
 
-def _described(claims: Claims) -> str:
+def _describe_claims(claims: Claims) -> str:
     return f"the {claims.role} role" if claims.use == "role" else f"a {claims.use} key"

@@ -55,7 +55,7 @@ class BatchSelection:
         room = self._room.get(place.stream)
         return room is not None and place.slack >= 0 and all(room[: place.slack + 1])
 
-    def takes(self, place: BatchPlace) -> bool:
+    def take(self, place: BatchPlace) -> bool:
         """Take the place where it fits; return whether it did."""
         if not self.fits(place):
             return False
@@ -73,7 +73,7 @@ def _room(batches: list[int], alive: Counter[int]) -> list[int]:
     return [batches[0], *(max(0, batches[0] - needed) for needed in reserved)]
 
 
-class Ages:
+class EpisodeAges:
     """How old the alive episodes are; `most` is the job's max_staleness, and where it is 0 nothing has an age."""
 
     def __init__(self, most: int) -> None:
@@ -89,22 +89,22 @@ class Ages:
         """Age matters."""
         return self._most > 0
 
-    def batches(self, steps: int) -> int:
+    def count_batches(self, steps: int) -> int:
         """Return how many batches' places may be taken: no more than the job's `steps` want."""
         return max(0, min(self.version + self._most + 1, steps) - self._next) if self.bounded else 1
 
-    def began(self, episode: str) -> None:
+    def begin(self, episode: str) -> None:
         """An episode began: its tokens will be no older than the weights that serve now."""
         if self.bounded:
             self._oldest[episode] = self.version
 
-    def sampled(self, episode: str, nodes: Sequence[Node]) -> None:
+    def record_versions(self, episode: str, nodes: Sequence[Node]) -> None:
         """An episode is over: now its tokens are known."""
         if self.bounded:
             versions = [version for node in nodes if node.trained for version in node.versions]
             self._oldest[episode] = min(versions, default=self.version)
 
-    def gone(self, episode: str) -> None:
+    def forget(self, episode: str) -> None:
         """An episode has no place any more."""
         self._oldest.pop(episode, None)
 

@@ -24,7 +24,7 @@ from swarm.errors import SwarmError
 from swarm.wire import ServerState
 
 
-class Gate:
+class GenerationGate:
     """Counts the calls inside. Starts shut."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -73,7 +73,7 @@ class Gate:
         self._error = error
         self._open.set()
 
-    async def emptied(self, timeout_s: float) -> bool:
+    async def wait_until_empty(self, timeout_s: float) -> bool:
         """Wait until no call is inside; return False if that takes longer than `timeout_s`."""
         try:
             await asyncio.wait_for(self._empty.wait(), timeout_s)
@@ -87,7 +87,7 @@ MOST_S = 0.25
 """Most that passes between two beats: five times what it should be, which a busy loop keeps."""
 
 
-class ServedClock:
+class LeaseClock:
     """Seconds that were served, from an arbitrary beginning; `clock` is the one below."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -159,7 +159,7 @@ class StateMachine:
         """Why the server FAILED; None in every other state."""
         return self._reason
 
-    def to(self, target: ServerState, reason: str | None = None) -> None:
+    def transition_to(self, target: ServerState, reason: str | None = None) -> None:
         """Change the state; raise IllegalTransition if the table has no such change or FAILED lacks a reason."""
         if target not in TRANSITIONS[self._state]:
             allowed = ", ".join(sorted(TRANSITIONS[self._state]))

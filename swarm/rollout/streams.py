@@ -22,7 +22,7 @@ from math import lcm
 
 from swarm.errors import InvalidRequest, JobConflict
 from swarm.rollout.staleness import BatchPlace, BatchSelection
-from swarm.rollout.task_sampler import Pass
+from swarm.rollout.task_sampler import TaskSampler
 from swarm.store import StreamMoved, TasksListed
 from swarm.wire import StreamStatus
 
@@ -37,7 +37,7 @@ _FINEST = 1_000_000
 class DeficitRoundRobin:
     """Deals places to streams by their shares; exact, in whole numbers (a place is `unit` of them)."""
 
-    def __init__(self, shares: Mapping[str, float], owed: Mapping[str, float]) -> None:
+    def __init__(self, shares: Mapping[str, float], deficits: Mapping[str, float]) -> None:
         largest = Fraction(max(shares.values()))
         parts = {
             name: (Fraction(share) / largest).limit_denominator(_FINEST) or Fraction(1, _FINEST)
@@ -46,7 +46,7 @@ class DeficitRoundRobin:
         scale = lcm(*(part.denominator for part in parts.values()))
         self._part = {name: int(part * scale) for name, part in parts.items()}
         self._unit = sum(self._part.values())
-        self._owed = {name: round(Fraction(owed.get(name, 0.0)) * self._unit) for name in parts}
+        self._deficits = {name: round(Fraction(deficits.get(name, 0.0)) * self._unit) for name in parts}
 
     @property
     def shares(self) -> dict[str, float]:
@@ -56,22 +56,22 @@ class DeficitRoundRobin:
     def deal(self) -> str:
         """Return the stream that gets the next place."""
         for name, part in self._part.items():
-            self._owed[name] += part
-        chosen = min((name for name, owed in self._owed.items() if owed > 0), key=self._latest)
-        self._owed[chosen] -= self._unit
+            self._deficits[name] += part
+        chosen = min((name for name, deficit in self._deficits.items() if deficit > 0), key=self._latest)
+        self._deficits[chosen] -= self._unit
         return chosen
 
-    def owed(self, undealt: Counter[str]) -> dict[str, float]:
+    def deficits(self, undealt: Counter[str]) -> dict[str, float]:
         """Return what each stream would be owed, in places, had the last places not been dealt: `undealt` by stream."""
-        count = sum(undealt[name] for name in self._owed)
+        count = sum(undealt[name] for name in self._deficits)
         return {
             name: (owed + undealt[name] * self._unit - count * self._part[name]) / self._unit
-            for name, owed in self._owed.items()
+            for name, owed in self._deficits.items()
         }
 
     def _latest(self, name: str) -> tuple[int, int]:
         """Return how many more places may be dealt before the stream would be owed a whole one, then its turn."""
-        return -((self._owed[name] - self._unit) // self._part[name]), -self._owed[name]
+        return -((self._deficits[name] - self._unit) // self._part[name]), -self._deficits[name]
 
 
 @dataclass(slots=True)
@@ -93,11 +93,11 @@ class Streams:
         self._batches = 1
         self._turn = episodes_per_turn
         self._known: dict[str, _Stream] = {}
-        self._came: dict[str, None] = {}
+        self._order: dict[str, None] = {}
         self._round_robin: DeficitRoundRobin | None = None
         self._window: list[str] = []
         self._moved: set[str] = set()
-        self.passes: dict[str, Pass] = {}
+        self.samplers: dict[str, TaskSampler] = {}
         """Where each stream that has a task list stands in it."""
         self.shares: Mapping[str, float] = {}
         """Each stream's part of each batch, between 0 and 1; empty where every stream comes as it comes."""
@@ -115,11 +115,11 @@ class Streams:
 
         The same in every life of the server: a curve in a tracker that ends in the middle says nothing.
         """
-        return tuple(dict.fromkeys([*self.shares, *self._came]))[:MOST_CHARTED]
+        return tuple(dict.fromkeys([*self.shares, *self._order]))[:MOST_CHARTED]
 
-    def came(self, stream: str) -> None:
+    def note_begin(self, stream: str) -> None:
         """An episode of the stream begins; those that came first are charted."""
-        self._came.setdefault(stream)
+        self._order.setdefault(stream)
 
     def check(self, stream: str) -> None:
         """Raise InvalidRequest for a stream that has no share where streams have shares."""
@@ -127,7 +127,7 @@ class Streams:
             known = ", ".join(sorted(self.shares))
             raise InvalidRequest(f"expected one of the job's streams ({known}), found {stream!r}", param="stream")
 
-    def ahead(self, batches: int) -> None:
+    def set_ahead(self, batches: int) -> None:
         """Let the places of so many batches be taken from now on; those of a batch that is taken are gone."""
         self._batches = batches
         self._deal()
@@ -157,13 +157,13 @@ class Streams:
         batches = [Counter(self._window[start : start + self._needed]) for start in starts]
         return BatchSelection(batches, self._needed, alive)
 
-    def lacking(self, done: Counter[str]) -> Counter[str]:
+    def count_missing(self, done: Counter[str]) -> Counter[str]:
         """Return how many places of the next batch are not done, by stream; under "" where streams have no shares."""
         if self._round_robin is None:
             return Counter({_ANYONE: max(0, self._needed - done.total())})
         return Counter(self._window[: self._needed]) - done
 
-    def took(self, batch: Counter[str]) -> None:
+    def take_batch(self, batch: Counter[str]) -> None:
         """The batch is taken, so many groups of each stream; its places are dealt out anew, for a batch to come."""
         for stream, count in batch.items():
             self._stream(stream).trained += count
@@ -171,25 +171,25 @@ class Streams:
         self._window = self._window[self._needed :]
         self._deal()
 
-    def task_pass(self, stream: str, digest: str) -> Pass:
+    def find_sampler(self, stream: str, digest: str) -> TaskSampler:
         """Return the pass of a stream that plays the list with that digest; raise JobConflict where it does not."""
-        found = self.passes.get(stream)
+        found = self.samplers.get(stream)
         if found is None:
             raise JobConflict(f"stream {stream!r} has no task list yet; name its tasks first (POST /streams/tasks)")
         found.check(digest)
         return found
 
-    def list_tasks(self, listed: TasksListed) -> Pass:
+    def list_tasks(self, listed: TasksListed) -> TaskSampler:
         """Give a stream its task list; the first pass goes on at its cursor, with what was played by name before."""
-        self.passes[listed.stream] = made = Pass(listed, self._turn, self._stream(listed.stream).cursor)
+        self.samplers[listed.stream] = made = TaskSampler(listed, self._turn, self._stream(listed.stream).cursor)
         return made
 
-    def played_group(self, stream: str) -> None:
+    def count_group(self, stream: str) -> None:
         """A group was played to its end."""
         self._stream(stream).cursor += 1
         self._moved.add(stream)
 
-    def played_episode(self, stream: str) -> None:
+    def count_episode(self, stream: str) -> None:
         """An episode ended, under the rule `episodes`."""
         found = self._stream(stream)
         found.ended += 1
@@ -197,10 +197,10 @@ class Streams:
             found.ended, found.cursor = 0, found.cursor + 1
             self._moved.add(stream)
 
-    def with_shares(self, shares: Mapping[str, float]) -> list[StreamMoved]:
+    def rows_with_shares(self, shares: Mapping[str, float]) -> list[StreamMoved]:
         """Return what is written down before the streams get new shares."""
         new = DeficitRoundRobin(shares, {}).shares
-        return self._written({*self.names, *new}, new, {})
+        return self._make_rows({*self.names, *new}, new, {})
 
     def set_shares(self, shares: Mapping[str, float], alive: Sequence[str]) -> None:
         """Deal all places anew that are not taken; `alive` are the streams of those that are."""
@@ -227,10 +227,10 @@ class Streams:
         moved: Sequence[StreamMoved],
         job: Mapping[str, float],
         lists: Sequence[TasksListed] = (),
-        came: Sequence[str] = (),
+        stream_order: Sequence[str] = (),
     ) -> None:
         """Go on from what was written; `job` holds the shares where none were written, `came` is the streams' order."""
-        self._came = dict.fromkeys(came)
+        self._order = dict.fromkeys(stream_order)
         stood = {stream.name: stream for stream in moved}
         for stream in moved:
             self._known[stream.name] = _Stream(stream.cursor, stream.trained)
@@ -238,7 +238,7 @@ class Streams:
             if (at := stood.get(listed.stream)) is None:
                 self.list_tasks(listed)
             else:
-                self.passes[listed.stream] = Pass(listed, self._turn, at.turn, at.unfinished)
+                self.samplers[listed.stream] = TaskSampler(listed, self._turn, at.next_task_index, at.unfinished)
         shares = {stream.name: stream.share for stream in moved if stream.share is not None} or job
         if shares:
             self._deal_anew(shares, {stream.name: stream.credit for stream in moved}, ())
@@ -259,37 +259,37 @@ class Streams:
             for name, stream in found
         )
 
-    def moved(self) -> list[StreamMoved]:
+    def take_moved(self) -> list[StreamMoved]:
         """Return where the streams stand that moved since the last call, as it is written down."""
         names, self._moved = self._moved, set()
-        for stream, found in self.passes.items():
+        for stream, found in self.samplers.items():
             if found.moved:
                 found.moved = False
                 names.add(stream)
-        return self._standing(names)
+        return self._rows_of(names)
 
-    def standing(self) -> list[StreamMoved]:
+    def list_rows(self) -> list[StreamMoved]:
         """Return where all streams stand, as it is written down with a batch that is settled."""
-        return self._standing(self.names)
+        return self._rows_of(self.names)
 
-    def _standing(self, names: Iterable[str]) -> list[StreamMoved]:
+    def _rows_of(self, names: Iterable[str]) -> list[StreamMoved]:
         account = self._round_robin
-        return self._written(names, self.shares, {} if account is None else account.owed(Counter(self._window)))
+        return self._make_rows(names, self.shares, {} if account is None else account.deficits(Counter(self._window)))
 
-    def _written(
-        self, names: Iterable[str], shares: Mapping[str, float], owed: Mapping[str, float]
+    def _make_rows(
+        self, names: Iterable[str], shares: Mapping[str, float], deficits: Mapping[str, float]
     ) -> list[StreamMoved]:
         rows = []
         for name in sorted(names):
-            stream, found = self._known.get(name, _Stream()), self.passes.get(name)
-            turns = (0, ()) if found is None else (found.turn, found.unfinished)
-            row = StreamMoved(name, shares.get(name), stream.cursor, stream.trained, owed.get(name, 0.0), *turns)
+            stream, found = self._known.get(name, _Stream()), self.samplers.get(name)
+            progress = (0, ()) if found is None else (found.next_task_index, found.unfinished)
+            row = StreamMoved(name, shares.get(name), stream.cursor, stream.trained, deficits.get(name, 0.0), *progress)
             rows.append(row)
         return rows
 
-    def _deal_anew(self, shares: Mapping[str, float], owed: Mapping[str, float], alive: Sequence[str]) -> None:
+    def _deal_anew(self, shares: Mapping[str, float], deficits: Mapping[str, float], alive: Sequence[str]) -> None:
         self._moved.update(shares)  # all shares are written together, so that a restart never finds a part of them
-        self._round_robin = DeficitRoundRobin(shares, owed)
+        self._round_robin = DeficitRoundRobin(shares, deficits)
         self.shares = self._round_robin.shares
         self._window = list(alive)
         self._deal()

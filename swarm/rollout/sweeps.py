@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 
 from swarm.rendering.messages import BackendError
-from swarm.rollout.episodes import LeasedEpisode, Ledger
+from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Teams
 from swarm.wire import ServerState
@@ -28,59 +28,59 @@ from swarm.wire import ServerState
 class Drain:
     """Takes batches out of a ledger, for one waiter at a time: the step loop."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, registry: EpisodeRegistry) -> None:
+        self._registry = registry
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition on groups and leases; raise BackendError once no batch can ever come."""
         while not condition():
-            if self._ledger.groups.starved is not None:
-                raise BackendError(self._ledger.groups.starved)
-            self._ledger.changed.clear()
-            await self._ledger.changed.wait()
+            if self._registry.groups.starved is not None:
+                raise BackendError(self._registry.groups.starved)
+            self._registry.changed.clear()
+            await self._registry.changed.wait()
 
     def begin(self) -> None:
         """Note that the batch is full: from now on, those who hold it up are fenced after `drain_timeout_s`."""
-        self._ledger.full_since = self._ledger.clock()
+        self._registry.full_since = self._registry.clock()
 
-    async def quiet(self) -> None:
+    async def quiesce(self) -> None:
         """Shut the gate and wait until nothing generates; a call longer than `drain_timeout_s` is fenced."""
-        self._ledger.gate.shut()
-        if await self._emptied():
+        self._registry.gate.shut()
+        if await self._wait_until_idle():
             return
-        for episode in self._ledger.leases:
+        for episode in self._registry.leases:
             if any(call.generating for call in episode.calls):
-                self._ledger.fence(episode, "held_up_update")
-        if not await self._emptied():
+                self._registry.fence(episode, "held_up_update")
+        if not await self._wait_until_idle():
             raise BackendError("the engine did not cancel its requests; no update is possible while they run")
 
-    async def batch(self) -> tuple[Group, ...]:
+    async def wait_for_batch(self) -> tuple[Group, ...]:
         """Wait until a batch is there and nothing generates; return it and begin the next. The gate is shut then.
 
         A batch can fall apart while calls are waited for (its oldest dropped for bytes, shares changed): wait again.
         """
         while True:
-            await self.until(lambda: self._ledger.groups.complete)
-            await self.quiet()
-            if self._ledger.groups.complete:
+            await self.wait_until(lambda: self._registry.groups.complete)
+            await self.quiesce()
+            if self._registry.groups.complete:
                 return self.take()
-            self._ledger.gate.open()
+            self._registry.gate.open()
 
     def take(self) -> tuple[Group, ...]:
         """Return the complete batch's groups and begin the next. Where the streams stand then is written with it."""
-        batch = self._ledger.groups.take()
-        self._ledger.counts["trained"] += sum(len(group.ended) for group in batch)
-        self._ledger.full_since = None
-        self._ledger.outdate()
+        batch = self._registry.groups.take()
+        self._registry.counts["trained"] += sum(len(group.ended) for group in batch)
+        self._registry.full_since = None
+        self._registry.drop_outdated()
         return batch
 
-    async def _emptied(self) -> bool:
+    async def _wait_until_idle(self) -> bool:
         """Return whether nothing generates within `drain_timeout_s`, to which time the server stood still is added."""
-        clock, gate, drain = self._ledger.clock, self._ledger.gate, self._ledger.job.drain_timeout_s
+        clock, gate, drain = self._registry.clock, self._registry.gate, self._registry.job.drain_timeout_s
         began = clock()
-        if await gate.emptied(drain):
+        if await gate.wait_until_empty(drain):
             return True
-        return clock() - began < drain / 2 and await gate.emptied(drain)
+        return clock() - began < drain / 2 and await gate.wait_until_empty(drain)
 
 
 log = logging.getLogger(__name__)
@@ -91,65 +91,65 @@ DEAD_END_S = 3.0
 """Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
 
 
-class Sweeps:
+class Sweeper:
     """The sweeps of one ledger."""
 
-    def __init__(self, ledger: Ledger, teams: Teams) -> None:
-        self._ledger = ledger
+    def __init__(self, registry: EpisodeRegistry, teams: Teams) -> None:
+        self._registry = registry
         self._teams = teams
         self._straggling_since: float | None = None
         self._dead_end_since: float | None = None
 
     def sweep(self) -> None:
         """Do once what is due."""
-        ledger = self._ledger
-        for episode in ledger.leases.expired():
-            ledger.fence(episode, "lease_expired")
-        if ledger.awaited:  # the batch stands: nobody holds it up, and no group could be completed
+        registry = self._registry
+        for episode in registry.leases.find_expired():
+            registry.fence(episode, "lease_expired")
+        if registry.pending_evaluations:  # the batch stands: nobody holds it up, and no group could be completed
             self._straggling_since = self._dead_end_since = None
             self._teams.sweep()
             return
-        for episode in self._stuck():
-            ledger.fence(episode, "held_up_batch")
-        for group in (*ledger.groups.drop_idle(), *self._dead_end()):
+        for episode in self._find_stuck():
+            registry.fence(episode, "held_up_batch")
+        for group in (*registry.groups.drop_idle(), *self._drop_dead_end()):
             log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
-            ledger.drop(group.ended, "failed_task" if group.skipped else "partial_group")
-        ledger.groups.streams.reclaim(ledger.groups.taken)
+            registry.drop(group.ended, "failed_task" if group.skipped else "partial_group")
+        registry.groups.streams.reclaim(registry.groups.taken)
         self._teams.sweep()
 
-    def _stuck(self) -> list[LeasedEpisode]:
+    def _find_stuck(self) -> list[LeasedEpisode]:
         """Return the episodes that block a full batch: those whose time is over, and silent stragglers."""
-        ledger, now = self._ledger, self._ledger.clock()
-        if ledger.full_since is None:
+        registry, now = self._registry, self._registry.clock()
+        if registry.full_since is None:
             self._straggling_since = None
             return []
-        silent_since = self._silent_since(now)
-        playing = [e for e in ledger.leases if e.settling is None]
+        silent_since = self._silence_limit(now)
+        playing = [e for e in registry.leases if e.settling is None]
         stuck = [
-            e for e in playing
-            if _time_is_over(e, now, waited_for=len(ledger.line) > 0) or (not e.calls and e.heard_at <= silent_since)
+            e for e in playing if _time_is_over(e, now, waited_for=len(registry.admission) > 0)
+            or (not e.calls and e.heard_at <= silent_since)
         ]  # fmt: skip
-        awaited = ledger.groups.awaited if stuck else set()
+        awaited = registry.groups.awaited if stuck else set()
         return [e for e in stuck if e.id in awaited]
 
-    def _silent_since(self, now: float) -> float:
+    def _silence_limit(self, now: float) -> float:
         """Return before when a straggler was last heard of that is given up now; none is before half has ended."""
-        ledger = self._ledger
-        if 2 * ledger.groups.collected < ledger.job.episodes_per_step:
+        registry = self._registry
+        if 2 * registry.groups.collected < registry.job.episodes_per_step:
             self._straggling_since = None
             return -math.inf
         if self._straggling_since is None:
             self._straggling_since = now
-        before = now - ledger.job.drain_timeout_s
+        before = now - registry.job.drain_timeout_s
         return before if self._straggling_since <= before else -math.inf
 
-    def _dead_end(self) -> list[Group]:
+    def _drop_dead_end(self) -> list[Group]:
         """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
-        ledger = self._ledger
-        orphaned, now = ledger.groups.orphaned, ledger.clock()
-        played = ledger.leases.prepared or any(episode.kind == "train" for episode in ledger.leases)
-        moves = ledger.machine.state is not ServerState.ROLLING or ledger.groups.learning  # there may be room soon
-        if moves or played or not orphaned or not len(ledger.line):
+        registry = self._registry
+        orphaned, now = registry.groups.orphaned, registry.clock()
+        played = registry.leases.prepared or any(episode.kind == "train" for episode in registry.leases)
+        moves = registry.machine.state is not ServerState.ROLLING or registry.groups.learning  # there may be room soon
+        if moves or played or not orphaned or not len(registry.admission):
             self._dead_end_since = None
             return []
         if self._dead_end_since is None:
@@ -157,7 +157,7 @@ class Sweeps:
         if now - self._dead_end_since < DEAD_END_S:
             return []
         self._dead_end_since = None
-        return [ledger.groups.drop(orphaned[0])]
+        return [registry.groups.drop(orphaned[0])]
 
 
 def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:

@@ -43,7 +43,7 @@ class Group:
     whole_since: int | None = None
     played: bool = False
     skipped: bool = False
-    turn: int | None = None
+    task_index: int | None = None
 
     def __len__(self) -> int:
         return len(self.open) + len(self.ended)
@@ -72,7 +72,7 @@ _ADOPTED = 4096
 
 
 @dataclass(slots=True)
-class _TaskTurn:
+class _TaskProgress:
     """How many of its plays are open, ended, had nothing to train and count not, and failed by their agent."""
 
     open: int = 0
@@ -81,17 +81,19 @@ class _TaskTurn:
     failed: int = 0
 
 
-class Pass:
+class TaskSampler:
     """Where one stream stands in its task list; `plays` are those of each task in a pass."""
 
-    def __init__(self, listed: TasksListed, plays: int, turn: int = 0, unfinished: Iterable[int] = ()) -> None:
+    def __init__(
+        self, listed: TasksListed, plays: int, next_task_index: int = 0, unfinished: Iterable[int] = ()
+    ) -> None:
         self.listed = listed
-        self.turn = turn
+        self.next_task_index = next_task_index
         """The next one to be begun."""
         self.moved = True
         """What is written of it has changed."""
         self._plays = plays
-        self._begun = {begun: _TaskTurn() for begun in sorted(unfinished)}
+        self._begun = {begun: _TaskProgress() for begun in sorted(unfinished)}
         self._lacking = set(self._begun)
 
     @property
@@ -104,9 +106,9 @@ class Pass:
         """Those of them that have a place free, in their order."""
         return sorted(self._lacking)
 
-    def task(self, turn: int) -> str:
+    def task_at(self, task_index: int) -> str:
         """Return the id of a turn's task."""
-        return self.listed.ids[turn % len(self.listed.ids)]
+        return self.listed.ids[task_index % len(self.listed.ids)]
 
     def check(self, digest: str, count: int | None = None) -> None:
         """Raise JobConflict for another list than the stream's."""
@@ -118,101 +120,101 @@ class Pass:
                 "own tasks, or play these in a stream of their own (stream=NAME, or --stream NAME)"
             )
 
-    def began(self, turn: int) -> bool:
+    def begin_play(self, task_index: int) -> bool:
         """A play of a turn begins; return False, and take no notice, where the turn is over."""
-        if turn == self.turn:
-            self._begin(turn)
-        found = self._begun.get(turn)
+        if task_index == self.next_task_index:
+            self._begin(task_index)
+        found = self._begun.get(task_index)
         if found is None:
             return False
         found.open += 1
-        self._changed(turn)
+        self._update(task_index)
         return True
 
-    def lost(self, turn: int) -> None:
+    def lose_play(self, task_index: int) -> None:
         """A play that was open was not brought to its end."""
-        if (found := self._begun.get(turn)) is not None:
+        if (found := self._begun.get(task_index)) is not None:
             found.open -= 1
-            self._changed(turn)
+            self._update(task_index)
 
-    def failed(self, turn: int) -> bool:
+    def fail_play(self, task_index: int) -> bool:
         """A play that was open was failed by its agent; return whether the turn is skipped now for that."""
-        if (found := self._begun.get(turn)) is None:
+        if (found := self._begun.get(task_index)) is None:
             return False
         found.failed += 1
-        self.lost(turn)
+        self.lose_play(task_index)
         if skipped := found.failed >= MOST_FAILURES * (1 + found.ended):
-            self._finish(turn)
+            self._finish(task_index)
         return skipped
 
-    def ended(self, turn: int) -> None:
+    def end_play(self, task_index: int) -> None:
         """A play that was open was ended."""
-        if (found := self._begun.get(turn)) is not None:
+        if (found := self._begun.get(task_index)) is not None:
             found.open -= 1
-            self.restored(turn)
+            self.restore_plays(task_index)
 
-    def restored(self, turn: int, plays: int = 1) -> None:
+    def restore_plays(self, task_index: int, plays: int = 1) -> None:
         """Plays that ended in a former life, or before the list was named, count."""
-        if (found := self._begun.get(turn)) is not None:
+        if (found := self._begun.get(task_index)) is not None:
             found.ended += plays
-            self._changed(turn)
+            self._update(task_index)
 
-    def ended_empty(self, turn: int) -> None:
+    def end_empty_play(self, task_index: int) -> None:
         """A play that was open was ended with nothing to train, and leaves its group one short."""
-        if (found := self._begun.get(turn)) is not None:
+        if (found := self._begun.get(task_index)) is not None:
             found.open -= 1
-            self.restored_empty(turn)
+            self.restore_empty_plays(task_index)
 
-    def restored_empty(self, turn: int, plays: int = 1) -> None:
+    def restore_empty_plays(self, task_index: int, plays: int = 1) -> None:
         """Plays that ended so in a former life count as they did then: those beyond the turn's places."""
-        if (found := self._begun.get(turn)) is not None:
+        if (found := self._begun.get(task_index)) is not None:
             again = min(plays, self._plays - found.empty)
             found.empty += again
-            self.restored(turn, plays - again)
+            self.restore_plays(task_index, plays - again)
 
-    def undone(self, turn: int) -> None:
+    def undo_play(self, task_index: int) -> None:
         """A play that ended was dropped before its turn was over."""
-        if (found := self._begun.get(turn)) is not None:
+        if (found := self._begun.get(task_index)) is not None:
             found.ended -= 1
-            self._changed(turn)
+            self._update(task_index)
 
-    def untouched(self, task: str) -> int | None:
+    def find_untouched(self, task: str) -> int | None:
         """Return the first turn of the task that was begun and of which nothing is played, or None."""
         none = (turn for turn, found in sorted(self._begun.items()) if not found.open and not found.ended)
-        return next((turn for turn in none if self.task(turn) == task), None)
+        return next((turn for turn in none if self.task_at(turn) == task), None)
 
     def adopt(self, task: str) -> int | None:
         """Return the turn for which a group of the task counts that began without one, or None where none is near.
 
         What lies between is begun too.
         """
-        if (known := self.untouched(task)) is not None:
+        if (known := self.find_untouched(task)) is not None:
             return known
-        for turn in range(self.turn, self.turn + min(_ADOPTED, len(self.listed.ids))):
-            if self.task(turn) == task:
-                while self.turn <= turn:
-                    self._begin(self.turn)
-                return turn
+        for task_index in range(self.next_task_index, self.next_task_index + min(_ADOPTED, len(self.listed.ids))):
+            if self.task_at(task_index) == task:
+                while self.next_task_index <= task_index:
+                    self._begin(self.next_task_index)
+                return task_index
         return None
 
-    def _begin(self, turn: int) -> None:
-        self._begun[turn] = _TaskTurn()
-        self._lacking.add(turn)
-        self.turn = turn + 1
+    def _begin(self, task_index: int) -> None:
+        self._begun[task_index] = _TaskProgress()
+        self._lacking.add(task_index)
+        self.next_task_index = task_index + 1
         self.moved = True
 
-    def _changed(self, turn: int) -> None:
-        found = self._begun[turn]
+    def _update(self, task_index: int) -> None:
+        found = self._begun[task_index]
         if found.ended >= self._plays:
-            self._finish(turn)
+            self._finish(task_index)
         elif found.open + found.ended < self._plays:
-            self._lacking.add(turn)
+            self._lacking.add(task_index)
         else:
-            self._lacking.discard(turn)
+            self._lacking.discard(task_index)
 
-    def _finish(self, turn: int) -> None:
-        del self._begun[turn]
-        self._lacking.discard(turn)
+    def _finish(self, task_index: int) -> None:
+        del self._begun[task_index]
+        self._lacking.discard(task_index)
         self.moved = True
 
 
@@ -222,65 +224,65 @@ _EMPTY = frozenset({"no_calls", "no_trained_calls"})
 """Why one is dropped that ended with nothing to train."""
 
 
-class Turns:
+class TaskAssignments:
     """The turns of all members; `loose`: under the batch rule `episodes`, where groups have no size."""
 
-    def __init__(self, passes: Mapping[str, Pass], *, loose: bool) -> None:
-        self._passes = passes
+    def __init__(self, samplers: Mapping[str, TaskSampler], *, loose: bool) -> None:
+        self._samplers = samplers
         self._loose = loose
         self._of: dict[str, int] = {}
 
-    def of(self, episode: str) -> int | None:
+    def index_of(self, episode: str) -> int | None:
         """Return the turn for which a member plays, or None."""
         return self._of.get(episode)
 
-    def began(self, stream: str, episode: str, turn: int | None) -> None:
+    def begin_play(self, stream: str, episode: str, task_index: int | None) -> None:
         """A member begins to play for a turn, if there is one and it is not over."""
-        found = self._passes.get(stream)
-        if turn is not None and found is not None and found.began(turn):
-            self._of[episode] = turn
+        found = self._samplers.get(stream)
+        if task_index is not None and found is not None and found.begin_play(task_index):
+            self._of[episode] = task_index
 
-    def tell(self, stream: str, episode: str, verb: Callable[[Pass, int], bool | None]) -> bool:
+    def record_outcome(self, stream: str, episode: str, record: Callable[[TaskSampler, int], bool | None]) -> bool:
         """Tell the pass in which a member plays what became of it; return whether its turn is skipped now for that."""
-        turn, found = self._of.get(episode), self._passes.get(stream)
-        return turn is not None and found is not None and bool(verb(found, turn))
+        task_index, found = self._of.get(episode), self._samplers.get(stream)
+        return task_index is not None and found is not None and bool(record(found, task_index))
 
     def undo(self, stream: str, episode: str) -> None:
         """Have a play that is dropped played again where its turn is not over; under `episodes` it was played."""
         if not self._loose:
-            self.tell(stream, episode, Pass.undone)
+            self.record_outcome(stream, episode, TaskSampler.undo_play)
 
     def forget(self, episode: str) -> None:
         """The episode is no member any more."""
         self._of.pop(episode, None)
 
-    def give(self, group: Group, turn: int) -> None:
+    def assign(self, group: Group, task_index: int) -> None:
         """Count the plays of a group that began without a turn for this one; its members are not open."""
-        if (found := self._passes.get(group.stream)) is not None:
+        if (found := self._samplers.get(group.stream)) is not None:
             without = [sample.episode for sample in group.ended if sample.episode not in self._of]
-            self._of |= dict.fromkeys(without, turn)
-            found.restored(turn, len(without))
+            self._of |= dict.fromkeys(without, task_index)
+            found.restore_plays(task_index, len(without))
 
-    def of_group(self, group: Group) -> int | None:
+    def index_of_group(self, group: Group) -> int | None:
         """Return the turn for which a member of a group plays, or None."""
         return next((self._of[sample.episode] for sample in group.ended if sample.episode in self._of), None)
 
     def restore(self, sample: Sample) -> None:
         """Count the play of a sample that was read back."""
-        if sample.turn is not None and (found := self._passes.get(sample.stream)) is not None:
-            self._of[sample.episode] = sample.turn
+        if sample.task_index is not None and (found := self._samplers.get(sample.stream)) is not None:
+            self._of[sample.episode] = sample.task_index
             if sample.teaches or self._loose:
-                found.restored(sample.turn)
+                found.restore_plays(sample.task_index)
             else:
-                found.restored_empty(sample.turn)
+                found.restore_empty_plays(sample.task_index)
 
-    def count_played(self, played: Mapping[tuple[str, int, str], int]) -> None:
+    def restore_counts(self, played: Mapping[tuple[str, int, str], int]) -> None:
         """Count plays of a former life that wait no more, by stream, turn and why they were dropped."""
-        for (stream, turn, reason), plays in played.items():
-            found = self._passes.get(stream)
+        for (stream, task_index, reason), plays in played.items():
+            found = self._samplers.get(stream)
             if found is None:
                 continue
             if self._loose or reason not in _UNDONE | _EMPTY:
-                found.restored(turn, plays)
+                found.restore_plays(task_index, plays)
             elif reason in _EMPTY:
-                found.restored_empty(turn, plays)
+                found.restore_empty_plays(task_index, plays)

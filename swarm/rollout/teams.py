@@ -22,9 +22,9 @@ from typing import cast
 
 from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
-from swarm.rollout.episodes import LeasedEpisode, Ledger, PreparedEpisode, State
+from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode, PreparedEpisode, State
 from swarm.rollout.keys import Claims
-from swarm.store import Closed, Prepared
+from swarm.store import EpisodeClosed, EpisodePrepared
 from swarm.wire import Ack, PrepareRequest
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ IN_DOUBT = "team_in_doubt"
 class Teams:
     """The verbs of both phases, and what becomes of episodes whose team says nothing."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._leases = ledger.leases
+    def __init__(self, registry: EpisodeRegistry) -> None:
+        self._registry = registry
+        self._leases = registry.leases
 
     @property
     def prepared(self) -> tuple[PreparedEpisode, ...]:
@@ -51,12 +51,12 @@ class Teams:
 
     async def prepare(self, claims: Claims, request: PrepareRequest) -> Ack:
         """End an episode subject to its team's decision; the same again changes nothing. Durable when this returns."""
-        self._ledger.require_recovered()
+        self._registry.require_recovered()
         if self._leases.find_prepared(claims) is None:
             episode = self._leases.find(claims)
             assert episode is not None  # `find` returns None for `repeats` alone
             _check(episode, request)
-            await self._ledger.settle(episode, lambda: self._prepare(episode, request))
+            await self._registry.settle(episode, lambda: self._prepare(episode, request))
             if self._leases.find_prepared(claims) is None:
                 self._leases.find(claims)  # raises: something else closed it meanwhile
         return Ack(episode_id=claims.episode, state="prepared")
@@ -66,7 +66,7 @@ class Teams:
 
         Raises JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced.
         """
-        self._ledger.require_recovered()
+        self._registry.require_recovered()
         prepared = self._leases.find_prepared(claims)
         if prepared is not None:
             await self.decide(prepared, ended=True)
@@ -76,37 +76,39 @@ class Teams:
 
     async def outcome(self, claims: Claims) -> Ack:
         """Return what became of an episode, as far as that is durable; raise NotFound for one that never was."""
-        self._ledger.require_recovered()
+        self._registry.require_recovered()
         state = self._leases.state_of(claims.episode)
         if state is None:
-            state = await self._written(claims.episode)
+            state = await self._read_state(claims.episode)
         return Ack(episode_id=claims.episode, state=state)
 
     async def decide(self, prepared: PreparedEpisode, *, ended: bool, reason: str = "its team aborted") -> None:
         """End a prepared episode for good, or abort it, durably; what was decided before stands."""
-        await self._ledger.settle(prepared, lambda: self._commit(prepared) if ended else self._abort(prepared, reason))
+        await self._registry.settle(
+            prepared, lambda: self._commit(prepared) if ended else self._abort(prepared, reason)
+        )
 
     def sweep(self) -> None:
         """Abort deciders that nobody decides; free the places of those that hold up a full batch."""
-        now, drain, full_since = self._ledger.clock(), self._ledger.job.drain_timeout_s, self._ledger.full_since
-        awaited = self._ledger.groups.awaited if full_since is not None else set()
+        now, drain, full_since = self._registry.clock(), self._registry.job.drain_timeout_s, self._registry.full_since
+        awaited = self._registry.groups.awaited if full_since is not None else set()
         for prepared in self._leases.prepared:
             if prepared.settling is not None:
                 continue
             if prepared.sample.decider is None and prepared.expires_at <= now:
                 self._in_background(self.decide(prepared, ended=False, reason="undecided"), prepared)
             elif prepared.since + IN_DOUBT_S <= now:
-                self._in_background(self._ledger.settle(prepared, partial(self._give_up, prepared)), prepared)
+                self._in_background(self._registry.settle(prepared, partial(self._give_up, prepared)), prepared)
             elif full_since is not None and prepared.id in awaited and max(full_since, prepared.since) + drain <= now:
-                self._ledger.free(prepared)
+                self._registry.free_place(prepared)
 
     async def _prepare(self, episode: LeasedEpisode, request: PrepareRequest) -> None:
-        ledger = self._ledger
+        registry = self._registry
         sample = replace(
-            ledger.sample_of(episode, request), decider=request.decider, decider_token=request.decider_token
+            registry.make_sample(episode, request), decider=request.decider, decider_token=request.decider_token
         )
-        await ledger.store.write(
-            Prepared(
+        await registry.store.write(
+            EpisodePrepared(
                 episode.id,
                 request.reward,
                 request.success,
@@ -116,50 +118,54 @@ class Teams:
                 sample.call_rewards,
             )
         )
-        self._leases.prepare(sample, episode.epoch)
+        self._leases.prepare(sample, episode.fencing_token)
 
     async def _commit(self, prepared: PreparedEpisode) -> None:
-        groups, sample = self._ledger.groups, prepared.sample
-        place = groups.of(prepared.id) or groups.join_late(prepared.id, sample.task_id, sample.stream)
-        turn = groups.turns.of(prepared.id)
-        ended = replace(sample, group=place.name, decider=None, decider_token=None, turn=turn)
-        closed = Closed(
+        groups, sample = self._registry.groups, prepared.sample
+        place = groups.group_of(prepared.id) or groups.join_late(prepared.id, sample.task_id, sample.stream)
+        task_index = groups.assignments.index_of(prepared.id)
+        ended = replace(sample, group=place.name, decider=None, decider_token=None, task_index=task_index)
+        closed = EpisodeClosed(
             prepared.id,
             "ended",
-            prepared.epoch,
+            prepared.fencing_token,
             ended.reward,
             ended.success,
             ended.weight,
             ended.group,
-            turn=turn,
+            task_index=task_index,
             call_rewards=ended.call_rewards,
         )
-        await self._ledger.store.write(replace(closed, team=True))
+        await self._registry.store.write(replace(closed, team=True))
         self._leases.close(prepared, "ended")
-        self._ledger.collect(ended)
+        self._registry.collect(ended)
 
     async def _abort(self, prepared: PreparedEpisode, reason: str) -> None:
-        await self._ledger.store.write(Closed(prepared.id, "aborted", prepared.epoch, reason=reason or None, team=True))
+        await self._registry.store.write(
+            EpisodeClosed(prepared.id, "aborted", prepared.fencing_token, reason=reason or None, team=True)
+        )
         log.info("event=abort episode=%s owner=%r reason=%r", prepared.id, prepared.sample.owner, reason[:200])
         self._leases.close(prepared, "aborted")
-        self._ledger.counts["aborted"] += 1
-        self._ledger.free(prepared)
+        self._registry.counts["aborted"] += 1
+        self._registry.free_place(prepared)
 
     async def _give_up(self, prepared: PreparedEpisode) -> None:
         """Take a prepared episode from a team that has not said for IN_DOUBT_S what becomes of it, durably."""
-        await self._ledger.store.write(Closed(prepared.id, "fenced", prepared.epoch + 1, reason=IN_DOUBT, team=True))
+        await self._registry.store.write(
+            EpisodeClosed(prepared.id, "fenced", prepared.fencing_token + 1, reason=IN_DOUBT, team=True)
+        )
         log.error(
             "event=team_given_up episode=%s owner=%r decider=%s in_doubt_s=%.0f reason=%s: it is not trained here, "
             "even if its team ended", prepared.id, prepared.sample.owner, prepared.sample.decider, IN_DOUBT_S, IN_DOUBT,
         )  # fmt: skip
         self._leases.close(prepared, "fenced")
-        self._ledger.counts["fenced"] += 1
-        self._ledger.counts[f"drop_{IN_DOUBT}"] += 1
-        self._ledger.free(prepared)
+        self._registry.counts["fenced"] += 1
+        self._registry.counts[f"drop_{IN_DOUBT}"] += 1
+        self._registry.free_place(prepared)
 
-    async def _written(self, episode: str) -> State:
+    async def _read_state(self, episode: str) -> State:
         """Return the state of an episode that is over for so long that only the store remembers it."""
-        record = await self._ledger.store.episode(episode)
+        record = await self._registry.store.episode(episode)
         if record is None:
             raise NotFound(f"episode {episode} was never begun here, or died before anything of it was written")
         ended = record.state in ("in_step", "consumed", "dropped")
@@ -189,7 +195,7 @@ class Resolver:
         try:
             while True:
                 await asyncio.sleep(ASK_EVERY_S)
-                await self.ask()
+                await self.resolve_all()
         finally:
             await self.close()
 
@@ -197,7 +203,7 @@ class Resolver:
         """Close all connections."""
         await asyncio.gather(*(transport.close() for transport in self._peers.values()))
 
-    async def ask(self) -> None:
+    async def resolve_all(self) -> None:
         """Ask for every prepared follower once; those of a server that does not answer are left for the next time."""
         await asyncio.gather(*(self._ask_peer(peer) for peer in self._peers))
 

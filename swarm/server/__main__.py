@@ -23,14 +23,14 @@ from pathlib import Path
 import uvicorn
 from filelock import FileLock, Timeout
 
-from swarm.environments.registry import look_in
+from swarm.environments.registry import add_folder
 from swarm.errors import ServerFailed, SwarmError
 from swarm.plugins import seconds
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.server.app import make_app
 from swarm.server.connections import LimitedHttp, raise_file_limit
 from swarm.server.service import SwarmServer, default_store
-from swarm.store.database import check
+from swarm.store.database import check_store
 from swarm.training.loop import collect_rarely
 from swarm.wire import ServerState
 
@@ -139,17 +139,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    token = _token(options.token_file)
+    token = _read_token(options.token_file)
     if options.host not in _LOOPBACK and token is None:
         raise StartRefused(f"--host {options.host} is not loopback; give --token-file FILE with an admin token")
     directory: Path = options.directory.absolute()
-    lock = _claimed(directory)
+    lock = _lock_directory(directory)
     try:
-        sock = _bound(options.host, options.port)
+        sock = _open_socket(options.host, options.port)
         store = options.store or default_store(directory)
-        keys = Keys(token, secret=_opened(directory, store, idle=options.idle))
+        keys = Keys(token, secret=_read_secret(directory, store, idle=options.idle))
         if options.environments is not None:
-            look_in(options.environments)
+            add_folder(options.environments)
         models = (options.models or directory / "models").absolute()
         server = SwarmServer(
             directory, models, keys,
@@ -160,13 +160,13 @@ def _run(options: argparse.Namespace) -> None:
         lock.release()
 
 
-def _opened(directory: Path, store: str, *, idle: bool) -> bytes:
+def _read_secret(directory: Path, store: str, *, idle: bool) -> bytes:
     """Return the directory's secret, once it is sure that its server can use the store."""
     try:
         kept = ServerDirectory(directory)
-        check(store, kept.installation())
+        check_store(store, kept.installation())
         if not idle:
-            kept.interrupted()
+            kept.read_interrupted_job()
         return kept.secret()
     except ServerFailed as failure:
         raise StartRefused(str(failure)) from None
@@ -209,7 +209,7 @@ def _write_address(path: Path, sock: socket.socket) -> None:
     logging.getLogger(__name__).info("event=listening url=%s pid=%d", url, os.getpid())
 
 
-def _claimed(directory: Path) -> FileLock:
+def _lock_directory(directory: Path) -> FileLock:
     """Return the held lock of a directory: two servers must not write the same files."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def _claimed(directory: Path) -> FileLock:
     return lock
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -245,7 +245,7 @@ def _bind(sock: socket.socket, host: str, port: int) -> None:
         print(f"port {port} is in use; took {sock.getsockname()[1]} instead", file=sys.stderr)  # noqa: T201
 
 
-def _token(path: Path | None) -> str | None:
+def _read_token(path: Path | None) -> str | None:
     if path is None:
         return None
     try:

@@ -19,11 +19,11 @@ from swarm.dialects.chat import ChatDialect
 from swarm.dialects.messages import MessagesDialect
 from swarm.dialects.responses import ResponsesDialect
 from swarm.errors import SwarmError
-from swarm.server.connections import Failures
+from swarm.server.connections import FailureLimiter
 from swarm.server.http import KEY_HEADER, ClientGone, Guard, on_any_error, on_client_gone, on_http_error, on_swarm_error
-from swarm.server.model_endpoint import PATIENCE, CountEndpoint, ModelEndpoint, Patience
+from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
 from swarm.server.openapi import OPERATIONS, paths_of
-from swarm.server.routes import control_handlers, made_route, reading_handlers
+from swarm.server.routes import control_handlers, make_route, reading_handlers
 from swarm.server.service import SwarmServer
 
 _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
@@ -33,18 +33,18 @@ _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
 }
 
 
-def make_app(server: SwarmServer, patience: Patience = PATIENCE) -> FastAPI:
+def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> FastAPI:
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = _App(title="ajet swarm server", openapi_url=None, redirect_slashes=False)
-    failures = Failures()
+    failures = FailureLimiter()
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, on_any_error)
-    handlers = {**control_handlers(server), **reading_handlers(server, patience.keep_alive_s)}
-    endpoints = _model_endpoints(server, patience)
+    handlers = {**control_handlers(server), **reading_handlers(server, timeouts.keep_alive_s)}
+    endpoints = _model_endpoints(server, timeouts)
     for operation in OPERATIONS:
         if operation.name not in endpoints:
-            app.router.routes.append(made_route(operation, handlers.pop(operation.name)))
+            app.router.routes.append(make_route(operation, handlers.pop(operation.name)))
             continue
         endpoint, key_header = endpoints[operation.name]
         guarded = Guard(ExceptionMiddleware(endpoint, _HANDLERS), server.keys, failures, endpoint.tell, key_header)
@@ -74,12 +74,12 @@ class _App(FastAPI):
 
 
 def _model_endpoints(
-    server: SwarmServer, patience: Patience
+    server: SwarmServer, timeouts: StreamTimeouts
 ) -> Mapping[str, tuple[ModelEndpoint | CountEndpoint, bytes | None]]:
     """Return what speaks to the model, by operation, each with the header that may carry its key beside the usual."""
     return {
-        "chat": (ModelEndpoint(server, ChatDialect(), patience), None),
-        "responses": (ModelEndpoint(server, ResponsesDialect(), patience), None),
-        "messages": (ModelEndpoint(server, MessagesDialect(), patience), KEY_HEADER),
+        "chat": (ModelEndpoint(server, ChatDialect(), timeouts), None),
+        "responses": (ModelEndpoint(server, ResponsesDialect(), timeouts), None),
+        "messages": (ModelEndpoint(server, MessagesDialect(), timeouts), KEY_HEADER),
         "count_tokens": (CountEndpoint(server), KEY_HEADER),
     }

@@ -145,14 +145,14 @@ class LimitedHttp(HttpToolsProtocol):
         self.transport.close()
 
     def _tick(self) -> None:
-        if self._waits():
+        if self._waits_for_client():
             self._waited_s += TICK_S
         if self._waited_s > PATIENCE_S:
             self._drop("silent")
         else:
             self._ticking = self.loop.call_later(TICK_S, self._tick)
 
-    def _waits(self) -> bool:
+    def _waits_for_client(self) -> bool:
         """Return whether it is the client's turn; uvicorn itself ends one that says nothing after an answer."""
         if self.cycle is None or self.transport.is_closing():
             return True
@@ -176,7 +176,7 @@ class LimitedHttp(HttpToolsProtocol):
             log.warning("event=connections_dropped open=%d since_start=%r", len(self.connections), dict(self._dropped))
 
 
-class Failures:
+class FailureLimiter:
     """A bucket of allowed failures per peer. `clock` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -188,16 +188,16 @@ class Failures:
 
     def wait_s(self, peer: str) -> float:
         """Return the seconds until the peer may fail again; 0 if it may now."""
-        return max(0.0, (1.0 - self._allowed(peer)) * REFILL_S) if peer in self._left else 0.0
+        return max(0.0, (1.0 - self._count_allowed(peer)) * REFILL_S) if peer in self._left else 0.0
 
     def note(self, peer: str) -> None:
         """Count a failure of the peer."""
-        self._left[peer] = (max(0.0, self._allowed(peer) - 1.0), self._clock())
+        self._left[peer] = (max(0.0, self._count_allowed(peer) - 1.0), self._clock())
         self._left.move_to_end(peer)
         if len(self._left) > MOST_PEERS:
             self._left.popitem(last=False)
 
-    def _allowed(self, peer: str) -> float:
+    def _count_allowed(self, peer: str) -> float:
         left, at = self._left.get(peer, (float(FAILURES), 0.0))
         return min(float(FAILURES), left + (self._clock() - at) / REFILL_S)
 

@@ -30,16 +30,16 @@ class EventRing:
     """The latest `kept` events, and those who listen for more."""
 
     def __init__(self, kept: int = EVENTS_KEPT) -> None:
-        self._life = secrets.token_hex(4)
+        self._incarnation = secrets.token_hex(4)
         self._kept: deque[ServerEvent] = deque(maxlen=kept)
-        self._told = 0
+        self._last_number = 0
         self._news = asyncio.Event()
         self._closed = False
 
     def add(self, event: StoredEvent) -> None:
         """Tell an event to all who listen."""
-        self._told += 1
-        self._kept.append(self._numbered(self._told, event))
+        self._last_number += 1
+        self._kept.append(self._make_event(self._last_number, event))
         self._wake()
 
     def close(self) -> None:
@@ -60,52 +60,52 @@ class EventRing:
         if place is None:
             place = self._oldest
             if last is not None:  # of another life of the server
-                yield _told(self._gap(place, None))
+                yield _encode_event(self._gap(place, None))
         while True:
             news = self._news
             if place < self._oldest:
                 place, missed = self._oldest, self._oldest - place
-                yield _told(self._gap(place, missed))
-            elif place < self._told:
+                yield _encode_event(self._gap(place, missed))
+            elif place < self._last_number:
                 place += 1
-                yield _told(self._kept[place - 1 - self._oldest])
+                yield _encode_event(self._kept[place - 1 - self._oldest])
             elif self._closed or (ends is not None and time.monotonic() >= ends):
                 return
-            elif not await _within(news, _patience(keep_alive_s, ends)):
+            elif not await _wait_for(news, _next_timeout(keep_alive_s, ends)):
                 yield _KEEP_ALIVE
 
     @property
     def _oldest(self) -> int:
         """The number before the oldest event that is kept."""
-        return self._told - len(self._kept)
+        return self._last_number - len(self._kept)
 
     def _place(self, last: str | None) -> int | None:
         """Return the number of an event of this life, or None where `last` is none."""
         if last is None or not re.match(EVENT_ID, last):
             return None
-        life, _, number = last.partition("-")
-        return int(number) if life == self._life and int(number) <= self._told else None
+        incarnation, _, number = last.partition("-")
+        return int(number) if incarnation == self._incarnation and int(number) <= self._last_number else None
 
     def _gap(self, place: int, missed: int | None) -> ServerEvent:
-        return self._numbered(place, StoredEvent("gap", time.time(), {"missed": missed}))
+        return self._make_event(place, StoredEvent("gap", time.time(), {"missed": missed}))
 
-    def _numbered(self, number: int, event: StoredEvent) -> ServerEvent:
-        return ServerEvent(id=f"{self._life}-{number}", kind=event.kind, at=event.at, details=event.details)
+    def _make_event(self, number: int, event: StoredEvent) -> ServerEvent:
+        return ServerEvent(id=f"{self._incarnation}-{number}", kind=event.kind, at=event.at, details=event.details)
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
 
-def _told(event: ServerEvent) -> bytes:
+def _encode_event(event: ServerEvent) -> bytes:
     return f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode()
 
 
-def _patience(keep_alive_s: float, ends: float | None) -> float:
+def _next_timeout(keep_alive_s: float, ends: float | None) -> float:
     return keep_alive_s if ends is None else max(0.0, min(keep_alive_s, ends - time.monotonic()))
 
 
-async def _within(news: asyncio.Event, seconds: float) -> bool:
+async def _wait_for(news: asyncio.Event, seconds: float) -> bool:
     try:
         await asyncio.wait_for(news.wait(), seconds)
     except TimeoutError:

@@ -31,19 +31,19 @@ from swarm.backends.protocols import NO_ROOM
 from swarm.calls.generation import read_message
 from swarm.errors import InvalidRequest, NotFound, StoreUnavailable, Throttled
 from swarm.server.inspection import Inspection
-from swarm.store import Kept
+from swarm.store import ExportableEpisodes
 from swarm.wire import CallRecord, EpisodeRecord, ExportCounts
 
 
 @dataclass(frozen=True, slots=True)
-class TokenReading:
+class TokenDecoder:
     """What reads ids: as text, special tokens and all, and as the chat message that answers a prompt's text."""
 
     text: Callable[[Sequence[int]], str]
     message: Callable[[str, Sequence[int]], Mapping[str, Any]]
 
 
-def training_trace(record: EpisodeRecord, reading: TokenReading | None = None) -> dict[str, Any]:
+def training_trace(record: EpisodeRecord, reading: TokenDecoder | None = None) -> dict[str, Any]:
     """Return the episode as a TrainingTrace, with words where ids can be read; calls that sampled nothing go."""
     turns = [_turn(record, call, prompt, reading) for call, prompt in prompts(record) if call.sampled.ids]
     return {"schema_version": 1, "turns": turns}
@@ -59,7 +59,7 @@ def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]
         yield call, prompt
 
 
-def words(call: CallRecord, prompt: Sequence[int], reading: TokenReading) -> dict[str, Any]:
+def decode_call(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder) -> dict[str, Any]:
     """Return what a call was shown and said, as text, and what it said as a chat message too."""
     shown = reading.text(prompt)
     return {
@@ -70,7 +70,7 @@ def words(call: CallRecord, prompt: Sequence[int], reading: TokenReading) -> dic
 
 
 def _turn(
-    record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], reading: TokenReading | None
+    record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], reading: TokenDecoder | None
 ) -> dict[str, Any]:
     return {
         "node_id": f"{record.id}/{call.index}",
@@ -84,14 +84,14 @@ def _turn(
             "drift": call.drift,
             "versions": list(call.sampled.versions),
             "trained": call.trained,
-            **_earned(call),
-            **({} if reading is None else words(call, prompt, reading)),
+            **_reward_fields(call),
+            **({} if reading is None else decode_call(call, prompt, reading)),
             **record.model_dump(mode="json", include=_OF_THE_EPISODE),
         },
     }
 
 
-def _earned(call: CallRecord) -> dict[str, Any]:
+def _reward_fields(call: CallRecord) -> dict[str, Any]:
     """Return what stands in a call's metadata where it has a reward of its own, or said which agent made it."""
     found = {"call_reward": call.reward, "agent": call.agent}
     return {name: value for name, value in found.items() if value is not None}
@@ -106,9 +106,9 @@ _ROWS_A_GROUP = 256
 class ParquetExport:
     """Writes one parquet file to an open binary file; `close` makes it whole."""
 
-    def __init__(self, file: IO[bytes], reading: TokenReading | None = None) -> None:
+    def __init__(self, file: IO[bytes], reading: TokenDecoder | None = None) -> None:
         self._reading = reading
-        self._arrow, parquet = _pyarrow()
+        self._arrow, parquet = _import_pyarrow()
         self._schema = _schema(self._arrow)
         self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
@@ -130,7 +130,7 @@ class ParquetExport:
             self._rows = []
 
 
-def _rows(record: EpisodeRecord, reading: TokenReading | None) -> Iterator[dict[str, Any]]:
+def _rows(record: EpisodeRecord, reading: TokenDecoder | None) -> Iterator[dict[str, Any]]:
     shared = record.model_dump(exclude={"record", "id", "calls", "tokens", "refusals", "refusal"})
     for call, prompt in prompts(record):
         yield {
@@ -141,7 +141,7 @@ def _rows(record: EpisodeRecord, reading: TokenReading | None) -> Iterator[dict[
             "drift": call.drift,
             "prompt_ids": prompt,
             "sampled_ids": call.sampled.ids,
-            **_words(call, prompt, reading),
+            **_text_fields(call, prompt, reading),
             "logprobs": call.sampled.logprobs,
             "versions": call.sampled.versions,
             "trained": call.trained,
@@ -150,10 +150,10 @@ def _rows(record: EpisodeRecord, reading: TokenReading | None) -> Iterator[dict[
         }
 
 
-def _words(call: CallRecord, prompt: Sequence[int], reading: TokenReading | None) -> dict[str, Any]:
+def _text_fields(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder | None) -> dict[str, Any]:
     if reading is None:
         return {}
-    found = words(call, prompt, reading)
+    found = decode_call(call, prompt, reading)
     return {**found, "message": json.dumps(found["message"])}
 
 
@@ -181,7 +181,7 @@ def _schema(arrow: Any) -> Any:
     return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "5"})
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def _import_pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -202,7 +202,7 @@ AGAIN_S = 10.0
 _PIECE = 1 << 18
 
 
-class Exports:
+class Exporter:
     """Makes the exports of one server; holds a place for each until it is closed."""
 
     def __init__(self, inspection: Inspection) -> None:
@@ -222,29 +222,29 @@ class Exports:
             )
         self.under_way += 1
         try:
-            return Export(self, *await self._made(form, episode))
+            return Export(self, *await self._make(form, episode))
         except BaseException:
             self.under_way -= 1
             raise
 
-    async def _made(self, form: ExportFormat, episode: str | None) -> tuple[ExportCounts, IO[bytes]]:
-        kept = Kept([episode]) if episode is not None else await self._inspection.kept()
+    async def _make(self, form: ExportFormat, episode: str | None) -> tuple[ExportCounts, IO[bytes]]:
+        kept = ExportableEpisodes([episode]) if episode is not None else await self._inspection.list_exportable()
         if episode is not None:
-            _check(await self._inspection.tokens(episode))
+            _require_tokens(await self._inspection.tokens(episode))
         found = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
-        records = _records(self._inspection, kept.names, found)
-        write, renderer = _parquet if form == "parquet" else _lines, self._inspection.renderer
+        records = _read_records(self._inspection, kept.names, found)
+        write, renderer = _write_parquet if form == "parquet" else _write_lines, self._inspection.renderer
         reading = None
         if renderer is not None:
-            reading = TokenReading(partial(renderer.decode, special=True), partial(read_message, renderer))
-        content = await _whole(lambda file: write(records, file, reading))
+            reading = TokenDecoder(partial(renderer.decode, special=True), partial(read_message, renderer))
+        content = await _write_file(lambda file: write(records, file, reading))
         return ExportCounts(**found), content
 
 
 class Export:
     """One export: `counts` says what is in it. Its file and its place are free once it is left."""
 
-    def __init__(self, exports: Exports, counts: ExportCounts, file: IO[bytes]) -> None:
+    def __init__(self, exports: Exporter, counts: ExportCounts, file: IO[bytes]) -> None:
         self._exports = exports
         self.counts = counts
         self._file = file
@@ -264,12 +264,14 @@ class Export:
             yield piece
 
 
-def _check(record: EpisodeRecord) -> None:
+def _require_tokens(record: EpisodeRecord) -> None:
     if not any(call.sampled.ids for call in record.record):
         raise NotFound(f"episode {record.id} has no tokens: it made no call, or they went with an old checkpoint")
 
 
-async def _records(inspection: Inspection, names: Sequence[str], found: Counter[str]) -> AsyncIterator[EpisodeRecord]:
+async def _read_records(
+    inspection: Inspection, names: Sequence[str], found: Counter[str]
+) -> AsyncIterator[EpisodeRecord]:
     for name in names:
         try:
             record = await inspection.tokens(name)
@@ -285,7 +287,7 @@ async def _records(inspection: Inspection, names: Sequence[str], found: Counter[
             found["no_tokens"] += 1
 
 
-async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenReading | None) -> None:
+async def _write_lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenDecoder | None) -> None:
     def write(record: EpisodeRecord) -> None:
         file.write(json.dumps(training_trace(record, reading), separators=(",", ":")).encode() + b"\n")
 
@@ -293,14 +295,14 @@ async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading
         await asyncio.to_thread(write, record)
 
 
-async def _parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenReading | None) -> None:
+async def _write_parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenDecoder | None) -> None:
     export = ParquetExport(file, reading)
     async for record in records:
         await asyncio.to_thread(export.write, record)
     await asyncio.to_thread(export.close)
 
 
-async def _whole(write: Callable[[IO[bytes]], Awaitable[None]]) -> IO[bytes]:
+async def _write_file(write: Callable[[IO[bytes]], Awaitable[None]]) -> IO[bytes]:
     """Return the whole file, rewound: what was left out stands before it, and the footer of parquet at its end."""
     file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its `Export`
     try:

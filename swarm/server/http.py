@@ -36,10 +36,10 @@ from swarm.errors import (
     StoreRefused,
     SwarmError,
     Throttled,
-    wrong_value,
+    to_invalid_request,
 )
-from swarm.rollout.keys import Claims, Keys, Role, Use, permitted
-from swarm.server.connections import Failures, peer_of
+from swarm.rollout.keys import Claims, Keys, Role, Use, require_permission
+from swarm.server.connections import FailureLimiter, peer_of
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
@@ -89,7 +89,7 @@ async def read_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-async def whole_body(scope: Scope, receive: Receive, max_context: int) -> bytes:
+async def read_call_body(scope: Scope, receive: Receive, max_context: int) -> bytes:
     """Return the body of a model call; ContextExceeded, if possible unread, where so many tokens cannot hold it."""
     length = header(scope, b"content-length") or "0"
     _refuse_too_long(int(length) if length.isdecimal() else 0, max_context)
@@ -108,7 +108,7 @@ def _refuse_too_long(body_bytes: int, max_context: int) -> None:
         )
 
 
-def parsed(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = None) -> M:
+def parse_body(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = None) -> M:
     """Return the body as a wire type, by `read` or its own reading; an empty body counts as `{}`.
 
     InvalidRequest names the wrong field.
@@ -116,7 +116,7 @@ def parsed(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = None)
     try:
         return (read or kind.model_validate_json)(body or b"{}")
     except ValidationError as error:
-        wrong = wrong_value(error)
+        wrong = to_invalid_request(error)
         raise wrong if wrong.param else InvalidRequest(f"body: {wrong}") from None
 
 
@@ -168,7 +168,7 @@ async def on_any_error(request: Request, error: Exception, *, tell: Tell = opena
     return error_response(defect, tell(defect))
 
 
-class Presence:
+class DisconnectWatcher:
     """Watches for the client going away, and cancels the task that works for it.
 
     The watcher reads from `receive`, so the body must have been read before.
@@ -179,7 +179,7 @@ class Presence:
         self.gone = False
 
     @contextlib.contextmanager
-    def required(self) -> Iterator[None]:
+    def cancel_on_disconnect(self) -> Iterator[None]:
         """Cancel the current task if the client goes away inside the block."""
         task = asyncio.current_task()
         watcher = asyncio.create_task(self._watch(task))
@@ -216,13 +216,13 @@ class Guard:
         self,
         app: ASGIApp,
         keys: Keys,
-        failures: Failures | None = None,
+        failures: FailureLimiter | None = None,
         tell: Tell = openai_error,
         key_header: bytes | None = None,
     ) -> None:
         self._app = app
         self._keys = keys
-        self._failures = Failures() if failures is None else failures
+        self._failures = FailureLimiter() if failures is None else failures
         self._tell = tell
         self._key_header = key_header
 
@@ -231,17 +231,17 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = _too_large(scope)
-        if refusal is None and not self._signed(scope):
+        refusal = _check_size(scope)
+        if refusal is None and not self._read_key(scope):
             peer = peer_of(scope)
-            refusal = self._throttled(scope["path"], peer)
-            send = partial(self._counting, send, peer)
+            refusal = self._check_throttle(scope["path"], peer)
+            send = partial(self._send_counted, send, peer)
         if refusal is not None:
             await error_response(refusal, self._tell(refusal))(scope, receive, send)
             return
-        await self._app(scope, _limited(scope, receive), send)
+        await self._app(scope, _limit_body(scope, receive), send)
 
-    def _signed(self, scope: Scope) -> bool:
+    def _read_key(self, scope: Scope) -> bool:
         """Keep with the request what its key says, or why it is refused; return whether it was signed here."""
         try:
             scope[_KEY] = claims = self._keys.read_header(authorization(scope, self._key_header))
@@ -257,24 +257,24 @@ class Guard:
         except InvalidKey:
             return False
 
-    def _throttled(self, path: str, peer: str) -> SwarmError | None:
+    def _check_throttle(self, path: str, peer: str) -> SwarmError | None:
         wait_s = 0.0 if path in _NO_KEY_NEEDED else self._failures.wait_s(peer)
         if wait_s <= 0:
             return None
         return Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
 
-    async def _counting(self, send: Send, peer: str, message: Message) -> None:
+    async def _send_counted(self, send: Send, peer: str, message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 401:
             self._failures.note(peer)
         await send(message)
 
 
-def authorised(scope: Scope, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
+def authorize(scope: Scope, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
     """Return what the key of a guarded request says; raise InvalidKey (401), or Forbidden (403) for a wrong kind."""
     found: Claims | str = scope[_KEY]
     if isinstance(found, str):
         raise InvalidKey(found)
-    return permitted(found, roles=roles, uses=uses)
+    return require_permission(found, roles=roles, uses=uses)
 
 
 def most_bytes(path: str) -> int:
@@ -282,27 +282,27 @@ def most_bytes(path: str) -> int:
     return MAX_BODY_BYTES if path.startswith("/v1/") or path == "/streams/tasks" else MAX_CONTROL_BYTES
 
 
-def _too_large(scope: Scope) -> SwarmError | None:
+def _check_size(scope: Scope) -> SwarmError | None:
     length = header(scope, b"content-length") or "0"
-    return _refused(scope) if length.isdecimal() and int(length) > most_bytes(scope["path"]) else None
+    return _body_too_large(scope) if length.isdecimal() and int(length) > most_bytes(scope["path"]) else None
 
 
-def _refused(scope: Scope) -> BodyTooLarge:
+def _body_too_large(scope: Scope) -> BodyTooLarge:
     return BodyTooLarge(f"expected a body of at most {most_bytes(scope['path'])} bytes, found more")
 
 
-def _limited(scope: Scope, receive: Receive) -> Receive:
+def _limit_body(scope: Scope, receive: Receive) -> Receive:
     """Return a `receive` that refuses a body without a length once it is too large."""
     if header(scope, b"transfer-encoding") is None:
         return receive
     size, most = 0, most_bytes(scope["path"])
 
-    async def counted() -> Message:
+    async def receive_limited() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
         if size > most:
-            raise _refused(scope)
+            raise _body_too_large(scope)
         return message
 
-    return counted
+    return receive_limited

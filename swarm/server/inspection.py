@@ -22,7 +22,7 @@ from swarm.errors import EngineUnavailable, NotFound, ServerFailed
 from swarm.rendering.messages import Renderer
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.server.service import SwarmServer
-from swarm.store import Kept
+from swarm.store import ExportableEpisodes
 from swarm.timelines import Node
 from swarm.training.loop import Training
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
@@ -38,9 +38,9 @@ def with_texts(record: EpisodeRecord, renderer: Renderer) -> EpisodeRecord:
     calls: list[CallRecord] = []
     for call in record.record:  # parents come before children
         before = tails[call.parent] if call.parent is not None else ()
-        context = _told(call.context, renderer, before)
+        context = _add_span_texts(call.context, renderer, before)
         before = (before + call.context.ids)[-_LONGEST:]
-        sampled = _told(call.sampled, renderer, before)
+        sampled = _add_span_texts(call.sampled, renderer, before)
         tails[call.index] = (before + call.sampled.ids)[-_LONGEST:]
         cut = not call.sampled.ids or call.sampled.ids[-1] not in renderer.stop_ids
         calls.append(call.model_copy(update={"context": context, "sampled": sampled, "truncated": cut}))
@@ -69,7 +69,7 @@ def token_texts(renderer: Renderer, ids: Sequence[int], before: Sequence[int] = 
     return tuple(texts)
 
 
-def _told(span: TokenSpan, renderer: Renderer, before: Sequence[int]) -> TokenSpan:
+def _add_span_texts(span: TokenSpan, renderer: Renderer, before: Sequence[int]) -> TokenSpan:
     texts = token_texts(renderer, span.ids, before)
     hidden = {token: not renderer.decode([token]) and bool(_text(renderer, [token])) for token in set(span.ids)}
     special = tuple(place for place, token in enumerate(span.ids) if hidden[token])
@@ -111,11 +111,11 @@ class Inspection:
     def renderer(self) -> Renderer | None:
         """What knows the text of ids; None while no engine runs."""
         training = self._training()
-        return None if training is None else training.rollout.ledger.renderer
+        return None if training is None else training.rollout.registry.renderer
 
-    async def kept(self) -> Kept:
+    async def list_exportable(self) -> ExportableEpisodes:
         """Return which episodes can be exported, the open ones that are not written last."""
-        training, written = self._training(), await self._server.written.kept()
+        training, written = self._training(), await self._server.written.list_exportable()
         known = set(written.names)
         live = (episode.id for episode in training.rollout.leases) if training is not None else ()
         return written._replace(names=[*written.names, *(name for name in live if name not in known)])

@@ -26,16 +26,16 @@ from functools import partial
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
-from swarm.calls.call import GRACE_S, Call, Retries
+from swarm.calls.call import GRACE_S, Call, RetryCache
 from swarm.calls.generation import SampledPiece
-from swarm.calls.prompts import honoured, shown_tools
-from swarm.dialects.base import Ask, Dialect, StreamWriter
+from swarm.calls.prompts import effective_sampling, visible_tools
+from swarm.dialects.base import CompletionRequest, Dialect, StreamWriter
 from swarm.dialects.messages import MessagesDialect, parse_count
 from swarm.errors import InvalidRequest, NotFound, ServerFailed, SwarmError
 from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims
-from swarm.server.http import Presence, authorised, error_response, header, json_response, whole_body
+from swarm.server.http import DisconnectWatcher, authorize, error_response, header, json_response, read_call_body
 from swarm.server.service import SwarmServer
 from swarm.training.loop import Training
 
@@ -51,20 +51,20 @@ class CountEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         try:
-            claims = authorised(scope, uses=("model",))
-            body = await whole_body(scope, receive, self._server.training.job.max_context)
-            tokens = await self._counted(claims, body)
+            claims = authorize(scope, uses=("model",))
+            body = await read_call_body(scope, receive, self._server.training.job.max_context)
+            tokens = await self._count_tokens(claims, body)
             response = json_response(to_json({"input_tokens": tokens}))
         except SwarmError as error:
             response = error_response(error, self.tell(error))
         await response(scope, receive, send)
 
-    async def _counted(self, claims: Claims, body: bytes) -> int:
+    async def _count_tokens(self, claims: Claims, body: bytes) -> int:
         training = self._server.training
-        playing = partial(training.rollout.playing, claims)
+        playing = partial(training.rollout.renew_episode, claims)
         episode = playing()
-        ask = parse_count(body, training.backend.model_name)
-        _, prompt = await training.serving.prompts.build(episode, playing, ask.messages, shown_tools(ask))
+        request = parse_count(body, training.backend.model_name)
+        _, prompt = await training.serving.prompts.build(episode, playing, request.messages, visible_tools(request))
         return len(prompt.prompt_ids)
 
 
@@ -80,7 +80,7 @@ _AGENT = b"x-ajet-agent"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StreamTimeouts:
     """How long is waited, in seconds.
 
     keep_alive_s: a stream that sent nothing for so long sends a sign of life. grace_s: a call waits so long for a
@@ -91,15 +91,15 @@ class Patience:
     grace_s: float = GRACE_S
 
 
-PATIENCE = Patience()
+STREAM_TIMEOUTS = StreamTimeouts()
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ModelRequest:
     """What was asked, as far as it held, and of whom; `sent_before` is None for a client that never sends it again."""
 
     training: Training
-    ask: Ask
+    completion: CompletionRequest
     call: Call
     sent_before: int | None
 
@@ -111,18 +111,18 @@ class ModelEndpoint:
         self,
         server: SwarmServer,
         dialect: Dialect,
-        patience: Patience = PATIENCE,
+        timeouts: StreamTimeouts = STREAM_TIMEOUTS,
     ) -> None:
         self._server = server
         self._dialect = dialect
         self.tell = dialect.error
         """Returns an error's body as this route tells it."""
-        self._patience = patience
-        self._retries = Retries(lambda: asyncio.get_running_loop().time())
+        self._timeouts = timeouts
+        self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        presence = Presence(receive)
+        presence = DisconnectWatcher(receive)
         try:
             await self._serve(scope, receive, send, presence)
         except SwarmError as error:
@@ -131,67 +131,71 @@ class ModelEndpoint:
             if not presence.gone:
                 raise
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, presence: Presence) -> None:
-        claims = authorised(scope, uses=("model",))
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, presence: DisconnectWatcher) -> None:
+        claims = authorize(scope, uses=("model",))
         try:
-            await self._answered(claims, scope, receive, send, presence)
+            await self._answer(claims, scope, receive, send, presence)
         except (InvalidRequest, NotFound) as error:
-            self._server.training.rollout.refused(claims, error)
+            self._server.training.rollout.count_refusal(claims, error)
             raise
 
-    async def _answered(self, claims: Claims, scope: Scope, receive: Receive, send: Send, presence: Presence) -> None:
-        sent_before = _count(header(scope, _RETRY))
-        trained, agent = _trained(header(scope, _TRAIN)), _agent(header(scope, _AGENT), claims.agent)
-        body = await whole_body(scope, receive, self._server.training.job.max_context)
-        request = await self._request(claims, body, sent_before, trained=trained, agent=agent)
-        with presence.required(), request.call.attached(comes_back=request.sent_before is not None):
-            if request.ask.stream:
+    async def _answer(
+        self, claims: Claims, scope: Scope, receive: Receive, send: Send, presence: DisconnectWatcher
+    ) -> None:
+        sent_before = _parse_retry_count(header(scope, _RETRY))
+        trained, agent = _parse_train(header(scope, _TRAIN)), _parse_agent(header(scope, _AGENT), claims.agent)
+        body = await read_call_body(scope, receive, self._server.training.job.max_context)
+        request = await self._find_or_open_call(claims, body, sent_before, trained=trained, agent=agent)
+        with presence.cancel_on_disconnect(), request.call.attach(comes_back=request.sent_before is not None):
+            if request.completion.stream:
                 await self._stream(request, send)
             else:
                 await self._whole(request, scope, receive, send)
 
-    async def _request(
+    async def _find_or_open_call(
         self, claims: Claims, body: bytes, sent_before: int | None, *, trained: bool, agent: str
-    ) -> _Request:
+    ) -> _ModelRequest:
         training = self._server.training
-        episode = training.rollout.playing(claims)
-        ask = self._dialect.parse(body, training.backend.model_name)
+        episode = training.rollout.renew_episode(claims)
+        request = self._dialect.parse(body, training.backend.model_name)
         if not (trained and (episode.kind == "eval" or training.job.trains(agent))):
-            ask = replace(ask, train=False)
-        key = (episode.id, episode.epoch, hashlib.blake2b(body, digest_size=16, key=agent.encode()).digest())
+            request = replace(request, train=False)
+        key = (episode.id, episode.fencing_token, hashlib.blake2b(body, digest_size=16, key=agent.encode()).digest())
         call = self._retries.find(key) if sent_before else None
         if call is None:
-            call = await Call.open(training.serving, claims, episode, ask, agent=agent, grace_s=self._patience.grace_s)
+            call = await Call.open(
+                training.serving, claims, episode, request, agent=agent, grace_s=self._timeouts.grace_s
+            )
             self._retries.add(key, call)
         else:
             training.rollout.counts["calls_coalesced"] += 1
         if self._dialect.echoes:
-            ask = honoured(ask, episode.kind, training.job)
-        return _Request(training, replace(ask, created=call.created), call, sent_before)
+            request = effective_sampling(request, episode.kind, training.job)
+        return _ModelRequest(training, replace(request, created=call.created), call, sent_before)
 
-    async def _whole(self, request: _Request, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _whole(self, request: _ModelRequest, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             replies = await request.call.replies()
         except BackendError as error:
-            raise _broken(request.training, error) from error
+            raise _fail_server(request.training, error) from error
         model = request.training.backend.model_name
-        content = self._dialect.whole(request.call.reply_name, model, request.ask, replies)
+        content = self._dialect.format_reply(request.call.reply_name, model, request.completion, replies)
         await json_response(content)(scope, receive, send)
 
-    async def _stream(self, request: _Request, send: Send) -> None:
+    async def _stream(self, request: _ModelRequest, send: Send) -> None:
         training, call = request.training, request.call
         model, read = training.backend.model_name, call.prompt_tokens
-        writer = self._dialect.writer(call.reply_name, model, request.ask, training.version, read)
+        writer = self._dialect.writer(call.reply_name, model, request.completion, training.version, read)
         stream = _EventStream(send, writer)
         try:
-            with stream.kept_alive(self._patience.keep_alive_s):
-                async for pieces in call.said():
-                    await stream.write(_events(writer, pieces))
+            with stream.keep_alive(self._timeouts.keep_alive_s):
+                async for pieces in call.stream_pieces():
+                    await stream.write(_encode_pieces(writer, pieces))
                 replies = await call.replies()
-            ends = [writer.finished(choice, reply) for choice, reply in enumerate(replies)]
+            ends = [writer.finish(choice, reply) for choice, reply in enumerate(replies)]
             await stream.write(b"".join(ends) + writer.closing(replies), more=False)
         except BackendError as error:
-            await stream.fail(_broken(training, error))
+            await stream.fail(_fail_server(training, error))
         except SwarmError as error:
             await stream.fail(error)
 
@@ -219,10 +223,10 @@ class _EventStream:
         """Raise an error before the first event, or end the stream with it."""
         if not self._opened:
             raise error
-        await self.write(self._writer.failed(error), more=False)
+        await self.write(self._writer.fail(error), more=False)
 
     @contextlib.contextmanager
-    def kept_alive(self, every_s: float) -> Iterator[None]:
+    def keep_alive(self, every_s: float) -> Iterator[None]:
         """Send a sign of life whenever nothing was sent for `every_s`."""
         beating = asyncio.create_task(self._beat(every_s))
         try:
@@ -238,22 +242,22 @@ class _EventStream:
                 await self.write(self._writer.keep_alive())
 
 
-def _events(writer: StreamWriter, pieces: Sequence[SampledPiece]) -> bytes:
+def _encode_pieces(writer: StreamWriter, pieces: Sequence[SampledPiece]) -> bytes:
     return b"".join(writer.piece(said.choice, said.piece, said.tokens, said.call_id) for said in pieces)
 
 
-def _count(header: str | None) -> int | None:
+def _parse_retry_count(header: str | None) -> int | None:
     return int(header) if header is not None and header.isdecimal() and len(header) < 5 else None
 
 
-def _trained(header: str | None) -> bool:
+def _parse_train(header: str | None) -> bool:
     if header not in (None, "true", "false"):
         name = _TRAIN.decode()
         raise InvalidRequest(f"{name}: expected true or false, found {header[:80]!r}", param=name)
     return header != "false"
 
 
-def _agent(header: str | None, behind_key: str) -> str:
+def _parse_agent(header: str | None, behind_key: str) -> str:
     """Return the name that an agent says in a header, behind its key, or in both, which must be the same."""
     said = (header or "").encode("latin-1").decode("utf-8", "replace")  # as it was sent
     name = said or behind_key
@@ -266,7 +270,7 @@ def _agent(header: str | None, behind_key: str) -> str:
     return name
 
 
-def _broken(training: Training, error: BackendError) -> ServerFailed:
+def _fail_server(training: Training, error: BackendError) -> ServerFailed:
     """Turn the server FAILED: an engine that raises is broken."""
     training.fail(f"engine: {error}")
     return ServerFailed(f"the server FAILED: engine: {error}")

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from swarm.backends.protocols import NO_ROOM, NoRoom
-from swarm.environments.registry import look_in
+from swarm.backends.protocols import NO_ROOM, DiskFull
+from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest, NotFound, SwarmError
 from swarm.job import Job
 from swarm.models import folder_hash
@@ -31,13 +31,13 @@ from swarm.models.card import CARD, MeasuredSuccess, ModelCard
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Keys
 from swarm.server.service import SwarmServer, default_store
-from swarm.store import Archive, Outline
+from swarm.store import Archive, TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary
 
 LATEST, BEST = "latest", "best"
 
 
-def chosen(step: str, kept: CheckpointList) -> CheckpointSummary:
+def choose_checkpoint(step: str, kept: CheckpointList) -> CheckpointSummary:
     """Return the checkpoint of `step`: a number, `latest` or `best`; raise NotFound with what is kept instead."""
     if not kept.checkpoints:
         why = "nothing was trained there yet" if kept.job_digest is None else "its training has not saved one yet"
@@ -45,7 +45,7 @@ def chosen(step: str, kept: CheckpointList) -> CheckpointSummary:
     if step == LATEST:
         return kept.checkpoints[0]
     if step == BEST:
-        return _best(kept)
+        return _find_best(kept)
     found = next((each for each in kept.checkpoints if str(each.step) == step), None)
     if found is None:
         steps = ", ".join(str(each.step) for each in reversed(kept.checkpoints))
@@ -53,7 +53,7 @@ def chosen(step: str, kept: CheckpointList) -> CheckpointSummary:
     return found
 
 
-def _best(kept: CheckpointList) -> CheckpointSummary:
+def _find_best(kept: CheckpointList) -> CheckpointSummary:
     found = next((each for each in kept.checkpoints if kept.best is not None and each.step == kept.best.step), None)
     if found is None:
         raise NotFound(
@@ -63,7 +63,7 @@ def _best(kept: CheckpointList) -> CheckpointSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRequest:
     """What is exported, and where to. `directory` is the server's, `job` whose training (None: the newest one's)."""
 
     directory: Path
@@ -75,27 +75,27 @@ class Wanted:
     job: Job | None = None
 
 
-def exported(wanted: Wanted, say: Callable[[str], None]) -> ModelCard:
+def export_model(request: ExportRequest, say: Callable[[str], None]) -> ModelCard:
     """Write the folder and return its card; raise SwarmError, BackendError or OSError with what is wrong."""
-    _require_free(wanted.to)
-    summary, folder, known = asyncio.run(_found(wanted))
+    _require_free(request.to)
+    summary, folder, known = asyncio.run(_find_training(request))
     if known.job.backend == "fake":
         raise InvalidRequest(
             "expected a training of the backend local or verl, found one of 'fake', which has no model"
         )
-    if wanted.apart and not known.job.lora_rank:  # said before the libraries of models are imported
+    if request.apart and not known.job.lora_rank:  # said before the libraries of models are imported
         raise InvalidRequest(
             "expected a job with a lora_rank to keep its adapter apart, found one that trains all weights"
         )
-    draft = wanted.to.absolute().parent / f".{wanted.to.name}.{secrets.token_hex(4)}.part"
+    draft = request.to.absolute().parent / f".{request.to.name}.{secrets.token_hex(4)}.part"
     try:
         draft.mkdir(parents=True)
-        card = _written(wanted, summary, folder, known, draft, say)
-        os.rename(draft, wanted.to)
-    except (OSError, NoRoom) as error:
+        card = _write_draft(request, summary, folder, known, draft, say)
+        os.rename(draft, request.to)
+    except (OSError, DiskFull) as error:
         if isinstance(error, OSError) and error.errno not in NO_ROOM:
             raise
-        raise NoRoom(f"the disk of {wanted.to} is full: nothing was written; free space and try again") from error
+        raise DiskFull(f"the disk of {request.to} is full: nothing was written; free space and try again") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return card
@@ -106,29 +106,34 @@ def _require_free(to: Path) -> None:
         raise InvalidRequest(f"expected a folder that is not there yet, or empty, found {to}: choose another name")
 
 
-async def _found(wanted: Wanted) -> tuple[CheckpointSummary, Path, Outline]:
+async def _find_training(request: ExportRequest) -> tuple[CheckpointSummary, Path, TrainingSummary]:
     """Return the checkpoint that is meant, its folder, and what is known of its training."""
-    if not wanted.directory.is_dir():
-        raise NotFound(f"expected the folder of a swarm server at {wanted.directory}, found none: train first")
-    store = wanted.store or default_store(wanted.directory)
-    server = SwarmServer(wanted.directory, wanted.models, Keys(), store=store)
-    if wanted.job is not None:
-        server.load(wanted.job)
+    if not request.directory.is_dir():
+        raise NotFound(f"expected the folder of a swarm server at {request.directory}, found none: train first")
+    store = request.store or default_store(request.directory)
+    server = SwarmServer(request.directory, request.models, Keys(), store=store)
+    if request.job is not None:
+        server.load(request.job)
     kept = await server.checkpoints()
-    summary = chosen(wanted.step, kept)
-    known = await Archive(store, wanted.job).outline(summary.step)
+    summary = choose_checkpoint(request.step, kept)
+    known = await Archive(store, request.job).summarize(summary.step)
     assert known is not None
-    if wanted.job is not None and not (wanted.job.same(known.job) or wanted.job.continues(known.job)):
+    if request.job is not None and not (request.job.equals(known.job) or request.job.continues(known.job)):
         raise NotFound("expected a training of the job that is named, found none here: leave --job out, or train it")
     return summary, server.checkpoints_of(known.job_digest) / summary.name, known
 
 
-def _written(
-    wanted: Wanted, summary: CheckpointSummary, folder: Path, known: Outline, draft: Path, say: Callable[[str], None]
+def _write_draft(
+    request: ExportRequest,
+    summary: CheckpointSummary,
+    folder: Path,
+    known: TrainingSummary,
+    draft: Path,
+    say: Callable[[str], None],
 ) -> ModelCard:
     from swarm.backends.local.model_files import write_model
 
-    made = write_model(known.job, wanted.models, folder, draft, apart=wanted.apart, say=say)
+    made = write_model(known.job, request.models, folder, draft, apart=request.apart, say=say)
     measured = known.evaluation
     card = ModelCard(
         ajet=version("ajet"),
@@ -159,15 +164,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Export as the command line says; return the exit code."""
     given = _arguments(arguments)
     if given.environments is not None:
-        look_in(given.environments)
-    job = None if given.job is None else Job.recorded(given.job)
-    wanted = Wanted(given.directory, given.models, given.to, given.step, given.apart, os.environ.get(STORE), job)
+        add_folder(given.environments)
+    job = None if given.job is None else Job.from_record(given.job)
+    request = ExportRequest(
+        given.directory, given.models, given.to, given.step, given.apart, os.environ.get(STORE), job
+    )
     try:
-        card = exported(wanted, _say)
+        card = export_model(request, _say)
     except ImportError as error:
-        return _refused(f"{error}; install the extra `local`: pip install 'ajet[local]'")
+        return _refuse(f"{error}; install the extra `local`: pip install 'ajet[local]'")
     except (SwarmError, BackendError, OSError, MemoryError) as error:
-        return _refused(str(error) or "the memory is full: export on a machine with more")
+        return _refuse(str(error) or "the memory is full: export on a machine with more")
     given.out.write_text(card.model_dump_json(), encoding="utf-8")
     return 0
 
@@ -185,7 +192,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _refused(why: str) -> int:
+def _refuse(why: str) -> int:
     sys.stderr.write(f"{' '.join(why.split())}\n")
     return 2
 

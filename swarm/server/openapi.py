@@ -479,7 +479,7 @@ def openapi(operations: Iterable[Operation] = OPERATIONS) -> dict[str, Any]:
     schemas, definitions = _schemas(table)
     paths: dict[str, dict[str, Any]] = {}
     for operation in table:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, schemas)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe_operation(operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "ajet swarm server", "version": version("ajet")},
@@ -498,7 +498,7 @@ def _schemas(table: tuple[Operation, ...]) -> tuple[Schemas, dict[str, Any]]:
     return models_json_schema(models, ref_template="#/components/schemas/{model}")
 
 
-def _described(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+def _describe_operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,

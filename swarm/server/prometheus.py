@@ -87,7 +87,7 @@ class ServerCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield every family, as the server is now."""
         status = self._server.status()
-        yield _labelled(
+        yield _make_labelled_gauge(
             "ajet_server_state",
             "1 for the present state.",
             "state",
@@ -99,7 +99,9 @@ class ServerCollector:
             yield from _progress(status)
             yield from _load(training.rollout, status)
             yield from _counters(training.rollout)
-            yield _labelled("ajet_training", "Metrics of the last finished step.", "metric", training.metrics)
+            yield _make_labelled_gauge(
+                "ajet_training", "Metrics of the last finished step.", "metric", training.metrics
+            )
             yield from _streams(training)
 
     def _job(self) -> Iterator[Metric]:
@@ -108,17 +110,19 @@ class ServerCollector:
         except NotFound:
             return
         yield InfoMetricFamily("ajet_job", "The loaded job.", {"digest": job.digest(), "backend": job.backend})
-        yield _gauge("ajet_steps", "Training steps the job asks for.", job.steps)
+        yield _make_gauge("ajet_steps", "Training steps the job asks for.", job.steps)
 
 
 def _progress(status: Status) -> Iterator[Metric]:
-    yield _gauge("ajet_step", "Training steps done.", status.step)
-    yield _gauge("ajet_policy_version", "Version of the weights that serve.", status.policy_version)
-    yield _gauge("ajet_updating", "1 while a batch is learned or its checkpoint saved.", status.updating)
-    yield _gauge("ajet_finished", "1 once the last step is done.", status.finished)
-    yield _gauge("ajet_waiting", "1 while a step waits for store, disk or an evaluation.", status.waiting is not None)
+    yield _make_gauge("ajet_step", "Training steps done.", status.step)
+    yield _make_gauge("ajet_policy_version", "Version of the weights that serve.", status.policy_version)
+    yield _make_gauge("ajet_updating", "1 while a batch is learned or its checkpoint saved.", status.updating)
+    yield _make_gauge("ajet_finished", "1 once the last step is done.", status.finished)
+    yield _make_gauge(
+        "ajet_waiting", "1 while a step waits for store, disk or an evaluation.", status.waiting is not None
+    )
     best = {} if status.best is None else status.best.model_dump(exclude_none=True)
-    yield _labelled(
+    yield _make_labelled_gauge(
         "ajet_best", "The best evaluation, whose checkpoint is kept; its score is optimistic.", "what", best
     )
 
@@ -126,15 +130,19 @@ def _progress(status: Status) -> Iterator[Metric]:
 def _load(rollout: Rollout, status: Status) -> Iterator[Metric]:
     held, calls = len(rollout.leases.prepared), sum(len(episode.calls) for episode in rollout.leases)
     leases = {"open": status.open_episodes - held, "prepared": held}
-    yield _labelled("ajet_leases", "Episodes that are open or prepared.", "state", leases)
-    yield _gauge("ajet_line", "Begins that wait for room.", len(rollout.ledger.line))
-    yield _gauge("ajet_line_age_seconds", "For how long the first of them has.", rollout.ledger.line.age_s or 0.0)
-    yield _gauge("ajet_collected_episodes", "Ended episodes waiting for their batch.", status.collected_episodes)
-    yield _gauge("ajet_needed_episodes", "Episodes a batch takes.", status.needed_episodes)
-    yield _gauge("ajet_pool_bytes", "Bytes the waiting episodes hold.", rollout.groups.bytes)
-    yield _gauge("ajet_pool_limit_bytes", "Bytes beyond which the oldest are dropped.", rollout.ledger.job.pool_bytes)
-    yield _gauge("ajet_calls_in_flight", "Calls of open episodes being answered.", calls)
-    yield _gauge("ajet_generations_in_flight", "Answers the engine works on.", rollout.gate.in_flight)
+    yield _make_labelled_gauge("ajet_leases", "Episodes that are open or prepared.", "state", leases)
+    yield _make_gauge("ajet_line", "Begins that wait for room.", len(rollout.registry.admission))
+    yield _make_gauge(
+        "ajet_line_age_seconds", "For how long the first of them has.", rollout.registry.admission.age_s or 0.0
+    )
+    yield _make_gauge("ajet_collected_episodes", "Ended episodes waiting for their batch.", status.collected_episodes)
+    yield _make_gauge("ajet_needed_episodes", "Episodes a batch takes.", status.needed_episodes)
+    yield _make_gauge("ajet_pool_bytes", "Bytes the waiting episodes hold.", rollout.groups.bytes)
+    yield _make_gauge(
+        "ajet_pool_limit_bytes", "Bytes beyond which the oldest are dropped.", rollout.registry.job.pool_bytes
+    )
+    yield _make_gauge("ajet_calls_in_flight", "Calls of open episodes being answered.", calls)
+    yield _make_gauge("ajet_generations_in_flight", "Answers the engine works on.", rollout.gate.in_flight)
 
 
 def _counters(rollout: Rollout) -> Iterator[Metric]:
@@ -142,9 +150,9 @@ def _counters(rollout: Rollout) -> Iterator[Metric]:
     for count, (name, told) in _PLAIN.items():
         yield CounterMetricFamily(name, told, counts[count])
     outcomes = {outcome: counts[outcome] for outcome in _OUTCOMES}
-    yield _counted("ajet_episodes", "Episodes that are over.", "outcome", outcomes)
+    yield _make_labelled_counter("ajet_episodes", "Episodes that are over.", "outcome", outcomes)
     for prefix, (name, label, told) in _BY_PREFIX.items():
-        yield _counted(name, told, label, _beginning(counts, prefix))
+        yield _make_labelled_counter(name, told, label, _select_prefix(counts, prefix))
 
 
 def _streams(training: Training) -> Iterator[Metric]:
@@ -153,7 +161,7 @@ def _streams(training: Training) -> Iterator[Metric]:
     except EngineUnavailable:  # while it boots they are not read back yet
         return
     shares = {stream.name: stream.share for stream in streams if stream.share is not None}
-    yield _labelled("ajet_stream_share", "The stream's part of each batch.", "stream", shares)
+    yield _make_labelled_gauge("ajet_stream_share", "The stream's part of each batch.", "stream", shares)
     yield _by_stream("cursor", "Groups played to their end.", streams, [s.cursor for s in streams])
     yield _by_stream("groups_open", "Groups of the present step.", streams, [s.groups_open for s in streams])
     yield _by_stream("groups_trained", "Groups given to the learner.", streams, [s.groups_trained for s in streams])
@@ -163,25 +171,25 @@ def _streams(training: Training) -> Iterator[Metric]:
 
 def _by_stream(name: str, told: str, streams: Iterable[StreamStatus], values: Iterable[int]) -> Metric:
     found = {stream.name: value for stream, value in zip(streams, values, strict=True)}
-    return _labelled(f"ajet_stream_{name}", told, "stream", found)
+    return _make_labelled_gauge(f"ajet_stream_{name}", told, "stream", found)
 
 
-def _beginning(counts: Counter[str], prefix: str) -> dict[str, int]:
+def _select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
     return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
 
 
-def _gauge(name: str, told: str, value: float) -> Metric:
+def _make_gauge(name: str, told: str, value: float) -> Metric:
     return GaugeMetricFamily(name, told, float(value))
 
 
-def _labelled(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
+def _make_labelled_gauge(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(name, told, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
     return family
 
 
-def _counted(name: str, told: str, label: str, values: Mapping[str, int]) -> Metric:
+def _make_labelled_counter(name: str, told: str, label: str, values: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(name, told, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)

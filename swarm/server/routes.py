@@ -28,8 +28,8 @@ from swarm.job import Job
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.server.events import EVENT_ID
-from swarm.server.export import MEDIA, Export, ExportFormat, Exports
-from swarm.server.http import Presence, authorised, json_response, parsed, read_body
+from swarm.server.export import MEDIA, Export, Exporter, ExportFormat
+from swarm.server.http import DisconnectWatcher, authorize, json_response, parse_body, read_body
 from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
 from swarm.server.openapi import Operation, openapi
 from swarm.server.prometheus import MEDIA as PROMETHEUS
@@ -64,7 +64,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Authorised:
+class AuthorizedRequest:
     """A request whose key may make it; `claims` are None where none is needed."""
 
     request: Request
@@ -72,11 +72,11 @@ class Authorised:
 
     async def body(self, kind: type[M], read: Callable[[bytes], M] | None = None) -> M:
         """Return the body as a wire type, by `read` or its own reading; InvalidRequest names a wrong field."""
-        return parsed(kind, await read_body(self.request.receive), read)
+        return parse_body(kind, await read_body(self.request.receive), read)
 
     def query(self, kind: type[M]) -> M:
         """Return the query's parameters; InvalidRequest names one that is wrong or not known."""
-        return parsed(kind, to_json(dict(self.request.query_params)))
+        return parse_body(kind, to_json(dict(self.request.query_params)))
 
     @property
     def holder(self) -> Claims:
@@ -85,15 +85,15 @@ class Authorised:
         return self.claims
 
 
-Handler = Callable[[Authorised], Awaitable[BaseModel | Response]]
+Handler = Callable[[AuthorizedRequest], Awaitable[BaseModel | Response]]
 """Does the work of an operation; a model that it returns is answered as JSON."""
 
 
-def made_route(operation: Operation, handler: Handler) -> Route:
+def make_route(operation: Operation, handler: Handler) -> Route:
     """Return the route of an operation."""
 
     async def serve(request: Request) -> Response:
-        answer = await handler(Authorised(request, _claims(request, operation)))
+        answer = await handler(AuthorizedRequest(request, _claims(request, operation)))
         return answer if isinstance(answer, Response) else json_response(answer.model_dump_json().encode())
 
     return Route(operation.path, serve, methods=[operation.method])
@@ -102,7 +102,7 @@ def made_route(operation: Operation, handler: Handler) -> Route:
 def _claims(request: Request, operation: Operation) -> Claims | None:
     if not operation.roles and not operation.uses:
         return None
-    claims = authorised(request.scope, roles=operation.roles, uses=operation.uses)
+    claims = authorize(request.scope, roles=operation.roles, uses=operation.uses)
     if claims.use == "lease" and claims.episode != request.path_params["episode_id"]:
         raise Forbidden(f"this lease token is for episode {claims.episode}, not for the one in the path")
     return claims
@@ -145,30 +145,30 @@ class _Handlers:
     def __init__(self, server: SwarmServer) -> None:
         self._server = server
 
-    async def health(self, _: Authorised) -> Response:
+    async def health(self, _: AuthorizedRequest) -> Response:
         return json_response(b'{"status":"ok"}')
 
-    async def load(self, asked: Authorised) -> Status:
-        return self._server.load(await asked.body(Job, Job.recorded))
+    async def load(self, asked: AuthorizedRequest) -> Status:
+        return self._server.load(await asked.body(Job, Job.from_record))
 
-    async def job(self, _: Authorised) -> Response:
+    async def job(self, _: AuthorizedRequest) -> Response:
         return json_response(json.dumps(self._server.job.value()).encode())
 
-    async def start(self, _: Authorised) -> Status:
+    async def start(self, _: AuthorizedRequest) -> Status:
         return await self._server.start()
 
-    async def stop(self, _: Authorised) -> Status:
+    async def stop(self, _: AuthorizedRequest) -> Status:
         return await asyncio.shield(asyncio.ensure_future(self._server.stop()))
 
-    async def status(self, _: Authorised) -> Status:
+    async def status(self, _: AuthorizedRequest) -> Status:
         return self._server.status()
 
-    async def begin(self, asked: Authorised) -> Lease | Response:
+    async def begin(self, asked: AuthorizedRequest) -> Lease | Response:
         wanted = await asked.body(BeginRequest)
         training = self._server.training
-        presence = Presence(asked.request.receive)
+        presence = DisconnectWatcher(asked.request.receive)
         try:
-            with presence.required():
+            with presence.cancel_on_disconnect():
                 episode = await training.rollout.begin(wanted)
         except asyncio.CancelledError:
             if not presence.gone:
@@ -176,50 +176,50 @@ class _Handlers:
             return Response(status_code=499)  # nobody reads it
         return self._lease(asked.request, training, episode)
 
-    async def heartbeat(self, asked: Authorised) -> Ack:
+    async def heartbeat(self, asked: AuthorizedRequest) -> Ack:
         return self._server.training.rollout.heartbeat(asked.holder)
 
-    async def end(self, asked: Authorised) -> Response:
+    async def end(self, asked: AuthorizedRequest) -> Response:
         ended = await self._server.training.rollout.end(asked.holder, await asked.body(EndRequest))
         return json_response(ended.model_dump_json(exclude_none=True).encode())
 
-    async def abort(self, asked: Authorised) -> Ack:
+    async def abort(self, asked: AuthorizedRequest) -> Ack:
         aborted = await asked.body(AbortRequest)
         failed = asked.query(_AbortQuery).failed
         return await self._server.training.rollout.abort(asked.holder, aborted.reason, failed=failed)
 
-    async def prepare(self, asked: Authorised) -> Ack:
+    async def prepare(self, asked: AuthorizedRequest) -> Ack:
         prepared = await asked.body(PrepareRequest)
         return await self._server.training.rollout.teams.prepare(asked.holder, prepared)
 
-    async def commit(self, asked: Authorised) -> Ack:
+    async def commit(self, asked: AuthorizedRequest) -> Ack:
         return await self._server.training.rollout.teams.commit(asked.holder)
 
-    async def outcome(self, asked: Authorised) -> Ack:
+    async def outcome(self, asked: AuthorizedRequest) -> Ack:
         return await self._server.training.rollout.teams.outcome(asked.holder)
 
-    async def streams(self, _: Authorised) -> StreamList:
+    async def streams(self, _: AuthorizedRequest) -> StreamList:
         return self._server.training.rollout.streams()
 
-    async def share(self, asked: Authorised) -> StreamList:
+    async def share(self, asked: AuthorizedRequest) -> StreamList:
         wanted = await asked.body(SharesRequest)
         return await self._server.training.rollout.set_shares(wanted.shares)
 
-    async def list_tasks(self, asked: Authorised) -> TaskListKnown:
+    async def list_tasks(self, asked: AuthorizedRequest) -> TaskListKnown:
         listed = await asked.body(TaskList)
         return await self._server.training.rollout.list_tasks(listed)
 
-    async def release(self, asked: Authorised) -> Released:
+    async def release(self, asked: AuthorizedRequest) -> Released:
         left = await asked.body(ReleaseRequest)
         return self._server.training.rollout.release(left)
 
-    async def erase(self, asked: Authorised) -> Erasure:
+    async def erase(self, asked: AuthorizedRequest) -> Erasure:
         return await self._server.erase(await asked.body(EraseRequest))
 
-    async def models(self, _: Authorised) -> Response:
+    async def models(self, _: AuthorizedRequest) -> Response:
         return json_response(models(self._server.training.backend.model_name))
 
-    async def model(self, asked: Authorised) -> Response:
+    async def model(self, asked: AuthorizedRequest) -> Response:
         name, served = asked.request.path_params["model"], self._server.training.backend.model_name
         if name != served:
             raise NotFound(f"there is no model {name[:80]!r}; the one here is {served!r}", param="model")
@@ -229,11 +229,11 @@ class _Handlers:
         keys = self._server.keys
         return Lease(
             episode_id=episode.id,
-            epoch=episode.epoch,
+            epoch=episode.fencing_token,
             task_id=episode.task_id,
             kind=episode.kind,
-            api_key=keys.model(episode.id, episode.epoch),
-            lease_token=keys.lease(episode.id, episode.epoch),
+            api_key=keys.model_key(episode.id, episode.fencing_token),
+            lease_token=keys.lease_key(episode.id, episode.fencing_token),
             base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
             model=training.backend.model_name,
             ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
@@ -286,19 +286,19 @@ class _Readers:
         self._server = server
         self._keep_alive_s = keep_alive_s
         self._inspection = Inspection(server)
-        self._exports = Exports(self._inspection)
+        self._exports = Exporter(self._inspection)
 
-    async def episodes(self, asked: Authorised) -> EpisodeList:
+    async def episodes(self, asked: AuthorizedRequest) -> EpisodeList:
         return await self._inspection.episodes(asked.query(_ListQuery).limit)
 
-    async def episode(self, asked: Authorised) -> EpisodeRecord:
+    async def episode(self, asked: AuthorizedRequest) -> EpisodeRecord:
         return await self._inspection.episode(asked.request.path_params["episode_id"])
 
-    async def samples(self, asked: Authorised) -> Response:
+    async def samples(self, asked: AuthorizedRequest) -> Response:
         wanted = asked.query(_SamplesQuery)
-        presence = Presence(asked.request.receive)
+        presence = DisconnectWatcher(asked.request.receive)
         try:
-            with presence.required():
+            with presence.cancel_on_disconnect():
                 export = await self._exports.make(wanted.format, wanted.episode)
         except asyncio.CancelledError:
             if not presence.gone:
@@ -306,26 +306,26 @@ class _Readers:
             return Response(status_code=499)  # nobody reads it
         return _ExportResponse(export, MEDIA[wanted.format])
 
-    async def checkpoints(self, _: Authorised) -> CheckpointList:
+    async def checkpoints(self, _: AuthorizedRequest) -> CheckpointList:
         return await self._server.checkpoints()
 
-    async def events(self, asked: Authorised) -> Response:
+    async def events(self, asked: AuthorizedRequest) -> Response:
         request, wanted = asked.request, asked.query(_EventsQuery)
         last = request.headers.get("last-event-id") or wanted.after  # a browser that comes back repeats its old query
         wait_s = 0.0 if request.method == "HEAD" else wanted.wait_s  # no body is sent that a client could leave
         content = self._server.events.stream(last, keep_alive_s=self._keep_alive_s, wait_s=wait_s)
         return StreamingResponse(content, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
 
-    async def metrics(self, _: Authorised) -> Response:
+    async def metrics(self, _: AuthorizedRequest) -> Response:
         return Response(exposition(self._server), media_type=PROMETHEUS)
 
-    async def snapshot(self, _: Authorised) -> Snapshot:
+    async def snapshot(self, _: AuthorizedRequest) -> Snapshot:
         return snapshot_of(self._server)
 
-    async def history(self, asked: Authorised) -> HistoryPage:
+    async def history(self, asked: AuthorizedRequest) -> HistoryPage:
         return await history(self._server, asked.query(HistoryQuery))
 
-    async def openapi(self, _: Authorised) -> Response:
+    async def openapi(self, _: AuthorizedRequest) -> Response:
         return json_response(await asyncio.to_thread(_document))  # model calls do not wait for it
 
 
@@ -343,12 +343,12 @@ class _ExportResponse(StreamingResponse):
         self._export = export
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def sent(message: Message) -> None:
+        async def send_with_timeout(message: Message) -> None:
             async with asyncio.timeout(STALLED_S):
                 await send(message)
 
         with self._export:
             try:
-                await super().__call__(scope, receive, sent)
+                await super().__call__(scope, receive, send_with_timeout)
             except TimeoutError:
                 log.info("event=export_stalled seconds=%g", STALLED_S)

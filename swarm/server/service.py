@@ -11,16 +11,16 @@ from pathlib import Path
 from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
-from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, EntryPointBroken, backend_names, load
+from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, BrokenEntryPoint, backend_names, load
 from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.rollout.state import StateMachine, Transition
 from swarm.server.events import EventRing
-from swarm.store import Archive, Episodes, Recovered, Store, StoredEvent, best_of, erase_archived, open_store
-from swarm.training.checkpoints import listed
+from swarm.store import Archive, EpisodeReader, RecoveredState, Store, StoredEvent, best_of, erase_archived, open_store
+from swarm.training.checkpoints import list_checkpoints
 from swarm.training.loop import Training
-from swarm.training.metrics import finite
+from swarm.training.metrics import finite_metrics
 from swarm.training.trackers import Tracker, make_tracker
 from swarm.wire import CheckpointList, EraseRequest, Erasure, ServerState, Status, fingerprint
 
@@ -28,7 +28,7 @@ _VERL = ("ray", "verl", "vllm", "tensordict", "peft")
 _LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
 
 
-def require_known(name: str) -> None:
+def require_backend(name: str) -> None:
     """Raise InvalidRequest, which lists the names, unless a backend of this name is installed."""
     if name not in BUILT_IN_BACKENDS and name not in (known := backend_names()):
         raise InvalidRequest(f"backend: expected one of {', '.join(known)}; found {name!r}", param="backend")
@@ -37,9 +37,9 @@ def require_known(name: str) -> None:
 def make_backend(job: Job, models: Path) -> Backend:
     """Return the job's backend, not yet started; `models` caches what it makes. BackendError if it cannot be made."""
     if job.backend == "local":
-        return _local(job, models)
+        return _make_local(job, models)
     if job.backend == "verl":
-        return _verl(job, models)
+        return _make_verl(job, models)
     if job.start_from is not None:
         raise BackendError(
             f"expected no start_from with the backend {job.backend}, found {job.start_from!r}: `local` and `verl` "
@@ -49,10 +49,10 @@ def make_backend(job: Job, models: Path) -> Backend:
         from swarm.backends.fake import FakeBackend
 
         return FakeBackend(job)
-    return _installed(job, models)
+    return _load_backend(job, models)
 
 
-def _local(job: Job, models: Path) -> Backend:
+def _make_local(job: Job, models: Path) -> Backend:
     needed = (*_LOCAL, "peft") if job.lora_rank else _LOCAL
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
@@ -66,7 +66,7 @@ def _local(job: Job, models: Path) -> Backend:
     return LocalBackend(job, models)
 
 
-def _verl(job: Job, models: Path) -> Backend:
+def _make_verl(job: Job, models: Path) -> Backend:
     missing = [name for name in (*_LOCAL, *_VERL) if importlib.util.find_spec(name) is None]
     if missing:
         raise BackendError(
@@ -78,11 +78,11 @@ def _verl(job: Job, models: Path) -> Backend:
     return VerlBackend(job, models)
 
 
-def _installed(job: Job, models: Path) -> Backend:
+def _load_backend(job: Job, models: Path) -> Backend:
     try:
-        require_known(job.backend)
+        require_backend(job.backend)
         made: Backend = load(BACKENDS, job.backend)(job, models)
-    except (InvalidRequest, EntryPointBroken) as error:
+    except (InvalidRequest, BrokenEntryPoint) as error:
         raise BackendError(str(error)) from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -116,7 +116,7 @@ class SwarmServer:
     ) -> None:
         self.keys = keys
         self.events = EventRing()
-        self.machine = StateMachine(self._changed)
+        self.machine = StateMachine(self._on_transition)
         self._directory = directory
         self._kept = ServerDirectory(directory)
         self._store = store or default_store(directory)
@@ -152,7 +152,7 @@ class SwarmServer:
         return self._training
 
     @property
-    def written(self) -> Episodes:
+    def written(self) -> EpisodeReader:
         """What was written: of the running training, else of the loaded job, else of the newest training."""
         if self._training is not None:
             return self._training.store
@@ -164,7 +164,7 @@ class SwarmServer:
         if digest is None:
             return CheckpointList(job_digest=None, checkpoints=())
         known, evaluations = await self._archive.checkpoints()
-        found = await asyncio.to_thread(listed, self.checkpoints_of(digest), known)
+        found = await asyncio.to_thread(list_checkpoints, self.checkpoints_of(digest), known)
         return CheckpointList(job_digest=digest, checkpoints=tuple(found), best=best_of(evaluations))
 
     async def digest(self) -> str | None:
@@ -176,10 +176,10 @@ class SwarmServer:
 
         InvalidRequest for a backend that is not installed.
         """
-        require_known(job.backend)
+        require_backend(job.backend)
         if self.machine.state is ServerState.OFFLINE:
             self._job = job
-        elif self._job is None or not self._job.same(job):
+        elif self._job is None or not self._job.equals(job):
             differs = "" if self._job is None else f" (it has not {', not '.join(job.differences(self._job))})"
             raise JobConflict(f"another job is loaded and its engine is on{differs}; POST /engine/stop first")
         return self.status()
@@ -199,19 +199,19 @@ class SwarmServer:
             if self.machine.state is ServerState.FAILED:
                 raise ServerFailed(f"the server FAILED: {self.machine.reason}; POST /engine/stop first")
             if self.machine.state is ServerState.OFFLINE:
-                self._kept.engine_on(self._job)
-                self.machine.to(ServerState.BOOTING)
-                self._training = await self._opened(self._job)
+                self._kept.record_engine_on(self._job)
+                self.machine.transition_to(ServerState.BOOTING)
+                self._training = await self._open_training(self._job)
                 self._training.start()
 
-    async def _opened(self, job: Job) -> Training:
+    async def _open_training(self, job: Job) -> Training:
         """Open the job's training, where it was when it was interrupted."""
         try:
             installation = self._kept.installation()
             opened = await asyncio.to_thread(open_store, self._store, job, installation)
         except Exception as error:
             reason = str(error) if isinstance(error, ServerFailed) else f"{type(error).__name__}: {error}"
-            self.machine.to(ServerState.FAILED, reason)
+            self.machine.transition_to(ServerState.FAILED, reason)
             raise ServerFailed(f"the server FAILED: {reason}") from error
         if (said := opened[1].fresh_start) is not None:
             log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), said)
@@ -220,7 +220,7 @@ class SwarmServer:
 
     async def resume(self) -> None:
         """Boot the job whose engine was on when a former life of this server ended, if one was."""
-        if (job := self._kept.interrupted()) is not None:
+        if (job := self._kept.read_interrupted_job()) is not None:
             log.warning("event=resume job_digest=%s", job.digest())
             self.load(job)
             await self.start()
@@ -233,14 +233,14 @@ class SwarmServer:
         """
         async with self._stopping:
             if not to_resume:
-                self._kept.engine_off()
+                self._kept.record_engine_off()
             if self.machine.state is not ServerState.OFFLINE:
-                self.machine.to(ServerState.OFFLINE)
+                self.machine.transition_to(ServerState.OFFLINE)
             if self._training is not None:
-                await self._ended(self._training)
+                await self._stop_training(self._training)
         return self.status()
 
-    async def _ended(self, training: Training) -> None:
+    async def _stop_training(self, training: Training) -> None:
         try:
             await training.stop()
         except Exception as error:
@@ -255,7 +255,7 @@ class SwarmServer:
 
         Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again.
         """
-        live = None if self._training is None else await self._training.rollout.erasing.erase(request)
+        live = None if self._training is None else await self._training.rollout.eraser.erase(request)
         elsewhere = request.episodes if live is None else live.unknown
         if not elsewhere:
             assert live is not None  # a request names episodes
@@ -298,16 +298,16 @@ class SwarmServer:
                 "open_episodes": len(training.rollout.leases),
                 "collected_episodes": training.rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
-                "awaited_evaluations": training.rollout.ledger.unplayed,
-                "evaluation_episodes": training.rollout.ledger.awaited,
+                "awaited_evaluations": training.rollout.registry.unplayed,
+                "evaluation_episodes": training.rollout.registry.pending_evaluations,
                 "evaluation": training.evaluation,
                 "best": training.best,
-                "stillness": training.stillness,
-                "metrics": finite(training.metrics),
+                "stillness": training.zero_lr_check,
+                "metrics": finite_metrics(training.metrics),
             }
         )
 
-    def _new_training(self, job: Job, opened: tuple[Store, Recovered]) -> Training:
+    def _new_training(self, job: Job, opened: tuple[Store, RecoveredState]) -> Training:
         return Training(
             job,
             self.machine,
@@ -329,7 +329,7 @@ class SwarmServer:
         """Return where the checkpoints of a training lie, by its job digest."""
         return self._directory / "checkpoints" / digest[:12]
 
-    def _changed(self, change: Transition) -> None:
+    def _on_transition(self, change: Transition) -> None:
         """Log a change of state, tell those who listen, and write it down where a store is open."""
         reason = f" reason={change.reason!r}" if change.reason else ""
         log.info("event=state from=%s to=%s%s", change.source, change.target, reason)

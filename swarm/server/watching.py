@@ -24,7 +24,7 @@ from swarm.rollout.episodes import LeasedEpisode
 from swarm.server.service import SwarmServer
 from swarm.snapshot import DropSnapshot, HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
 from swarm.training.loop import Training
-from swarm.training.metrics import finite
+from swarm.training.metrics import finite_metrics
 from swarm.wire import ServerState
 
 STEPS_TOLD = 100
@@ -58,12 +58,12 @@ async def history(server: SwarmServer, query: HistoryQuery) -> HistoryPage:
     found = await server.written.history(query.after, query.limit + 1, newest=query.newest)
     wanted, more = query.wanted, len(found) > query.limit and not query.newest
     page = found[-query.limit :] if query.newest else found[: query.limit]
-    steps = tuple(StepRecord(step=step, metrics=_chosen(metrics, wanted)) for step, metrics in page)
+    steps = tuple(StepRecord(step=step, metrics=_select_metrics(metrics, wanted)) for step, metrics in page)
     return HistoryPage(job_digest=await server.digest(), steps=steps, next=steps[-1].step if more else None)
 
 
-def _chosen(metrics: Mapping[str, float], wanted: Callable[[str], bool]) -> dict[str, float]:
-    return finite({name: value for name, value in metrics.items() if wanted(name)})
+def _select_metrics(metrics: Mapping[str, float], wanted: Callable[[str], bool]) -> dict[str, float]:
+    return finite_metrics({name: value for name, value in metrics.items() if wanted(name)})
 
 
 HOW_TO_EVALUATE = "ajet client run --evaluations"
@@ -71,7 +71,7 @@ MOST_STREAMS_NAMED = 8
 """Streams that are named as waited for."""
 
 
-def waits_of(state: ServerState, reason: str | None, training: Training | None) -> tuple[StepWait, ...]:
+def why_waiting(state: ServerState, reason: str | None, training: Training | None) -> tuple[StepWait, ...]:
     """Return what the present step of a server in this state waits for, the most pressing first."""
     if state is ServerState.OFFLINE or training is None:
         return (StepWait(what="engine", text="the engine is off"),)
@@ -79,29 +79,29 @@ def waits_of(state: ServerState, reason: str | None, training: Training | None) 
         return (StepWait(what="engine", text="the model is being loaded"),)
     if state is ServerState.FAILED:
         return (StepWait(what="failed", text=reason or "the server failed"),)
-    if training.rollout.ledger.awaited:
-        return (_evaluation(training),)
+    if training.rollout.registry.pending_evaluations:
+        return (_evaluation_wait(training),)
     if training.finished:
         return (StepWait(what="nothing", text="the training is finished"),)
     if training.waiting is not None:
         return (StepWait(what="room", text=training.waiting),)
-    return (*_learning(training), *_rollout(state, training))
+    return (*_learning_waits(training), *_rollout_waits(state, training))
 
 
-def _evaluation(training: Training) -> StepWait:
-    awaited = training.rollout.ledger.unplayed
+def _evaluation_wait(training: Training) -> StepWait:
+    awaited = training.rollout.registry.unplayed
     played = sum(episode.kind == "eval" for episode in training.rollout.leases)
     who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
     text = f"{awaited} evaluation episodes of version {training.version} ({who})"
     return StepWait(what="evaluation", text=text, count=awaited)
 
 
-def _learning(training: Training) -> Iterator[StepWait]:
+def _learning_waits(training: Training) -> Iterator[StepWait]:
     if training.updating:
         yield StepWait(what="learning", text=f"step {training.step + 1} is being learned")
 
 
-def _rollout(state: ServerState, training: Training) -> Iterator[StepWait]:
+def _rollout_waits(state: ServerState, training: Training) -> Iterator[StepWait]:
     if state is ServerState.WEIGHT_SYNCING:
         return
     groups = training.rollout.groups
@@ -112,12 +112,12 @@ def _rollout(state: ServerState, training: Training) -> Iterator[StepWait]:
         return
     playing = [episode for episode in training.rollout.leases if episode.kind == "train"]
     if groups.full:
-        yield from _stragglers(training, playing)
+        yield from _straggler_waits(training, playing)
     else:
-        yield from _lacking(training, Counter(episode.stream for episode in playing))
+        yield from _missing_episode_waits(training, Counter(episode.stream for episode in playing))
 
 
-def _stragglers(training: Training, playing: list[LeasedEpisode]) -> Iterator[StepWait]:
+def _straggler_waits(training: Training, playing: list[LeasedEpisode]) -> Iterator[StepWait]:
     """Yield what a batch with all its places taken waits for: the episodes in play, named after the oldest."""
     awaited = training.rollout.groups.awaited
     late = sorted((e for e in playing if e.id in awaited), key=lambda episode: episode.begun_at)
@@ -125,15 +125,15 @@ def _stragglers(training: Training, playing: list[LeasedEpisode]) -> Iterator[St
     if prepared:
         yield StepWait(what="episodes", text=f"{prepared} episodes whose teams have not decided", count=prepared)
     if late:
-        age = max(0.0, training.rollout.ledger.clock() - late[0].begun_at)
+        age = max(0.0, training.rollout.registry.clock() - late[0].begun_at)
         text = f"{len(late)} episodes in play, the oldest for {age:.0f} s ({late[0].owner}, stream {late[0].stream})"
         yield StepWait(what="straggler", text=text, stream=late[0].stream, count=len(late), age_s=age)
 
 
-def _lacking(training: Training, playing: Counter[str]) -> Iterator[StepWait]:
+def _missing_episode_waits(training: Training, playing: Counter[str]) -> Iterator[StepWait]:
     """Yield the episodes that the batch lacks, by stream where streams have shares, the most first."""
     groups, job = training.rollout.groups, training.job
-    lacking = groups.streams.lacking(groups.done)
+    lacking = groups.streams.count_missing(groups.done)
     size = 1 if job.batch_rule == "episodes" else job.group_size
     ended = Counter[str]()
     for group in groups:
@@ -159,12 +159,12 @@ _COUNTS = ("begun", "ended", "trained", "evaluated", "aborted", "fenced")
 def snapshot_of(server: SwarmServer) -> Snapshot:
     """Return what the server does now; the training's part is empty while the engine is off."""
     status, training = server.status(), server.opened
-    told = Snapshot(at=time.time(), status=status, waits=waits_of(status.state, status.reason, training))
+    snapshot = Snapshot(at=time.time(), status=status, waits=why_waiting(status.state, status.reason, training))
     if (job := _job(server)) is not None:
-        told = told.model_copy(
+        snapshot = snapshot.model_copy(
             update={"environment": job.environment, "model": model_in_words(job.model), "algorithm": job.algorithm}
         )
-    return told if training is None else _with_training(told, training)
+    return snapshot if training is None else _with_training(snapshot, training)
 
 
 def model_in_words(model: ModelSpec) -> str:
@@ -181,41 +181,41 @@ def _job(server: SwarmServer) -> Job | None:
         return None
 
 
-def _with_training(told: Snapshot, training: Training) -> Snapshot:
+def _with_training(snapshot: Snapshot, training: Training) -> Snapshot:
     rollout, pace, metrics = training.rollout, training.pace, training.metrics
-    pace.sampled(rollout.ledger.sampled_tokens)
+    pace.record_tokens(rollout.registry.sampled_tokens)
     leases = list(rollout.leases)
-    owners, streams = _owners(leases, rollout.ledger.clock()), _streams(training, leases)
+    owners, streams = _owners(leases, rollout.registry.clock()), _streams(training, leases)
     left = training.job.steps - training.step
     seconds = metrics.get("timing_s/step")
     step_s = pace.step_s if pace.step_s is not None else seconds
-    return told.model_copy(
+    return snapshot.model_copy(
         update={
             "seconds_left": None if step_s is None else left * step_s,
             "streams": tuple(streams[:MOST_STREAMS]),
             "streams_left_out": max(0, len(streams) - MOST_STREAMS),
             "owners": tuple(owners[:MOST_OWNERS]),
             "owners_left_out": max(0, len(owners) - MOST_OWNERS),
-            "line": len(rollout.ledger.line),
-            "line_age_s": rollout.ledger.line.age_s,
-            "sampled_tokens": rollout.ledger.sampled_tokens,
+            "line": len(rollout.registry.admission),
+            "line_age_s": rollout.registry.admission.age_s,
+            "sampled_tokens": rollout.registry.sampled_tokens,
             "sampled_per_s": pace.sampled_per_s,
             "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
             "episodes": {name: rollout.counts[name] for name in _COUNTS},
-            "drops": _counted(rollout.counts, "drop_"),
+            "drops": _select_prefix(rollout.counts, "drop_"),
             "flat": training.flat,
-            "refusals": _counted(rollout.counts, "refused_"),
-            "refusal": rollout.ledger.refusal,
+            "refusals": _select_prefix(rollout.counts, "refused_"),
+            "refusal": rollout.registry.refusal,
             "recent_drops": tuple(
-                DropSnapshot(**one._asdict()) for one in list(rollout.ledger.lost)[: -MOST_DROPS - 1 : -1]
+                DropSnapshot(**one._asdict()) for one in list(rollout.registry.lost)[: -MOST_DROPS - 1 : -1]
             ),
             "side_conversations": rollout.counts["side_conversations"],
-            "skipped_tasks": dict(rollout.ledger.skipped),
+            "skipped_tasks": dict(rollout.registry.skipped),
         }
     )
 
 
-def _counted(counts: Counter[str], prefix: str) -> dict[str, int]:
+def _select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
     return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
 
 
@@ -253,6 +253,6 @@ def _streams(training: Training, leases: Iterable[LeasedEpisode]) -> list[Stream
             episodes_open=episodes[stream.name],
             lacking=sum(stream.unfinished.values()),
         )
-        for stream in groups.streams.status(begun, groups.unfinished())
+        for stream in groups.streams.status(begun, groups.count_missing())
     ]
     return sorted(found, key=lambda stream: (-stream.episodes_open, -stream.groups_open, stream.name))

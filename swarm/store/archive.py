@@ -23,10 +23,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.store import reading
-from swarm.store.database import cause, connect, open_database, where
-from swarm.store.retention import find
-from swarm.store.tables import EPISODES, NODES, TASK_LISTS, TRAININGS, Change, Closed, Erased, Kept
-from swarm.store.writer import RowWriter, fence
+from swarm.store.database import connect, error_message, open_database, redacted_url
+from swarm.store.retention import find_training
+from swarm.store.tables import (
+    EPISODES,
+    NODES,
+    TASK_LISTS,
+    TRAININGS,
+    Change,
+    EpisodeClosed,
+    EpisodeErased,
+    ExportableEpisodes,
+)
+from swarm.store.writer import RowWriter, fence_open_episodes
 from swarm.wire import EVALUATION_STREAM, EpisodeList, EpisodeRecord, EvaluationSummary
 
 _E = EPISODES.c
@@ -48,10 +57,10 @@ def erase_archived(
             own = [row for row in _rows(connection, episodes) if mark in row.owner.split(":")]
             for training in {row.training for row in own if row.job_digest != running}:
                 _erase(connection, training, [row.id for row in own if row.training == training])
-            return {row.id: _gone(connection, row.serial) for row in own}
+            return {row.id: _is_erased(connection, row.serial) for row in own}
     except SQLAlchemyError as error:
         raise StoreUnavailable(
-            f"nothing can be erased in the store {where(engine)}: {cause(error)}", retry_after=1.0
+            f"nothing can be erased in the store {redacted_url(engine)}: {error_message(error)}", retry_after=1.0
         ) from error
     finally:
         engine.dispose()
@@ -74,15 +83,15 @@ def _rows(connection: sa.Connection, episodes: Sequence[str]) -> Sequence[sa.Row
 
 
 def _erase(connection: sa.Connection, training: int, episodes: Sequence[str]) -> None:
-    fence(connection, training)
+    fence_open_episodes(connection, training)
     waiting = sa.select(_E.id, _E.epoch).where(_E.training == training, _E.id.in_(episodes))
     pooled = connection.execute(waiting.where(_E.kind == "train", _E.state == "ended")).all()
-    writer = RowWriter(training, 1, reading.heads(connection, training))
-    changes: list[Change] = [Closed(row.id, "dropped", row.epoch, reason="erased") for row in pooled]
-    writer.write(connection, [*changes, *map(Erased, episodes)])
+    writer = RowWriter(training, 1, reading.read_high_water_marks(connection, training))
+    changes: list[Change] = [EpisodeClosed(row.id, "dropped", row.epoch, reason="erased") for row in pooled]
+    writer.write(connection, [*changes, *map(EpisodeErased, episodes)])
 
 
-def _gone(connection: sa.Connection, serial: int) -> bool:
+def _is_erased(connection: sa.Connection, serial: int) -> bool:
     undecided = sa.select(_E.serial).where(_E.serial == serial, _E.state.in_(("open", "prepared")))
     tokens = sa.select(NODES.c.episode).where(NODES.c.episode == serial)
     return connection.execute(sa.union_all(undecided, tokens).limit(1)).first() is None
@@ -101,7 +110,7 @@ class VersionEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class TrainingSummary:
     """A training as the weights of one of its steps see it."""
 
     job: Job
@@ -114,7 +123,7 @@ class Outline:
     """Of these weights; None where nothing was measured."""
 
 
-def outline(connection: sa.Connection, training: int, step: int) -> Outline:
+def summarize_training(connection: sa.Connection, training: int, step: int) -> TrainingSummary:
     """Return what is known of the training, and of its weights after `step`."""
     columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
     known = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
@@ -123,8 +132,8 @@ def outline(connection: sa.Connection, training: int, step: int) -> Outline:
     )
     learned = (_E.training == training, _E.step <= step, _E.state.in_(("in_step", "consumed")))
     trained = connection.execute(sa.select(sa.func.count()).select_from(EPISODES).where(*learned)).scalar_one()
-    return Outline(
-        Job.recorded(known.job),
+    return TrainingSummary(
+        Job.from_record(known.job),
         known.job_digest,
         {row.stream: row.digest for row in lists},
         int(trained),
@@ -175,19 +184,19 @@ class Archive:
         """Return an episode with its tokens, as far as they were not collected, or None."""
         return await self._read(lambda connection, training: reading.episode(connection, training, episode))
 
-    async def kept(self) -> Kept:
+    async def list_exportable(self) -> ExportableEpisodes:
         """Return which episodes can be exported."""
-        return await self._read(reading.kept) or Kept()
+        return await self._read(reading.list_exportable) or ExportableEpisodes()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
     ) -> Sequence[tuple[int, Mapping[str, float]]]:
         """Return the metrics of finished steps above `after`, ascending, at most so many: the first, or the newest."""
 
-        def told(connection: sa.Connection, training: int) -> Sequence[tuple[int, Mapping[str, float]]]:
+        def query(connection: sa.Connection, training: int) -> Sequence[tuple[int, Mapping[str, float]]]:
             return reading.history(connection, training, after, most, newest)
 
-        return await self._read(told) or ()
+        return await self._read(query) or ()
 
     async def digest(self) -> str | None:
         """Return the training's job digest, None where there is no training."""
@@ -197,14 +206,14 @@ class Archive:
         """Return the training's kept checkpoints by step, and how they were evaluated."""
         return await self._read(lambda *of: (reading.checkpoints(*of), reading.evaluations(*of))) or ((), ())
 
-    async def outline(self, step: int) -> Outline | None:
+    async def summarize(self, step: int) -> TrainingSummary | None:
         """Return what is known of the training and of its weights after `step`; None where there is no training."""
-        return await self._read(lambda connection, training: outline(connection, training, step))
+        return await self._read(lambda connection, training: summarize_training(connection, training, step))
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
-        return await asyncio.to_thread(self._ask, query)
+        return await asyncio.to_thread(self._query, query)
 
-    def _ask(self, query: Callable[[sa.Connection, int], T]) -> T | None:
+    def _query(self, query: Callable[[sa.Connection, int], T]) -> T | None:
         engine = connect(self._url)
         file = engine.url.database if engine.dialect.name == "sqlite" else None
         if file is not None and not Path(file).exists():  # SQLite would make it
@@ -215,7 +224,7 @@ class Archive:
                 return None if training is None else query(connection, training)
         except SQLAlchemyError as error:
             raise StoreUnavailable(
-                f"the store {where(engine)} cannot be read: {cause(error)}", retry_after=1.0
+                f"the store {redacted_url(engine)} cannot be read: {error_message(error)}", retry_after=1.0
             ) from error
         finally:
             engine.dispose()
@@ -224,7 +233,7 @@ class Archive:
         if not sa.inspect(connection).has_table(TRAININGS.name):
             return None
         with suppress(ServerFailed):  # it has more steps than are asked for: told at the start of the engine
-            if self._job is not None and (found := find(connection, self._job)) is not None:
+            if self._job is not None and (found := find_training(connection, self._job)) is not None:
                 return found.number
         return connection.execute(sa.select(sa.func.max(TRAININGS.c.id))).scalar()
 

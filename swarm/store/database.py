@@ -53,12 +53,12 @@ def connect(url: str) -> sa.Engine:
     except (SQLAlchemyError, ImportError, ValueError) as error:
         raise ServerFailed(
             f"the store's URL must be one SQLAlchemy reads, such as sqlite:///PATH or postgresql+psycopg://HOST/NAME; "
-            f"found one it refuses: {cause(error)}"
+            f"found one it refuses: {error_message(error)}"
         ) from None
     if engine.dialect.name == "sqlite":
-        sa_event.listen(engine, "connect", _prepare)
+        sa_event.listen(engine, "connect", _set_pragmas)
     if engine.dialect.driver == "psycopg":
-        watch(engine)
+        limit_silence(engine)
     return engine
 
 
@@ -74,14 +74,14 @@ def open_database(url: str, installation: str) -> sa.Engine:
             _claim(connection, installation)
     except SQLAlchemyError as error:
         engine.dispose()
-        raise ServerFailed(f"the store {where(engine)} cannot be opened: {cause(error)}") from error
+        raise ServerFailed(f"the store {redacted_url(engine)} cannot be opened: {error_message(error)}") from error
     except ServerFailed:
         engine.dispose()
         raise
     return engine
 
 
-def check(url: str, installation: str) -> None:
+def check_store(url: str, installation: str) -> None:
     """Open and close the database; raise ServerFailed, in one line, if a server of this installation cannot."""
     open_database(url, installation).dispose()
 
@@ -95,8 +95,9 @@ def migrate(connection: sa.Connection) -> None:
         return
     if found not in (None, FIRST):
         raise ServerFailed(
-            f"the store {where(connection.engine)} was written by another version of ajet: expected its schema to be "
-            f"{NEWEST}, or {FIRST} to bring it over, found {found}; open it with that version, or give another --store"
+            f"the store {redacted_url(connection.engine)} was written by another version of ajet: expected its "
+            f"schema to be {NEWEST}, or {FIRST} to bring it over, found {found}; open it with that version, "
+            "or give another --store"
         )
     if connection.dialect.name == "sqlite":  # of itself it begins no transaction before a change of tables
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -138,12 +139,12 @@ def _default(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     return sa.type_coerce(value, column.type).label(column.name)
 
 
-def where(engine: sa.Engine) -> str:
+def redacted_url(engine: sa.Engine) -> str:
     """Return the database's address without its password."""
     return engine.url.render_as_string(hide_password=True)
 
 
-def cause(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Return what the database itself said, in one line."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
@@ -157,12 +158,12 @@ def _claim(connection: sa.Connection, installation: str) -> None:
         connection.commit()
     elif owner != installation:
         raise ServerFailed(
-            f"the store {where(connection.engine)} belongs to the server of another directory: expected installation "
-            f"{installation[:12]}, found {owner[:12]}; give another --store, or run in that directory"
+            f"the store {redacted_url(connection.engine)} belongs to the server of another directory: expected "
+            f"installation {installation[:12]}, found {owner[:12]}; give another --store, or run in that directory"
         )
 
 
-def _prepare(connection: Any, _record: object) -> None:
+def _set_pragmas(connection: Any, _record: object) -> None:
     with closing(connection.cursor()) as cursor:
         for pragma in PRAGMAS:
             cursor.execute(f"PRAGMA {pragma}")
@@ -188,19 +189,19 @@ _AT_THE_DOOR = (
 """What PostgreSQL says while a connection is made, which comes without a code."""
 
 
-def for_good(error: Exception) -> bool:
+def is_permanent(error: Exception) -> bool:
     """Return whether the same again can never succeed as things are."""
     if not isinstance(error, OperationalError | InterfaceError):
         return True
-    return _refused(error)
+    return _is_refusal(error)
 
 
-def of_database(error: Exception) -> bool:
+def is_database_failure(error: Exception) -> bool:
     """Return whether the database refuses whatever comes, for good, and not these changes alone."""
-    return isinstance(error, DBAPIError) and _refused(error)
+    return isinstance(error, DBAPIError) and _is_refusal(error)
 
 
-def _refused(error: DBAPIError) -> bool:
+def _is_refusal(error: DBAPIError) -> bool:
     code = getattr(error.orig, "sqlite_errorcode", None)
     if code is not None:
         return code & 0xFF in _SQLITE
@@ -232,10 +233,10 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[T], interval: float = _LOOK_S, *more: Any, **named: Any) -> T:
         """Wait as psycopg does; raise OperationalError, with the connection closed, once it is silent for too long."""
-        return super().wait(_bounded(gen, self), interval, *more, **named)
+        return super().wait(_limit_wait(gen, self), interval, *more, **named)
 
 
-def watch(engine: sa.Engine) -> None:
+def limit_silence(engine: sa.Engine) -> None:
     """Let all connections of an engine with the driver psycopg be such."""
 
     @sa.event.listens_for(engine, "do_connect")
@@ -243,7 +244,7 @@ def watch(engine: sa.Engine) -> None:
         return BoundedConnection.connect(*arguments, **{**OPTIONS, **fields})
 
 
-def _bounded(gen: PQGen[T], connection: BoundedConnection) -> Generator[Wait, Ready | int, T]:
+def _limit_wait(gen: PQGen[T], connection: BoundedConnection) -> Generator[Wait, Ready | int, T]:
     until = time.monotonic() + ANSWER_S
     ready: Any = None
     while True:
@@ -273,11 +274,11 @@ _HEADER, _FRAME_HEADER = 32, 24
 """Bytes before all pages, and before each (https://www.sqlite.org/fileformat2.html#the_write_ahead_log)."""
 
 
-class LogMover:
+class WalCheckpointer:
     """Runs from construction to `stop`, over the SQLite database of an engine."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self.moved = 0
+        self.checkpoints = 0
         """How often the log was brought over."""
         self._engine = engine
         self._log = Path(f"{engine.url.database}-wal")
@@ -288,7 +289,7 @@ class LogMover:
         self._thread = threading.Thread(target=self._run, name="store-log", daemon=True)
         self._thread.start()
 
-    def committed(self) -> None:
+    def notify_commit(self) -> None:
         """Look at the log, soon: something was committed."""
         self._grown.set()
 
@@ -304,13 +305,13 @@ class LogMover:
             self._grown.clear()
             if self._stopping:
                 return
-            pages = pages_in(self._log)
+            pages = count_wal_pages(self._log)
             self._pages = min(self._pages, pages)  # it began anew
             if pages - self._pages >= USUAL_PAGES:
-                self._move("RESTART" if pages >= MOST_PAGES else "PASSIVE")
+                self._checkpoint("RESTART" if pages >= MOST_PAGES else "PASSIVE")
                 self._pages = pages
 
-    def _move(self, how: str) -> None:
+    def _checkpoint(self, how: str) -> None:
         """Bring the log over; what fails, or a long reading holds up, is tried again once the log has grown on."""
         try:
             with self._engine.connect() as connection:
@@ -318,14 +319,14 @@ class LogMover:
                 connection.exec_driver_sql(f"PRAGMA wal_checkpoint({how})")
         except SQLAlchemyError as error:
             if not self._failing:
-                log.warning("event=store_log_grows reason=%r", cause(error))
+                log.warning("event=store_log_grows reason=%r", error_message(error))
             self._failing = True
         else:
             self._failing = False
-            self.moved += 1
+            self.checkpoints += 1
 
 
-def pages_in(log: Path) -> int:
+def count_wal_pages(log: Path) -> int:
     """Return how many pages a write-ahead log holds, 0 where there is none.
 
     A log that began anew keeps its size; its pages are those that carry the salt of its header, which come first.

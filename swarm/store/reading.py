@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from swarm.backends.protocols import CallReward
 from swarm.store import tables as evaluated
 from swarm.store.database import columns_of
-from swarm.store.retention import CALLS, TOKENS, Opened, oldest_needed
+from swarm.store.retention import CALLS, TOKENS, OpenedTraining, oldest_needed
 from swarm.store.tables import (
     CHECKPOINTS,
     EPISODES,
@@ -23,9 +23,9 @@ from swarm.store.tables import (
     STREAMS,
     TASK_LISTS,
     Closing,
-    Heads,
-    Kept,
-    Recovered,
+    ExportableEpisodes,
+    HighWaterMarks,
+    RecoveredState,
     Sample,
     StreamMoved,
     TasksListed,
@@ -54,13 +54,13 @@ def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeLis
     return EpisodeList(episodes=tuple(EpisodeSummary(**_fields(row)) for row in connection.execute(query).mappings()))
 
 
-def kept(connection: sa.Connection, training: int) -> Kept:
+def list_exportable(connection: sa.Connection, training: int) -> ExportableEpisodes:
     """Return which episodes can be exported: of the others only their sums are left."""
     own = _E.training == training
     names = connection.execute(sa.select(_E.id).where(own, _E.calls.is_(None)).order_by(_E.serial)).scalars().all()
     gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
     count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
-    return Kept(names, pruned, count - pruned)
+    return ExportableEpisodes(names, pruned, count - pruned)
 
 
 def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
@@ -103,37 +103,37 @@ def _code(connection: sa.Connection) -> sa.ColumnElement[Any]:
     return next(column for column in columns_of(connection, EPISODES) if column.key == _E.code.key)
 
 
-def heads(connection: sa.Connection, training: int) -> Heads:
+def read_high_water_marks(connection: sa.Connection, training: int) -> HighWaterMarks:
     """Return the last numbers given."""
     serial = connection.execute(sa.select(sa.func.max(_E.serial))).scalar()
     closed = connection.execute(sa.select(sa.func.max(_E.closed)).where(_E.training == training)).scalar()
-    return Heads(serial or 0, closed or 0, _settled(connection, training))
+    return HighWaterMarks(serial or 0, closed or 0, _last_scheduled_step(connection, training))
 
 
-def recovered(engine: sa.Engine, opened: Opened, kept: int) -> Recovered:
+def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> RecoveredState:
     """Return what a restarted server goes on from; the replayed batches are read when they are asked for."""
     training = opened.number
     with engine.connect() as connection:
-        oldest = max(oldest_needed(connection, training, kept), _collected(connection, training))
-        step = _settled(connection, training)
+        oldest = max(oldest_needed(connection, training, kept), _last_collected_step(connection, training))
+        step = _last_scheduled_step(connection, training)
         free = (_E.training == training, _E.kind == "train")
-        return Recovered(
+        return RecoveredState(
             checkpoints=checkpoints(connection, training),
             step=step,
             replay=_Replay(engine, training, range(oldest + 1, step + 1)),
             pool=_samples(connection, _E.closed, *free, _E.state == "ended"),
             prepared=_samples(connection, _E.serial, *free, _E.state == "prepared"),
-            epochs=_epochs(connection, training),
+            fencing_tokens=_fencing_tokens(connection, training),
             streams=(streams := _streams(connection, training)),
-            begun=_begun(connection, training),
+            begun=_count_begun(connection, training),
             counts=_counts(connection, training),
             job_digest=opened.digest,
             fresh_start=opened.fresh_start,
             lists=_lists(connection, training),
-            measured=_Measured(engine, training, step),
+            measured=_StepMetrics(engine, training, step),
             evaluations=evaluations(connection, training),
-            streams_came=_came(connection, training),
-            played={key: plays for stream in streams for key, plays in _played(connection, training, stream)},
+            stream_order=_stream_order(connection, training),
+            played={key: plays for stream in streams for key, plays in _count_plays(connection, training, stream)},
         )
 
 
@@ -158,7 +158,7 @@ class _Replay(Mapping[int, Sequence[Sample]]):
         return len(self._steps)
 
 
-class _Measured(Mapping[int, Mapping[str, float]]):
+class _StepMetrics(Mapping[int, Mapping[str, float]]):
     """What is known of the steps up to the last settled one. Each is read when it is asked for."""
 
     def __init__(self, engine: sa.Engine, training: int, last: int) -> None:
@@ -183,12 +183,12 @@ class _Measured(Mapping[int, Mapping[str, float]]):
             return int(connection.execute(sa.select(sa.func.count()).where(*self._known)).scalar_one())
 
 
-def _settled(connection: sa.Connection, training: int) -> int:
+def _last_scheduled_step(connection: sa.Connection, training: int) -> int:
     query = sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)
     return int(connection.execute(query).scalar() or 0)
 
 
-def _collected(connection: sa.Connection, training: int) -> int:
+def _last_collected_step(connection: sa.Connection, training: int) -> int:
     """Return the last step whose tokens are gone: a job that keeps more checkpoints than before has no more for it."""
     gone = (_E.training == training, _E.state == "consumed", _E.calls.is_not(None))
     return int(connection.execute(sa.select(sa.func.max(_E.step)).where(*gone)).scalar() or 0)
@@ -204,7 +204,7 @@ def _sample(row: Any, nodes: Sequence[Node]) -> Sample:
     return Sample(
         episode=row.id, task_id=row.task_id, stream=row.stream, owner=row.owner, group=row.group_name,
         reward=row.reward, success=row.success, weight=row.weight, nodes=tuple(nodes), decider=row.decider,
-        decider_token=row.decider_token, turn=row.turn, code=row.code,
+        decider_token=row.decider_token, task_index=row.turn, code=row.code,
         call_rewards=unpack_rewards(row.call_rewards),
     )  # fmt: skip
 
@@ -225,7 +225,7 @@ def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[
     return {serial: list(found[serial].values()) for serial in serials}
 
 
-def _epochs(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
+def _fencing_tokens(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
     """Return the latest closed episodes, oldest first."""
     query = sa.select(_E.id, _E.epoch, _E.state, _E.reason).where(_E.training == training, _E.closed.is_not(None))
     rows = connection.execute(query.order_by(_E.closed.desc()).limit(EPOCHS_KEPT)).all()
@@ -246,7 +246,7 @@ def _streams(connection: sa.Connection, training: int) -> list[StreamMoved]:
     ]
 
 
-def _came(connection: sa.Connection, training: int) -> tuple[str, ...]:
+def _stream_order(connection: sa.Connection, training: int) -> tuple[str, ...]:
     trained = sa.select(_E.stream).where(_E.training == training, _E.kind == "train")
     return tuple(connection.execute(trained.group_by(_E.stream).order_by(sa.func.min(_E.serial))).scalars())
 
@@ -256,7 +256,7 @@ def _lists(connection: sa.Connection, training: int) -> list[TasksListed]:
     return [TasksListed(row.stream, row.digest, tuple(json.loads(row.ids))) for row in rows]
 
 
-def _played(
+def _count_plays(
     connection: sa.Connection, training: int, stream: StreamMoved
 ) -> Iterator[tuple[tuple[str, int, str], int]]:
     """Yield how many plays ended, and wait no more, of each turn of the stream that is not over, by their reasons."""
@@ -269,7 +269,7 @@ def _played(
             yield (stream.name, int(row.turn), str(row.why)), int(row.plays)
 
 
-def _begun(connection: sa.Connection, training: int) -> int:
+def _count_begun(connection: sa.Connection, training: int) -> int:
     query = sa.select(sa.func.count()).select_from(EPISODES).where(_E.training == training)
     return int(connection.execute(query).scalar_one())
 

@@ -46,7 +46,7 @@ def oldest_needed(connection: sa.Connection, training: int, kept: int) -> int:
     return int(steps[:kept][-1])
 
 
-def collect(connection: sa.Connection, training: int, kept: int) -> bool:
+def collect_garbage(connection: sa.Connection, training: int, kept: int) -> bool:
     """Delete the nodes of some episodes that nothing needs; return whether there may be more."""
     oldest = oldest_needed(connection, training, kept)
     _forget_metrics(connection, training)
@@ -117,14 +117,14 @@ class StoredTraining:
     checkpoint: int | None
     """The step of its newest checkpoint, None where it has none."""
 
-    def beside(self, job: Job) -> str:
+    def describe_difference(self, job: Job) -> str:
         """Return in a few words where its checkpoints are and why a job begins anew beside them."""
         differs = _UNREADABLE if self.job is None else ", ".join(job.differences(self.job))
         return f"checkpoints/{self.digest[:12]} (step {self.checkpoint}; {differs})"
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedTraining:
     """The training of a job, and what its beginning leaves behind: one line for people where it begins anew."""
 
     number: int
@@ -132,7 +132,7 @@ class Opened:
     fresh_start: str | None
 
 
-def find(connection: sa.Connection, job: Job) -> StoredTraining | None:
+def find_training(connection: sa.Connection, job: Job) -> StoredTraining | None:
     """Return the training of a job, None where it has none.
 
     Raises ServerFailed, in one line, where the only one that the job could go on with has more steps than it asks for.
@@ -140,24 +140,24 @@ def find(connection: sa.Connection, job: Job) -> StoredTraining | None:
     return _choose(_trainings(connection), job)
 
 
-def find_or_begin(connection: sa.Connection, job: Job) -> Opened:
+def find_or_begin(connection: sa.Connection, job: Job) -> OpenedTraining:
     """Return the training of a job, which is recorded as its job from now on; begin one where there is none."""
     known = _trainings(connection)
     found = _choose(known, job)
     if found is not None:
         this = TRAININGS.c.id == found.number
         connection.execute(sa.update(TRAININGS).where(this).values(job=job.canonical()))
-        return Opened(found.number, found.digest, None)
+        return OpenedTraining(found.number, found.digest, None)
     number = 1 + max((training.number for training in known), default=0)
     row = {"id": number, "job_digest": job.digest(), "job": job.canonical(), "written": 0}
     connection.execute(sa.insert(TRAININGS), row)
-    return Opened(number, job.digest(), _said(known, job))
+    return OpenedTraining(number, job.digest(), _describe_fresh_start(known, job))
 
 
 def _choose(known: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
     readable = [(training, training.job) for training in known if training.job is not None]
     for training, its in readable:
-        if job.same(its):
+        if job.equals(its):
             return training
     going_on = [training for training, its in readable if job.continues(its)]
     within = [training for training in going_on if training.step <= job.steps]
@@ -170,12 +170,12 @@ def _choose(known: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
     return max(within, key=lambda training: training.step, default=None)
 
 
-def _said(known: Sequence[StoredTraining], job: Job) -> str | None:
+def _describe_fresh_start(known: Sequence[StoredTraining], job: Job) -> str | None:
     """Return one line about the checkpoints that a job begins beside, the furthest first; None where there are none."""
     kept = sorted((one for one in known if one.checkpoint is not None), key=lambda one: one.step, reverse=True)
     if not kept:
         return None
-    named = "; ".join(one.beside(job) for one in kept[:_NAMED])
+    named = "; ".join(one.describe_difference(job) for one in kept[:_NAMED])
     more = f"; and {len(kept) - _NAMED} more" if kept[_NAMED:] else ""
     return f"begins at step 0 beside what other jobs trained here: {named}{more}"
 
@@ -191,6 +191,6 @@ def _trainings(connection: sa.Connection) -> list[StoredTraining]:
 
 def _read(recorded: str) -> Job | None:
     try:
-        return Job.recorded(recorded)
+        return Job.from_record(recorded)
     except ValidationError:
         return None

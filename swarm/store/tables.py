@@ -1,10 +1,10 @@
 """The store's tables, the changes that are written to them, and which checkpoints are kept.
 
-A sample goes captured -> rewarded -> in_step(k) -> consumed(k). What is durable, and when: `Captured` before the reply
-is finished, `Withdrawn` when nobody was left to take it; `Closed` before an end is acknowledged (`Prepared` first, for
-a team); `InStep(k)` before the learner sees the batch; `Consumed(k)` in one transaction with the checkpoint's name;
-`Evaluated(k)` before the next step. Recovery loads the newest checkpoint c and learns the batches c+1, c+2, ... again,
-so each sample is in the weights once, whenever the process died.
+A sample goes captured -> rewarded -> in_step(k) -> consumed(k). What is durable, and when: `CallCaptured` before the
+reply is finished, `CallWithdrawn` when nobody was left to take it; `EpisodeClosed` before an end is acknowledged
+(`EpisodePrepared` first, for a team); `BatchScheduled(k)` before the learner sees the batch; `CheckpointSaved(k)` in
+one transaction with the checkpoint's name; `CheckpointEvaluated(k)` before the next step. Recovery loads the newest
+checkpoint c and learns batches c+1, c+2, ... again, so each sample is in the weights once, whenever the process died.
 
 Token ids and policy versions are little-endian int32, log-probs float64 (exact). A change of the schema is another
 NEWEST, to which `swarm.store.database.migrate` brings older databases.
@@ -77,7 +77,7 @@ def _native(values: array[T]) -> array[T]:
 
 
 @dataclass(slots=True)
-class Heads:
+class HighWaterMarks:
     """The last numbers given in a database: of episodes begun, of closings, of settled steps."""
 
     serial: int
@@ -86,13 +86,13 @@ class Heads:
 
 
 FINISHED = "training/global_step"
-"""A metric that `Measured` has of finished steps alone: the step itself."""
+"""A metric that `StepMeasured` has of finished steps alone: the step itself."""
 
 Closing = Literal["ended", "aborted", "fenced", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class EpisodeBegan:
     """An episode was begun; `group` is the group of its place in the batch, None for an evaluation.
 
     `turn` is its turn in the stream's task list, None where it counts for none. `code` is the sha256 of its agent's
@@ -106,12 +106,12 @@ class Began:
     owner: str
     group: str | None
     version: int
-    turn: int | None = None
+    task_index: int | None = None
     code: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Captured:
+class CallCaptured:
     """A call was served."""
 
     episode: str
@@ -119,10 +119,10 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Withdrawn:
+class CallWithdrawn:
     """A captured call was never served: its client went away while it was written. It is no part of the episode.
 
-    Only noted, always before the episode's `Closed`; until then nothing of the episode is trained.
+    Only noted, always before the episode's `EpisodeClosed`; until then nothing of the episode is trained.
     """
 
     episode: str
@@ -130,7 +130,7 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class EpisodePrepared:
     """An episode of a team has its reward, but waits for the team's decision. It may be asked of `decider`."""
 
     episode: str
@@ -143,7 +143,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class EpisodeClosed:
     """An episode is over: ended with a reward, aborted, fenced, or (after its end) dropped from the pool.
 
     `epoch` is the one that is valid from now on; `group` the group it ended in, `turn` the turn it ended for; `reason`
@@ -153,26 +153,26 @@ class Closed:
 
     episode: str
     state: Closing
-    epoch: int
+    fencing_token: int
     reward: float | None = None
     success: bool | None = None
     weight: float = 1.0
     group: str | None = None
     reason: str | None = None
-    turn: int | None = None
+    task_index: int | None = None
     team: bool = False
     call_rewards: tuple[CallReward, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
+class EpisodeErased:
     """The tokens of an episode are to be deleted; nothing happens to one that is open, or may have to be learned."""
 
     episode: str
 
 
 @dataclass(frozen=True, slots=True)
-class InStep:
+class BatchScheduled:
     """The batch of a step is settled: these episodes, in the learner's order."""
 
     step: int
@@ -180,10 +180,10 @@ class InStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StepMeasured:
     """What is known of a settled step, by its metrics' names: of its rollout, and all of it once it was learned.
 
-    Only noted, before the `Consumed` of a checkpoint that holds the step: a restart has the rows of all such steps.
+    Only noted, before the `CheckpointSaved` of a checkpoint holding the step: a restart has the rows of all such steps.
     """
 
     step: int
@@ -191,7 +191,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
+class CheckpointSaved:
     """Checkpoint `name` is on disk and holds everything up to step `step`."""
 
     step: int
@@ -199,7 +199,7 @@ class Consumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class CheckpointEvaluated:
     """The weights of a checkpoint were evaluated; of one that is not kept nothing is written."""
 
     evaluation: EvaluationSummary
@@ -216,7 +216,7 @@ class StreamMoved:
     cursor: int
     trained: int
     credit: float
-    turn: int = 0
+    next_task_index: int = 0
     unfinished: tuple[int, ...] = ()
 
 
@@ -239,16 +239,16 @@ class StoredEvent:
 
 
 Change = (
-    Began
-    | Captured
-    | Withdrawn
-    | Prepared
-    | Closed
-    | Erased
-    | InStep
-    | Measured
-    | Consumed
-    | Evaluated
+    EpisodeBegan
+    | CallCaptured
+    | CallWithdrawn
+    | EpisodePrepared
+    | EpisodeClosed
+    | EpisodeErased
+    | BatchScheduled
+    | StepMeasured
+    | CheckpointSaved
+    | CheckpointEvaluated
     | StreamMoved
     | TasksListed
     | StoredEvent
@@ -271,7 +271,7 @@ class Sample:
     decider: str | None = None
     """Set for one that is prepared: where the team's decision can be asked."""
     decider_token: str | None = None
-    turn: int | None = None
+    task_index: int | None = None
     """Its turn in the stream's task list; None where it counts for none."""
     code: str | None = None
     """sha256 of its agent's files; None where its client did not say."""
@@ -297,7 +297,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredState:
     """What a restarted server goes on from.
 
     checkpoints: names by step, newest first. step: the last one that is settled. replay: the batches from the
@@ -317,7 +317,7 @@ class Recovered:
     replay: Mapping[int, Sequence[Sample]]
     pool: Sequence[Sample]
     prepared: Sequence[Sample]
-    epochs: Mapping[str, tuple[int, Closing, str | None]]
+    fencing_tokens: Mapping[str, tuple[int, Closing, str | None]]
     streams: Sequence[StreamMoved]
     begun: int
     counts: Mapping[str, int]
@@ -328,11 +328,11 @@ class Recovered:
     measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     evaluations: Sequence[EvaluationSummary] = ()
     """Of the checkpoints that are kept, by their steps."""
-    streams_came: Sequence[str] = ()
+    stream_order: Sequence[str] = ()
     """The streams of training episodes, in the order of the first one of each."""
 
 
-class Kept(NamedTuple):
+class ExportableEpisodes(NamedTuple):
     """Ids of episodes whose tokens may be there, the oldest first; how many lost theirs, and how many never had any."""
 
     names: Sequence[str] = ()
@@ -340,10 +340,10 @@ class Kept(NamedTuple):
     no_tokens: int = 0
 
 
-class Episodes(Protocol):
+class EpisodeReader(Protocol):
     """What was written of episodes and steps, to be read."""
 
-    async def kept(self) -> Kept:
+    async def list_exportable(self) -> ExportableEpisodes:
         """Return which episodes can be exported."""
         ...
 
@@ -362,7 +362,7 @@ class Episodes(Protocol):
         ...
 
 
-class Store(Episodes, Protocol):
+class Store(EpisodeReader, Protocol):
     """One training's durable record. All methods belong to one event loop."""
 
     async def write(self, *changes: Change) -> None:
@@ -544,7 +544,7 @@ def best_of(evaluations: Iterable[EvaluationSummary]) -> EvaluationSummary | Non
     return max(evaluations, key=_rank, default=None)
 
 
-def kept_steps(saved: Collection[int], newest: int, evaluations: Iterable[EvaluationSummary]) -> set[int]:
+def choose_kept_steps(saved: Collection[int], newest: int, evaluations: Iterable[EvaluationSummary]) -> set[int]:
     """Return the steps of the checkpoints to keep: so many of the newest, and the best of those that are saved."""
     best = best_of(evaluation for evaluation in evaluations if evaluation.step in saved)
     return {*sorted(saved, reverse=True)[:newest], *(() if best is None else (best.step,))}

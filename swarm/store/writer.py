@@ -33,7 +33,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import ServerFailed, StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.store import database, reading, retention
-from swarm.store.database import AUTOMATIC, LogMover, cause, open_database, where
+from swarm.store.database import AUTOMATIC, WalCheckpointer, error_message, open_database, redacted_url
 from swarm.store.retention import erase, find_or_begin
 from swarm.store.tables import (
     CHECKPOINTS,
@@ -44,25 +44,25 @@ from swarm.store.tables import (
     STREAMS,
     TASK_LISTS,
     TRAININGS,
-    Began,
-    Captured,
+    BatchScheduled,
+    CallCaptured,
+    CallWithdrawn,
     Change,
-    Closed,
-    Consumed,
-    Erased,
-    Evaluated,
-    Heads,
-    InStep,
-    Kept,
-    Measured,
-    Prepared,
-    Recovered,
+    CheckpointEvaluated,
+    CheckpointSaved,
+    EpisodeBegan,
+    EpisodeClosed,
+    EpisodeErased,
+    EpisodePrepared,
+    ExportableEpisodes,
+    HighWaterMarks,
+    RecoveredState,
+    StepMeasured,
     StoredEvent,
     StreamMoved,
     TasksListed,
-    Withdrawn,
+    choose_kept_steps,
     evaluations,
-    kept_steps,
     pack_floats,
     pack_ints,
     pack_rewards,
@@ -112,9 +112,9 @@ class FakeStore:
         """Return None."""
         return None
 
-    async def kept(self) -> Kept:
+    async def list_exportable(self) -> ExportableEpisodes:
         """Return no episodes."""
-        return Kept()
+        return ExportableEpisodes()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
@@ -150,58 +150,58 @@ class ContradictoryChanges(ValueError):
 class RowWriter:
     """Writes the changes of one training. Numbers of a transaction that fails are left out, and nothing else."""
 
-    def __init__(self, training: int, checkpoints_kept: int, heads: Heads) -> None:
+    def __init__(self, training: int, checkpoints_kept: int, marks: HighWaterMarks) -> None:
         self._training = training
         self._kept = checkpoints_kept
-        self._heads = heads
+        self._marks = marks
         self._serials: dict[str, int] = {}  # of open episodes
         self._writers: dict[type[Change], Callable[[sa.Connection, Sequence[Any]], None]] = {
-            Began: self._began,
-            Captured: self._captured,
-            Withdrawn: self._withdrawn,
-            Prepared: self._prepared,
-            Closed: self._closed,
-            Erased: self._erased,
-            InStep: self._in_step,
-            Measured: self._measured,
-            Consumed: self._consumed,
-            Evaluated: self._evaluated,
-            StreamMoved: self._moved,
-            TasksListed: self._listed,
-            StoredEvent: self._happened,
+            EpisodeBegan: self._write_episodes,
+            CallCaptured: self._write_calls,
+            CallWithdrawn: self._delete_calls,
+            EpisodePrepared: self._write_preparations,
+            EpisodeClosed: self._write_closings,
+            EpisodeErased: self._erase_tokens,
+            BatchScheduled: self._write_batches,
+            StepMeasured: self._write_metrics,
+            CheckpointSaved: self._write_checkpoints,
+            CheckpointEvaluated: self._write_evaluations,
+            StreamMoved: self._write_streams,
+            TasksListed: self._write_task_lists,
+            StoredEvent: self._write_events,
         }
 
     def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         """Write the changes in the connection's transaction; raise ContradictoryChanges or the database's error."""
-        for kind, alike in _runs(changes, self._writers):
+        for kind, alike in _group_changes(changes, self._writers):
             self._writers[kind](connection, alike)
 
     def forget(self, changes: Sequence[Change]) -> None:
         """Forget what was learned of changes whose transaction failed."""
         for change in changes:
-            if isinstance(change, Began):
+            if isinstance(change, EpisodeBegan):
                 self._serials.pop(change.episode, None)
 
-    def _began(self, connection: sa.Connection, changes: Sequence[Began]) -> None:
+    def _write_episodes(self, connection: sa.Connection, changes: Sequence[EpisodeBegan]) -> None:
         connection.execute(sa.insert(EPISODES), [self._episode(change) for change in changes])
 
-    def _episode(self, change: Began) -> dict[str, Any]:
-        self._heads.serial += 1
-        self._serials[change.episode] = self._heads.serial
+    def _episode(self, change: EpisodeBegan) -> dict[str, Any]:
+        self._marks.serial += 1
+        self._serials[change.episode] = self._marks.serial
         return {
-            "serial": self._heads.serial, "training": self._training, "id": change.episode,
+            "serial": self._marks.serial, "training": self._training, "id": change.episode,
             "task_id": _text(change.task_id), "stream": _text(change.stream), "kind": change.kind,
             "owner": _text(change.owner), "group_name": _text(change.group), "version": change.version,
-            "state": "open", "epoch": 1, "weight": 1.0, "turn": change.turn, "code": change.code,
+            "state": "open", "epoch": 1, "weight": 1.0, "turn": change.task_index, "code": change.code,
         }  # fmt: skip
 
-    def _captured(self, connection: sa.Connection, changes: Sequence[Captured]) -> None:
+    def _write_calls(self, connection: sa.Connection, changes: Sequence[CallCaptured]) -> None:
         for start in range(0, len(changes), _NODES_AT_ONCE):
             part = changes[start : start + _NODES_AT_ONCE]
             values = tuple(value for change in part for value in self._node(connection, change))
             connection.exec_driver_sql(_insert_nodes(connection.dialect.paramstyle, len(part)), values)
 
-    def _node(self, connection: sa.Connection, change: Captured) -> tuple[Any, ...]:
+    def _node(self, connection: sa.Connection, change: CallCaptured) -> tuple[Any, ...]:
         node = change.node
         return (
             self._serial(connection, change.episode), node.index, None if node.parent is None else node.parent.index,
@@ -209,23 +209,23 @@ class RowWriter:
             pack_ints(node.versions), node.trained, node.cut,
         )  # fmt: skip
 
-    def _withdrawn(self, connection: sa.Connection, changes: Sequence[Withdrawn]) -> None:
+    def _delete_calls(self, connection: sa.Connection, changes: Sequence[CallWithdrawn]) -> None:
         rows = [{"of": self._serial(connection, change.episode), "at": change.node.index} for change in changes]
         connection.execute(_WITHDRAW, rows)
 
-    def _prepared(self, connection: sa.Connection, changes: Sequence[Prepared]) -> None:
+    def _write_preparations(self, connection: sa.Connection, changes: Sequence[EpisodePrepared]) -> None:
         self._check_begun(connection, changes)
         rows = [
             {
-                **self._this(change.episode), "state": "prepared", "reward": change.reward, "success": change.success,
-                "weight": change.weight, "decider": change.decider, "decider_token": change.decider_token,
-                "call_rewards": pack_rewards(change.call_rewards),
+                **self._episode_key(change.episode), "state": "prepared", "reward": change.reward,
+                "success": change.success, "weight": change.weight, "decider": change.decider,
+                "decider_token": change.decider_token, "call_rewards": pack_rewards(change.call_rewards),
             }
             for change in changes
         ]  # fmt: skip
         connection.execute(_PREPARE, rows)
 
-    def _closed(self, connection: sa.Connection, changes: Sequence[Closed]) -> None:
+    def _write_closings(self, connection: sa.Connection, changes: Sequence[EpisodeClosed]) -> None:
         self._check_begun(connection, [change for change in changes if change.state == "ended"])
         for change in changes:
             self._serials.pop(change.episode, None)
@@ -235,37 +235,38 @@ class RowWriter:
             if rows:
                 connection.execute(_CLOSE, rows)
 
-    def _closing(self, change: Closed) -> dict[str, Any]:
-        self._heads.closed += 1
+    def _closing(self, change: EpisodeClosed) -> dict[str, Any]:
+        self._marks.closed += 1
         return {
-            **self._this(change.episode), "state": change.state, "epoch": change.epoch,
-            "reason": _text(change.reason), "closed": self._heads.closed, "closed_after": self._heads.step,
+            **self._episode_key(change.episode), "state": change.state, "epoch": change.fencing_token,
+            "reason": _text(change.reason), "closed": self._marks.closed, "closed_after": self._marks.step,
         }  # fmt: skip
 
-    def _reward(self, change: Closed) -> dict[str, Any]:
+    def _reward(self, change: EpisodeClosed) -> dict[str, Any]:
         return {
             **self._closing(change), "reward": change.reward, "success": change.success, "weight": change.weight,
-            "group_name": _text(change.group), "turn": change.turn, "call_rewards": pack_rewards(change.call_rewards),
+            "group_name": _text(change.group), "turn": change.task_index,
+            "call_rewards": pack_rewards(change.call_rewards),
         }  # fmt: skip
 
-    def _erased(self, connection: sa.Connection, changes: Sequence[Erased]) -> None:
+    def _erase_tokens(self, connection: sa.Connection, changes: Sequence[EpisodeErased]) -> None:
         for change in changes:
             erase(connection, self._training, change.episode)
 
-    def _in_step(self, connection: sa.Connection, changes: Sequence[InStep]) -> None:
+    def _write_batches(self, connection: sa.Connection, changes: Sequence[BatchScheduled]) -> None:
         for change in changes:
             settled = {"training": self._training, "step": change.step, "episodes": len(change.episodes)}
             connection.execute(sa.insert(STEPS), settled)
             rows = [
-                {**self._this(episode), "state": "in_step", "step": change.step, "place": place}
+                {**self._episode_key(episode), "state": "in_step", "step": change.step, "place": place}
                 for place, episode in enumerate(change.episodes)
             ]
             if rows:
                 connection.execute(_SETTLE, rows)
-            self._check_settled(connection, change)
-            self._heads.step = change.step
+            self._check_scheduled(connection, change)
+            self._marks.step = change.step
 
-    def _check_settled(self, connection: sa.Connection, change: InStep) -> None:
+    def _check_scheduled(self, connection: sa.Connection, change: BatchScheduled) -> None:
         where = (EPISODES.c.training == self._training, EPISODES.c.step == change.step)
         found = connection.execute(sa.select(sa.func.count()).select_from(EPISODES).where(*where)).scalar_one()
         if found != len(change.episodes):
@@ -273,13 +274,13 @@ class RowWriter:
                 f"step {change.step}: expected {len(change.episodes)} ended episodes that are in no step, found {found}"
             )
 
-    def _measured(self, connection: sa.Connection, changes: Sequence[Measured]) -> None:
+    def _write_metrics(self, connection: sa.Connection, changes: Sequence[StepMeasured]) -> None:
         rows = [
             {"of": self._training, "at": change.step, "found": json.dumps(dict(change.metrics))} for change in changes
         ]
         connection.execute(_MEASURE, rows)
 
-    def _consumed(self, connection: sa.Connection, changes: Sequence[Consumed]) -> None:
+    def _write_checkpoints(self, connection: sa.Connection, changes: Sequence[CheckpointSaved]) -> None:
         episodes, saved = EPISODES.c, CHECKPOINTS.c
         for change in changes:
             settled = (episodes.training == self._training, episodes.state == "in_step", episodes.step <= change.step)
@@ -291,7 +292,7 @@ class RowWriter:
                 connection.execute(sa.insert(CHECKPOINTS), row)
             self._rotate(connection)
 
-    def _evaluated(self, connection: sa.Connection, changes: Sequence[Evaluated]) -> None:
+    def _write_evaluations(self, connection: sa.Connection, changes: Sequence[CheckpointEvaluated]) -> None:
         saved = CHECKPOINTS.c
         for found in (change.evaluation for change in changes):
             this = (saved.training == self._training, saved.step == found.step)
@@ -304,24 +305,24 @@ class RowWriter:
         saved = CHECKPOINTS.c
         here = saved.training == self._training
         steps = list(connection.execute(sa.select(saved.step).where(here)).scalars())
-        kept = kept_steps(steps, self._kept, evaluations(connection, self._training))
+        kept = choose_kept_steps(steps, self._kept, evaluations(connection, self._training))
         connection.execute(sa.delete(CHECKPOINTS).where(here, saved.step.not_in(kept)))
 
-    def _moved(self, connection: sa.Connection, changes: Sequence[StreamMoved]) -> None:
+    def _write_streams(self, connection: sa.Connection, changes: Sequence[StreamMoved]) -> None:
         latest = {change.name: change for change in changes}
         gone = sa.and_(STREAMS.c.training == self._training, STREAMS.c.name.in_(list(latest)))
         connection.execute(sa.delete(STREAMS).where(gone))
         rows = [
             {
                 "training": self._training, "name": change.name, "share": change.share, "cursor": change.cursor,
-                "trained": change.trained, "credit": change.credit, "turn": change.turn,
+                "trained": change.trained, "credit": change.credit, "turn": change.next_task_index,
                 "unfinished": json.dumps(change.unfinished),
             }
             for change in latest.values()
         ]  # fmt: skip
         connection.execute(sa.insert(STREAMS), rows)
 
-    def _listed(self, connection: sa.Connection, changes: Sequence[TasksListed]) -> None:
+    def _write_task_lists(self, connection: sa.Connection, changes: Sequence[TasksListed]) -> None:
         rows = [
             {
                 "training": self._training, "stream": change.stream, "digest": change.digest,
@@ -331,17 +332,17 @@ class RowWriter:
         ]  # fmt: skip
         connection.execute(sa.insert(TASK_LISTS), rows)
 
-    def _happened(self, connection: sa.Connection, changes: Sequence[StoredEvent]) -> None:
+    def _write_events(self, connection: sa.Connection, changes: Sequence[StoredEvent]) -> None:
         rows = [
             {"training": self._training, "kind": event.kind, "at": event.at, "details": json.dumps(dict(event.details))}
             for event in changes
         ]
         connection.execute(sa.insert(EVENTS), rows)
 
-    def _this(self, episode: str) -> dict[str, Any]:
+    def _episode_key(self, episode: str) -> dict[str, Any]:
         return {"of": self._training, "episode": episode}
 
-    def _check_begun(self, connection: sa.Connection, changes: Sequence[Prepared | Closed]) -> None:
+    def _check_begun(self, connection: sa.Connection, changes: Sequence[EpisodePrepared | EpisodeClosed]) -> None:
         """Raise Refused for an episode that is not written: an update of nothing would be no error."""
         for change in changes:
             self._serial(connection, change.episode)
@@ -350,29 +351,31 @@ class RowWriter:
         known = self._serials.get(episode)
         if known is None:  # it closed, or began before a restart
             query = sa.select(EPISODES.c.serial).where(_THIS)
-            known = connection.execute(query, self._this(episode)).scalar()
+            known = connection.execute(query, self._episode_key(episode)).scalar()
         if known is None:
             raise ContradictoryChanges(f"episode {episode} never began")
         return int(known)
 
 
-_BARRIERS = (Withdrawn, InStep, Consumed, Evaluated, Erased)
+_BARRIERS = (CallWithdrawn, BatchScheduled, CheckpointSaved, CheckpointEvaluated, EpisodeErased)
 
 
-def _runs(changes: Sequence[Change], order: Sequence[type[Change]] | Any) -> Iterator[tuple[type[Change], list[Any]]]:
+def _group_changes(
+    changes: Sequence[Change], order: Sequence[type[Change]] | Any
+) -> Iterator[tuple[type[Change], list[Any]]]:
     """Yield the changes by kind, in an order that means the same as theirs."""
     alike: dict[type[Change], list[Any]] = {}
     for change in changes:
         if isinstance(change, _BARRIERS):
-            yield from _ordered(alike, order)
+            yield from _sort_changes(alike, order)
             alike = {}
             yield type(change), [change]
         else:
             alike.setdefault(type(change), []).append(change)
-    yield from _ordered(alike, order)
+    yield from _sort_changes(alike, order)
 
 
-def _ordered(alike: dict[type[Change], list[Any]], order: Any) -> Iterator[tuple[type[Change], list[Any]]]:
+def _sort_changes(alike: dict[type[Change], list[Any]], order: Any) -> Iterator[tuple[type[Change], list[Any]]]:
     return ((kind, alike[kind]) for kind in order if kind in alike)
 
 
@@ -432,9 +435,9 @@ class Writer:
         self._closings = 0  # since it last looked for garbage
         self._failing = False
         self._stopping = False
-        self._mover = LogMover(engine) if engine.dialect.name == "sqlite" else None
+        self._checkpointer = WalCheckpointer(engine) if engine.dialect.name == "sqlite" else None
         with engine.connect() as connection:
-            self._written = _written(connection, training)
+            self._written = _read_written(connection, training)
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -446,8 +449,8 @@ class Writer:
         """Write what is left, end the thread and close its connection. Blocks."""
         self._queue.put(None)
         self._thread.join()
-        if self._mover is not None:
-            self._mover.stop()
+        if self._checkpointer is not None:
+            self._checkpointer.stop()
         self._disconnect()
         if self._notes:
             log.error("event=store_lost notes=%d reason=closed_while_unavailable", len(self._notes))
@@ -457,13 +460,13 @@ class Writer:
             group = self._next_group()
             if group or self._notes:
                 self._write([*self._notes, *group])
-            self._tidy()
+            self._collect_garbage()
 
     def _next_group(self) -> list[WriteRequest]:
         """Return all that was handed over; wait for something unless there is other work."""
         group: list[WriteRequest] = []
         with contextlib.suppress(queue.Empty):  # nothing more waits
-            item = self._queue.get(timeout=self._patience())
+            item = self._queue.get(timeout=self._next_timeout())
             while item is not None:
                 group.append(item)
                 if len(group) == GROUP:
@@ -472,7 +475,7 @@ class Writer:
             self._stopping = True
         return group
 
-    def _patience(self) -> float | None:
+    def _next_timeout(self) -> float | None:
         if self._notes:
             return RETRY_S
         return 0.0 if self._garbage else None
@@ -487,18 +490,18 @@ class Writer:
             self._transact(items)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one item must not end the writer
             if self.broken is not None:
-                self._tell(items, self.broken)
-            elif database.of_database(error):
-                self._break(f"it refuses for good: {cause(error)}", items)
-            elif not database.for_good(error):
-                self._failed(items, error)
+                self._report_failure(items, self.broken)
+            elif database.is_database_failure(error):
+                self._break(f"it refuses for good: {error_message(error)}", items)
+            elif not database.is_permanent(error):
+                self._handle_failure(items, error)
                 return error
             elif len(items) == 1:
-                self._refused(items[0], error)
+                self._handle_refusal(items[0], error)
             else:
                 self._write_each(items)
         else:
-            self._succeeded(items)
+            self._acknowledge(items)
         return None
 
     def _write_each(self, items: Sequence[WriteRequest]) -> None:
@@ -506,7 +509,7 @@ class Writer:
         for place, item in enumerate(items, 1):
             passing = self._write([item])
             if passing is not None and self._notes:
-                self._failed(items[place:], passing)
+                self._handle_failure(items[place:], passing)
                 return
 
     def _transact(self, items: Sequence[WriteRequest]) -> None:
@@ -518,7 +521,7 @@ class Writer:
             return
         committing = False
         try:
-            connection = self._ready(full=any(map(_survives_power, changes)))
+            connection = self._connect(full=any(map(_must_survive_power_loss, changes)))
             with connection.begin() as transaction:
                 self._rows.write(connection, changes)
                 connection.execute(_NUMBER, {"of": self._training, "written": self._written + 1})
@@ -526,22 +529,22 @@ class Writer:
                 transaction.commit()
         except Exception:
             self._disconnect()
-            if not committing or not self._arrived():
+            if not committing or not self._is_committed():
                 self._rows.forget(changes)
                 raise
         self._written += 1
-        if self._mover is not None:
-            self._mover.committed()
-        self._closings += sum(isinstance(change, Closed) for change in changes)
-        if self._closings >= CLOSINGS or any(isinstance(change, Consumed) for change in changes):
+        if self._checkpointer is not None:
+            self._checkpointer.notify_commit()
+        self._closings += sum(isinstance(change, EpisodeClosed) for change in changes)
+        if self._closings >= CLOSINGS or any(isinstance(change, CheckpointSaved) for change in changes):
             self._garbage, self._closings = True, 0
 
-    def _ready(self, *, full: bool) -> sa.Connection:
+    def _connect(self, *, full: bool) -> sa.Connection:
         """Return the writer's connection, in the wanted durability."""
         if self._connection is None:
             self._connection = self._engine.connect()
             self._synchronous = "NORMAL"
-            if self._mover is not None:
+            if self._checkpointer is not None:
                 self._connection.exec_driver_sql(AUTOMATIC)
                 self._connection.commit()
         level = "FULL" if full else "NORMAL"
@@ -551,28 +554,28 @@ class Writer:
             self._synchronous = level
         return self._connection
 
-    def _arrived(self) -> bool:
+    def _is_committed(self) -> bool:
         """Return whether the group whose commit failed is in the database all the same."""
         until = time.monotonic() + DOUBT_S
         while True:
             try:
                 with self._engine.connect() as connection:
-                    return _written(connection, self._training) > self._written
+                    return _read_written(connection, self._training) > self._written
             except SQLAlchemyError as error:
                 if time.monotonic() > until:
-                    self._break(f"it went away during a commit and did not come back: {cause(error)}", [])
+                    self._break(f"it went away during a commit and did not come back: {error_message(error)}", [])
                     return False
                 time.sleep(RETRY_S)
 
-    def _succeeded(self, items: Sequence[WriteRequest]) -> None:
+    def _acknowledge(self, items: Sequence[WriteRequest]) -> None:
         if self._failing:
             self._failing = False
             log.warning("event=store_available written=%d", len(items))
-        _resolve([item.done for item in items if item.done is not None], None)
+        _resolve_futures([item.done for item in items if item.done is not None], None)
 
-    def _failed(self, items: Sequence[WriteRequest], error: Exception) -> None:
+    def _handle_failure(self, items: Sequence[WriteRequest], error: Exception) -> None:
         """Tell the writes, keep the notes."""
-        said = cause(error)
+        said = error_message(error)
         if not self._failing:
             self._failing = True
             log.error("event=store_unavailable reason=%r", said)
@@ -580,41 +583,45 @@ class Writer:
         if len(self._notes) > NOTES_KEPT:
             self._break(f"it took nothing for so long that notes were lost (more than {NOTES_KEPT}): {said}", items)
         else:
-            self._tell(items, f"{said}; free space or mend the database; then it goes on by itself", passing=True)
+            self._report_failure(
+                items, f"{said}; free space or mend the database; then it goes on by itself", passing=True
+            )
 
-    def _refused(self, item: WriteRequest, error: Exception) -> None:
+    def _handle_refusal(self, item: WriteRequest, error: Exception) -> None:
         log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
         said = str(error) if isinstance(error, ContradictoryChanges) else f"{type(error).__name__}: {error}"
         if item.done is None:
             self._break(f"a note was refused, and so is lost: {said}", [])
-        self._tell([item], said)
+        self._report_failure([item], said)
 
     def _break(self, said: str, items: Sequence[WriteRequest]) -> None:
         """Write nothing any more, and tell the items' writes why."""
-        self.broken = f"the store {where(self._engine)} writes nothing any more: {said}; mend it and restart the server"
+        self.broken = (
+            f"the store {redacted_url(self._engine)} writes nothing any more: {said}; mend it and restart the server"
+        )
         log.error("event=store_broken reason=%r", self.broken)
         self._notes.clear()
-        self._tell(items, self.broken)
+        self._report_failure(items, self.broken)
 
-    def _tell(self, items: Sequence[WriteRequest], said: str, *, passing: bool = False) -> None:
-        told = f"the store {where(self._engine)} could not write this down, so it does not count: {said}"
+    def _report_failure(self, items: Sequence[WriteRequest], said: str, *, passing: bool = False) -> None:
+        told = f"the store {redacted_url(self._engine)} could not write this down, so it does not count: {said}"
         if said is self.broken:
             told = said
         failure = StoreUnavailable(told, retry_after=1.0) if passing else StoreRefused(told)
-        _resolve([item.done for item in items if item.done is not None], failure)
+        _resolve_futures([item.done for item in items if item.done is not None], failure)
 
-    def _tidy(self) -> None:
+    def _collect_garbage(self) -> None:
         """Collect some garbage; nothing depends on it, so a failure waits for the next checkpoint."""
         if not self._garbage or self._notes or self.broken:
             return
         try:
-            connection = self._ready(full=False)
+            connection = self._connect(full=False)
             with connection.begin():
-                self._garbage = retention.collect(connection, self._training, self._kept_checkpoints)
+                self._garbage = retention.collect_garbage(connection, self._training, self._kept_checkpoints)
         except Exception as error:  # noqa: BLE001 - nothing that is wrong with old garbage must end the writer
             self._garbage = False
             self._disconnect()
-            log.warning("event=store_garbage_left reason=%r", cause(error))
+            log.warning("event=store_garbage_left reason=%r", error_message(error))
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -624,31 +631,31 @@ class Writer:
                 connection.close()
 
 
-def _survives_power(change: Change) -> bool:
+def _must_survive_power_loss(change: Change) -> bool:
     """Return whether a change, and so all before it, must be on the disk itself before it counts."""
-    return isinstance(change, InStep | Consumed | Prepared | TasksListed) or (
-        isinstance(change, Closed) and change.team
+    return isinstance(change, BatchScheduled | CheckpointSaved | EpisodePrepared | TasksListed) or (
+        isinstance(change, EpisodeClosed) and change.team
     )
 
 
-def _written(connection: sa.Connection, training: int) -> int:
+def _read_written(connection: sa.Connection, training: int) -> int:
     query = sa.select(TRAININGS.c.written).where(TRAININGS.c.id == training)
     return int(connection.execute(query).scalar_one())
 
 
-def _resolve(waiting: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
+def _resolve_futures(waiting: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
     """Resolve futures, each on the loop it belongs to."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for future in waiting:
         by_loop.setdefault(future.get_loop(), []).append(future)
     for loop, futures in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_settle, futures, error)
+            loop.call_soon_threadsafe(_set_results, futures, error)
         except RuntimeError:
             log.warning("event=store_nobody_waits writes=%d reason=the_event_loop_is_closed", len(futures))
 
 
-def _settle(futures: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
+def _set_results(futures: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
     for future in futures:
         if future.done():  # its caller was cancelled
             continue
@@ -664,7 +671,7 @@ RESTARTED = "server_restarted"
 T = TypeVar("T")
 
 
-def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, Recovered]:
+def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, RecoveredState]:
     """Open the job's training in the database at `url`, for the server directory with that id. Blocks.
 
     Raises ServerFailed, in one line, if the database cannot be opened, is not this server's, or has trained the job
@@ -674,14 +681,14 @@ def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, Recover
     try:
         with engine.begin() as connection:
             opened = find_or_begin(connection, job)
-            fence(connection, opened.number)
-            heads = reading.heads(connection, opened.number)
+            fence_open_episodes(connection, opened.number)
+            heads = reading.read_high_water_marks(connection, opened.number)
         kept = job.checkpoints_kept
-        recovered = reading.recovered(engine, opened, kept)
+        recovered = reading.recover_state(engine, opened, kept)
         writer = Writer(engine, opened.number, RowWriter(opened.number, kept, heads), kept)
     except SQLAlchemyError as error:
         engine.dispose()
-        raise ServerFailed(f"the store {where(engine)} cannot be read: {cause(error)}") from error
+        raise ServerFailed(f"the store {redacted_url(engine)} cannot be read: {error_message(error)}") from error
     except ServerFailed:
         engine.dispose()
         raise
@@ -718,9 +725,9 @@ class SqlStore:
         """Return an episode, or None; raise StoreUnavailable if the database cannot be read."""
         return await self._read(lambda connection: reading.episode(connection, self._training, episode))
 
-    async def kept(self) -> Kept:
+    async def list_exportable(self) -> ExportableEpisodes:
         """Return which episodes can be exported; raise StoreUnavailable if the database cannot be read."""
-        return await self._read(lambda connection: reading.kept(connection, self._training))
+        return await self._read(lambda connection: reading.list_exportable(connection, self._training))
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
@@ -741,21 +748,21 @@ class SqlStore:
 
     async def _read(self, query: Callable[[sa.Connection], T]) -> T:
         try:
-            return await asyncio.to_thread(self._ask, query)
+            return await asyncio.to_thread(self._query, query)
         except SQLAlchemyError as error:
             raise StoreUnavailable(
-                f"the store {where(self._engine)} cannot be read: {cause(error)}", retry_after=1.0
+                f"the store {redacted_url(self._engine)} cannot be read: {error_message(error)}", retry_after=1.0
             ) from error
 
-    def _ask(self, query: Callable[[sa.Connection], T]) -> T:
+    def _query(self, query: Callable[[sa.Connection], T]) -> T:
         with self._engine.connect() as connection:
             return query(connection)
 
 
-def fence(connection: sa.Connection, training: int) -> None:
+def fence_open_episodes(connection: sa.Connection, training: int) -> None:
     """Close what was open, in the order of its beginning: nobody's lease outlives the server."""
     episodes = EPISODES.c
-    heads = reading.heads(connection, training)
+    heads = reading.read_high_water_marks(connection, training)
     open_ones = sa.select(episodes.serial).where(episodes.training == training, episodes.state == "open")
     serials = list(connection.execute(open_ones.order_by(episodes.serial)).scalars())
     fenced = sa.update(EPISODES).where(episodes.serial == sa.bindparam("which"))

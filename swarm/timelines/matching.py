@@ -51,7 +51,7 @@ def canonical(message: Message) -> Hashable:
     if plain.keys() == {"role", "content"} and isinstance(plain["content"], str):
         return role, plain["content"]
     if isinstance(plain.get("tool_calls"), list):
-        plain["tool_calls"] = [_named(call) for call in plain["tool_calls"]]
+        plain["tool_calls"] = [_call_key(call) for call in plain["tool_calls"]]
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), default=str)
 
 
@@ -72,21 +72,21 @@ def _with_object_arguments(call: Any) -> Any:
     if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
         return call
     function = call["function"]
-    arguments = _parsed(function.get("arguments"))
+    arguments = _parse_arguments(function.get("arguments"))
     if not isinstance(arguments, Mapping):
         return call
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _named(call: Any) -> Any:
+def _call_key(call: Any) -> Any:
     """Return what a call says: its function and the value of its arguments."""
     if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
         return call
     function = call["function"]
-    return [function.get("name"), _parsed(function.get("arguments"))]
+    return [function.get("name"), _parse_arguments(function.get("arguments"))]
 
 
-def _parsed(arguments: Any) -> Any:
+def _parse_arguments(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -108,7 +108,7 @@ class History:
     form: Message | None = None
     _last: History | None = None
 
-    def following(self, message: Message) -> History | None:
+    def find_child(self, message: Message) -> History | None:
         """Return where `message` leads from here, or None if it never came here."""
         if self._last is not None and self._last.form == message:
             return self._last
@@ -117,11 +117,11 @@ class History:
             self._last = found
         return found
 
-    def extended(self, messages: Sequence[Message]) -> History:
+    def extend(self, messages: Sequence[Message]) -> History:
         """Return where `messages` lead from here, making the way."""
         history = self
         for message in messages:
-            following = history.following(message)
+            following = history.find_child(message)
             if following is None:
                 following = history.children.setdefault(canonical(message), History(form=message))
                 history._last = following
@@ -159,21 +159,23 @@ class Matcher:
     def match(self, messages: tuple[Message, ...]) -> Match:
         """Return the longest served history that `messages` begin with."""
         start = next((m for known, m in self._latest if messages[: len(known)] == known), None)
-        found = _walked(start or Match(None, 0, self.root, False, False), messages)
+        found = _walk(start or Match(None, 0, self.root, False, False), messages)
         if found.restated:
             self._latest.clear()
-        if found.node is not None and not any(map(_ordered, messages[start.length if start else 0 : found.length])):
+        if found.node is not None and not any(
+            map(_has_object_arguments, messages[start.length if start else 0 : found.length])
+        ):
             self._latest = [(messages[: found.length], found), *self._latest[: _LATEST - 1]]
         return found
 
 
-def _walked(start: Match, messages: Sequence[Message]) -> Match:
+def _walk(start: Match, messages: Sequence[Message]) -> Match:
     """Go on from where `start` ended."""
     node, length, at = start.node, start.length, start.at
     departs, altered = False, False
     history = at
     for position, message in enumerate(messages[length:], start=length + 1):
-        following = history.following(message)
+        following = history.find_child(message)
         if history.answered and message.get("role") == "assistant" and (following is None or following.node is None):
             departs = True
         if following is None:
@@ -188,23 +190,23 @@ def _walked(start: Match, messages: Sequence[Message]) -> Match:
 def _reform(history: History, message: Message) -> bool:
     """Keep the form a message came in; tell whether templates may see the difference."""
     before = history.form
-    if before is not None and before == message and not _ordered(message):
+    if before is not None and before == message and not _has_object_arguments(message):
         return False
     history.form = message
-    return before is not None and _shown(before) != _shown(message)
+    return before is not None and _form_key(before) != _form_key(message)
 
 
-def _ordered(message: Message) -> bool:
+def _has_object_arguments(message: Message) -> bool:
     """Tell whether tool arguments came as objects, whose order templates show and plain comparison does not."""
     calls = message.get("tool_calls")
-    return isinstance(calls, list) and not all(_textual(call) for call in calls)
+    return isinstance(calls, list) and not all(_has_text_arguments(call) for call in calls)
 
 
-def _textual(call: object) -> bool:
+def _has_text_arguments(call: object) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
     return isinstance(function, dict) and isinstance(function.get("arguments"), str)
 
 
-def _shown(message: Message) -> str:
+def _form_key(message: Message) -> str:
     """Return all that a template can tell of a message, in the order it can tell it."""
     return repr(sorted(normalise(message).items()))

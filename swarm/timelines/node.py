@@ -77,7 +77,7 @@ class Node:
         return ids
 
 
-def taught(nodes: Sequence[Node]) -> list[Node]:
+def select_trained(nodes: Sequence[Node]) -> list[Node]:
     """Return what training needs of `nodes`: the trained ones, and those they go on from."""
     needed = {node.index for leaf in nodes if leaf.trained for node in leaf.path()}
     return [node for node in nodes if node.index in needed]
@@ -118,7 +118,7 @@ def linear_rows(
     """
     trained = set(masked)
     rows = []
-    for leaf in _leaves(taught(nodes)):
+    for leaf in _leaves(select_trained(nodes)):
         path = leaf.path()
         rows.append(_row(path, {node.index for node in path} - trained, by_call=by_call))
         trained.update(node.index for node in path)
@@ -136,7 +136,7 @@ def unmerged_rows(
 def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
     """Return the ids in the linear rows and in the unmerged rows of `nodes`."""
     lengths: dict[int, int] = {}
-    nodes = taught(nodes)
+    nodes = select_trained(nodes)
     for node in nodes:  # parents come before children
         before = lengths[node.parent.index] if node.parent is not None else 0
         lengths[node.index] = before + len(node.context) + len(node.sampled)
@@ -149,7 +149,7 @@ def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
 
     Sorted as words of a dictionary, each path adds what it does not share with the one before it.
     """
-    ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in _leaves(taught(nodes))]
+    ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in _leaves(select_trained(nodes))]
     paths = sorted(path.tobytes() for path in ids)
     shared = sum(_common(left, right) // array("I").itemsize for left, right in pairwise(paths))
     return sum(map(len, ids)) - shared

@@ -52,12 +52,12 @@ def splice(
     asked = opened if same else renderer.render(known[:-1], tools=tools, generation_prompt=False)
     if not text.startswith(asked):
         return None
-    varied = renderer.render([*known, *_begun_otherwise(new)], tools=tools, generation_prompt=True)
+    varied = renderer.render([*known, *_vary_beginning(new)], tools=tools, generation_prompt=True)
     if new and varied == text:
         return None  # the new message's words are not shown: there is no telling where it begins
     written = text[len(asked) : len(asked) + _common(text[len(asked) :], varied[len(asked) :])]
     end = max(written.rfind(mark) for mark in ends)
-    if end < 0 or not _says(written[:end], known[-1]):
+    if end < 0 or not _contains_answer(written[:end], known[-1]):
         return None
     end += len(asked)
     return TemplateSplice(text[:end], text[len(asked) : end] if same else None, text[end:])
@@ -68,7 +68,7 @@ def closes(renderer: Renderer, known: Sequence[Message], tools: Sequence[Tool], 
     return renderer.render(known, tools=tools, generation_prompt=False).rstrip().endswith(tuple(ends))
 
 
-def _begun_otherwise(new: Sequence[Message]) -> list[Message]:
+def _vary_beginning(new: Sequence[Message]) -> list[Message]:
     """Return `new` with another letter for the words of its first message, or with a message where there is none.
 
     A tag that the words begin with stays, since some templates tell tool results from questions by it.
@@ -95,7 +95,7 @@ def _common(left: str, right: str) -> int:
     return low
 
 
-def _says(text: str, answer: Message) -> bool:
+def _contains_answer(text: str, answer: Message) -> bool:
     """Tell whether `text` holds the words, the thinking and the tools of an answer, whatever its spaces."""
     squeezed = _without_spaces(text)
     said: list[Any] = [answer.get("content"), answer.get("reasoning_content")]
@@ -130,7 +130,7 @@ class TemplateSplices:
         self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], *, whole: bool = False
     ) -> TemplateSplice | None:
         """Return where `known` goes on with `new` (`splice`); `before` is of the whole history only where `whole`."""
-        short = known if whole or not self.trusted else anchored(known)
+        short = known if whole or not self.trusted else select_anchors(known)
         if len(short) == len(known):
             return self._splice(known, new, tools)
         kind = (len(known).bit_length(), bool(tools), *dict.fromkeys(message.get("role") for message in new))
@@ -160,7 +160,7 @@ class TemplateSplices:
         return splice(self._renderer, plain, further, tools, self._ends)
 
 
-def anchored(known: Sequence[Message]) -> Sequence[Message]:
+def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
     """Return the messages of a history, which ends with an answer, that tell what its template writes next.
 
     A turn is an answer and what follows it; what comes before the first is the head.

@@ -48,7 +48,7 @@ class Prompt:
 
 
 @dataclass(slots=True)
-class _Served:
+class _NodeState:
     """What is known of a node beyond its ids: `length` and `shared` are of its prompt's `prompt_text`.
 
     aligned: its prompt is exact, as `Prompt.exact`; None where messages came back in another form since. exact: its
@@ -73,7 +73,7 @@ class CallTree:
         self._closing: bool | None = None
         self._histories: list[tuple[tuple[Tool, ...], Matcher]] = []
         self._answers: set[Hashable] = set()
-        self._served: dict[int, _Served] = {}
+        self._served: dict[int, _NodeState] = {}
         self._next = max((node.index for node in nodes), default=-1) + 1
         self.nodes: list[Node] = list(nodes)
 
@@ -94,21 +94,21 @@ class CallTree:
         """
         encode = encode or self._renderer.encode
         sent = tuple(messages)
-        tools, histories = self._told(tools)
+        tools, histories = self._find_matcher(tools)
         found = histories.match(sent)
         if found.restated:
             self._forget()
         if found.node is not None:
-            prompt = self._continued(found, found.node, sent, tools, encode)
+            prompt = self._extend(found, found.node, sent, tools, encode)
             if prompt is not None:
                 return prompt
         plain = [normalise(message) for message in sent]
         text = self._renderer.render(plain, tools=tools, generation_prompt=True)
         ids = tuple(encode(text))
-        drift = Drift.FORK if found.node is not None or found.departs or self._answered(sent) else Drift.START
+        drift = Drift.FORK if found.node is not None or found.departs or self._has_answer(sent) else Drift.START
         return Prompt(None, ids, ids, text, drift, 0, True, (histories.root, sent), tools)
 
-    def finished(
+    def make_node(
         self,
         prompt: Prompt,
         sampled: Sequence[int],
@@ -142,14 +142,14 @@ class CallTree:
         """Take a finished call into the tree: `answer` is the message that was served."""
         at, new = prompt.asked
         if prompt.parent is None:
-            at = self._remembered(prompt.tools).root
-        end = at.extended(new)
+            at = self._keep_matcher(prompt.tools).root
+        end = at.extend(new)
         end.answered = True
         key = canonical(answer)
         history = end.children.setdefault(key, History())
         history.node = history.node or node  # of two calls that said the same, the first may be continued already
         self._answers.add(key)
-        self._served[node.index] = _Served(len(prompt.prompt_text), prompt.shared, prompt.exact)
+        self._served[node.index] = _NodeState(len(prompt.prompt_text), prompt.shared, prompt.exact)
         self.nodes.append(node)
         self.nodes.sort(key=attrgetter("index"))
 
@@ -164,27 +164,27 @@ class CallTree:
         answer: Message,
     ) -> Node:
         """Finish and keep a call at once."""
-        node = self.finished(prompt, sampled, logprobs, versions, text=text)
+        node = self.make_node(prompt, sampled, logprobs, versions, text=text)
         self.keep(prompt, node, answer)
         return node
 
-    def _told(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
+    def _find_matcher(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
         """Return the tools as they were first sent, and the histories that were told of them."""
         sent = tuple(tools)
         return next((told for told in self._histories if told[0] == sent), (sent, Matcher()))
 
-    def _remembered(self, tools: tuple[Tool, ...]) -> Matcher:
+    def _keep_matcher(self, tools: tuple[Tool, ...]) -> Matcher:
         """Return the histories of these tools; only now, when a call was served, are they kept."""
-        told = self._told(tools)
+        told = self._find_matcher(tools)
         if not any(told[1] is known for _, known in self._histories):
             self._histories.append(told)
         return told[1]
 
-    def _answered(self, messages: Sequence[Message]) -> bool:
+    def _has_answer(self, messages: Sequence[Message]) -> bool:
         """Tell whether an answer of this tree is among `messages`."""
         return any(m.get("role") == "assistant" and canonical(m) in self._answers for m in messages)
 
-    def _continued(
+    def _extend(
         self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...], encode: Encode
     ) -> Prompt | None:
         """Return the prompt of a request that extends `node`; None where it must fork."""
@@ -198,7 +198,7 @@ class CallTree:
         same = whole and ids[:1] == node.sampled[-1:]
         if whole and not same and not self._closes(known, tools):
             return None  # it sampled the opening of another role than the one that follows
-        exact = self._exact(node, cut, encode, whole=whole) and (same or not whole)
+        exact = self._is_exact(node, cut, encode, whole=whole) and (same or not whole)
         drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN
         context = ids[1:] if whole else ids  # an answer cut short is closed, unsampled
         prompt = (*node.path_ids(), *context)
@@ -216,7 +216,7 @@ class CallTree:
         for served in self._served.values():
             served.aligned = served.exact = None
 
-    def _exact(self, node: Node, cut: TemplateSplice, encode: Encode, *, whole: bool) -> bool:
+    def _is_exact(self, node: Node, cut: TemplateSplice, encode: Encode, *, whole: bool) -> bool:
         """Tell whether the history, rendered and tokenised afresh, gives the ids served through `node`.
 
         Only the node's own text is looked at, unless earlier messages came back in another form.
@@ -227,10 +227,10 @@ class CallTree:
             served.exact = list(encode(cut.before)) == (ids[:-1] if whole else ids)
         elif served.exact is None:
             said = cut.answer if served.aligned else None
-            served.exact = said is not None and self._speaks(node, said, encode, whole=whole)
+            served.exact = said is not None and self._matches_ids(node, said, encode, whole=whole)
         return served.exact
 
-    def _speaks(self, node: Node, answer: str, encode: Encode, *, whole: bool) -> bool:
+    def _matches_ids(self, node: Node, answer: str, encode: Encode, *, whole: bool) -> bool:
         """Tell whether the text of a node's prompt and its `answer` give its own ids."""
         served = self._served[node.index]
         spoken = node.sampled[:-1] if whole else node.sampled

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from swarm.backends.protocols import NO_ROOM, Learner, NoRoom
+from swarm.backends.protocols import NO_ROOM, DiskFull, Learner
 from swarm.rendering.messages import BackendError
 from swarm.wire import CheckpointSummary
 
@@ -49,14 +49,14 @@ class Checkpoints:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             learner.save(self._folder / name)
-        except (NoRoom, OSError) as error:
+        except (DiskFull, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NO_ROOM:
                 raise
             self._clear()
-            raise NoRoom(f"{error}; make room, then it goes on by itself") from error
+            raise DiskFull(f"{error}; make room, then it goes on by itself") from error
         return name
 
-    def count_on(self, step: int, name: str) -> None:
+    def commit(self, step: int, name: str) -> None:
         """The store counts on a checkpoint from now on: forget the oldest beyond those that are kept."""
         others = [known for known in self._known if known[0] != step]
         self._known = sorted([(step, name), *others], reverse=True)
@@ -81,7 +81,7 @@ class Checkpoints:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def listed(folder: Path, known: Sequence[tuple[int, str]]) -> list[CheckpointSummary]:
+def list_checkpoints(folder: Path, known: Sequence[tuple[int, str]]) -> list[CheckpointSummary]:
     """Return those of the known checkpoints, newest first, that are on disk, with their sizes. Blocks."""
     found = [(step, name, _size(folder / name)) for step, name in sorted(known, reverse=True)]
     return [CheckpointSummary(name=name, step=step, size_bytes=size) for step, name, size in found if size is not None]

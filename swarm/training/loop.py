@@ -26,26 +26,26 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from swarm.backends.protocols import Backend, NoRoom, NotFinite
-from swarm.calls.call import Serving
+from swarm.backends.protocols import Backend, DiskFull, NotFinite
+from swarm.calls.call import InferenceContext
 from swarm.calls.prompts import PromptBuilder
 from swarm.errors import EngineUnavailable, ServerFailed, StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.rollout import Rollout
-from swarm.rollout.state import ServedClock, StateMachine
+from swarm.rollout.state import LeaseClock, StateMachine
 from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Resolver
 from swarm.store import (
     FINISHED,
+    BatchScheduled,
     Change,
-    Consumed,
-    Evaluated,
-    InStep,
-    Measured,
-    Recovered,
+    CheckpointEvaluated,
+    CheckpointSaved,
+    RecoveredState,
     Sample,
+    StepMeasured,
     Store,
     StoredEvent,
     best_of,
@@ -57,9 +57,9 @@ from swarm.training.metrics import (
     Pace,
     Stopwatch,
     batch_metrics,
-    finite,
+    finite_metrics,
+    list_samples,
     make_batch,
-    samples_of,
 )
 from swarm.training.trackers import Tracker, TrackerThread
 from swarm.wire import EvaluationSummary, ServerState, Stillness
@@ -78,7 +78,7 @@ def collect_rarely() -> None:
     gc.set_threshold(YOUNG, MIDDLE, ALL)
 
 
-def quiet() -> None:
+def collect_garbage() -> None:
     """Look at everything if it is worth it: nobody waits for an answer now."""
     if gc.get_count()[2] >= WORTH:
         gc.collect()
@@ -87,7 +87,7 @@ def quiet() -> None:
 _EPISODES, _REWARD, _SUCCESS = "eval/episodes", "eval/reward/mean", "eval/success/mean"
 
 
-def summed_up(step: int, outcomes: Sequence[tuple[float, bool | None]]) -> EvaluationSummary:
+def summarise_evaluation(step: int, outcomes: Sequence[tuple[float, bool | None]]) -> EvaluationSummary:
     """Return what the episodes' rewards and successes, of which there is one at least, say of a step's weights."""
     successes = [success for _, success in outcomes if success is not None]
     return EvaluationSummary(
@@ -98,13 +98,13 @@ def summed_up(step: int, outcomes: Sequence[tuple[float, bool | None]]) -> Evalu
     )
 
 
-def as_metrics(evaluation: EvaluationSummary) -> dict[str, float]:
+def evaluation_metrics(evaluation: EvaluationSummary) -> dict[str, float]:
     """Return an evaluation as metrics of its step (module docstring)."""
     found = {_EPISODES: float(evaluation.episodes), _REWARD: evaluation.reward}
     return found if evaluation.success is None else {**found, _SUCCESS: evaluation.success}
 
 
-def in_metrics(step: int, metrics: Mapping[str, float]) -> EvaluationSummary | None:
+def parse_evaluation(step: int, metrics: Mapping[str, float]) -> EvaluationSummary | None:
     """Return the evaluation that the metrics of a step tell of, or None."""
     if _EPISODES not in metrics:
         return None
@@ -122,7 +122,7 @@ RETRY_S = (0.1, 5.0)
 NOT_FINITE = "training/not_finite"
 """Logged for the step whose update was refused, for its loss or gradient was no finite number; training ends there."""
 
-NOTHING = Recovered((), 0, {}, (), (), {}, (), 0, {})
+NOTHING = RecoveredState((), 0, {}, (), (), {}, (), 0, {})
 """What a new training goes on from."""
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ class Training:
         self,
         job: Job,
         machine: StateMachine,
-        opened: tuple[Store, Recovered],
+        opened: tuple[Store, RecoveredState],
         checkpoints: Path,
         make_backend: Callable[[], Backend],
         make_tracker: Callable[[Job], Tracker],
@@ -152,7 +152,7 @@ class Training:
     ) -> None:
         self.job = job
         self.store, self._recovered = opened
-        self._clock = ServedClock()
+        self._clock = LeaseClock()
         self.rollout = Rollout(job, machine, self.store, clock or self._clock)
         self.fresh_start = self._recovered.fresh_start
         """Where it began just now beside checkpoints of other jobs: a line that names them."""
@@ -188,15 +188,15 @@ class Training:
         self._saved_at = now()
         self._tracker = TrackerThread()
         self._made: Backend | None = None
-        self._serving: Serving | None = None
+        self._serving: InferenceContext | None = None
         self._provenance: Mapping[str, str] = {}
-        self.stillness: Stillness | None = None
+        self.zero_lr_check: Stillness | None = None
         """What a training with a learning rate of 0 did to the weights, once it is finished."""
         self._tasks: list[asyncio.Task[None]] = []
         self._learning: asyncio.Future[Any] | None = None
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> InferenceContext:
         """What calls are made with, once the backend serves."""
         if self._serving is None:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
@@ -218,7 +218,7 @@ class Training:
     @property
     def finished(self) -> bool:
         """The last step is done."""
-        return self.rollout.ledger.finished
+        return self.rollout.registry.finished
 
     def start(self) -> None:
         """Begin to boot, in the background."""
@@ -229,7 +229,7 @@ class Training:
         if self._machine.state not in _RUNNING:
             return
         self.updating = False
-        self._machine.to(ServerState.FAILED, reason)
+        self._machine.transition_to(ServerState.FAILED, reason)
         self.rollout.fail(ServerFailed(f"the server FAILED: {reason}"))
         self._cancel()
 
@@ -255,12 +255,12 @@ class Training:
         self._spawn(self._watch(backend), "watchdog")  # a backend may die while it boots
         await backend.start()
         await self._tracker.open(lambda: self._make_tracker(self.job))
-        self.rollout.ledger.renderer = backend.renderer
+        self.rollout.registry.renderer = backend.renderer
         await self._recover(backend)
-        self._serving = Serving(self.rollout, backend, PromptBuilder(backend.renderer))
+        self._serving = InferenceContext(self.rollout, backend, PromptBuilder(backend.renderer))
         self._provenance = dict(backend.provenance)
         self._serve(backend)
-        self._roll()
+        self._start_rollout()
         self._spawn(self._clock.run(), "clock")
         self._spawn(self._sweep(), "sweep")
         self._spawn(self._resolver.run(), "teams")
@@ -271,11 +271,11 @@ class Training:
         found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
         loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
         if loaded:  # what was made or loaded first serves already
-            await self._published(loaded, backend)
+            await self._publish(loaded, backend)
         self.rollout.recover(found)
         await self._track_again(found, loaded)
         self.metrics = self.metrics or await asyncio.to_thread(found.measured.get, loaded, {})
-        await self._recall(found)
+        await self._recall_evaluation(found)
         for step in range(loaded + 1, found.step + 1):
             if step not in found.replay:
                 first = min(found.replay, default=found.step + 1) - 1
@@ -286,7 +286,7 @@ class Training:
                 )
             samples = await asyncio.to_thread(found.replay.__getitem__, step)
             spent = await asyncio.to_thread(found.measured.get, step, {})
-            evaluated = in_metrics(step, spent)
+            evaluated = parse_evaluation(step, spent)
             await self._learn(backend, _groups(samples), Stopwatch(self._engine_work, spent=spent), evaluated)
         if found.begun:
             log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(found.pool))
@@ -295,16 +295,16 @@ class Training:
             self.store.note(event)
             self._tell(event)
 
-    async def _recall(self, found: Recovered) -> None:
+    async def _recall_evaluation(self, found: RecoveredState) -> None:
         """Find the last evaluation again: the one that was due last may not have come to its end."""
         if (every := self.job.eval_every) is None:
             return
         last = found.step - found.step % every
         for step in (last, last - every):
             if self.evaluation is None:
-                self.evaluation = in_metrics(step, await asyncio.to_thread(found.measured.get, step, {}))
+                self.evaluation = parse_evaluation(step, await asyncio.to_thread(found.measured.get, step, {}))
 
-    async def _track_again(self, found: Recovered, last: int) -> None:
+    async def _track_again(self, found: RecoveredState, last: int) -> None:
         """Tell the tracker of the steps up to the `last` one, which are in the weights that were loaded."""
         if self.job.tracking is None:
             return
@@ -315,52 +315,54 @@ class Training:
 
     async def _train(self, backend: Backend) -> None:
         self._saved_at = self._now()
-        self.pace.step()
-        take = self._overlapping if self.job.max_staleness else self._strictly
-        before = await self._still_weights(backend)
+        self.pace.record_step()
+        take = self._take_overlapping_batch if self.job.max_staleness else self._take_strict_batch
+        before = await self._zero_lr_hash(backend)
         while self.step < self.job.steps:
-            await self._evaluated()
-            await self.rollout.drain.until(lambda: self.rollout.groups.begun)
+            await self._await_evaluation()
+            await self.rollout.drain.wait_until(lambda: self.rollout.groups.begun)
             watch = Stopwatch(self._engine_work)
             groups = await take()
             self.updating = True
             watch.lap("gen")
-            quiet()
+            collect_garbage()
             await self._settle(groups, watch)
             watch.lap("settle")
             await self._learn(backend, groups, watch)
             self._serve(backend)
             if self.step == self.job.steps and self.job.learning_rate == 0:
-                after = await self._still_weights(backend)
-                self.stillness = Stillness(before=before, after=after, probs_tolerance=backend.probs_tolerance)
-            self._roll()
-            self.pace.step()
-        await self._evaluated()
+                after = await self._zero_lr_hash(backend)
+                self.zero_lr_check = Stillness(before=before, after=after, probs_tolerance=backend.probs_tolerance)
+            self._start_rollout()
+            self.pace.record_step()
+        await self._await_evaluation()
         if not self.finished:
             self.rollout.finish()
-            self.rollout.ledger.notify()
+            self.rollout.registry.notify()
         await self._tracker.finish()
         log.info("event=finished steps=%d", self.step)
 
-    async def _evaluated(self) -> None:
+    async def _await_evaluation(self) -> None:
         """Wait for the evaluation of the weights that serve, where one is due."""
-        if not (awaited := self.rollout.ledger.awaited):
+        if not (awaited := self.rollout.registry.pending_evaluations):
             return
         began = self._now()
         what = f"step {self.step + 1}" if self.step < self.job.steps else "the end"
         self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.version}"
         log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
-        await self.rollout.drain.until(lambda: not self.rollout.ledger.awaited)
+        await self.rollout.drain.wait_until(lambda: not self.rollout.registry.pending_evaluations)
         self.waiting = None
         log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
         if self.job.keeps_best_of(self.step):
-            await self._keep_best(summed_up(self.step, self.rollout.ledger.evaluated))
+            await self._keep_best(summarise_evaluation(self.step, self.rollout.registry.evaluated))
 
     async def _keep_best(self, found: EvaluationSummary) -> None:
         """Write down what an evaluation of the present step's weights came to, and keep the best checkpoint."""
-        told = as_metrics(found)
+        told = evaluation_metrics(found)
         self.metrics = {**self.metrics, **told}
-        await self._durably(found.step, lambda: (Evaluated(found), Measured(found.step, self.metrics)))
+        await self._write_durably(
+            found.step, lambda: (CheckpointEvaluated(found), StepMeasured(found.step, self.metrics))
+        )
         self.evaluation, self.best = found, best_of([*([self.best] if self.best is not None else []), found])
         if self.best is found:
             await self._in_thread(partial(self._checkpoints.keep_best, found.step))
@@ -368,24 +370,24 @@ class Training:
         details = {**found.model_dump(), "best": self.best is found}
         self._tell(StoredEvent("evaluated", time.time(), details))
 
-    async def _still_weights(self, backend: Backend) -> str | None:
+    async def _zero_lr_hash(self, backend: Backend) -> str | None:
         """Return the hash of the weights where they must not move; None where they may, as it takes a while."""
         return await self._in_thread(backend.weights) if self.job.learning_rate == 0 else None
 
-    async def _strictly(self) -> tuple[Group, ...]:
-        """Wait for a batch and until nothing generates; nothing does before the next `_roll`."""
-        await self.rollout.drain.until(lambda: self.rollout.groups.full)
-        self._machine.to(ServerState.ROLLING_POST)
+    async def _take_strict_batch(self) -> tuple[Group, ...]:
+        """Wait for a batch and until nothing generates; nothing does before the next `_start_rollout`."""
+        await self.rollout.drain.wait_until(lambda: self.rollout.groups.full)
+        self._machine.transition_to(ServerState.ROLLING_POST)
         self.rollout.drain.begin()
-        groups = await self.rollout.drain.batch()
-        self._machine.to(ServerState.WEIGHT_SYNCING)
+        groups = await self.rollout.drain.wait_for_batch()
+        self._machine.transition_to(ServerState.WEIGHT_SYNCING)
         return groups
 
-    async def _overlapping(self) -> tuple[Group, ...]:
+    async def _take_overlapping_batch(self) -> tuple[Group, ...]:
         """Wait for a batch; the next one is rolled out already, and goes on."""
-        await self.rollout.drain.until(lambda: self.rollout.groups.full)
+        await self.rollout.drain.wait_until(lambda: self.rollout.groups.full)
         self.rollout.drain.begin()
-        await self.rollout.drain.until(lambda: self.rollout.groups.complete)
+        await self.rollout.drain.wait_until(lambda: self.rollout.groups.complete)
         return self.rollout.drain.take()
 
     async def _learn(
@@ -402,35 +404,35 @@ class Training:
         step, learner = self.step + 1, backend.learner
         job = self.job
         rows = {"merged": job.merging != "none", "by_call": job.follows_calls, "mask_cut": job.mask_truncated}
-        made = partial(make_batch, step, samples_of(groups), **rows)
-        learned = await self._updated(step, lambda: dict(learner.update(made())))
+        made = partial(make_batch, step, list_samples(groups), **rows)
+        learned = await self._update(step, lambda: dict(learner.update(made())))
         watch.lap("update_actor")
-        await self._published(step, backend)
+        await self._publish(step, backend)
         watch.lap("update_weights")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
             self._serve(backend)
         if due := self._is_checkpoint_due(step):
             save = partial(self._checkpoints.save, learner, step)
-            name = await self._insisting(f"step {step} waits for room", lambda: self._in_thread(save))
+            name = await self._retry_until_room(f"step {step} waits for room", lambda: self._in_thread(save))
             self._saved_at = self._now()
             watch.lap("save_checkpoint")
         charted = self.rollout.groups.streams.charted
         measured = await self._in_thread(partial(batch_metrics, self.job, step, groups, charted))
-        before = as_metrics(evaluated) if evaluated is not None else {}
+        before = evaluation_metrics(evaluated) if evaluated is not None else {}
         await self._report({**measured, **learned, **watch.metrics(), **before})
         if due:
-            await self._durably(step, lambda: (Consumed(step, name),))
-            await self._in_thread(partial(self._checkpoints.count_on, step, name))
+            await self._write_durably(step, lambda: (CheckpointSaved(step, name),))
+            await self._in_thread(partial(self._checkpoints.commit, step, name))
 
-    async def _published(self, step: int, backend: Backend) -> None:
-        await self._insisting(f"step {step} waits for room to publish", lambda: self._in_thread(backend.publish))
+    async def _publish(self, step: int, backend: Backend) -> None:
+        await self._retry_until_room(f"step {step} waits for room to publish", lambda: self._in_thread(backend.publish))
 
     def _is_checkpoint_due(self, step: int) -> bool:
         if step % self.job.checkpoint_every == 0 or step == self.job.steps or self.job.keeps_best_of(step):
             return True
         return self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
 
-    async def _updated(self, step: int, update: Callable[[], dict[str, float]]) -> dict[str, float]:
+    async def _update(self, step: int, update: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Let the learner update; a training that breaks down by itself is told apart from a backend that broke."""
         try:
             return await self._in_thread(update)
@@ -441,22 +443,22 @@ class Training:
 
     async def _settle(self, groups: tuple[Group, ...], watch: Stopwatch) -> None:
         """Write down what the next step's batch is and took, together with where that leaves the streams."""
-        settled = InStep(self.step + 1, tuple(sample.episode for sample in samples_of(groups)))
+        settled = BatchScheduled(self.step + 1, tuple(sample.episode for sample in list_samples(groups)))
         streams = self.rollout.groups.streams
-        spent = Measured(settled.step, watch.metrics())
-        await self._durably(settled.step, lambda: (settled, spent, *streams.standing()))
+        spent = StepMeasured(settled.step, watch.metrics())
+        await self._write_durably(settled.step, lambda: (settled, spent, *streams.list_rows()))
 
-    async def _durably(self, step: int, changes: Callable[[], Sequence[Change]]) -> None:
+    async def _write_durably(self, step: int, changes: Callable[[], Sequence[Change]]) -> None:
         """Write changes as they are then, however long the store takes nothing."""
-        await self._insisting(f"step {step} waits for the store", lambda: self.store.write(*changes()))
+        await self._retry_until_room(f"step {step} waits for the store", lambda: self.store.write(*changes()))
 
-    async def _insisting(self, waits: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_until_room(self, waits: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work, however long there is no room for it; until then `waiting` tells what it `waits` for."""
         pause, most = RETRY_S
         while True:
             try:
                 done = await work()
-            except (StoreUnavailable, NoRoom) as error:
+            except (StoreUnavailable, DiskFull) as error:
                 self.waiting = f"{waits}: {error}"
                 log.warning("event=step_waits retry_s=%.1f reason=%r", pause, self.waiting)
                 await asyncio.sleep(pause)
@@ -473,9 +475,9 @@ class Training:
             FINISHED: float(self.step),
             "episodes/total": float(self.step * self.job.episodes_per_step),
         }
-        self.store.note(Measured(self.step, self.metrics))
+        self.store.note(StepMeasured(self.step, self.metrics))
         await self._tracker.log(self.step, self.metrics)
-        self._tell(StoredEvent("step", time.time(), {"step": self.step, "metrics": finite(self.metrics)}))
+        self._tell(StoredEvent("step", time.time(), {"step": self.step, "metrics": finite_metrics(self.metrics)}))
         log.info(
             "event=step step=%d/%d reward=%.4f success=%.4f rollout_s=%.2f update_s=%.2f",
             self.step,
@@ -485,28 +487,28 @@ class Training:
             metrics.get("timing_s/gen", 0.0),
             metrics["timing_s/update_actor"],
         )
-        before, self.flat = self.flat, self._flat.look(metrics)
+        before, self.flat = self.flat, self._flat.observe(metrics)
         if self.flat is not None and before is None:
             log.warning("event=flat_rewards step=%d reason=%r", self.step, self.flat)
 
     def _serve(self, backend: Backend) -> None:
         """Note that the weights of the last update serve."""
         self.version = backend.engine.version
-        self.rollout.updated(self.version)
+        self.rollout.finish_update(self.version)
 
     def _engine_work(self) -> EngineWork:
-        return EngineWork(self.rollout.gate.busy_s, self.rollout.ledger.sampled_tokens)
+        return EngineWork(self.rollout.gate.busy_s, self.rollout.registry.sampled_tokens)
 
-    def _roll(self) -> None:
+    def _start_rollout(self) -> None:
         self.updating = False
         if self.job.evaluates_after(self.step) and not self._was_evaluated(self.step):
-            self.rollout.hold(self.job.evaluation_episodes, ending=self.step >= self.job.steps)
+            self.rollout.pause_admission(self.job.evaluation_episodes, ending=self.step >= self.job.steps)
         elif self.step >= self.job.steps:
             self.rollout.finish()
         if self._machine.state is not ServerState.ROLLING:
-            self._machine.to(ServerState.ROLLING)
+            self._machine.transition_to(ServerState.ROLLING)
         self.rollout.gate.open()
-        self.rollout.ledger.notify()
+        self.rollout.registry.notify()
 
     def _was_evaluated(self, step: int) -> bool:
         """Return whether the evaluation of a step is written, by which the best is kept."""
@@ -526,7 +528,7 @@ class Training:
         while True:
             await asyncio.sleep(every)
             self.rollout.sweep()
-            self.pace.sampled(self.rollout.ledger.sampled_tokens)
+            self.pace.record_tokens(self.rollout.registry.sampled_tokens)
 
     def _cancel(self) -> None:
         for task in self._tasks:
@@ -538,10 +540,10 @@ class Training:
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._judge)
+        task.add_done_callback(self._fail_on_error)
         self._tasks.append(task)
 
-    def _judge(self, task: asyncio.Task[None]) -> None:
+    def _fail_on_error(self, task: asyncio.Task[None]) -> None:
         """Turn the error a task ended with into FAILED."""
         error = None if task.cancelled() else task.exception()
         if error is None:

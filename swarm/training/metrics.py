@@ -50,7 +50,7 @@ from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.rollout.task_sampler import Group
 from swarm.store import Sample
-from swarm.timelines import Drift, linear_rows, taught, token_counts, tree_tokens, unmerged_rows
+from swarm.timelines import Drift, linear_rows, select_trained, token_counts, tree_tokens, unmerged_rows
 from swarm.wire import stream_label
 
 _OTHERS = "others+"
@@ -69,7 +69,7 @@ class FlatRewards:
         self._range = (math.inf, -math.inf)
         self._steps = 0
 
-    def look(self, metrics: Mapping[str, float]) -> str | None:
+    def observe(self, metrics: Mapping[str, float]) -> str | None:
         """Take a step's metrics; return what is wrong, where it has been so for some steps."""
         mean = metrics["critic/rewards/mean"]
         low = min(self._range[0], metrics["critic/rewards/min"])
@@ -87,7 +87,7 @@ class FlatRewards:
         )
 
 
-def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
+def list_samples(groups: Sequence[Group]) -> tuple[Sample, ...]:
     """Return the groups' samples, in the groups' order: the learner's order."""
     return tuple(sample for group in groups for sample in group.ended)
 
@@ -107,7 +107,7 @@ def batch_metrics(
     job: Job, step: int, groups: Sequence[Group], charted: Sequence[str] | None = None
 ) -> dict[str, float]:
     """Return the metrics of the batch of a step (module docstring); the streams not `charted`, if any are, are one."""
-    samples = samples_of(groups)
+    samples = list_samples(groups)
     return {
         **_outcomes(groups, samples),
         **_sizes(samples),
@@ -119,7 +119,7 @@ def batch_metrics(
     }
 
 
-def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return those metrics that JSON can tell."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -180,11 +180,11 @@ def _ages(samples: Sequence[Sample], version: int) -> dict[str, float]:
 
 
 def _merge(groups: Sequence[Group]) -> dict[str, float]:
-    samples = samples_of(groups)
+    samples = list_samples(groups)
     counts = [token_counts(sample.nodes) for sample in samples]
     merged, unmerged = (sum(column) for column in zip(*counts, strict=True))
     packed = sum(tree_tokens([sample.nodes for sample in group.ended]) for group in groups)
-    needed = [taught(sample.nodes) for sample in samples]
+    needed = [select_trained(sample.nodes) for sample in samples]
     inner = [{node.parent.index for node in nodes if node.parent is not None} for nodes in needed]
     return {
         "merge/rows": float(sum(len(nodes) - len(parents) for nodes, parents in zip(needed, inner, strict=True))),
@@ -209,7 +209,7 @@ def _streams(groups: Sequence[Group], charted: Sequence[str] | None) -> dict[str
     return {
         f"stream/{label}/{name}": value
         for label, own in sorted(by_label.items())
-        for name, value in (*_of_stream(own).items(), ("share", len(own) / len(groups)))
+        for name, value in (*_stream_metrics(own).items(), ("share", len(own) / len(groups)))
     }
 
 
@@ -218,8 +218,8 @@ def _agents(job: Job, samples: Sequence[Sample]) -> dict[str, float]:
     return {f"agent/{stream_label(name)}/calls": float(calls[name]) for name in job.train_agents}
 
 
-def _of_stream(groups: Sequence[Group]) -> dict[str, float]:
-    samples = samples_of(groups)
+def _stream_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    samples = list_samples(groups)
     sizes = _sizes(samples)
     told = [float(sample.success) for sample in samples if sample.success is not None]
     return {
@@ -247,7 +247,7 @@ class Pace:
         self._sampled: deque[tuple[float, int]] = deque()
         self._steps: deque[float] = deque(maxlen=STEPS + 1)
 
-    def sampled(self, tokens: int) -> None:
+    def record_tokens(self, tokens: int) -> None:
         """So many ids were sampled since the engine was started."""
         now = self._now()
         if self._sampled and now - self._sampled[-1][0] < _BETWEEN_S:
@@ -256,7 +256,7 @@ class Pace:
         while now - self._sampled[0][0] > WINDOW_S:
             self._sampled.popleft()
 
-    def step(self) -> None:
+    def record_step(self) -> None:
         """A step is finished, or the first one begins."""
         self._steps.append(self._now())
 

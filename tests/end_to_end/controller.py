@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from research.controller.controller import StudyController, drive
-from research.controller.options import mirror_of
-from research.controller.session import controlling
-from research.controller.wandb import NO_MIRROR, TellsOfCopies
+from research.controller.options import make_mirror
+from research.controller.session import hold_lease
+from research.controller.wandb import NO_MIRROR, LogMirror
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from sandboxes import ProcessSandbox
@@ -33,7 +33,7 @@ def make_loop(
     home: Home,
     log: EventLog,
     check: Callable[[], None] = lambda: None,
-    mirror: TellsOfCopies = NO_MIRROR,
+    mirror: LogMirror = NO_MIRROR,
 ) -> StudyController:
     """Return the loop of a study in `home`: a scripted planner, everything else real."""
     return StudyController(
@@ -54,8 +54,8 @@ def main(path: Path) -> None:
     """Drive the study to its end."""
     home = Home.locate({"AJET_HOME": str(path)}).prepare()
     log = EventLog(home.database)
-    mirror = mirror_of(home, fold(log.read(STUDY)), print, print)
-    with controlling(home, log, STUDY, lambda line: None) as lease, mirror or nullcontext():
+    mirror = make_mirror(home, fold(log.read(STUDY)), print, print)
+    with hold_lease(home, log, STUDY, lambda line: None) as lease, mirror or nullcontext():
         drive(make_loop(home, log, lease.check, mirror or NO_MIRROR), [], threading.Event(), poll_s=0.05)
 
 

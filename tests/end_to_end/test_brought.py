@@ -55,7 +55,7 @@ def test_a_study_is_planned_and_trained_by_what_a_package_brings(
     planner = make_planner("outside", None, os.environ)
     asked = StudyRequest(
         "group size 2 vs 4", planner.name, None, 3600.0, None, (), base=base,
-        requirements=StatisticalRequirements(episodes=EPISODES, looks=1),
+        requirements=StatisticalRequirements(episodes=EPISODES, analyses=1),
     )  # fmt: skip
     create_study(log, "s1", asked)
     controller = StudyController(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from research.installation.home import Home
-from swarm.environments.custom import BroughtEnvironment
+from swarm.environments.custom import CustomEnvironment
 from tests.end_to_end.factories import ajet, start, state_of, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -72,7 +72,7 @@ def test_a_folder_is_studied_as_it_was_when_the_study_began(environment: dict[st
     assert {run.status for run in state.runs.values()} == {"collected"}
     home = Home.locate(environment)
     (place,) = [path for path in home.environments.iterdir() if path.is_dir()]
-    known = BroughtEnvironment.open(place).manifest
+    known = CustomEnvironment.open(place).manifest
     assert state.design is not None
     (record,) = state.design.environments
     assert (record.name, record.title, record.reference) == (place.name, "the next number", str(folder))

@@ -16,7 +16,7 @@ from research.runs.files import AttemptFolder, AttemptOutcome
 from sandboxes import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
-from swarm.environments.custom import BroughtEnvironment
+from swarm.environments.custom import CustomEnvironment
 from tests.end_to_end.factories import (
     LARGE,
     TOPIC,
@@ -180,5 +180,5 @@ def test_a_package_comes_along_and_no_client_finds_a_hidden_task(
     assert (outcome.code, outcome.refused, set(outcome.evaluations)) == ("ok", {}, {"initial", "final"})
     (known,) = contained_home.environments.glob("numerals@*")
     assert run.spec.environment == known.name
-    assert BroughtEnvironment.open(known).manifest.hidden_apart
+    assert CustomEnvironment.open(known).manifest.hidden_apart
     assert Containers(engine, contained_home).names() == set()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from research.environments.install import bring
+from research.environments.install import install_environment
 from research.environments.reference import read_reference
 from research.installation.home import Home
 from research.runs.collect import CollectedEvidence, collect
-from research.runs.files import AttemptSpec, read_during
+from research.runs.files import AttemptSpec, read_evaluations
 from sandboxes import Exit
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
@@ -116,7 +116,7 @@ def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[CountingTr
     lines = (json.dumps({"number": number, "split": SPLITS[number % 3]}) for number in range(1, 97))
     (folder / "tasks.jsonl").write_text("\n".join(lines))
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
-    brought = bring(read_reference(str(folder)), home, lambda _: None)
+    brought = install_environment(read_reference(str(folder)), home, lambda _: None)
     assert brought.manifest.hidden_apart
     monkeypatch.setattr(CountingTrial, "brought", (brought.name, str(home.environments)))
     return CountingTrial
@@ -177,7 +177,7 @@ def test_a_killed_attempt_in_containers_is_gone_on_from_with_the_evaluations_it_
         os.kill(pid, signal.SIGKILL)
         tries.over(1)
         tries.ended("lost")
-        first = read_during(tries.folder(1).evaluation("during"))
+        first = read_evaluations(tries.folder(1).evaluation("during"))
         assert [each.policy_version for each in first][:1] == [3]
         order = tries.launch()
         assert (order.resumes, bool(order.during_sha256)) == (1, True)

@@ -108,7 +108,7 @@ async def fronted(
     front = importlib.import_module("front")
     records = importlib.import_module("records").Records(folder / "records.sqlite3")
     owner = f"chat:{fingerprint(records.owner)}"
-    client = AsyncSwarmClient(served.url, served.server.keys.role("client"), owner=owner)
+    client = AsyncSwarmClient(served.url, served.server.keys.role_key("client"), owner=owner)
     made = front.Front(client, records, **options)
     async with TestClient(TestServer(front.application(made, "secret"))) as http:
         yield Fronted(served, made, http)

@@ -14,15 +14,15 @@ from typing import Any
 import httpx
 import pytest
 
-from research.planners.context import Digest, EnvironmentFacts, environment_facts
+from research.planners.context import EnvironmentSpec, PlannerContext, environment_specs
 from research.planners.rules import RulesPlanner
 from research.proposals.flags import RequestedComparison
 from swarm.environments import Task, said
-from swarm.environments.adapters import adapted, slug
+from swarm.environments.adapters import adapt, slug
 from swarm.environments.building import SPLITS, draw
 from swarm.environments.custom import CodeSource
 from swarm.environments.loading import load_source
-from swarm.environments.play import agent_of, judged
+from swarm.environments.play import agent_of, judge_outcome
 from tests.swarm.clients.packages import ADAPTED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -43,13 +43,13 @@ def adapted_packages() -> Iterator[None]:
 def test_the_address_of_an_example_gives_tasks_that_are_played_to_their_end(name: str, answer: str) -> None:
     words = shlex.split((EXAMPLES / name / "study.sh").read_text(), comments=True)
     address = words[words.index("--env") + 1]
-    environment = adapted(re.sub(r"tasks=\d+", "tasks=16", address))
+    environment = adapt(re.sub(r"tasks=\d+", "tasks=16", address))
     _, drawn = draw(environment, b"secret")
     assert all(drawn[split] for split in SPLITS)
     game = environment.game(drawn["hidden"][0])
     assert game.opening()
     assert any(game.answer(said(answer)) == [] for _ in range(20))
-    outcome = judged(environment, game.outcome())
+    outcome = judge_outcome(environment, game.outcome())
     assert outcome.success in (True, False)
 
 
@@ -58,9 +58,9 @@ def test_the_topic_of_an_example_is_read_whole_beside_its_environment(name: str)
     words = shlex.split((EXAMPLES / name / "study.sh").read_text(), comments=True)
     short = slug(words[words.index("--env") + 1])
     played = f"{short}@0123456789ab"
-    wanted = RequestedComparison(environment=played, brought=(played,))
-    known = (*environment_facts(), EnvironmentFacts(played, name, (short,), "solved"))
-    digest = Digest(words[words.index("research") + 1], 720.0, 58.0, 2, wanted=wanted, environments=known)
+    wanted = RequestedComparison(environment=played, custom_environments=(played,))
+    known = (*environment_specs(), EnvironmentSpec(played, name, (short,), "solved"))
+    digest = PlannerContext(words[words.index("research") + 1], 720.0, 58.0, 2, wanted=wanted, environments=known)
     assert RulesPlanner().act(digest, lambda action: None).not_tested == ()
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from research.environments.install import environment_of
+from research.environments.install import load_environment
 from research.installation.base_job import read_job
 from research.installation.home import Home
 from swarm.environments import Environment, said
-from swarm.environments.loading import playable
-from swarm.environments.play import judged
+from swarm.environments.loading import load_playable
+from swarm.environments.play import judge_outcome
 from swarm.environments.user_code import call
 
 FOLDER = Path(__file__).parents[2] / "examples" / "sums_and_words"
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "sums_and_words"
 
 @pytest.fixture(scope="module")
 def environment(home: Home) -> Environment:
-    return playable(environment_of(str(FOLDER), None, home, lambda _: None).name)
+    return load_playable(load_environment(str(FOLDER), None, home, lambda _: None).name)
 
 
 def solved(environment: Environment, answers: str | None = None) -> list[bool]:
@@ -31,7 +31,7 @@ def solved(environment: Environment, answers: str | None = None) -> list[bool]:
         messages = await call(game.opening)
         right = environment.oracle(task, messages)
         await call(game.answer, said(answers or str(right)))
-        return bool(judged(environment, await call(game.outcome)).success)
+        return bool(judge_outcome(environment, await call(game.outcome)).success)
 
     return [asyncio.run(play(number)) for number in range(20)]
 

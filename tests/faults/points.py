@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch, Chunk, GenerationRequest
 from swarm.rendering.messages import BackendError
-from swarm.store import Change, Closed, Store
+from swarm.store import Change, EpisodeClosed, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class FaultyStore:
 
 
 def _kind(change: Change) -> str:
-    return change.state if isinstance(change, Closed) else type(change).__name__.lower()
+    return change.state if isinstance(change, EpisodeClosed) else type(change).__name__.lower()
 
 
 class FaultyBackend(FakeBackend):

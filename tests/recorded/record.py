@@ -82,8 +82,8 @@ def _extend(desk: Desk) -> None:
     """Give the study more time and a note, once its design is locked."""
     if desk.state.design is not None and not desk.state.amendments:
         record = StudyLog(desk.log, desk.state.id)
-        interventions.note(record, "The simulated machine was moved.")
-        interventions.extend(record, 2 * desk.state.budget_s, "the machine is slower than priced")
+        interventions.add_note(record, "The simulated machine was moved.")
+        interventions.change_budget(record, 2 * desk.state.budget_s, "the machine is slower than priced")
 
 
 def _veto(desk: Desk) -> None:
@@ -91,8 +91,8 @@ def _veto(desk: Desk) -> None:
     started = any(run.status == "collected" for run in desk.state.runs_in("confirm"))
     if started and not desk.state.vetoed:
         record = StudyLog(desk.log, desk.state.id)
-        interventions.accept(record, "co_tenancy", "a backup ran beside both arms")
-        interventions.veto(record, "h2", "it is known to be worse")
+        interventions.accept_violation(record, "co_tenancy", "a backup ran beside both arms")
+        interventions.veto_hypothesis(record, "h2", "it is known to be worse")
 
 
 STAGED = Flight(

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from research.files import read_json
-from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, due, lacking, read_progress, to_keep
+from research.runs.files import (
+    AttemptFolder,
+    AttemptOutcome,
+    AttemptSpec,
+    due_versions,
+    find_kept_file,
+    missing_versions,
+    read_progress,
+)
 from studies import EventLog, fold
 from swarm.rollout.keys import ServerDirectory
 from tests.recorded.conftest import FIRST, Unpack
@@ -31,8 +39,8 @@ def test_attempts_open_without_evaluations_during_training_and_keep_their_names(
     for folder, spec in found:
         assert spec.spec.run_id == spec.run_id, "the hash of what a run is stays what it was"
         assert (spec.evaluate_after, spec.during_sha256, spec.other_environment) == ((), "", None)
-        assert due(spec, spec.job.steps) == lacking(spec, [], spec.job.steps) == []
-        assert to_keep(folder) is None
+        assert due_versions(spec, spec.job.steps) == missing_versions(spec, [], spec.job.steps) == []
+        assert find_kept_file(folder) is None
         if folder.outcome.exists():
             assert AttemptOutcome.model_validate(read_json(folder.outcome)).seconds > 0
         if folder.progress.exists():
@@ -52,6 +60,6 @@ def test_a_servers_job_waits_for_no_evaluation_and_has_the_digest_its_checkpoint
     tmp_path: Path, unpack: Unpack, name: str
 ) -> None:
     folder = unpack(name, tmp_path)
-    job = ServerDirectory(folder).interrupted()
+    job = ServerDirectory(folder).read_interrupted_job()
     assert (job.evaluate_after, job.evaluation_episodes) == ((), 64)
     assert [path.name for path in (folder / "checkpoints").iterdir()] == [job.digest()[:12]]

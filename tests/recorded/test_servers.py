@@ -26,7 +26,7 @@ STATUS = ("job_digest", "step", "steps", "policy_version", "collected_episodes")
 
 
 def interrupted(folder: Path) -> Job:
-    return ServerDirectory(folder).interrupted()
+    return ServerDirectory(folder).read_interrupted_job()
 
 
 async def told(served: Served, path: str) -> Any:
@@ -60,7 +60,7 @@ def renewed(lease: Mapping[str, Any], folder: Path, served: Served) -> dict[str,
     """
     secret = ServerDirectory(folder).secret()
     said = jwt.decode(lease["lease_token"], secret, algorithms=["HS256"], options={"verify_exp": False})
-    return {**lease, "lease_token": served.server.keys.lease(said["ep"], said["epoch"])}
+    return {**lease, "lease_token": served.server.keys.lease_key(said["ep"], said["epoch"])}
 
 
 async def test_a_killed_server_recovers_and_trains_each_episode_once(

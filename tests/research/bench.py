@@ -13,12 +13,12 @@ from typing import Any
 
 from hypothesis import settings
 
-from research.controller.completion import BuildsReport
+from research.controller.completion import ReportBuilder
 from research.controller.controller import StudyController, TickResult
-from research.controller.interventions import answer, open_question
-from research.controller.wandb import NO_MIRROR, TellsOfCopies
+from research.controller.interventions import answer_question, require_question
+from research.controller.wandb import NO_MIRROR, LogMirror
 from research.design.noise_bank import NoiseBank
-from research.design.power import planned_looks
+from research.design.power import plan_analyses
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
@@ -28,12 +28,12 @@ from research.scheduler.steps import FAILURES
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.log.event_log import lock_name, write_lock
 from studies.log.study import ApprovalAnswer
-from studies.records.alpha import Ledgers
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, Metric, NoisePlan
 from studies.records.procedure import Noise
 from studies.records.runs import noise_hash
 from studies.report import Report
-from studies.report.next_question import leads
+from studies.report.next_question import list_next_questions
 from swarm.job import Job
 from tests.research.designs import rate
 from tests.research.fakes import (
@@ -88,7 +88,7 @@ class Knows(NoiseBank):
     def find(self, environment: str, job: Job, metric: Metric) -> Noise:
         return Noise(sd=self.sd, df=20, episodes=metric.episodes, basis="made up")
 
-    def why_not(self, environment: str, job: Job, metric: Metric) -> None:
+    def explain_missing(self, environment: str, job: Job, metric: Metric) -> None:
         return None
 
 
@@ -125,27 +125,27 @@ class LocksAtOnce:
         lock = write_lock(self._folder, design, name)
         record.append(EventType.DESIGN_LOCKED, {"design": design.model_dump(mode="json"), "hash": lock, "file": name})
 
-    def next_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+    def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         record = StudyLog(self._log, state.id)
         if record.state().head_hash != state.head_hash:
             raise HeadMoved(state.id, state.event_count + 1)
         payload = {"number": state.round + 1, "previous": state.design_hash, "why": "once more"}
         record.append(EventType.ROUND_BEGUN, payload)
 
-    def conclusion(self, state: StudyState, seconds_left: float) -> None:
+    def write_final_message(self, state: StudyState, seconds_left: float) -> None:
         return None
 
-    def advice(self, state: StudyState) -> dict[str, str]:
-        lead = leads(state)[0]
+    def suggest_next(self, state: StudyState) -> dict[str, str]:
+        lead = list_next_questions(state)[0]
         return {"why": lead.why, "command": lead.command}
 
 
 def in_round(design: Design, state: StudyState, rounds: int) -> Design:
     """Return a design as that of a study's present round: with its place and levels, on seeds of its own."""
     last = state.rounds_before[-1] if state.rounds_before else None
-    ledgers = Ledgers.begin(rounds) if last is None else last.ledgers.after(last.outcome)
-    place = ledgers.place("" if last is None else str(last.design_hash))
-    looks = planned_looks(len(design.seeds), 3, place.difference, place.equivalence / len(design.hypotheses))
+    ledgers = AlphaLedgers.begin(rounds) if last is None else last.ledgers.after(last.outcome)
+    place = ledgers.next_place("" if last is None else str(last.design_hash))
+    looks = plan_analyses(len(design.seeds), 3, place.difference, place.equivalence / len(design.hypotheses))
     claims = tuple(
         claim.model_copy(update={"id": claim.id if state.round == 1 else f"r{state.round}{claim.id}"})
         for claim in design.hypotheses
@@ -187,9 +187,9 @@ class Bench:
         self.isolation = UNISOLATED
         self.read_tracking: ReadTracking = read_fake_tracking
         self.planner: Any = ScriptedPlanner()
-        self.build_report: BuildsReport = fake_report
+        self.build_report: ReportBuilder = fake_report
         self.check: Callable[[], None] = lambda: None
-        self.mirror: TellsOfCopies = NO_MIRROR
+        self.mirror: LogMirror = NO_MIRROR
         self.notes: list[str] = []
         self.design = design
         self.noise = noise
@@ -292,7 +292,7 @@ class Bench:
     def answer(self, *, granted: bool = True) -> ApprovalAnswer:
         """Answer what is asked, as `ajet study approve` and `deny` do."""
         record = StudyLog(self.log, STUDY)
-        return answer(record, open_question(record.state()).digest, "command", granted=granted)
+        return answer_question(record, require_question(record.state()).digest, "command", granted=granted)
 
     def append(self, type: EventType, **payload: Any) -> None:
         """Append what another process would."""

@@ -21,7 +21,7 @@ def compile_design(
     **means: Any,
 ) -> Design:
     """Return the design that would be locked; `means` are the compiler's."""
-    return DesignCompiler(**means).compile(hypotheses, proposal).locked(question, draw_seed, code or {})
+    return DesignCompiler(**means).compile(hypotheses, proposal).build_lock(question, draw_seed, code or {})
 
 
 def noise_plan(

@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from tests.research.bench import scratch
 
 
 @pytest.fixture
-def digest() -> Callable[..., Digest]:
+def digest() -> Callable[..., PlannerContext]:
     """A digest with the usual facts; any of them can be replaced."""
 
-    def make(topic: str, **facts: Any) -> Digest:
-        return Digest(**{"topic": topic, "seconds_left": 600.0, "seconds_per_run": 58.0, "parallel": 2, **facts})
+    def make(topic: str, **facts: Any) -> PlannerContext:
+        return PlannerContext(
+            **{"topic": topic, "seconds_left": 600.0, "seconds_per_run": 58.0, "parallel": 2, **facts}
+        )
 
     return make
 

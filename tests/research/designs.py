@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan, Price, RunSpec
-from studies.records.procedure import Knob, Look, Noise, Prediction, Promise, Replication, Rule, Rung, Screen
+from studies.records.procedure import (
+    InterimAnalysis,
+    Knob,
+    Noise,
+    PowerTarget,
+    Prediction,
+    Replication,
+    Rule,
+    Rung,
+    Screen,
+)
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from tests.research.fakes import BASE
 
@@ -51,9 +61,10 @@ def design(*treatments: int, **changes: Any) -> Design:
         "metric": Metric(meaning="share of hidden episodes solved", episodes=EPISODES), "test": "pooled",
         "exclusions": EXCLUDED_CODES, "counted_as_worst": WORST_CODES, "budget": Budget(wall_clock_s=600),
         "price": Price(runs=8, parallel=2, seconds_per_run=10.0, total_s=40.0, basis="made up"),
-        "promise": Promise(power=0.8, effect=0.1), "noise": Noise(sd=0.15, df=20, episodes=EPISODES, basis="made up"),
-        "looks": (Look(seeds=2, alpha=0.0001), Look(seeds=3, alpha=0.0005), Look(seeds=4, alpha=0.04)),
-        "decision_table": TABLE, "most_excluded": 0.5,
+        "promise": PowerTarget(power=0.8, effect=0.1),
+        "noise": Noise(sd=0.15, df=20, episodes=EPISODES, basis="made up"),
+        "looks": (InterimAnalysis(seeds=2, alpha=0.0001), InterimAnalysis(seeds=3, alpha=0.0005),
+                  InterimAnalysis(seeds=4, alpha=0.04)), "decision_table": TABLE, "most_excluded": 0.5,
     }  # fmt: skip
     return Design(**(values | changes))
 

@@ -14,7 +14,7 @@ from research.runs.files import AttemptSpec
 from studies import EventLog
 from studies.metrics import Asked, kind_named
 from studies.records.design import Metric, RunSpec, Schedule
-from studies.records.runs import evaluated
+from studies.records.runs import add_evaluation_steps
 from studies.records.verdict import Verdict
 from swarm.job import Job
 from tests.studies.synthetic import STUDY, Synthetic, Ticking
@@ -57,7 +57,7 @@ def with_schedule(order: AttemptSpec, every: int, episodes: int = 16) -> Attempt
     schedule = Schedule(every=every * per_step, episodes=episodes)
     asked = Asked("it is solved", order.spec.metric.episodes, job["steps"] * per_step, schedule=schedule)
     metric = kind_named("area").define(asked)
-    return with_run(order, metric=metric, job=evaluated(job, metric))
+    return with_run(order, metric=metric, job=add_evaluation_steps(job, metric))
 
 
 def make_claim(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from research.design.pricing import Pricing
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
 from research.runs.files import AttemptFolder, AttemptSpec
@@ -66,12 +66,12 @@ class ScriptedPlanner:
 
     def __init__(self, seeds: int = 3, environment: str = "guess", *claims: ProposedHypothesis) -> None:
         self.asked: list[str] = []
-        self.shown: list[Digest] = []
+        self.shown: list[PlannerContext] = []
         self._seeds = seeds
         self._environment = environment
         self._claims = claims or (LARGER_GROUP,)
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         self.asked.append(digest.stage)
         self.shown.append(digest)
         match digest.stage:
@@ -267,7 +267,7 @@ class FakeOther:
     def labels(self) -> Mapping[str, str]:
         return {"study": self.study, "run_id": "r", "attempt": "1"}
 
-    def ran(self) -> tuple[float, float | None]:
+    def run_times(self) -> tuple[float, float | None]:
         return self.launched.timestamp(), None if self.ended is None else self.ended.timestamp()
 
     def poll(self) -> Exit | None:
@@ -299,7 +299,7 @@ class FakeHandle:
         self._over: datetime | None = None
         self._seen = sandbox.clock() if sandbox.clock else None
 
-    def ran(self) -> tuple[float, float | None]:
+    def run_times(self) -> tuple[float, float | None]:
         if self.ended is not None:
             self._over = self._over or self._sandbox.now()
         return self._began.timestamp(), None if self._over is None else self._over.timestamp()

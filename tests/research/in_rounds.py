@@ -8,9 +8,9 @@ from typing import Any
 from research.installation.home import Home
 from studies import EventLog, EventType, StudyState
 from studies.log.event_log import lock_name, write_lock
-from studies.records.alpha import Ledgers
+from studies.records.alpha import AlphaLedgers
 from studies.records.design import Design, NoisePlan, RunSpec
-from studies.records.procedure import Look
+from studies.records.procedure import InterimAnalysis
 from studies.records.runs import noise_hash, noise_spec
 from tests.studies.synthetic import STUDY, Synthetic, Ticking, base_job, design, hypothesis
 
@@ -33,14 +33,14 @@ class InRounds(Synthetic):
         """Lock the design of the round that is to be locked, with the levels that the ledgers give it."""
         state = self.state()
         before = state.rounds_before[-1] if state.rounds_before else None
-        ledgers = Ledgers.begin(MOST) if before is None else before.ledgers.after(before.outcome)
-        place = ledgers.place("" if before is None else str(before.design_hash))
+        ledgers = AlphaLedgers.begin(MOST) if before is None else before.ledgers.after(before.outcome)
+        place = ledgers.next_place("" if before is None else str(before.design_hash))
         claim = hypothesis("h1" if state.round == 1 else f"r{state.round}h1", treatment, control=control)
         usual = design((claim,), seeds=seeds)
         shift = 1000 * (state.round - 1)
         given: dict[str, Any] = {
             "alpha": place.difference, "inquiry": place, "seeds": tuple(seed + shift for seed in usual.seeds),
-            "looks": (Look(seeds=seeds, alpha=place.difference, equivalence=place.equivalence),),
+            "looks": (InterimAnalysis(seeds=seeds, alpha=place.difference, equivalence=place.equivalence),),
         }  # fmt: skip
         self.design = Design.model_validate({**usual.model_dump(), **given, **changes})
         for entry in self.design.hypotheses:

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from research.cli.progress import screen
-from research.cli.studies import Line, ending, show, summary
+from research.cli.studies import StudyLine, render_ending, show, summary
 from research.controller.progress import progress_lines, progress_of
 from research.design.noise_bank import NoiseBank
-from research.design.pricing import make_pricing, observed_seconds, price_key
+from research.design.pricing import make_pricing, median_seconds, price_key
 from research.environments.install import studies_with
 from research.installation.home import Home
-from research.planners.factory import track
+from research.planners.factory import load_track_record
 from studies import EventType, StudyState
 from studies.proof import DOES_NOT_FOLLOW
 from swarm.job import Job
@@ -63,12 +63,12 @@ def test_the_bank_knows_the_runs_of_all_rounds_and_of_one_that_came_to_no_lock(a
 
 def test_runs_of_earlier_rounds_set_prices_for_other_studies_and_for_the_next_round(asked_on: InRounds) -> None:
     state = asked_on.state()
-    jobs = {price_key(Job.recorded(run.spec.job)) for run in state.every_run.values()}
-    assert observed_seconds(asked_on.log).keys() == jobs
-    assert observed_seconds(asked_on.log, besides=STUDY) == {}
+    jobs = {price_key(Job.from_record(run.spec.job)) for run in state.every_run.values()}
+    assert median_seconds(asked_on.log).keys() == jobs
+    assert median_seconds(asked_on.log, exclude=STUDY) == {}
     listed = make_pricing(2)
     shares = [
-        attempt.seconds / listed.judged(Job.recorded(run.spec.job), run.spec.metric)
+        attempt.seconds / listed.run_with_evaluations(Job.from_record(run.spec.job), run.spec.metric)
         for run in state.every_run.values()
         for attempt in run.attempts
         if attempt.seconds is not None
@@ -88,7 +88,7 @@ def test_a_study_of_one_round_is_priced_as_before(once: StudyState) -> None:
 
 
 def test_predictions_of_all_rounds_are_scored(asked_on: InRounds) -> None:
-    (found,) = track(asked_on.log).forecasters
+    (found,) = load_track_record(asked_on.log).forecasters
     assert (found.scores.predictions, found.studies) == (2, 1)
 
 
@@ -148,29 +148,29 @@ def test_progress_lines_tell_every_round_by_keys_of_its_own(asked_on: InRounds) 
 
 def test_lines_and_progress_of_one_round_name_no_round(once: StudyState, tmp_path: Path) -> None:
     folder = tmp_path / "once"
-    told = [*(line for _, line in progress_lines(once)), str(progress_of(once)), *Line(once, folder).row()[:4]]
-    told.append(printed(ending(once, folder), screen(once, 0.0, lambda run: {})))
+    told = [*(line for _, line in progress_lines(once)), str(progress_of(once)), *StudyLine(once, folder).row()[:4]]
+    told.append(printed(render_ending(once, folder), screen(once, 0.0, lambda run: {})))
     assert not [line for line in told if "round" in line]
     assert not {"round", "most_rounds"} & summary(once, folder).keys()
     assert not any("round" in verdict for verdict in summary(once, folder)["verdicts"])
 
 
 def test_a_list_says_which_round_of_how_many_and_holds_the_verdicts_of_all(asked_on: InRounds) -> None:
-    line = Line(asked_on.state(), asked_on.folder)
+    line = StudyLine(asked_on.state(), asked_on.folder)
     assert line.row()[1:4] == (f"judged (round 2/{MOST})", "20/20", "supported | supported")
     told = line.summary()
     assert (told["round"], told["most_rounds"], told["runs"]["collected"]) == (2, MOST, 20)
     assert [(entry["round"], entry["hypothesis"]) for entry in told["verdicts"]] == [(1, "h1"), (2, "r2h1")]
-    assert {"design.lock", "design-2.lock"} <= set(line.checked())
-    assert len(line.checked()) == 22
+    assert {"design.lock", "design-2.lock"} <= set(line.evidence_files())
+    assert len(line.evidence_files()) == 22
 
 
 def test_a_verdict_of_an_earlier_round_whose_files_changed_is_doubted_everywhere(asked_on: InRounds) -> None:
     (asked_on.folder / "design.lock").write_text("{}")
     state = asked_on.state()
-    assert Line(state, asked_on.folder).row()[3] == f"{DOES_NOT_FOLLOW} | supported"
+    assert StudyLine(state, asked_on.folder).row()[3] == f"{DOES_NOT_FOLLOW} | supported"
     assert [entry["verdict"] for entry in summary(state, asked_on.folder)["verdicts"]] == [DOES_NOT_FOLLOW, "supported"]
-    assert f"round 1, h1: {DOES_NOT_FOLLOW}" in printed(ending(state, asked_on.folder))
+    assert f"round 1, h1: {DOES_NOT_FOLLOW}" in printed(render_ending(state, asked_on.folder))
 
 
 def test_show_tells_each_round(
@@ -182,7 +182,7 @@ def test_show_tells_each_round(
     assert [entry["why_asked"] for entry in told["rounds"]] == ["", WHY]
     assert [entry["hypotheses"][0]["id"] for entry in told["rounds"]] == ["h1", "r2h1"]
     assert [run["round"] for run in told["run_table"]] == [1] * 10 + [2] * 10
-    shown = printed(ending(asked_on.state(), asked_on.folder), screen(asked_on.state(), 0.0, lambda run: {}))
+    shown = printed(render_ending(asked_on.state(), asked_on.folder), screen(asked_on.state(), 0.0, lambda run: {}))
     assert "round 1, h1: " in shown
     assert f"round 2 of at most {MOST}" in shown
     assert "tested in round 1  Whether group_size = 16" in shown

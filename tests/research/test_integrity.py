@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from research.proposals.actions import Action, ProposeDesign
-from research.runs.collect import breakdown, collect
+from research.runs.collect import collect, find_breakdown
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, ObservedConditions
 from research.runs.provenance import file_hashes
 from research.runs.wandb_log import find_log, read_log
@@ -32,7 +32,7 @@ FORGED = 0.999
 
 
 def track(folder: AttemptFolder, order: AttemptSpec, *rows: dict[str, float], summary: bool = False) -> Path:
-    job = order.tracked_job(folder)
+    job = order.job_with_tracking(folder)
     assert job.tracking is not None
     tracker = WandbTracker(job, job.tracking)
     for step, metrics in enumerate(rows, 1):
@@ -146,11 +146,11 @@ def test_numbers_that_are_none_are_found_in_the_log_as_it_writes_them(folder: At
 def test_a_training_counts_as_broken_down_only_if_its_log_shows_it(folder: AttemptFolder, tmp_path: Path) -> None:
     order = make_order()
     track(folder, order, *steps(2), {NOT_FINITE: 1.0})
-    assert (breakdown(folder, order).code, breakdown(folder, order).step) == ("training_nan", 3)
+    assert (find_breakdown(folder, order).code, find_breakdown(folder, order).step) == ("training_nan", 3)
     whole = AttemptFolder(tmp_path / "whole")
     track(whole, order, *steps(2))
     with pytest.raises(CollectError, match="log shows nothing"):
-        breakdown(whole, order)
+        find_breakdown(whole, order)
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def spoilt(tmp_path: Path, change: Callable[[Path], None]) -> StudyState:
     """Return the end of a study of which a file was changed as soon as all runs were collected."""
     bench = Bench(tmp_path)
     loop = bench.loop()
-    real = type(loop)._do
+    real = type(loop)._run_step
 
     def meddling(self: Any, state: StudyState, step: Any) -> None:
         if type(step).__name__ == "Judge" and not getattr(bench, "done", False):
@@ -262,7 +262,7 @@ def spoilt(tmp_path: Path, change: Callable[[Path], None]) -> StudyState:
         real(self, state, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(loop), "_do", meddling)
+        patch.setattr(type(loop), "_run_step", meddling)
         return bench.drive(loop).state
 
 

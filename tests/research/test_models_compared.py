@@ -27,7 +27,7 @@ from tests.research.model_folders import model_at
 def models(tmp_path_factory: pytest.TempPathFactory) -> ComparedModels:
     path = tmp_path_factory.mktemp("models")
     folders = [model_at(path / "small"), model_at(path / "large", b"v")]
-    return ComparedModels.found(map(str, folders), lambda said: model_folder(said))
+    return ComparedModels.load(map(str, folders), lambda said: model_folder(said))
 
 
 def compared(models: ComparedModels) -> Design:
@@ -110,7 +110,7 @@ def test_a_study_of_gains_verifies_and_a_changed_gain_does_not(studied: tuple[Be
 
 def verified(bench: Bench, folder: Path) -> Proof:
     with closing(EventLog(bench.home.database)) as log:
-        return verify(STUDY, log.stored(STUDY), folder)
+        return verify(STUDY, log.read_unverified(STUDY), folder)
 
 
 def part(solved: int, of: int = 4) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from research.text import once_for_a_state
+from research.text import memoize_last
 from studies import StudyState
 from tests.studies.synthetic import Synthetic
 
@@ -13,7 +13,7 @@ from tests.studies.synthetic import Synthetic
 def test_it_is_computed_once_for_a_state_and_anew_for_an_equal_one(tmp_path: Path) -> None:
     asked: list[StudyState] = []
 
-    @once_for_a_state
+    @memoize_last
     def topic(state: StudyState) -> str:
         asked.append(state)
         return state.topic

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from research.controller.progress import progress_lines
-from research.design.noise_bank import NoiseBank, model_key, shipped_bank
+from research.design.noise_bank import NoiseBank, load_shipped_bank, model_key
 from research.files import write_json
 from research.runs.attempt import Attempt
 from research.runs.files import AttemptFolder, AttemptSpec
 from research.runs.wandb_log import read_tracking
 from research.runs.workers import ManagedProcess, ProcessGroup
 from studies import StudyState
-from studies.checks.training import plumbing_run
+from studies.checks.training import find_zero_lr_run
 from studies.records.design import NoisePlan
 from studies.records.runs import PLUMBING_ARM, noise_hash
 from studies.report import build_report
@@ -99,7 +99,7 @@ def test_nothing_is_trained_before_a_learning_rate_of_0_was_seen_to_change_nothi
 ) -> None:
     _, state = kept
     assert trained(state)[:3] == [PLUMBING_ARM, "aa", "aa"]
-    still = plumbing_run(state)
+    still = find_zero_lr_run(state)
     assert (still.spec.job["learning_rate"], still.spec.job["steps"]) == (0.0, 3)
     first = {run.spec.arm: run.attempts[0] for run in state.runs.values() if run.spec.phase == "noise"}
     assert first[PLUMBING_ARM].launched < first["aa"].launched
@@ -112,9 +112,9 @@ def test_nothing_is_trained_before_a_learning_rate_of_0_was_seen_to_change_nothi
 def test_what_passed_is_known_to_later_studies_and_says_nothing_of_noise(kept: Driven) -> None:
     bench, state = kept
     bank, job = NoiseBank.of(bench.log), Job.model_validate(base_job())
-    assert not bank.unchecked(job)
-    assert bank.unchecked(job.model_copy(update={"model": TinyModel(hidden_size=32)}))
-    assert plumbing_run(state).run_id not in {seen.run for seen in bank.observations}
+    assert not bank.needs_zero_lr_check(job)
+    assert bank.needs_zero_lr_check(job.model_copy(update={"model": TinyModel(hidden_size=32)}))
+    assert find_zero_lr_run(state).run_id not in {seen.run for seen in bank.observations}
 
 
 @pytest.mark.parametrize(
@@ -158,17 +158,17 @@ def test_where_the_noise_is_known_the_one_training_is_enough_and_unasked_it_tell
     (still,) = state.runs_in("noise")
     assert (still.spec.arm, still.status) == (PLUMBING_ARM, "collected")
     assert state.verdicts
-    assert NoiseBank.of_study(state).unchecked(Job.model_validate(base_job())) == (stillness is None)
+    assert NoiseBank.of_study(state).needs_zero_lr_check(Job.model_validate(base_job())) == (stillness is None)
 
 
 def test_the_default_jobs_of_the_built_in_environments_were_seen_to_change_nothing() -> None:
-    shipped = shipped_bank()
+    shipped = load_shipped_bank()
     assert shipped.checked == {(name, model_key(Job(environment=name))) for name in ("guess", "arith")}
-    assert shipped.unchecked(Job(backend="fake"))
+    assert shipped.needs_zero_lr_check(Job(backend="fake"))
 
 
 def test_a_bank_that_says_nothing_of_machinery_asks_for_nothing() -> None:
-    assert not NoiseBank().unchecked(Job())
+    assert not NoiseBank().needs_zero_lr_check(Job())
 
 
 def test_old_plans_hash_as_before() -> None:

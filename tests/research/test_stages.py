@@ -19,7 +19,7 @@ from research.scheduler.next_step import next_step
 from research.scheduler.steps import BUDGET_CODE, VETO_CODE, Launch
 from studies import EventType, StudyLog, StudyState, fold
 from studies.records.design import Design
-from studies.records.procedure import Look, Phase, Replication, Rule
+from studies.records.procedure import InterimAnalysis, Phase, Replication, Rule
 from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import claim, design, every_stage, noise_plan, screened
 
@@ -177,7 +177,7 @@ def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there(fast_path:
 
 def amended(bench: Bench, seconds: float, reason: str = "slower than priced") -> StudyState:
     """Follow the advice that a study gives when its budget has ended."""
-    interventions.extend(StudyLog(bench.log, STUDY), seconds, reason)
+    interventions.change_budget(StudyLog(bench.log, STUDY), seconds, reason)
     bench.append(EventType.STUDY_RESUMED, command=[])
     bench.sandbox.script = lambda order: "ok"
     return finished(bench)
@@ -225,14 +225,14 @@ def test_a_budget_below_what_is_used_is_refused_and_a_lower_one_makes_a_look_tha
 ) -> None:
     bench, state = spend_in("confirm", fast_path, design(16), 5)
     with pytest.raises(BadAmendment, match="has used"):
-        interventions.extend(StudyLog(bench.log, STUDY), state.worked_s - 1, "enough seen")
+        interventions.change_budget(StudyLog(bench.log, STUDY), state.worked_s - 1, "enough seen")
     amended(bench, 5000.0)
-    looks = (Look(seeds=2, alpha=0.0001), Look(seeds=4, alpha=0.04))
+    looks = (InterimAnalysis(seeds=2, alpha=0.0001), InterimAnalysis(seeds=4, alpha=0.04))
     cut = lambda order: "never" if order.spec.seed == 104 else "ok"  # noqa: E731
     lowered = Bench(fast_path / "lowered", cut, design=design(16, looks=looks))
     loop = lowered.loop()
     lowered.until(lambda state: len(state.values("group_size=16")) == 3, loop)
-    interventions.extend(StudyLog(lowered.log, STUDY), loop.state().worked_s, "enough seen")
+    interventions.change_budget(StudyLog(lowered.log, STUDY), loop.state().worked_s, "enough seen")
     state = lowered.drive(loop).state
     assert [v.exploratory for v in state.verdicts] == [True]
 

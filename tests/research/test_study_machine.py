@@ -21,10 +21,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from research.controller import interventions
-from research.controller.controller import BEAT_S, StudyController, stopping
-from research.controller.interventions import ACCEPTABLE, answer, open_question, request_continue, request_pause
+from research.controller.controller import BEAT_S, StudyController, build_stop_event
+from research.controller.interventions import (
+    ACCEPTABLE,
+    answer_question,
+    request_continue,
+    request_pause,
+    require_question,
+)
 from research.errors import BadAmendment, BadApproval
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import AskUser, Note
 from research.runs.files import AttemptSpec
@@ -57,9 +63,9 @@ def course(bench: Bench) -> dict[str, Any]:
 
 
 class Thoughtful(ScriptedPlanner):
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         asides = (Note(text="An idea."), AskUser(text="Which?")) if digest.stage == "propose" else ()
-        return replace(super().act(digest, check), asides=asides)
+        return replace(super().act(digest, check), side_actions=asides)
 
 
 @pytest.mark.slow
@@ -185,7 +191,7 @@ class StudyMachine(RuleBasedStateMachine):
 
     @rule()
     def stop(self) -> None:
-        self.record.change(lambda state: stopping(state, "enough for today"), actor="user")
+        self.record.change(lambda state: build_stop_event(state, "enough for today"), actor="user")
 
     @rule()
     def interrupt(self) -> None:
@@ -227,25 +233,25 @@ class StudyMachine(RuleBasedStateMachine):
 
     @rule(code=st.sampled_from(ACCEPTABLE[:4]))
     def accept(self, code: str) -> None:
-        self._amend(lambda: interventions.accept(self.record, code, "somebody said so"))
+        self._amend(lambda: interventions.accept_violation(self.record, code, "somebody said so"))
 
     @rule(hours=st.integers(1, 9))
     def change_the_budget(self, hours: int) -> None:
-        self._amend(lambda: interventions.extend(self.record, 3600.0 * hours, "somebody said so"))
+        self._amend(lambda: interventions.change_budget(self.record, 3600.0 * hours, "somebody said so"))
 
     @rule()
     def note(self) -> None:
-        self._amend(lambda: interventions.note(self.record, "the fan was loud"))
+        self._amend(lambda: interventions.add_note(self.record, "the fan was loud"))
 
     @rule(name=st.sampled_from(["h1", "h2", "s1", "r2h1", "r3h2"]))
     def veto(self, name: str) -> None:
-        self._amend(lambda: interventions.veto(self.record, name, "somebody said so"))
+        self._amend(lambda: interventions.veto_hypothesis(self.record, name, "somebody said so"))
 
     @precondition(lambda self: self.state().open_question is not None)
     @rule(granted=st.booleans())
     def answer(self, granted: bool) -> None:
-        asked = open_question(self.state())
-        given = answer(self.record, asked.digest, "command", granted=granted)
+        asked = require_question(self.state())
+        given = answer_question(self.record, asked.digest, "command", granted=granted)
         assert given.asked == asked
         assert self.state().open_question is None
 
@@ -255,7 +261,7 @@ class StudyMachine(RuleBasedStateMachine):
         for asked in state.questions:
             if asked != state.open_question:
                 with pytest.raises(BadApproval):
-                    answer(self.record, asked.digest, "command", granted=True)
+                    answer_question(self.record, asked.digest, "command", granted=True)
         assert self.state().event_count == state.event_count, "what is refused leaves nothing"
 
     def _amend(self, amend: object) -> None:
@@ -323,7 +329,7 @@ class StudyMachine(RuleBasedStateMachine):
         self._take_up()
         self.interrupt()  # which ends the attempts that never end
         self.bench.sandbox.script = lambda order: "ok"
-        self._amend(lambda: interventions.extend(self.record, 1e6, "time enough"))
+        self._amend(lambda: interventions.change_budget(self.record, 1e6, "time enough"))
         self.bench.approves = True
         for _ in range(3):
             self.resume()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from research.controller.progress import progress_lines
-from research.planners.llm import LlmPlanner, short
+from research.planners.llm import LlmPlanner, shorten
 from studies import EventType, StudyState
 from studies.report import build_report
 from studies.verdicts.wording import question_of
@@ -44,8 +44,8 @@ class Script:
         self.told.append(request["messages"][-1]["content"])
         return json.dumps({"choices": [{"message": {"content": json.dumps(next(self.left[stage]))}}]})
 
-    def redacted(self, text: str) -> str:
-        return short(text)
+    def redact(self, text: str) -> str:
+        return shorten(text)
 
 
 def studied(path: Path, script: Script, topic: str = TOPIC, rate: float | None = None) -> tuple[Bench, StudyState]:

@@ -81,7 +81,7 @@ class KnownNoise(NoiseBank):
     def find(self, environment: str, job: Job, metric: Metric) -> Noise:
         return Noise(sd=0.02, df=20, episodes=metric.episodes, basis="made up")
 
-    def why_not(self, environment: str, job: Job, metric: Metric) -> None:
+    def explain_missing(self, environment: str, job: Job, metric: Metric) -> None:
         return None
 
 

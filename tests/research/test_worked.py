@@ -10,7 +10,7 @@ import pytest
 from research.controller import interventions
 from research.controller.controller import BEAT_S, StudyController, budget_left
 from research.controller.interventions import request_continue, request_pause
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.scheduler.next_step import is_done
 from research.scheduler.steps import BUDGET_RULE
@@ -61,7 +61,7 @@ class SlowPlanner(ScriptedPlanner):
         self._awake = awake
         self._written = written
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         if not self.asked:
             self._awake.wait(300.0)
             for type in self._written:
@@ -77,7 +77,7 @@ def test_more_budget_ten_hours_after_it_was_used_up_is_there_to_be_used(awake: A
         pass
     assert loop.state().stopped_reason == f"budget: {BUDGET_S:g} s of work are used up"
     awake.wait(36_000.0)
-    interventions.extend(StudyLog(awake.bench.log, STUDY), 2 * BUDGET_S, "slower than priced")
+    interventions.change_budget(StudyLog(awake.bench.log, STUDY), 2 * BUDGET_S, "slower than priced")
     state = fold(awake.bench.events())
     assert budget_left(state, awake.bench.clock()) == BUDGET_S - 1
 
@@ -108,7 +108,7 @@ def test_a_long_step_in_which_somebody_else_stops_or_pauses_the_study_is_charged
 
 
 class LeftPlanner(SlowPlanner):
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         super().act(digest, check)
         raise KeyboardInterrupt
 

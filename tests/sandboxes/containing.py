@@ -11,7 +11,7 @@ from sandboxes.docker.container import ContainerHandle
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.launch import INSTALLATION
 from sandboxes.images import Image
-from sandboxes.spec import until
+from sandboxes.spec import wait_until
 
 DEADLINE_S = 180.0
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
@@ -74,5 +74,5 @@ class Box:
     def up(self, code: str = SLEEPER, name: str = "one", **more: Any) -> ContainerHandle:
         """Run a program until it says that it is up."""
         handle = self.run(code, name, **more)
-        assert until(lambda: handle.logs() == "up\n", DEADLINE_S)
+        assert wait_until(lambda: handle.logs() == "up\n", DEADLINE_S)
         return handle

@@ -23,8 +23,8 @@ from sandboxes.docker import container as settling
 from sandboxes.docker import launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle
-from sandboxes.docker.engine import ContainerEngine, EngineRefused
-from sandboxes.spec import until
+from sandboxes.docker.engine import ContainerEngine, EngineRefusal
+from sandboxes.spec import wait_until
 from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,7 +84,7 @@ def test_four_controllers_that_run_one_name_start_it_once(box: Box) -> None:
     assert box.held == [f"/{box.in_engine()}", f"{box.in_engine()}.input"]
     handle = box.adopt()
     assert handle.poll() is None
-    assert until(lambda: handle.logs() != "", DEADLINE_S)
+    assert wait_until(lambda: handle.logs() != "", DEADLINE_S)
     assert handle.stop(grace_s=0.1).reason == "stopped"
     assert handle.logs() == "up\n", "a second start would have said it again"
 
@@ -128,7 +128,7 @@ def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(box: 
     handle = box.sandbox.run(one)
     assert box.api.inspect_container(box.in_engine())["Id"] == first
     handle.stop(grace_s=0.1)
-    assert handle.refused() == {"a": "missing"}
+    assert handle.refused_results() == {"a": "missing"}
 
 
 def test_a_container_that_ended_and_whose_folder_is_gone_is_settled_and_not_run_again(box: Box) -> None:
@@ -180,7 +180,7 @@ def test_reaping_removes_what_a_killed_launch_left(box: Box) -> None:
 
 def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     loading, reaping = threading.Event(), threading.Event()
-    put, lock = box.api.put_archive, spec.locked
+    put, lock = box.api.put_archive, spec.hold_lock
 
     def slow(*args: Any) -> bool:
         loading.set()
@@ -193,7 +193,7 @@ def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatc
         return lock(folder)
 
     monkeypatch.setattr(box.api, "put_archive", slow)
-    monkeypatch.setattr(containers, "locked", noted)
+    monkeypatch.setattr(containers, "hold_lock", noted)
     with ThreadPoolExecutor(1) as pool:
         launched = pool.submit(box.sandbox.run, box.spec(SLEEPER, archive=pack({"word": b"here"})))
         assert loading.wait(DEADLINE_S)
@@ -238,12 +238,12 @@ def test_a_container_that_is_being_removed_says_nothing_and_is_no_error(
     handle = box.run(SLEEPER)
 
     def refuses(*_: object, **__: object) -> bytes:
-        raise EngineRefused("can not get logs from container which is dead or marked for removal")
+        raise EngineRefusal("can not get logs from container which is dead or marked for removal")
 
     with monkeypatch.context() as patched:
-        patched.setattr(settling, "log", refuses)
+        patched.setattr(settling, "read_log", refuses)
         patched.setattr(handles, "GOES_S", 0.1)
-        with pytest.raises(EngineRefused, match="marked for removal"):
+        with pytest.raises(EngineRefusal, match="marked for removal"):
             handle.logs()
         for status in ("removing", "dead"):
             found: Any = {"State": {"Status": status, "Running": False}}

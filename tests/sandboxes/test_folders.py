@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes import spec
-from sandboxes.spec import Exit, SandboxError, launched_and_ended, locked, read, write_once
+from sandboxes.spec import Exit, SandboxError, hold_lock, read, read_run_times, write_once
 
 
 def test_of_many_who_write_at_once_one_wins_whole_and_no_draft_is_left(tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_what_was_written_once_is_on_the_disk_by_its_name(tmp_path: Path, monkey
 def test_a_lock_is_one_owners_and_who_waits_too_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spec, "LOCK_WAIT_S", 0.01)
     held = pytest.raises(SandboxError, match=r"lock for 0 s")
-    with locked(tmp_path), held, locked(tmp_path):
+    with hold_lock(tmp_path), held, hold_lock(tmp_path):
         pytest.fail("two owners")
-    with locked(tmp_path):
+    with hold_lock(tmp_path):
         return
 
 
@@ -56,4 +56,4 @@ def test_a_folder_removed_while_it_is_looked_at_is_told_in_a_line(tmp_path: Path
     for name in left:
         write_once(tmp_path / name, {"created_at": 1.0})
     with pytest.raises(SandboxError, match="removed meanwhile"):
-        launched_and_ended(tmp_path, Exit("finished", 0))
+        read_run_times(tmp_path, Exit("finished", 0))

@@ -11,7 +11,7 @@ from sandboxes.gateway.egress import Destination
 from sandboxes.gateway.gateway import PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import Upstream
 from sandboxes.images import Image
-from sandboxes.spec import until
+from sandboxes.spec import wait_until
 from tests.sandboxes.proxies import DEADLINE_S, Seen, serving
 
 ASKER = """
@@ -53,7 +53,7 @@ async def test_the_server_and_a_destination_are_reached_and_nothing_else_and_a_n
         allow = [Destination.parse(f"127.0.0.1:{allowed}")]
         async with Gateway(exchange, upstream=upstream, allow=allow, log=log) as gateway:
             handle = await asyncio.to_thread(docker_sandbox.run, spec)
-            assert await asyncio.to_thread(until, lambda: "Error" in handle.logs(), DEADLINE_S), handle.logs()
+            assert await asyncio.to_thread(wait_until, lambda: "Error" in handle.logs(), DEADLINE_S), handle.logs()
             counts = dict(gateway.counts)
         async with Gateway(exchange, upstream=None, log=log):
             ended = await asyncio.to_thread(handle.wait, DEADLINE_S)

@@ -18,17 +18,17 @@ from research.installation.home import Home
 from research.isolation.client_image import PACKAGES, client_context, client_sources
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.images import Base, Image, client_image, derived_image, inspect
+from sandboxes.images import Base, Image, client_image, derive_image, inspect
 from sandboxes.images.build import (
     DOCKERFILE,
     WORKSPACE,
     closure,
-    compiled_library,
+    compile_library,
     digest,
+    pack_tar,
     parse,
-    tar_of,
-    tree_of,
-    under,
+    prefix_paths,
+    unpack_tar,
 )
 
 pytestmark = pytest.mark.slow
@@ -68,12 +68,12 @@ def said(image: Image, engine: ContainerEngine, code: str) -> str:
 @given(tree=trees)
 def test_a_tree_comes_back_from_its_tar_which_is_the_same_in_any_order(tree: dict[str, bytes]) -> None:
     backwards = dict(reversed(tree.items()))
-    assert tar_of(tree) == tar_of(backwards)
-    assert tree_of(tar_of(tree)) == tree
+    assert pack_tar(tree) == pack_tar(backwards)
+    assert unpack_tar(pack_tar(tree)) == tree
 
 
 def test_a_tar_tells_no_time_and_no_owner() -> None:
-    with tarfile.open(fileobj=io.BytesIO(tar_of({"a/b": b"x"}))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(pack_tar({"a/b": b"x"}))) as tar:
         found = [(entry.name, entry.uid, entry.gid, entry.mtime, entry.mode) for entry in tar]
     assert found == [("a", 0, 0, 0, 0o755), ("a/b", 0, 0, 0, 0o644)]
 
@@ -163,7 +163,7 @@ def test_equal_content_is_the_image_that_is_there(image: Image, engine: Containe
 
 
 def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, engine: ContainerEngine) -> None:
-    context = tar_of({"files/opt/a": b"a", **under("files", WORKSPACE), "Dockerfile": DOCKERFILE.read_bytes()})
+    context = pack_tar({"files/opt/a": b"a", **prefix_paths("files", WORKSPACE), "Dockerfile": DOCKERFILE.read_bytes()})
     layers = []
     for _ in range(2):
         built, _log = engine.client.images.build(
@@ -206,7 +206,7 @@ def test_the_standard_library_can_be_compiled_for_a_base_that_comes_without(
     image: Image, engine: ContainerEngine, tmp_path: Path
 ) -> None:
     base = inspect(engine, image.base, tmp_path)
-    found = compiled_library(engine, base)
+    found = compile_library(engine, base)
     library = base.library.lstrip("/")
     assert f"{library}/asyncio/__pycache__/events.cpython-{base.python.replace('.', '')}.pyc" in found
     assert all(path.startswith(library) and path.endswith(".pyc") for path in found)
@@ -216,7 +216,7 @@ def test_the_standard_library_can_be_compiled_for_a_base_that_comes_without(
 @pytest.fixture
 def bare_base(engine: ContainerEngine) -> Iterator[str]:
     """A base image with no Python in it."""
-    tar = io.BytesIO(tar_of({"etc/nothing": b""}))
+    tar = io.BytesIO(pack_tar({"etc/nothing": b""}))
     engine.client.api.import_image_from_data(tar.getvalue(), repository="ajet-test-bare", tag="latest")
     yield "ajet-test-bare:latest"
     engine.client.images.remove("ajet-test-bare:latest")
@@ -229,7 +229,7 @@ def test_a_base_without_python_is_one_line(engine: ContainerEngine, bare_base: s
 
 
 def test_a_base_with_volumes_which_nothing_would_bound_is_one_line(engine: ContainerEngine, tmp_path: Path) -> None:
-    data, name = tar_of({"etc/nothing": b""}), "ajet-test-volumes"
+    data, name = pack_tar({"etc/nothing": b""}), "ajet-test-volumes"
     engine.client.api.import_image_from_data(data, repository=name, tag="1", changes=["VOLUME /data"])
     try:
         with pytest.raises(SandboxError, match=r"without volumes.*ajet-test-volumes:1 declares /data"):
@@ -289,7 +289,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: Image, engine:
 def test_a_requirements_txt_adds_its_packages_and_leaves_the_client_s_own(
     image: Image, engine: ContainerEngine, index: Path, tmp_path: Path
 ) -> None:
-    made = derived_image(engine, image, "# an agent's\ngreeter>=1  # the newest\n\n", tmp_path, note=silent)
+    made = derive_image(engine, image, "# an agent's\ngreeter>=1  # the newest\n\n", tmp_path, note=silent)
     try:
         assert made.tag.startswith("ajet-client-extra:")
         assert "hello 3." in said(made, engine, "import greeter; print(greeter.WORD)")
@@ -297,7 +297,7 @@ def test_a_requirements_txt_adds_its_packages_and_leaves_the_client_s_own(
         labels = engine.client.images.get(made.id).labels
         assert labels["ajet.parent"] == image.id
         assert "ajet.client" in labels
-        assert derived_image(engine, image, "greeter >=1", tmp_path, note=never) == made
+        assert derive_image(engine, image, "greeter >=1", tmp_path, note=never) == made
     finally:
         engine.client.images.remove(made.tag)
 
@@ -309,12 +309,12 @@ def test_what_pip_cannot_bring_built_and_in_agreement_is_one_line(
     image: Image, engine: ContainerEngine, index: Path, tmp_path: Path, requirements: str, complaint: str
 ) -> None:
     with pytest.raises(SandboxError, match=f"pip could not.*{complaint}") as refused:
-        derived_image(engine, image, requirements, tmp_path, note=silent)
+        derive_image(engine, image, requirements, tmp_path, note=silent)
     assert "\n" not in str(refused.value)
 
 
 def test_no_requirement_is_the_client_image_itself(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
-    assert derived_image(engine, image, "\n# nothing\n", tmp_path, note=never) == image
+    assert derive_image(engine, image, "\n# nothing\n", tmp_path, note=never) == image
 
 
 @pytest.mark.parametrize("line", [

@@ -5,25 +5,25 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.spec import last_lines, news, shown
+from sandboxes.spec import added_text, escape_control, last_lines
 
 
 def test_a_terminal_is_not_steered() -> None:
-    assert shown("\x1b[2J\x1b]0;mine\x07done\r100 %\x9b1m") == r"\x1b[2J\x1b]0;mine\x07done\r100 %\x9b1m"
+    assert escape_control("\x1b[2J\x1b]0;mine\x07done\r100 %\x9b1m") == r"\x1b[2J\x1b]0;mine\x07done\r100 %\x9b1m"
 
 
 def test_text_is_neither_turned_nor_hidden() -> None:
-    assert shown("pay \u202eeno\u200b") == r"pay \u202eeno\u200b"
-    assert shown("say\U000e0061\u3164\U000e0101\ud800") == r"say\U000e0061\u3164\U000e0101\ud800"
+    assert escape_control("pay \u202eeno\u200b") == r"pay \u202eeno\u200b"
+    assert escape_control("say\U000e0061\u3164\U000e0101\ud800") == r"say\U000e0061\u3164\U000e0101\ud800"
 
 
 def test_lines_tabs_and_letters_of_the_world_stay() -> None:
-    assert shown("α\tβ\r\n漢字 😀\n") == "α\tβ\n漢字 😀\n"
+    assert escape_control("α\tβ\r\n漢字 😀\n") == "α\tβ\n漢字 😀\n"
 
 
 @given(st.text())
 def test_what_is_shown_is_shown_alike_again(text: str) -> None:
-    assert shown(shown(text)) == shown(text)
+    assert escape_control(escape_control(text)) == escape_control(text)
 
 
 @given(st.text(), st.integers(1, 4), st.integers(2, 50))
@@ -47,7 +47,7 @@ def test_lines_are_told_once_as_long_as_the_end_that_is_kept_overlaps(lines: lis
         piece = "".join(f"line {next(number):03}\n" for _ in range(count))
         whole += piece
         now = whole[-(kept + len(piece)) :]
-        heard += news(before, now)
+        heard += added_text(before, now)
         before = now
     assert heard == whole
 
@@ -56,4 +56,4 @@ def test_lines_are_told_once_as_long_as_the_end_that_is_kept_overlaps(lines: lis
 def test_a_text_that_was_kept_whole_gives_just_what_was_added(before: str, added: str) -> None:
     before = before.lstrip("\N{REPLACEMENT CHARACTER}")
     if before:
-        assert news(before, before + added) == added
+        assert added_text(before, before + added) == added

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from studies import Event, EventLog, EventType, StudyState, fold
-from studies.log.event import composed, row_of
+from studies.log.event import compose_event, row_of
 from studies.log.fold import Folding
 from studies.proof import Proof, verify
 from studies.report import build_report
@@ -55,7 +55,7 @@ class Inquiry:
         last = self.events[-1]
         at = datetime.fromisoformat(last.ts) + timedelta(seconds=1)
         return replace(
-            self, events=(*self.events, composed(STUDY, type, payload, after=last, actor="system", at=at))
+            self, events=(*self.events, compose_event(STUDY, type, payload, after=last, actor="system", at=at))
         )  # fmt: skip
 
     def reported(self, to: Path) -> Inquiry:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studies import Event
-from studies.checks.conditions import conditions_in, facts
+from studies.checks.conditions import extract_conditions, mean_facts
 from studies.log.event import EventType
 from studies.metrics import Asked, Results, kind_named, kind_of, other_environment
 from studies.records.design import Design, Metric, RunSpec, Schedule
@@ -79,7 +79,7 @@ class MeasuredStudy(Synthetic):
         collected = self.append(
             EventType.RUN_COLLECTED, run_id=spec.run_id, attempt=attempt, seconds=1.2,
             snapshot={**written, "steps": STEPS}, evaluation={**whole, "episodes": 2 * HELD},
-            conditions=conditions_in(history, initial, final), facts=facts(final),
+            conditions=extract_conditions(history, initial, final), facts=mean_facts(final),
         )  # fmt: skip
         results = Results(initial, final, during, history, other)
         for key, (value, n) in kind_of(spec.metric).measure(spec.metric, results).items():

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from studies import EventLog, EventType, LeaseHeld
-from studies.log.locks import ControllerLeases, Holder, SlotAsk, Slots, kept
+from studies.log.locks import ControllerLeases, Holder, SlotRequest, Slots, renew_in_background
 from tests.studies.raw import append
 
 COMMAND = (sys.executable, "-m", "tests.studies.processes")
@@ -39,7 +39,7 @@ def lease(url: str, study: str, home: str) -> None:
     log = EventLog(url)
     _ready()
     try:
-        with kept(ControllerLeases(log).take(study, Holder.here(Path(home)))):
+        with renew_in_background(ControllerLeases(log).take(study, Holder.here(Path(home)))):
             print("held", flush=True)
             sys.stdin.read()
     except LeaseHeld as error:
@@ -50,7 +50,7 @@ def slots(url: str, host: str, study: str, parts: str) -> None:
     taken, everybody = Slots(EventLog(url), host), [f"study-{number}" for number in range(10)]
     _ready()
     number = 0
-    while (row := taken.take(SlotAsk(study, f"{study}-{number}", "/home", int(parts)), passed_over=everybody)).slot:
+    while (row := taken.take(SlotRequest(study, f"{study}-{number}", "/home", int(parts)), passed_over=everybody)).slot:
         print(row.slot, flush=True)
         number += 1
     print("none", flush=True)

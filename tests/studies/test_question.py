@@ -6,7 +6,7 @@ import pytest
 
 from studies.records.design import CONFIGURATION
 from studies.records.statements import sentences, statement
-from studies.verdicts.wording import question_of, unequal, unequal_episodes
+from studies.verdicts.wording import find_unequal_training, question_of, unequal_episodes
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.synthetic import Synthetic
@@ -33,7 +33,9 @@ def test_a_study_knows_what_was_asked_and_what_is_left_out(study: Synthetic) -> 
     assert question.asked == state.topic
     assert len(question.tested) == len(state.hypotheses)
     assert_golden("\n".join(question.not_tested))
-    assert all(not text.startswith("training episodes") for h in state.hypotheses for text in unequal(state, h))
+    assert all(
+        not text.startswith("training episodes") for h in state.hypotheses for text in find_unequal_training(state, h)
+    )
 
 
 def test_a_topic_that_is_answered_by_the_measure_it_asks_for_leaves_none_out(tmp_path: Path) -> None:

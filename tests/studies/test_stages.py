@@ -7,9 +7,18 @@ import pytest
 
 from studies import Event, EventType, LogCorrupt
 from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, NoisePlan, RunSpec
-from studies.records.procedure import Knob, Look, Prediction, Promise, Replication, Rung, Screen, Selection
+from studies.records.procedure import (
+    InterimAnalysis,
+    Knob,
+    PowerTarget,
+    Prediction,
+    Replication,
+    Rung,
+    Screen,
+    Selection,
+)
 from studies.records.runs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
-from studies.records.statements import claims, confirmed_arms
+from studies.records.statements import claims, select_arms
 from studies.records.verdict import Verdict
 from tests.studies.synthetic import Synthetic, design
 
@@ -24,7 +33,7 @@ DEEP = Arm(name="group_size=4+epochs=2", overrides={"group_size": 4, "epochs": 2
 
 
 def looked(**changes: Any) -> Design:
-    looks = (Look(seeds=2, alpha=0.01), Look(seeds=5, alpha=0.04))
+    looks = (InterimAnalysis(seeds=2, alpha=0.01), InterimAnalysis(seeds=5, alpha=0.04))
     setting = Replication(environment="arith", seeds=(71, 72))
     return design(looks=looks, replication=setting, **changes)
 
@@ -33,7 +42,7 @@ def searching() -> Design:
     plain = design()
     control = Arm(name="control", overrides={"group_size": 4, "epochs": 1})
     changes = {"arms": (control,), "control_arm": "control", "hypotheses": (), "screen": SCREEN}
-    return Design(**{**plain.model_dump(), **changes, "promise": Promise(power=0.8, effect=0.1)})
+    return Design(**{**plain.model_dump(), **changes, "promise": PowerTarget(power=0.8, effect=0.1)})
 
 
 def begun(s: Synthetic, chosen: Design | None = None) -> Synthetic:
@@ -127,7 +136,7 @@ def test_a_screen_leads_to_arms_and_claims(study: Synthetic) -> None:
 def test_a_kept_candidate_that_is_the_control_is_no_claim() -> None:
     same = Arm(name="group_size=4+epochs=1", overrides={"group_size": 4, "epochs": 1})
     selection = Selection(kept=(same.name, WIDE.name), scores={}, reason="x")
-    assert confirmed_arms(searching(), (same, WIDE), selection) == (WIDE,)
+    assert select_arms(searching(), (same, WIDE), selection) == (WIDE,)
 
 
 def test_a_screen_of_one_knob_claims_about_that_field() -> None:

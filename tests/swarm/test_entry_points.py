@@ -8,9 +8,9 @@ import pytest
 
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.plugins import BACKENDS, PLANNERS, EntryPointBroken, backend_names, installed, known, load
+from swarm.plugins import BACKENDS, PLANNERS, BrokenEntryPoint, backend_names, list_installed, list_known, load
 from swarm.rendering.messages import BackendError
-from swarm.server.service import make_backend, require_known
+from swarm.server.service import make_backend, require_backend
 from tests.outside import install
 
 
@@ -28,12 +28,12 @@ def test_without_packages_there_is_what_ajet_has() -> None:
 def test_names_are_listed_after_ajets_own_and_nothing_is_imported(outside: Path) -> None:
     (outside / "outside_of_ajet.py").write_text("raise RuntimeError('imported')")
     assert backend_names() == ("local", "fake", "verl", "broken", "failing", "outside")
-    assert installed(PLANNERS) == ("broken", "failing", "misnamed", "outside")
+    assert list_installed(PLANNERS) == ("broken", "failing", "misnamed", "outside")
 
 
 def test_a_name_that_ajet_has_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(install(tmp_path / "p", {BACKENDS: {"fake": "outside_of_ajet:failing"}})))
-    assert known(BACKENDS, ("local", "fake", "verl")) == ("local", "fake", "verl")
+    assert list_known(BACKENDS, ("local", "fake", "verl")) == ("local", "fake", "verl")
     assert make_backend(Job(backend="fake"), tmp_path).model_name == "fake"
 
 
@@ -56,9 +56,9 @@ def test_a_backend_that_cannot_be_had_is_one_line(outside: Path, tmp_path: Path,
 
 
 def test_a_server_refuses_a_job_of_an_unknown_backend_by_the_known_names(outside: Path) -> None:
-    require_known("outside")
+    require_backend("outside")
     with pytest.raises(InvalidRequest, match=r"failing, outside; found") as refused:
-        require_known("vllm")
+        require_backend("vllm")
     assert refused.value.param == "backend"
 
 
@@ -67,5 +67,5 @@ def test_two_packages_that_bring_one_name_are_both_named(
 ) -> None:
     other = install(tmp_path / "other", {BACKENDS: {"outside": "outside_of_ajet:failing"}}, "another")
     monkeypatch.syspath_prepend(str(other))
-    with pytest.raises(EntryPointBroken, match=r"another \(outside_of_ajet:failing\) and outside \("):
+    with pytest.raises(BrokenEntryPoint, match=r"another \(outside_of_ajet:failing\) and outside \("):
         load(BACKENDS, "outside")

@@ -46,10 +46,10 @@ def test_a_field_that_is_added_later_changes_no_digest_while_it_is_at_its_defaul
     now = Job(**fields)
     assert Later(**fields).digest() == now.digest() != Later(**fields, patience=9).digest()
     for record in (now.model_dump_json(), json.dumps(now.value()), now.canonical()):
-        then = Later.recorded(record)
+        then = Later.from_record(record)
         assert (then.canonical(), then.digest()) == (now.canonical(), now.digest())
-        assert Job.recorded(then.canonical()).same(now)
-    assert Job.recorded(json.dumps(Later.recorded(now.value()).value())) == now
+        assert Job.from_record(then.canonical()).equals(now)
+    assert Job.from_record(json.dumps(Later.from_record(now.value()).value())) == now
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_digest_of_a_job_never_changes(fields: dict[str, Any], digest: str) 
 )  # fmt: skip
 def test_a_training_goes_on_under_a_job_that_differs_in_what_no_step_depends_on(change: dict[str, Any]) -> None:
     assert Job(**change).continues(Job())
-    assert Job(**change).same(Job()) == ("tracking" in change)
+    assert Job(**change).equals(Job()) == ("tracking" in change)
 
 
 @pytest.mark.parametrize("fields", [{}, {"model": {"kind": "tiny"}}, {"model": TinyModel(layers=1)}])
@@ -91,11 +91,11 @@ def test_a_tiny_model_has_the_heads_that_its_backend_can_serve_unless_it_says_it
     made = Job(backend="verl", **fields)
     assert isinstance(made.model, TinyModel)
     assert made.model.head_size == 32
-    assert Job.recorded(made.value()) == made
-    assert Job.recorded(made.value()).digest() == made.digest()
+    assert Job.from_record(made.value()) == made
+    assert Job.from_record(made.value()).digest() == made.digest()
     own = Job(backend="verl", model=TinyModel(head_size=16))
-    assert Job.recorded(own.value()).same(own)
-    assert not own.same(made)
+    assert Job.from_record(own.value()).equals(own)
+    assert not own.equals(made)
     assert Job(**fields).model == Job(backend="fake", **fields).model
 
 
@@ -103,7 +103,7 @@ def test_a_tiny_model_takes_all_its_positions_and_a_folder_of_any_length_what_it
     folder = PathModel(path="m")
     assert Job().max_context == Job(max_context=2048, model=folder).max_context == TINY_CONTEXT
     assert Job(model=folder).max_context == 256
-    assert Job.usual(Job(model=folder).model)["max_context"] == 256
+    assert Job.default_fields(Job(model=folder).model)["max_context"] == 256
 
 
 def test_a_pretrained_model_has_a_step_size_that_does_not_break_it_unless_somebody_says_one() -> None:
@@ -112,7 +112,7 @@ def test_a_pretrained_model_has_a_step_size_that_does_not_break_it_unless_somebo
         1e-3, 2e-5, 5e-4,
     ]  # fmt: skip
     assert Job(model=folder, learning_rate=1e-3).learning_rate == 1e-3
-    assert Job.usual(Job(model=folder).model, 8)["learning_rate"] == 5e-4
+    assert Job.default_fields(Job(model=folder).model, 8)["learning_rate"] == 5e-4
 
 
 def test_a_training_goes_on_with_more_processes_on_other_nodes_but_with_no_other_backend() -> None:

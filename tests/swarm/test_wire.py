@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from swarm.errors import HALF_A_CHARACTER, wrong_value
+from swarm.errors import HALF_A_CHARACTER, to_invalid_request
 from swarm.job import Job
 from swarm.wire import BeginRequest, EndRequest, Status, StreamStatus, stream_label
 
@@ -69,19 +69,19 @@ def test_a_wrong_value_is_one_line_of_field_expected_and_found_and_no_word_of_py
 ) -> None:
     with pytest.raises(ValidationError) as refused:
         kind.model_validate_json(text)
-    assert str(wrong_value(refused.value)) == line
+    assert str(to_invalid_request(refused.value)) == line
 
 
 def test_half_a_character_in_a_value_of_python_is_told_as_in_json() -> None:
     with pytest.raises(ValidationError) as refused:
         BeginRequest(task_id="\ud800")
-    assert str(wrong_value(refused.value)) == f"task_id: {HALF_A_CHARACTER}"
+    assert str(to_invalid_request(refused.value)) == f"task_id: {HALF_A_CHARACTER}"
 
 
 def test_what_was_found_is_shown_short_and_in_ascii() -> None:
     with pytest.raises(ValidationError) as refused:
         BeginRequest(task_id="x", wait_s="é\n" * 1000)  # type: ignore[arg-type]
-    line = str(wrong_value(refused.value))
+    line = str(to_invalid_request(refused.value))
     assert line.isascii()
     assert line.isprintable()
     assert len(line) < 200

@@ -13,9 +13,9 @@ from typing import Any, Final
 from rig.agreement.margins import ALPHA, MARGINS
 from rig.agreement.served import Backend, ServedTraining
 from rig.pages.curves import interval
-from studies.records.alpha import stake_of_one_round
+from studies.records.alpha import allocate_single_round
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.procedure import Look, Prediction
+from studies.records.procedure import InterimAnalysis, Prediction
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 
@@ -63,7 +63,7 @@ def _verdict(
         )
         for backend, arm in arms.items()
     }
-    found = judge(stake_of_one_round(_design(environment, measure, seeds, held_out)), measure, data, look=1)
+    found = judge(allocate_single_round(_design(environment, measure, seeds, held_out)), measure, data, look=1)
     told = found.model_dump(mode="json")
     return {"margin": MARGINS[measure], **{name: told[name] for name in _KEPT}}
 
@@ -81,7 +81,7 @@ def _design(environment: str, measure: str, seeds: int, held_out: int) -> Design
         control_arm="local", hypotheses=(claim,),
         arms=tuple(Arm(name=name, overrides={"backend": name}) for name in names),
         seeds=tuple(range(1, seeds + 1)), metric=Metric(meaning=MEANINGS[measure], episodes=held_out),
-        test="paired", alpha=ALPHA, looks=(Look(seeds=seeds, alpha=ALPHA),), equivalence_margin=margin,
+        test="paired", alpha=ALPHA, looks=(InterimAnalysis(seeds=seeds, alpha=ALPHA),), equivalence_margin=margin,
         budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
         multiplicity="none", shared_seeds=True,
     )  # fmt: skip

@@ -25,9 +25,9 @@ class ClockedVerl:
 
     async def start(self) -> None:
         """Start it with ranks and replicas that have a clock."""
-        from swarm.backends.verl.cluster import quiet_and_closed
+        from swarm.backends.verl.cluster import set_ray_environment
 
-        quiet_and_closed(None)  # before anything imports Ray
+        set_ray_environment(None)  # before anything imports Ray
         from rig.cluster.timed_replica import TimedHandle, TimedReplica
         from swarm.backends.verl import engine, replica
         from swarm.backends.verl.learner import VerlLearner
@@ -56,18 +56,18 @@ class ClockedVerl:
         """Time what the learner's module calls by name, as long as this lasts."""
         from swarm.algorithms.objective import batch_metrics
         from swarm.backends.verl import learner
-        from swarm.backends.verl.learner import Deal
+        from swarm.backends.verl.learner import RowPartition
 
-        deal = _timed_deal(self.spans, Deal)
+        deal = _timed_deal(self.spans, RowPartition)
         metrics = self.spans.timed(MEASURED, batch_metrics)
         with _replaced(learner, "Deal", deal), _replaced(learner, "batch_metrics", metrics):
             yield
 
     def dealt(self, rows: Sequence[Any], advantages: Sequence[float], weights: Sequence[float]) -> list[Any]:
         """Return the arguments of each rank for rows, timed as in an update."""
-        from swarm.backends.verl.learner import Deal
+        from swarm.backends.verl.learner import RowPartition
 
-        deal = _timed_deal(self.spans, Deal)(rows, self.backend.learner.group.world)
+        deal = _timed_deal(self.spans, RowPartition)(rows, self.backend.learner.group.world)
         return [(batch, deal.longest) for batch in deal.batches(advantages, weights)]
 
     def taken(self) -> tuple[list[Span], list[Span]]:

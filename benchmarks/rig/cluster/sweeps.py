@@ -38,10 +38,10 @@ def _point(verl: ClockedVerl, rows: int, ids: int, repeats: int) -> dict[str, fl
 def _parts(verl: ClockedVerl, batch: Batch) -> dict[str, float]:
     """Return the parts of an update up to its gradient, which is forgotten: no weight changes."""
     from swarm.algorithms.objective import UpdateSums, batch_metrics
-    from swarm.backends.verl.losses import SharedLoss
+    from swarm.backends.verl.losses import ObjectiveLoss
 
     learner, job, episodes = verl.backend.learner, verl.backend.job, len(batch.episodes)
-    learner.group.call_all("begin", SharedLoss(job, learner.version), timeout_s=MOST_S, undoable=False)
+    learner.group.call_all("begin", ObjectiveLoss(job, learner.version), timeout_s=MOST_S, undoable=False)
     verl.taken()
     begun = time.perf_counter()
     update = learner._begin(batch)
@@ -85,6 +85,6 @@ def published(verl: ClockedVerl, times: int) -> dict[str, float]:
         backend.publish()
         whole.append(time.perf_counter() - begun)
         exported.append(sum(end - start for name, start, end in verl.taken()[1] if name.endswith("exported")))
-    buckets = [ray.get(bucket) for bucket in backend.learner.exported()]
+    buckets = [ray.get(bucket) for bucket in backend.learner.export_weights()]
     size = sum(weight.nbytes for bucket in buckets for weight in bucket.values())
     return {"bytes": size, "seconds": median(whole[1:]), "of that in the learner": median(exported[1:])}

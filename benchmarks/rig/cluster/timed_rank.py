@@ -7,7 +7,7 @@ from typing import Any
 from rig.cluster.parts import METHOD
 from rig.cluster.spans import Span, Spans
 from swarm.algorithms.objective import UpdateSums
-from swarm.backends.verl.losses import Whole
+from swarm.backends.verl.losses import WholeMinibatch
 from swarm.backends.verl.worker import Loss, Rank, RankShare
 
 
@@ -49,7 +49,7 @@ class TimedRank(Rank):
             super().begin(loss, undoable=undoable)
             self._loss = _TimedLoss(loss, self._spans)
 
-    def gradient(self, batch: Any, longest: int, whole: Whole | None = None) -> RankShare:
+    def gradient(self, batch: Any, longest: int, whole: WholeMinibatch | None = None) -> RankShare:
         """See `Rank`."""
         with self._spans.measured(f"{METHOD}gradient"):
             return super().gradient(batch, longest, whole)
@@ -59,10 +59,10 @@ class TimedRank(Rank):
         with self._spans.measured(f"{METHOD}step"):
             return super().step(size)
 
-    def exported(self) -> list[Any]:
+    def export_weights(self) -> list[Any]:
         """See `Rank`."""
         with self._spans.measured(f"{METHOD}exported"):
-            return super().exported()
+            return super().export_weights()
 
     def spans(self) -> list[Span]:
         """Return what was measured since the last time."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
 from swarm.backends.protocols import Finish, Sampling
-from swarm.backends.verl.replica import RayReplica, Replica, Segments
-from swarm.backends.verl.types import Delivery, Order, Piece
+from swarm.backends.verl.replica import RayReplica, Replica, RequestRunner
+from swarm.backends.verl.types import Delivery, GenerateCommand, Piece
 
 Moments = dict[int, float]
 """Seconds of the monotonic clock, by an order's key."""
@@ -36,7 +36,7 @@ class TimedReplica(Replica):
         await super().boot()
         self._arrived: Moments = {}
         self._finished: Moments = {}
-        outbox = self._running().outbox
+        outbox = self._require_runner().outbox
         add = outbox.add
 
         def noted(key: int, version: int, piece: Piece, finish: Finish | None) -> None:
@@ -46,7 +46,7 @@ class TimedReplica(Replica):
 
         outbox.add = noted  # type: ignore[method-assign]
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: GenerateCommand) -> None:
         """See `Replica`."""
         self._arrived[order.key] = time.perf_counter()
         super().submit(order)
@@ -59,10 +59,10 @@ class TimedReplica(Replica):
 
     async def relayed(self, orders: int, tokens: int) -> float:
         """Return the seconds that this process takes for each token between vLLM and whoever takes, vLLM left out."""
-        segments = Segments(_Ready(tokens))
+        segments = RequestRunner(_Ready(tokens))
         begun = time.perf_counter()
         for key in range(orders):
-            segments.begin(Order(key, (1, 2), Sampling(max_tokens=tokens), 2 + tokens))
+            segments.begin(GenerateCommand(key, (1, 2), Sampling(max_tokens=tokens), 2 + tokens))
         taken = 0
         while taken < orders * tokens:
             await segments.outbox.wait(1.0)
@@ -85,7 +85,7 @@ class TimedHandle(RayReplica):
         TimedHandle.made.append(self)
         await super().boot()
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: GenerateCommand) -> None:
         """See `RayReplica`."""
         self._sent[order.key] = time.perf_counter()
         super().submit(order)

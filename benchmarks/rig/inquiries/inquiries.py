@@ -15,7 +15,7 @@ from typing import Any, Final
 from rig.inquiries.questions import PLANNERS, TRUTHS, Answer, Question
 from rig.inquiries.rounds import SEEDS, WHOLE_LEVEL, Judged, RoundShape, judged_round, next_stake, seen_with
 from rig.verdicts.planted import SEED, World, data_of, rate_of, sign_said, training
-from studies.records.alpha import MOST_ROUNDS, Ledgers, RoundOutcome
+from studies.records.alpha import MOST_ROUNDS, AlphaLedgers, RoundOutcome
 
 CLAIMS: Final = (1,) * 12 + (2,) * 5 + (3,) * 3
 """How many claims a round has: one of these."""
@@ -146,11 +146,11 @@ def inquiry(cell: InquiryCell, number: int) -> list[JudgedRound]:
     name = f"{SEED} {cell} {number}"
     rng, noise, truth = random.Random(name), NOISES[cell.noise], TRUTHS[cell.truth]
     margin = seen_with(truth.power) * noise.louder
-    ledgers, past, rounds = Ledgers.begin(MOST_ROUNDS), list[list[Answer]](), list[JudgedRound]()
+    ledgers, past, rounds = AlphaLedgers.begin(MOST_ROUNDS), list[list[Answer]](), list[JudgedRound]()
     for _ in range(MOST_ROUNDS):
         questions = PLANNERS[cell.planner](past, rng.choice(CLAIMS))
         shape = RoundShape(_variables(len(questions), rng), margin, certain=cell.planner == "liar")
-        stake = next_stake(ledgers if cell.ledgers else Ledgers.begin(1, WHOLE_LEVEL), shape)
+        stake = next_stake(ledgers if cell.ledgers else AlphaLedgers.begin(1, WHOLE_LEVEL), shape)
         effects = tuple(margin * truth.effect(question, name) for question in questions)
         data = _simulated(stake.design.hypotheses, effects, noise, rng)
         judged = judged_round(stake, {arm: data_of(stake.design, arm, runs) for arm, runs in data.items()}, rng)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
-from research.design.power import PowerAnalysis, planned_looks
+from research.design.power import PowerAnalysis, plan_analyses
 from rig.verdicts.planted import ALPHA, EPISODES, SD, first_runs
-from studies.records.alpha import Ledgers, Stake
+from studies.records.alpha import AlphaAllocation, AlphaLedgers
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlace
 from studies.records.verdict import Verdict
@@ -61,16 +61,16 @@ class Judged:
 def seen_with(power: float) -> float:
     """Return the effect that the seeds of a round see with a power at a level of 5 %, under clean noise."""
     noise = Noise(sd=SD, df=_KNOWN_DF, episodes=EPISODES, basis="simulated")
-    analysis = PowerAnalysis(noise, arms=2, families=1, compared=1, promised=power, most_looks=MOST_LOOKS)
-    found = analysis.detectable(SEEDS)
+    analysis = PowerAnalysis(noise, arms=2, families=1, compared=1, promised=power, most_analyses=MOST_LOOKS)
+    found = analysis.min_detectable_effect(SEEDS)
     assert found is not None
     return found
 
 
-def next_stake(ledgers: Ledgers, shape: RoundShape) -> Stake:
+def next_stake(ledgers: AlphaLedgers, shape: RoundShape) -> AlphaAllocation:
     """Return what the tests of the next round may spend, with its design at the levels that the ledgers give."""
-    place = ledgers.place("" if ledgers.round == 1 else LOCK_BEFORE)
-    return ledgers.stake(_design(shape, place, ledgers.differences.alpha))
+    place = ledgers.next_place("" if ledgers.round == 1 else LOCK_BEFORE)
+    return ledgers.allocate(_design(shape, place, ledgers.differences.alpha))
 
 
 @cache
@@ -86,7 +86,7 @@ def _design(shape: RoundShape, place: RoundPlace | None, alpha: float) -> Design
         arms=(Arm(name="control", overrides={}), *arms), control_arm="control", hypotheses=tuple(claims),
         seeds=tuple(range(1, SEEDS + 1)), metric=Metric(meaning="a simulated success", episodes=EPISODES),
         test="welch" if len(claims) == 1 else "common", alpha=level,
-        looks=planned_looks(SEEDS, MOST_LOOKS, level, alike),
+        looks=plan_analyses(SEEDS, MOST_LOOKS, level, alike),
         budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
         multiplicity="none" if len(claims) == 1 else several, equivalence_margin=shape.margin,
         collapse=CollapseRule(), shared_seeds=False, inquiry=place,
@@ -101,7 +101,7 @@ def _claim(number: int, variable: int, shape: RoundShape) -> Hypothesis:
     )  # fmt: skip
 
 
-def judged_round(stake: Stake, runs: Mapping[str, ArmData], rng: random.Random) -> list[Judged]:
+def judged_round(stake: AlphaAllocation, runs: Mapping[str, ArmData], rng: random.Random) -> list[Judged]:
     """Return what came of each claim, judged look by look; one that is decided gets no more runs."""
     design = stake.design
     settled: dict[str, Judged] = {}
@@ -121,7 +121,7 @@ def judged_round(stake: Stake, runs: Mapping[str, ArmData], rng: random.Random) 
 class _Asked:
     """A claim at a look."""
 
-    stake: Stake
+    stake: AlphaAllocation
     claim: str
     look: int
     data: Mapping[str, ArmData]
@@ -144,8 +144,10 @@ def _judged(asked: _Asked, rng: random.Random) -> Judged:
 def _surely_open(asked: _Asked) -> float | None:
     """Return the estimate where the judge can claim nothing at this look; None where it has to say."""
     design, own = asked.stake.design, ("control", f"arm-{asked.claim}")
-    control, treatment = (asked.data[name].kept() for name in own)
-    others: Sequence[list[float]] = [arm.kept().numbers for name, arm in asked.data.items() if name not in own]
+    control, treatment = (asked.data[name].drop_collapsed() for name in own)
+    others: Sequence[list[float]] = [
+        arm.drop_collapsed().numbers for name, arm in asked.data.items() if name not in own
+    ]
     if min(len(control.values), len(treatment.values)) < LEAST_KEPT:
         return None
     found = compare("welch" if design.test == "welch" else "common", control, treatment, others=others)

@@ -99,7 +99,7 @@ def apart(calm: Ending, disturbed: Ending) -> dict[str, Any]:
 
 def unbalanced(installation: Installation, state: StudyState, run: RunState) -> Iterator[str]:
     """Yield what is wrong with the books of the server that trained a run: each sample once, every step whole."""
-    job = Job.recorded(run.spec.job)
+    job = Job.from_record(run.spec.job)
     server = AttemptFolder(installation.home.attempt(state.id, run.run_id, run.attempts[-1].number)).server
     trained = [episode for episode in stored(server) if episode.step is not None]
     sizes = Counter(episode.step for episode in trained)

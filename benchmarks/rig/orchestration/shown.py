@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from research.installation.home import Home
-from research.orchestration.server import client_environment, ensure_server, recorded, stop_server
+from research.orchestration.server import client_environment, ensure_server, read_process, stop_server
 from rig.orchestration.long_study import LongStudy, Pattern
 from rig.orchestration.ticks import BUSY_TICKS, timed
 from studies import EventLog, fold
@@ -35,7 +35,7 @@ def shown(folder: Path, pattern: Pattern, runs: int, events: int) -> dict[str, A
     with _served(study.home) as (api, server):
         from research.orchestration.prefect_api import connect
         from research.orchestration.projection import ControllerSession
-        from research.orchestration.task_rows import rows
+        from research.orchestration.task_rows import build_rows
 
         controller = study.controller()
         controller.tick()
@@ -53,7 +53,7 @@ def shown(folder: Path, pattern: Pattern, runs: int, events: int) -> dict[str, A
                 busy.append(timed(session.refresh)[1] / len(ended))
             busy_server_s = server.settled(since=before) / (BUSY_TICKS * len(ended))
             there = client.request("POST", "/task_runs/count", json={}).json()
-            assert there == len(list(rows(fold(log.read(since.id)), since))), "each row is there"
+            assert there == len(list(build_rows(fold(log.read(since.id)), since))), "each row is there"
             session.close(None)
         rest = server.at_rest()
     study.log.close()
@@ -96,7 +96,7 @@ class ServerUse:
 def _served(home: Home) -> Iterator[tuple[str, ServerUse]]:
     os.environ.update(client_environment(home.prefect))
     api = ensure_server(home.prefect, port=0).api
-    known = recorded(home.prefect / "server.json")
+    known = read_process(home.prefect / "server.json")
     assert known is not None
     try:
         yield api, ServerUse(int(str(known["pid"])))

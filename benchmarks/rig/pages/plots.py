@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from textwrap import fill
 from typing import Any
 
-from studies.report.theme import arm_paint, canvas, paint, standalone, style, themed
+from studies.report.theme import arm_paint, canvas, paint, render_svg, standalone, style
 
 WIDTH = 640
 LINE = 44
@@ -30,7 +30,7 @@ def _drawn(name: str, draw: Callable[[Any], tuple[Any, str]], values: Any) -> st
     with style(name):
         figure, label = draw(values)
         figure.tight_layout()
-        return standalone(themed(figure, label, {}))
+        return standalone(render_svg(figure, label, {}))
 
 
 def _bars(suites: Mapping[str, Any]) -> tuple[Any, str]:

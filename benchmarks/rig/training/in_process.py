@@ -21,7 +21,7 @@ from rig.training.training import Step, Trained
 from swarm.backends.local.backend import LocalBackend
 from swarm.backends.protocols import Backend, Batch, GenerationRequest, Sampling, TrainEpisode
 from swarm.environments.base import Outcome, PlainEnvironment, Task, said
-from swarm.environments.registry import built_in
+from swarm.environments.registry import get_built_in
 from swarm.job import Job
 from swarm.rendering.messages import Message
 from swarm.timelines import CallTree, linear_rows
@@ -41,7 +41,7 @@ class Player:
     def __init__(self, job: Job, backend: Backend) -> None:
         self._job = job
         self._backend = backend
-        self._environment: PlainEnvironment = built_in(job.environment)
+        self._environment: PlainEnvironment = get_built_in(job.environment)
 
     def tasks(self) -> Iterator[Task]:
         """Yield the training tasks in the order of the job's seed, over and over."""

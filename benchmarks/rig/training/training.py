@@ -30,7 +30,7 @@ import psutil
 from swarm.client import Agent, AsyncSwarmClient
 from swarm.environments.base import PlainEnvironment
 from swarm.environments.play import agent_of
-from swarm.environments.registry import built_in
+from swarm.environments.registry import get_built_in
 from swarm.job import Job
 
 BOOT_S = 120.0
@@ -148,7 +148,7 @@ async def _trained(
 
 
 async def _play(client: AsyncSwarmClient, job: Job, agents: Callable[[PlainEnvironment], Agent]) -> None:
-    environment = built_in(job.environment)
+    environment = get_built_in(job.environment)
     tasks = list(environment.tasks("train"))
     random.Random(job.seed).shuffle(tasks)
     await client.rollout(agents(environment), tasks, concurrency=job.max_concurrency)

@@ -31,9 +31,9 @@ from simlab.worlds.hidden_curves import (
     truth,
 )
 
-from research.design.power import planned_looks
+from research.design.power import plan_analyses
 from rig.verdicts.planted import ALPHA, SD, Tally, judged, promised, rate_of
-from studies.checks.training import collapse, training_curve
+from studies.checks.training import detect_collapse, training_curve
 from studies.metrics import Asked, Results, kind_named, kind_of
 from studies.metrics.base import LOOKS
 from studies.metrics.builtin import REACHED
@@ -41,7 +41,7 @@ from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Pric
 from studies.records.procedure import CollapseRule, Prediction
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
-from studies.statistics.proportions import rate_seen
+from studies.statistics.proportions import min_detectable_rate
 from studies.verdicts.inputs import ArmData
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _moved(world: CurveWorld, quantity: Quantity, effect: float, *, kept: bool) 
 def _margin(study: CurveStudy, world: CurveWorld) -> float:
     """Return the effect that so many seeds promise to see."""
     if study.quantity == "collapse":
-        return rate_seen(study.seeds) or _SURE_MARGIN
+        return min_detectable_rate(study.seeds) or _SURE_MARGIN
     return promised(study.seeds) / SD * noise(study.quantity, world)
 
 
@@ -331,7 +331,7 @@ def measured(quantity: Quantity, curves: HiddenCurves, source: np.random.Generat
 
 
 def _collapsed(history: Sequence[Mapping[str, Any]], start: float, end: float, rule: CollapseRule) -> str | None:
-    return collapse(Conditions(course=training_curve(history, start, end, EPISODES)), rule)
+    return detect_collapse(Conditions(course=training_curve(history, start, end, EPISODES)), rule)
 
 
 def _part(version: int, plays: int, solved: int) -> Mapping[str, Any]:
@@ -399,6 +399,6 @@ def _blank(quantity: Quantity, seeds: int) -> Design:
         arms=(Arm(name="control", overrides={}), Arm(name="arm1", overrides={"knob": 1})), hypotheses=(claim,),
         seeds=tuple(range(1, seeds + 1)), metric=metric, alpha=ALPHA,
         test="boschloo" if kind_of(metric).rates else "welch",
-        looks=planned_looks(seeds, _MOST_LOOKS), budget=Budget(wall_clock_s=1),
+        looks=plan_analyses(seeds, _MOST_LOOKS), budget=Budget(wall_clock_s=1),
         price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"), shared_seeds=False,
     )  # fmt: skip

@@ -16,15 +16,15 @@ from typing import Any, Literal, Protocol
 
 from simlab.measurement.scores import clopper_pearson
 
-from research.design.power import PowerAnalysis, planned_looks
-from studies.checks.training import collapse
-from studies.records.alpha import stake_of_one_round
+from research.design.power import PowerAnalysis, plan_analyses
+from studies.checks.training import detect_collapse
+from studies.records.alpha import allocate_single_round
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.procedure import CollapseRule, Look, Noise, Prediction
+from studies.records.procedure import CollapseRule, InterimAnalysis, Noise, Prediction
 from studies.records.runs import Conditions, TrainingCurve
 from studies.records.verdict import Equivalence, Verdict
 from studies.statistics.comparison import Test
-from studies.statistics.sequential import spend
+from studies.statistics.sequential import spend_alpha
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 
@@ -142,11 +142,11 @@ class Procedure:
         return "paired" if self.rules == "paired" else "welch" if self.treatments == 1 else "common"
 
     @property
-    def looks(self) -> tuple[Look, ...]:
+    def looks(self) -> tuple[InterimAnalysis, ...]:
         """When it is looked at."""
         if self.rules == "before":
-            return spend(_OLD_LOOKS[self.seeds], ALPHA)
-        return planned_looks(self.seeds, _MOST_LOOKS)
+            return spend_alpha(_OLD_LOOKS[self.seeds], ALPHA)
+        return plan_analyses(self.seeds, _MOST_LOOKS)
 
     def design(self, noise: Noise, drop: float | None) -> Design:
         """Return the design that is judged by; `noise` and `drop` are what the bank says."""
@@ -307,7 +307,9 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
 def promised(seeds: int) -> float:
     """Return the effect that so many seeds of two arms see with power 0.8 under clean noise: also the margin."""
     noise = Noise(sd=SD, df=_KNOWN_DF, episodes=EPISODES, basis="simulated")
-    found = PowerAnalysis(noise, arms=2, families=1, compared=1, promised=0.8, most_looks=_MOST_LOOKS).detectable(seeds)
+    found = PowerAnalysis(
+        noise, arms=2, families=1, compared=1, promised=0.8, most_analyses=_MOST_LOOKS
+    ).min_detectable_effect(seeds)
     assert found is not None
     return found
 
@@ -319,7 +321,7 @@ def judged(design: Design, runs: Mapping[str, ArmData]) -> list[Verdict]:
     for number, look in enumerate(design.looks, start=1):
         data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
         open_claims = [claim.id for claim in design.hypotheses if claim.id not in settled]
-        found = [judge(stake_of_one_round(design), name, data, look=number, earlier=settled) for name in open_claims]
+        found = [judge(allocate_single_round(design), name, data, look=number, earlier=settled) for name in open_claims]
         settled |= {verdict.hypothesis: verdict for verdict in found if verdict.final}
         ran |= {f"arm{name[1:]}": min(ran[f"arm{name[1:]}"], look.seeds) for name in settled}
     return [settled[claim.id] for claim in design.hypotheses]
@@ -359,7 +361,11 @@ def data_of(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:
     """Return an arm's runs with those that collapsed by the design's rule."""
     named = {f"{name}-{n}": run for n, run in enumerate(runs)}
     rule = design.collapse
-    found = {} if rule is None else {key: collapse(Conditions(course=run.course), rule) for key, run in named.items()}
+    found = (
+        {}
+        if rule is None
+        else {key: detect_collapse(Conditions(course=run.course), rule) for key, run in named.items()}
+    )
     return ArmData(
         {key: run.value for key, run in named.items()},
         {key: n for n, key in enumerate(named)},

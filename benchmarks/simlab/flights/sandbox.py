@@ -129,7 +129,7 @@ class SimHandle:
         """Return the spec's labels."""
         return dict(self._launch["labels"])
 
-    def ran(self) -> tuple[float, float | None]:
+    def run_times(self) -> tuple[float, float | None]:
         """Return when it was launched and when its time was over, in simulated Unix seconds; None while it runs."""
         began, ends = (datetime.fromisoformat(self._launch[key]).timestamp() for key in ("began", "ends"))
         return began, None if self.poll() is None else ends

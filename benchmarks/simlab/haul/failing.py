@@ -14,7 +14,7 @@ from random import Random
 
 from research.errors import PlannerFailed
 from research.files import FULL_EXIT
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, Planner, PlannerTurn
 from research.runs.files import AttemptSpec
 from research.runs.wandb_log import TrackedRun, TrackingLate
@@ -130,7 +130,7 @@ class FailingPlanner:
         self.name = planner.name
         self.model = planner.model
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         """Return the due action; raise PlannerFailed while nobody answers."""
         if self._troubles.now("planner"):
             raise PlannerFailed("expected an answer of the planner; found a simulated outage. Resume later")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from research.controller.controller import PATIENCE_S, StudyController, TickResult
+from research.controller.controller import RETRY_TIMEOUT_S, StudyController, TickResult
 from research.errors import BadTopic, DesignRefused, PlannerFailed
 from research.files import is_full
 from sandboxes import SandboxError
@@ -18,7 +18,7 @@ from simlab.haul.clock import HaulClock
 from simlab.haul.failing import FailingLog, Killed
 from studies import ControllerLeaseLost, EventType, LeaseHeld, StoreError, StudyLog, StudyState
 from studies.log.fold import WORKED
-from studies.log.locks import Challenge, ControllerLease, ControllerLeases, Holder
+from studies.log.locks import ControllerLease, ControllerLeases, Holder, TakeoverAttempt
 
 MakeController = Callable[[FailingLog, Callable[[], None]], StudyController]
 """Makes a controller that writes to a log and asks before anything it does whether it may."""
@@ -40,7 +40,7 @@ class Helm:
         self._study = study
         self._clock = clock
         self._make = make
-        self._challenge = Challenge(ControllerLeases(log, clock=clock.steady), study, elsewhere(number))
+        self._challenge = TakeoverAttempt(ControllerLeases(log, clock=clock.steady), study, elsewhere(number))
         self._lease: ControllerLease | None = None
         self._controller: StudyController | None = None
         self._trouble: float | None = None
@@ -120,7 +120,7 @@ class Helm:
             raise error
         now = self._clock.seconds()
         self._trouble = now if self._trouble is None else self._trouble
-        if self._controller is None or now - self._trouble >= PATIENCE_S:
+        if self._controller is None or now - self._trouble >= RETRY_TIMEOUT_S:
             self._leave(type(error).__name__)
 
     def _leave(self, why: str) -> None:

@@ -6,7 +6,7 @@ shipped requests, as the view does it; the page and its server are fake, and who
 
 from __future__ import annotations
 
-from research.controller.controller import stopping
+from research.controller.controller import build_stop_event
 from research.controller.interventions import request_continue, request_pause
 from research.orchestration.prefect_api import Activity, UserAction, activity, reconcile
 from studies import EventLog, StudyLog, StudyState
@@ -56,4 +56,4 @@ class FakePage:
 
 
 def _cancelling(state: StudyState) -> Change | None:
-    return stopping(state, CANCELLED)
+    return build_stop_event(state, CANCELLED)

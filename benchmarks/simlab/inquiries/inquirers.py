@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from research.planners.context import Digest
-from research.planners.history import ClaimFacts, InquiryFacts
+from research.planners.context import PlannerContext
+from research.planners.history import CampaignFacts, ClaimFacts
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Action, Conclude, Constant, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.arms import Scalar
@@ -35,29 +35,29 @@ class Follower:
         self._pairs = pairs
         self._environment = environment
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         """Return the first of its wishes that is not refused; the refusals stand in the turn."""
         return first_accepted(self._wishes(digest), check)
 
-    def _wishes(self, digest: Digest) -> Iterator[Action]:
+    def _wishes(self, digest: PlannerContext) -> Iterator[Action]:
         match digest.stage:
             case "propose":
-                for pair in self._by_hope(digest.inquiry):
+                for pair in self._by_hope(digest.campaign):
                     yield self._proposal(digest, pair)
             case "design":
                 yield ProposeDesign(environment=self._environment, seeds_per_arm=5)
             case _:
                 yield Conclude(reason="The luck is over.")
 
-    def _proposal(self, digest: Digest, pair: Pair) -> Propose:
+    def _proposal(self, digest: PlannerContext, pair: Pair) -> Propose:
         return Propose(hypotheses=(self._hypothesis(digest, pair),))
 
-    def _hypothesis(self, digest: Digest, pair: Pair) -> ProposedHypothesis:
+    def _hypothesis(self, digest: PlannerContext, pair: Pair) -> ProposedHypothesis:
         return hypothesis(
             pair.field, pair.control, pair.treatment, up=True, low=0.0, high=0.3, probability=0.6, effect=digest.effect
         )
 
-    def _by_hope(self, inquiry: InquiryFacts | None) -> list[Pair]:
+    def _by_hope(self, inquiry: CampaignFacts | None) -> list[Pair]:
         """Return the pairs as it wishes to ask them: something new, and in every second round the largest again."""
         asked = {} if inquiry is None else _estimates(inquiry)
         largest = sorted(asked, key=lambda pair: asked[pair] or 0.0, reverse=True)
@@ -73,7 +73,7 @@ class InquiringLiar(Follower):
 
     name = "liar"
 
-    def _wishes(self, digest: Digest) -> Iterator[Action]:
+    def _wishes(self, digest: PlannerContext) -> Iterator[Action]:
         match digest.stage:
             case "propose":
                 first = self._pairs[0]
@@ -92,14 +92,14 @@ class InquiringLiar(Follower):
             yield ProposeDesign(environment=self._environment, seeds_per_arm=3, constants=(constant,))
         yield ProposeDesign(environment="a task of my own", seeds_per_arm=3)
 
-    def _hypothesis(self, digest: Digest, pair: Pair) -> ProposedHypothesis:
+    def _hypothesis(self, digest: PlannerContext, pair: Pair) -> ProposedHypothesis:
         return hypothesis(
             pair.field, pair.control, pair.treatment, up=True, low=0.5, high=0.9, probability=1.0, effect=None,
             statement=LIE,
         )  # fmt: skip
 
 
-def _estimates(inquiry: InquiryFacts) -> Mapping[Pair, float | None]:
+def _estimates(inquiry: CampaignFacts) -> Mapping[Pair, float | None]:
     """Return the size of the newest estimate of each pair that was asked; None for one that was told apart."""
     return {_pair(told): _open_size(told) for entry in inquiry.rounds for told in entry.claims}
 

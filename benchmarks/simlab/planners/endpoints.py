@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from research.planners.llm import EndpointError, LlmPlanner, short
+from research.planners.llm import EndpointError, LlmPlanner, shorten
 from research.proposals.arms import value_text
 from simlab.flights.clock import SimClock
 from simlab.planners.simulated import ENVIRONMENT, LIE, forbidden
@@ -54,9 +54,9 @@ class Scripted:
             "usage": {"prompt_tokens": 1000, "completion_tokens": 100},
         })  # fmt: skip
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return a text in short; a script has no key."""
-        return short(text)
+        return shorten(text)
 
     def _text(self, request: Mapping[str, Any]) -> str:
         if self._mood == "nonsense" and self._said % 2:

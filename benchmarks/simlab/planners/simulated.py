@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from research.errors import DesignRefused
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import (
     MOST_SEEDS,
@@ -43,11 +43,11 @@ class RandomPlanner:
         self._seed = seed
         self._effect = smallest_effect
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         """Return the due action."""
         return first_accepted(self._actions(digest), check)
 
-    def _actions(self, digest: Digest) -> Iterator[Action]:
+    def _actions(self, digest: PlannerContext) -> Iterator[Action]:
         draws = random.Random(self._seed)
         match digest.stage:
             case "propose":
@@ -78,11 +78,11 @@ class Liar:
         self._ask = ask
         self._up = up
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         """Return the first of its wishes that is not refused; the refusals stand in the turn."""
         return first_accepted(self._wishes(digest), check)
 
-    def _wishes(self, digest: Digest) -> Iterator[Action]:
+    def _wishes(self, digest: PlannerContext) -> Iterator[Action]:
         match digest.stage:
             case "propose":
                 yield Conclude(reason=LIE)
@@ -170,4 +170,4 @@ def first_accepted(wishes: Iterator[Action], check: Check) -> PlannerTurn:
             continue
         if (why := check(wish)) is None:
             return PlannerTurn(wish, tries=len(refused) + 1, rejected=tuple(refused))
-        refused.append(why.for_planner)
+        refused.append(why.model_feedback)

@@ -18,16 +18,16 @@ from statistics import fmean
 from typing import Literal
 
 from research.design.comparison import CONFIRMED, default_screen, default_seeds
-from research.design.power import planned_looks
+from research.design.power import plan_analyses
 from research.design.samplers import control_values
-from research.design.screening import cut_short, due, next_candidate, select
+from research.design.screening import list_due_trials, next_candidate, select, truncate_screen
 from research.proposals.decisions import decide, rules_for
 from simlab.searches.run_budget import RunBudget, SearchClaim, SearchOutcome
 from simlab.worlds.world import Configuration, World, grid
-from studies.records.alpha import stake_of_one_round
+from studies.records.alpha import allocate_single_round
 from studies.records.design import Arm, Budget, Design, Metric, Price
-from studies.records.procedure import Knob, Promise, Screen
-from studies.records.statements import claims, confirmed_arms, effective
+from studies.records.procedure import Knob, PowerTarget, Screen
+from studies.records.statements import apply_selection, claims, select_arms
 from studies.records.verdict import Verdict
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
@@ -99,8 +99,8 @@ def design_of(control: Configuration, screen: Screen, seeds: Sequence[int]) -> D
         arms=(Arm(name=CONTROL, overrides=dict(control)),), control_arm=CONTROL, hypotheses=(), seeds=tuple(seeds),
         metric=Metric(meaning="share of hidden tasks solved", episodes=512), test="common",
         budget=Budget(wall_clock_s=1.0), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
-        promise=Promise(power=0.8, effect=EFFECT), looks=planned_looks(len(seeds), LOOKS), equivalence_margin=EFFECT,
-        multiplicity="dunnett_bh", screen=screen,
+        promise=PowerTarget(power=0.8, effect=EFFECT), looks=plan_analyses(len(seeds), LOOKS),
+        equivalence_margin=EFFECT, multiplicity="dunnett_bh", screen=screen,
     )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def screened(design: Design, bill: RunBudget, reserved: float = 0.0) -> Design:
     while True:
         arm = next_candidate(screen, control, asked, scores)
         asked += [arm] if arm else []
-        trials = due(screen, control, asked, scores)
+        trials = list_due_trials(screen, control, asked, scores)
         places = {arm.name: dict(arm.overrides) for arm in asked}
         for trial in trials:
             place, steps = places[trial.candidate], screen.rungs[trial.rung].steps
@@ -126,9 +126,9 @@ def screened(design: Design, bill: RunBudget, reserved: float = 0.0) -> Design:
             break
     tried = [arm for arm in asked if (arm.name, 0) in scores]
     if not tried:
-        return effective(design, (), ())
-    arms = confirmed_arms(design, tried, select(cut_short(screen, tried, scores), tried, scores))
-    return effective(design, arms, claims(design, arms))
+        return apply_selection(design, (), ())
+    arms = select_arms(design, tried, select(truncate_screen(screen, tried, scores), tried, scores))
+    return apply_selection(design, arms, claims(design, arms))
 
 
 def confirm(design: Design, bill: RunBudget) -> tuple[dict[str, Verdict], dict[str, list[float]]]:
@@ -155,7 +155,7 @@ def confirm(design: Design, bill: RunBudget) -> tuple[dict[str, Verdict], dict[s
             made += 1
         data = {name: _data(name, runs, design.seeds[: look.seeds]) for name, runs in values.items()}
         for claim in open_claims:
-            latest[claim] = judge(stake_of_one_round(design), claim, data, look=number, earlier=dict(settled))
+            latest[claim] = judge(allocate_single_round(design), claim, data, look=number, earlier=dict(settled))
         if made < len(wanted):
             break
         settled |= {claim: latest[claim] for claim in open_claims if _settles(design, latest[claim])}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from swarm.backends.importing import importing
+from swarm.backends.importing import pause_gc
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
 from swarm.models import model_place, require_model_folder
@@ -124,7 +124,7 @@ class LocalBackend:
         return self._loaded
 
 
-@importing()
+@pause_gc()
 def _load(job: Job, models: Path) -> _Parts:
     # Read when torch is first imported. Threads that spin while they wait for one another take the cores from whoever
     # would let the last one end: beside other work two of them took more than twenty times as long.
@@ -134,7 +134,7 @@ def _load(job: Job, models: Path) -> _Parts:
 
     from swarm.backends.local.batcher import Batcher
     from swarm.backends.local.engine import LocalEngine
-    from swarm.backends.local.kv_cache import slots_within
+    from swarm.backends.local.kv_cache import count_slots
     from swarm.backends.local.learner import LocalLearner
     from swarm.backends.local.loading import load_policy, provenance
     from swarm.backends.local.reference import check_rows, check_slots
@@ -144,10 +144,10 @@ def _load(job: Job, models: Path) -> _Parts:
     disable_progress_bar()
     folder = base_model(job, models)
     renderer = load_renderer(folder)
-    policy = load_policy(folder, job, ids=renderer.ids, text=_ordinary_text(renderer))
+    policy = load_policy(folder, job, ids=renderer.ids, text=_sample_text(renderer))
     check_rows(policy, job.max_context)
     check_slots(policy)
-    slots = slots_within(policy.cache_shape, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
+    slots = count_slots(policy.cache_shape, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
     batcher = Batcher(policy, slots=slots, positions=job.max_context, seed=job.seed)
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
@@ -155,7 +155,7 @@ def _load(job: Job, models: Path) -> _Parts:
     return _Parts(engine, learner, renderer, policy, provenance(policy.model, renderer.template))
 
 
-def _ordinary_text(renderer: HFRenderer) -> list[int]:
+def _sample_text(renderer: HFRenderer) -> list[int]:
     """Return ids of a conversation as the model is shown one.
 
     What is checked on the first ids of a vocabulary is checked on special tokens, on which a model may do what it does
@@ -167,15 +167,15 @@ def _ordinary_text(renderer: HFRenderer) -> list[int]:
 def base_model(job: Job, models: Path) -> Path:
     """Return the folder of the model that the job's training begins with, made if need be; raise BackendError."""
     if job.start_from is None:
-        return _named_model(job, models)
-    from swarm.backends.local.loading import require_beginning
+        return _ensure_model(job, models)
+    from swarm.backends.local.loading import require_compatible_start
 
     start, bare = model_place(job.start_from, models), job.model.model_copy(update={"warm_start_steps": 0})
-    require_beginning(start, _named_model(job.model_copy(update={"model": bare}), models))
+    require_compatible_start(start, _ensure_model(job.model_copy(update={"model": bare}), models))
     return start
 
 
-def _named_model(job: Job, models: Path) -> Path:
+def _ensure_model(job: Job, models: Path) -> Path:
     if isinstance(job.model, TinyModel):
         from swarm.backends.tiny_model import ensure_tiny, require_context
 
@@ -189,10 +189,10 @@ def _named_model(job: Job, models: Path) -> Path:
     except InvalidRequest as error:
         raise BackendError(str(error)) from error
     if job.model.warm_start_steps:
-        from swarm.backends.local.warm_start import ensure_imitated
+        from swarm.backends.local.warm_start import ensure_warm_start
 
         try:
-            return ensure_imitated(job, models, _log_warm_start)
+            return ensure_warm_start(job, models, _log_warm_start)
         except (OSError, InvalidRequest) as error:
             raise BackendError(f"the model could not be warm-started under {models}: {error}") from error
     return folder

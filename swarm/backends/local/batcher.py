@@ -218,7 +218,7 @@ def _forbid(ready: Sequence[Generation], logits: Tensor) -> None:
         if generation.guide is None:
             continue
         try:
-            logits[row].masked_fill_(~generation.guide.allowed().to(logits.device), -torch.inf)
+            logits[row].masked_fill_(~generation.guide.allowed_mask().to(logits.device), -torch.inf)
         except GrammarRefused as error:
             generation.fail(error)
 
@@ -325,7 +325,7 @@ class Batcher:
 
     def _find_leader(self, generation: Generation) -> None:
         """Let a generation wait where an older one will soon hold much of what it would have to compute."""
-        row, awaited = self._table.leader(generation.slot) or (None, 0)
+        row, awaited = self._table.find_leader(generation.slot) or (None, 0)
         generation.leader = None if row is None else self._running[row]
         generation.awaited = awaited
 
@@ -342,7 +342,7 @@ class Batcher:
         return self._running.get(generation.slot) is generation
 
     def _admit(self) -> None:
-        while self._waiting and self._table.idle():
+        while self._waiting and self._table.count_idle():
             generation = self._waiting.popleft()
             if generation.cancelled:
                 continue
@@ -370,7 +370,7 @@ class Batcher:
 
     def _move_answers_to_front(self) -> int:
         """Move the rows that lack one token to the front of the cache; return how many they are."""
-        lacks_one = self._table.lacking() == 1
+        lacks_one = self._table.count_missing() == 1
         count = int(lacks_one.sum())
         holes, strays = np.flatnonzero(~lacks_one[:count]), np.flatnonzero(lacks_one[count:]) + count
         for hole, stray in zip(holes.tolist(), strays.tolist(), strict=True):
@@ -387,10 +387,10 @@ class Batcher:
 
     def _portions(self, budget: int) -> tuple[_Array, _Array]:
         """Return the rows (P,) whose prompts are fed now, and how many tokens of each, (P,), within a budget."""
-        lacking = self._table.lacking()
+        lacking = self._table.count_missing()
         rows: list[int] = []
         lengths: list[int] = []
-        for row in self._table.oldest_first(np.flatnonzero(lacking > 1)).tolist():
+        for row in self._table.sort_by_age(np.flatnonzero(lacking > 1)).tolist():
             if budget and self._running[row].leader is None:
                 rows.append(row)
                 lengths.append(min(int(lacking[row]), _CHUNK, budget))
@@ -404,7 +404,7 @@ class Batcher:
         positions = np.where(columns < lengths[:, None], starts[:, None] + columns, self._cache.scratch)
         ends = starts + lengths
         features = self._run_model(rows, positions, self._table.read(rows, positions), int(ends.max()))
-        self._table.reach(rows, ends)
+        self._table.mark_valid(rows, ends)
         done = np.flatnonzero(ends == self._table.known[rows])
         if columns.size == 1 and done.size == rows.size:
             return rows, features[:, 0]

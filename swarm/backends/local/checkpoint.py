@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swarm.backends.protocols import NO_ROOM, NoRoom
+from swarm.backends.protocols import NO_ROOM, DiskFull
 from swarm.rendering.messages import BackendError
 
 _FORMAT = 1
@@ -60,7 +60,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
     except (OSError, SafetensorError) as error:
         said = f"the checkpoint {folder} could not be written: {error}"
         if is_full(error):
-            raise NoRoom(f"{said}; free space") from error
+            raise DiskFull(f"{said}; free space") from error
         raise BackendError(f"{said}; fix the path") from error
 
 
@@ -114,16 +114,16 @@ def digest(path: Path) -> str:
 def read(folder: Path) -> Checkpoint:
     """Return what `write` wrote; raise BackendError that names the file which is missing or damaged."""
     manifest = _read_manifest(folder)
-    sets = {name: load_file(path) for name, path in _intact(folder, manifest).items()}
+    sets = {name: load_file(path) for name, path in _check_files(folder, manifest).items()}
     return Checkpoint(sets, manifest["facts"])
 
 
 def files(folder: Path) -> dict[str, Path]:
     """Return the file of each set of what `write` wrote, intact; raise BackendError as `read` does."""
-    return _intact(folder, _read_manifest(folder))
+    return _check_files(folder, _read_manifest(folder))
 
 
-def _intact(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
+def _check_files(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for file, expected in manifest["files"].items():
         path = folder / file
@@ -161,12 +161,12 @@ _DRIVER, _RANKS = "driver", "ranks"
 
 def write_rank(folder: Path, rank: int, sets: Sets) -> None:
     """Write one rank's shards."""
-    write(_of(folder, rank), Checkpoint(sets, {"rank": rank}))
+    write(_rank_folder(folder, rank), Checkpoint(sets, {"rank": rank}))
 
 
 def write_driver(folder: Path, world: int, driver: Checkpoint) -> None:
     """Write what is no rank's, after all `world` of them wrote: it makes the checkpoint whole."""
-    manifests = [digest(_of(folder, rank) / MANIFEST) for rank in range(world)]
+    manifests = [digest(_rank_folder(folder, rank) / MANIFEST) for rank in range(world)]
     facts = {**driver.facts, _RANKS: manifests}
     write(folder / _DRIVER, Checkpoint(driver.sets, facts))
 
@@ -175,7 +175,7 @@ def read_driver(folder: Path) -> Checkpoint:
     """Return what `write_driver` wrote; BackendError where the checkpoint lacks a rank, or has another's."""
     found = read(folder / _DRIVER)
     for rank, expected in enumerate(found.facts[_RANKS]):
-        path = _of(folder, rank) / MANIFEST
+        path = _rank_folder(folder, rank) / MANIFEST
         if not path.is_file() or digest(path) != expected:
             raise BackendError(f"{path} is missing or damaged: choose an older checkpoint")
     return found
@@ -185,31 +185,33 @@ def read_rank(folder: Path, rank: int, world: int) -> Sets:
     """Return the shards of one of `world` ranks, however many wrote the checkpoint."""
     writers = len(read_driver(folder).facts[_RANKS])
     if writers == world:
-        return read(_of(folder, rank)).sets
+        return read(_rank_folder(folder, rank)).sets
     return {
-        name: {key: cut(value, rank, world).clone() for key, value in _whole(folder, writers, name)}
-        for name in files(_of(folder, 0))
+        name: {key: take_shard(value, rank, world).clone() for key, value in _read_whole(folder, writers, name)}
+        for name in files(_rank_folder(folder, 0))
     }
 
 
 def read_model(folder: Path) -> dict[str, Tensor]:
     """Return the trained weights, whole, by the names that the ranks have for them."""
-    return dict(_whole(folder, len(read_driver(folder).facts[_RANKS]), MODEL))
+    return dict(_read_whole(folder, len(read_driver(folder).facts[_RANKS]), MODEL))
 
 
-def _of(folder: Path, rank: int) -> Path:
+def _rank_folder(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}"
 
 
-def _whole(folder: Path, writers: int, name: str) -> Iterator[tuple[str, Tensor]]:
+def _read_whole(folder: Path, writers: int, name: str) -> Iterator[tuple[str, Tensor]]:
     """Yield one set's tensors, each read from all ranks as it comes: never the whole set at once."""
     with ExitStack() as opened:
-        parts = [opened.enter_context(safe_open(files(_of(folder, rank))[name], "pt")) for rank in range(writers)]
+        parts = [
+            opened.enter_context(safe_open(files(_rank_folder(folder, rank))[name], "pt")) for rank in range(writers)
+        ]
         for key in parts[0].keys():  # noqa: SIM118 - a handle of safetensors, no mapping
-            yield key, joined([part.get_tensor(key) for part in parts])
+            yield key, join_shards([part.get_tensor(key) for part in parts])
 
 
-def cut(value: Tensor, rank: int, world: int) -> Tensor:
+def take_shard(value: Tensor, rank: int, world: int) -> Tensor:
     """Return one rank's part of a tensor; a number, such as AdamW's count of steps, is every rank's."""
     if value.dim() == 0:
         return value
@@ -217,6 +219,6 @@ def cut(value: Tensor, rank: int, world: int) -> Tensor:
     return parts[rank] if rank < len(parts) else value[:0]
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def join_shards(parts: Sequence[Tensor]) -> Tensor:
     """Return the tensor that `cut` cut."""
     return parts[0] if parts[0].dim() == 0 else torch.cat(list(parts))

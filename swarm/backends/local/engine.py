@@ -53,7 +53,7 @@ class FaultIsolation:
         try:
             advanced = self._batcher.step()
         except Exception as error:  # noqa: BLE001 - whatever it is, the culprit is looked for
-            _log.warning("a step broke, and everybody in it goes on alone: %s", _described(error))
+            _log.warning("a step broke, and everybody in it goes on alone: %s", _describe(error))
             return self._isolate(error)
         self._failures = 0
         return advanced
@@ -81,8 +81,8 @@ class FaultIsolation:
             while self._batcher.busy and not self._batcher.step():
                 self._progress()
         except Exception as error:  # noqa: BLE001 - whatever it is, this one is to blame
-            _log.warning("a request is lost, for it breaks its step alone: %s", _described(error))
-            generation.fail(RequestLost(f"the engine lost this answer ({_described(error)}); make the request again"))
+            _log.warning("a request is lost, for it breaks its step alone: %s", _describe(error))
+            generation.fail(RequestLost(f"the engine lost this answer ({_describe(error)}); make the request again"))
         self._batcher.empty()
         self._progress()
 
@@ -94,7 +94,7 @@ class FaultIsolation:
             raise error
 
 
-def _described(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -112,7 +112,7 @@ _GATHER_FOR = 20
 """Open requests up to which that holds; with more it grows in proportion, since a chunk costs some 40 us on its way."""
 
 
-class _Mailbox:
+class _OutputQueue:
     """Chunks of one generation until its consumer takes them; used on the event loop alone."""
 
     def __init__(self) -> None:
@@ -161,14 +161,14 @@ class LocalEngine:
         silence_s: float = SILENCE_S,
     ) -> None:
         self._policy = policy
-        self._batcher = FaultIsolation(batcher, self._progress)
+        self._batcher = FaultIsolation(batcher, self._note_progress)
         self._max_context = max_context
         self._guides = guides
         self._wake = threading.Condition()
         self._arrived: list[Generation] = []
         self._stopped: str | None = "the engine is not started"
         self._failure: str | None = None
-        self._open: dict[Generation, _Mailbox] = {}
+        self._open: dict[Generation, _OutputQueue] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._silence_s = silence_s
@@ -226,13 +226,13 @@ class LocalEngine:
         """
         prompt_ids, sampling = request.prompt_ids, request.sampling
         self._check(request.name, prompt_ids, sampling)
-        guide = await self._guide(sampling.grammar) if sampling.grammar is not None else None
+        guide = await self._compile_grammar(sampling.grammar) if sampling.grammar is not None else None
         generation = Generation(list(prompt_ids), sampling, guide, since=time.monotonic())
-        mailbox = self._submit(generation)
+        queue = self._submit(generation)
         finished = False
         try:
             while not finished:
-                for chunk in await mailbox.take():
+                for chunk in await queue.take():
                     finished = chunk.finish is not None
                     yield chunk
         finally:
@@ -252,32 +252,32 @@ class LocalEngine:
         if sampling.max_tokens < 1:
             raise RequestRefused(f"request {request_id}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
 
-    async def _guide(self, grammar: str) -> Guide:
+    async def _compile_grammar(self, grammar: str) -> Guide:
         """Compile a grammar beside the event loop: a large schema takes its time."""
         if self._guides is None:
             raise GrammarRefused("this engine follows no grammar: install llguidance on its machine")
         return await asyncio.to_thread(self._guides.guide, grammar)
 
-    def _submit(self, generation: Generation) -> _Mailbox:
-        mailbox = _Mailbox()
+    def _submit(self, generation: Generation) -> _OutputQueue:
+        queue = _OutputQueue()
         with self._wake:
             if self._failure:
                 raise BackendError(self._failure)
             if self._stopped:
                 raise RequestLost(self._stopped)
             if not self._open:
-                self._progress()
+                self._note_progress()
             self._arrived.append(generation)
-            self._open[generation] = mailbox
+            self._open[generation] = queue
             self._wake.notify()
-        return mailbox
+        return queue
 
     def _run(self) -> None:
         if hasattr(time, "pthread_getcpuclockid"):
             self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             while self._collect():
-                self._progress()
+                self._note_progress()
                 with self._policy.lock.reading():
                     advanced = self._batcher.step()
                 self._hand_over(advanced)
@@ -287,7 +287,7 @@ class LocalEngine:
                 self._failure = f"the local engine broke: {type(error).__name__}: {error}"
             self._call_loop(self._fail_open)
 
-    def _progress(self) -> None:
+    def _note_progress(self) -> None:
         self._advanced = time.monotonic()
 
     def _collect(self) -> bool:
@@ -317,17 +317,17 @@ class LocalEngine:
 
     def _deliver(self, due: Sequence[tuple[Generation, Sequence[Chunk]]]) -> None:
         for generation, chunks in due:
-            if not (mailbox := self._open.get(generation)):
+            if not (queue := self._open.get(generation)):
                 continue
             if generation.error is not None:
-                mailbox.fail(generation.error)
+                queue.fail(generation.error)
             else:
-                mailbox.put(chunks)
+                queue.put(chunks)
 
     def _fail_open(self) -> None:
         error = BackendError(self._failure) if self._failure else RequestLost(self._stopped or "the engine was stopped")
-        for mailbox in self._open.values():
-            mailbox.fail(error)
+        for queue in self._open.values():
+            queue.fail(error)
 
 
 def _take_chunks(generation: Generation) -> list[Chunk]:

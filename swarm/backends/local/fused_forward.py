@@ -5,10 +5,10 @@ checkpoints that change them in place keep working. A LoRA adapter (arXiv 2106.0
 peft does; merging it into a coarse type would round most of it away. `intact` says whether the model is still built as
 it was.
 
-`fused_forward` returns a forward only after it met the model's logits within rounding (a prefill at other positions in
-every row, then single tokens over a cache, adapter included), else raises CannotFuse with the reason. In types coarser
-than fp32 no fixed bound holds, so both are compared with the modules in fp32 and the fused one may be off by little
-more.
+`make_fused_forward` returns a forward only after it met the model's logits within rounding (a prefill at other
+positions in every row, then single tokens over a cache, adapter included), else raises CannotFuse with the reason. In
+types coarser than fp32 no fixed bound holds, so both are compared with the modules in fp32 and the fused one may be off
+by little more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Adapter:
     scaling: float
 
 
-class JoinedLinear:
+class FusedLinear:
     """One or more linear layers, each with its adapter or none with one, run as one."""
 
     def __init__(self, *linears: nn.Module) -> None:
@@ -54,13 +54,13 @@ class JoinedLinear:
         self._weight = share_rows([linear.weight for linear in plain])
         self._transposed = self._weight.t()
         self._bias = share_rows(biases) if biases else None
-        self._added = _Added(adapters) if adapters else None
+        self._adapters = _FusedAdapters(adapters) if adapters else None
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return all outputs side by side, (N, R), of inputs (N, F)."""
         outputs = functional.linear(inputs, self._weight, self._bias)
-        if self._added is not None:
-            self._added.add_to(outputs, inputs)
+        if self._adapters is not None:
+            self._adapters.add_to(outputs, inputs)
         return outputs
 
     def add_to(self, sums: Tensor, inputs: Tensor) -> None:
@@ -68,11 +68,11 @@ class JoinedLinear:
         sums.addmm_(inputs, self._transposed)
         if self._bias is not None:
             sums.add_(self._bias)
-        if self._added is not None:
-            self._added.add_to(sums, inputs)
+        if self._adapters is not None:
+            self._adapters.add_to(sums, inputs)
 
 
-class _Added:
+class _FusedAdapters:
     """What the adapters of layers over one input add to their outputs side by side: one product down, one each up."""
 
     def __init__(self, adapters: Sequence[_Adapter]) -> None:
@@ -123,7 +123,7 @@ def adapter_state(module: Any) -> tuple[object, ...]:
 
 
 @contextmanager
-def disturbed_adapters(model: nn.Module) -> Iterator[None]:
+def perturb_adapters(model: nn.Module) -> Iterator[None]:
     """Let adapters, which add nothing before they are trained, add something inside; bit for bit as before after it.
 
     Nobody else may run the model meanwhile.
@@ -180,13 +180,13 @@ class FusedForward:
         self._width, self._scaling = int(first.head_dim), float(first.scaling)
         self._embedding = base.embed_tokens.weight.detach()
         self._plain = self._embedding.device.type == "cpu" and self._embedding.dtype == torch.float32
-        self._frequencies = _signed_frequencies(base.rotary_emb, self._width)
+        self._frequencies = _rope_frequencies(base.rotary_emb, self._width)
         self._stretch = float(base.rotary_emb.attention_scaling)
         self._layers = [self._layer(layer) for layer in base.layers[: config.num_hidden_layers]]
         self._norm = _Norm(base.norm, self._plain)
         self._built = _structure(model)
 
-    def intact(self) -> bool:
+    def is_intact(self) -> bool:
         """Return whether the model is still the one this was made of, whatever its weights' values are now."""
         return _structure(self._model) == self._built
 
@@ -197,7 +197,7 @@ class FusedForward:
         attend, mask = self._attention(ids.shape[1], mask)
         for number, layer in enumerate(self._layers):
             queries, keys, values = self._project(layer, x, cos, sin)
-            keys, values = cache.update(_by_head(keys, ids), _by_head(values, ids), number)
+            keys, values = cache.update(_split_heads(keys, ids), _split_heads(values, ids), number)
             layer.out.add_to(x, attend(queries, keys, values, mask))
             gate, up = layer.gate_up(layer.after(x)).chunk(2, -1)
             layer.down.add_to(x, functional.silu(gate, inplace=True).mul_(up))
@@ -261,15 +261,15 @@ class FusedForward:
         attention, mlp = layer.self_attn, layer.mlp
         return _Layer(
             before=_Norm(layer.input_layernorm, self._plain),
-            qkv=JoinedLinear(attention.q_proj, attention.k_proj, attention.v_proj),
-            by_head=self._by_head_norm(attention),
-            out=JoinedLinear(attention.o_proj),
+            qkv=FusedLinear(attention.q_proj, attention.k_proj, attention.v_proj),
+            by_head=self._head_norm(attention),
+            out=FusedLinear(attention.o_proj),
             after=_Norm(layer.post_attention_layernorm, self._plain),
-            gate_up=JoinedLinear(mlp.gate_proj, mlp.up_proj),
-            down=JoinedLinear(mlp.down_proj),
+            gate_up=FusedLinear(mlp.gate_proj, mlp.up_proj),
+            down=FusedLinear(mlp.down_proj),
         )
 
-    def _by_head_norm(self, attention: Any) -> _HeadNorm | None:
+    def _head_norm(self, attention: Any) -> _HeadNorm | None:
         if not hasattr(attention, "q_norm"):
             return None
         return _HeadNorm(attention.q_norm, attention.k_norm, (self._heads, self._kv), self._plain)
@@ -312,20 +312,20 @@ class _HeadNorm(_Norm):
 @dataclass(frozen=True, slots=True)
 class _Layer:
     before: _Norm
-    qkv: JoinedLinear
+    qkv: FusedLinear
     by_head: _HeadNorm | None
-    out: JoinedLinear
+    out: FusedLinear
     after: _Norm
-    gate_up: JoinedLinear
-    down: JoinedLinear
+    gate_up: FusedLinear
+    down: FusedLinear
 
 
-def _by_head(heads: Tensor, ids: Tensor) -> Tensor:
+def _split_heads(heads: Tensor, ids: Tensor) -> Tensor:
     """Return (N, h, D) as (B, h, T, D)."""
     return heads.unsqueeze(2) if ids.shape[1] == 1 else heads.unflatten(0, ids.shape).transpose(1, 2)
 
 
-def _signed_frequencies(rope: Any, width: int) -> Tensor:
+def _rope_frequencies(rope: Any, width: int) -> Tensor:
     """Return the rotary embedding's frequencies (D,), those of the first half negative.
 
     A cosine does not mind the sign, and the sine brings the minus that turning the second half into the first takes.
@@ -368,7 +368,7 @@ _LEAST = 2.0**-8
 
 
 @torch.no_grad()
-def beyond_rounding(model: nn.Module, own: Callable[[], Tensor], found: Tensor) -> str | None:
+def describe_difference(model: nn.Module, own: Callable[[], Tensor], found: Tensor) -> str | None:
     """Return in words how far `found` is from what `own` computes by the model's modules; None if by rounding alone.
 
     Nobody else may run the model meanwhile.
@@ -377,7 +377,7 @@ def beyond_rounding(model: nn.Module, own: Callable[[], Tensor], found: Tensor) 
     if next(model.parameters()).dtype == torch.float32:
         gap = ((found.float() - expected).abs().max() / expected.abs().max()).item()
         return None if gap <= _EXACT else f"{gap:.1e} of the greatest apart"
-    with in_fp32(model):
+    with compute_in_fp32(model):
         exact = own().float()
     rounding, error = _error(expected, exact), _error(found.float(), exact)
     if error <= max(_LEAST, _MORE * rounding):
@@ -391,7 +391,7 @@ def _error(found: Tensor, exact: Tensor) -> float:
 
 
 @contextmanager
-def in_fp32(model: nn.Module) -> Iterator[None]:
+def compute_in_fp32(model: nn.Module) -> Iterator[None]:
     """Let a model's modules compute in fp32 inside; one module's weights exist in it at a time, and none is changed.
 
     Nobody else may run the model meanwhile.
@@ -403,7 +403,7 @@ def in_fp32(model: nn.Module) -> Iterator[None]:
             if weight.is_floating_point():
                 kept[module, name] = weight
                 module._parameters[name] = nn.Parameter(weight.detach().float(), requires_grad=False)
-        return tuple(each.float() if _floats(each) else each for each in inputs)
+        return tuple(each.float() if _is_float(each) else each for each in inputs)
 
     def restore(module: nn.Module, _: object, __: object) -> None:
         for name in list(module._parameters):
@@ -423,7 +423,7 @@ def in_fp32(model: nn.Module) -> Iterator[None]:
             module._parameters[name] = weight
 
 
-def _floats(value: object) -> bool:
+def _is_float(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
@@ -432,7 +432,7 @@ _PREFILL, PROBED = 10, 12
 _SHIFT = 7
 
 
-def fused_forward(model: Any, head: Callable[[Tensor], Tensor], rows: Sequence[Sequence[int]]) -> FusedForward:
+def make_fused_forward(model: Any, head: Callable[[Tensor], Tensor], rows: Sequence[Sequence[int]]) -> FusedForward:
     """Return the fused forward of `model`, whose features `head` turns into logits; raise CannotFuse if it has none.
 
     `rows`: two of PROBED ids each that the check feeds. Nobody else may run the model meanwhile.
@@ -453,11 +453,11 @@ def _require_own_logits(
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
         return logits.flatten(0, 1)
 
-    with disturbed_adapters(model):
+    with perturb_adapters(model):
         found = head(_features(fused, ids, embeddings.dtype).flatten(0, 1))
         if found.shape != own().shape:
             raise CannotFuse("its logits are more than the product of its features with its output embeddings")
-        apart = beyond_rounding(model, own, found)
+        apart = describe_difference(model, own, found)
     if apart is not None:
         raise CannotFuse(f"its logits and those of the fused forward are not the same: {apart}")
 

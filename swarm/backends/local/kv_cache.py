@@ -58,7 +58,7 @@ class SlotTable:
         self._used: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
         self._clock = 0
 
-    def idle(self) -> int:
+    def count_idle(self) -> int:
         """Return how many rows are free to be placed on."""
         return int(self.busy.size - self.busy.sum())
 
@@ -74,7 +74,7 @@ class SlotTable:
         return assignment
 
     def _choose(self, prompt: npt.NDArray[np.int64]) -> SlotAssignment:
-        shared = np.minimum(self._common(prompt), self.cached)
+        shared = np.minimum(self._common_prefixes(prompt), self.cached)
         keeps = np.where(~self.busy & (shared == self.cached), shared, -1)
         donor, heir = int(shared.argmax()), int(keeps.argmax())
         if keeps[heir] >= max(1, shared[donor]):
@@ -83,25 +83,25 @@ class SlotTable:
         own, lent = int(shared[oldest]), int(shared[donor])
         return SlotAssignment(oldest, lent, donor) if lent - own >= _COPY_PAYS else SlotAssignment(oldest, own)
 
-    def _common(self, prompt: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _common_prefixes(self, prompt: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return, for each row, with how many leading tokens of `prompt` its own begin."""
         differs = self._ids[:, : prompt.size + 1] != np.append(prompt, -1)
         found: npt.NDArray[np.int64] = np.minimum(differs.argmax(1), self.known)
         return found
 
-    def lacking(self) -> npt.NDArray[np.int64]:
+    def count_missing(self) -> npt.NDArray[np.int64]:
         """Return, for each row, how many of its tokens its cache lacks; 0 for an idle one."""
         lacking: npt.NDArray[np.int64] = (self.known - self.cached) * self.busy
         return lacking
 
-    def oldest_first(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def sort_by_age(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return busy `rows` (B,) in the order in which they were taken."""
         ordered: npt.NDArray[Any] = rows[self._used[rows].argsort()]
         return ordered
 
-    def leader(self, slot: int) -> tuple[int, int] | None:
+    def find_leader(self, slot: int) -> tuple[int, int] | None:
         """Return an older busy row that will hold much of what `slot` still lacks, and how many of its tokens."""
-        shared = self._common(self._ids[slot, : self.known[slot] - 1])
+        shared = self._common_prefixes(self._ids[slot, : self.known[slot] - 1])
         shared[~self.busy | (self._used >= self._used[slot])] = 0
         longest = int(shared.max())
         if longest - self.cached[slot] < _WAIT_PAYS:
@@ -110,7 +110,7 @@ class SlotTable:
 
     def borrow(self, slot: int) -> SlotAssignment | None:
         """Let a busy row reuse the longest prefix another row holds; None where copying does not pay."""
-        shared = np.minimum(self._common(self._ids[slot, : self.known[slot] - 1]), self.cached)
+        shared = np.minimum(self._common_prefixes(self._ids[slot, : self.known[slot] - 1]), self.cached)
         donor = int(shared.argmax())
         if shared[donor] - self.cached[slot] < _COPY_PAYS:
             return None
@@ -127,7 +127,7 @@ class SlotTable:
         self._ids[rows, self.known[rows]] = ids
         self.known[rows] += 1
 
-    def reach(self, rows: npt.NDArray[Any], ends: npt.NDArray[Any]) -> None:
+    def mark_valid(self, rows: npt.NDArray[Any], ends: npt.NDArray[Any]) -> None:
         """Note that the first `ends` (B,) tokens of `rows` (B,) are valid."""
         self.cached[rows] = ends
 
@@ -174,7 +174,7 @@ class CacheShape:
 @torch.no_grad()
 def measure_cache_shape(model: Any) -> CacheShape:
     """Return the shape of `model`'s cache; raise BackendError where that is not keys and values of every layer."""
-    weight, cache = model.get_input_embeddings().weight, _Recording()
+    weight, cache = model.get_input_embeddings().weight, _ShapeRecorder()
     with torch.device(weight.device):
         zero = torch.zeros(1, 1, dtype=torch.long)
         mask = torch.zeros(1, 1, 1, 1, dtype=weight.dtype)
@@ -203,7 +203,7 @@ def slot_bytes(shape: CacheShape, dtype: torch.dtype, positions: int) -> int:
     return shape.numbers * (positions + 1) * dtype.itemsize
 
 
-def slots_within(shape: CacheShape, dtype: torch.dtype, positions: int, limit: int, wanted: int) -> int:
+def count_slots(shape: CacheShape, dtype: torch.dtype, positions: int, limit: int, wanted: int) -> int:
     """Return how many rows of `positions`, at most `wanted`, fit in `limit` bytes; raise BackendError if none does."""
     needed = slot_bytes(shape, dtype, positions)
     if limit < needed:
@@ -214,7 +214,7 @@ def slots_within(shape: CacheShape, dtype: torch.dtype, positions: int, limit: i
     return min(wanted, limit // needed)
 
 
-class _Recording:
+class _ShapeRecorder:
     """A cache that records (heads, key width, value width) by layer and stores no tensor."""
 
     def __init__(self) -> None:
@@ -244,7 +244,7 @@ class SlotCache:
         self.scratch = positions
         sizes = (shape.layers, slots, shape.heads, positions + 1)
         self._memory = [_zeros((*sizes, width), dtype, device) for width in (shape.key_width, shape.value_width)]
-        self._lines = _by_layer(memory.view(shape.layers, -1, memory.shape[-1]) for memory in self._memory)
+        self._lines = _split_layers(memory.view(shape.layers, -1, memory.shape[-1]) for memory in self._memory)
         """All positions of a layer's keys, then of its values, one below the other."""
         starts = torch.arange(slots * shape.heads, device=device).view(slots, shape.heads, 1)
         self._starts = starts * (positions + 1)
@@ -267,7 +267,7 @@ class SlotCache:
         else:
             self._gathered, taken = torch.from_numpy(rows).to(positions.device), slice(None)
             starts = self._starts[self._gathered]
-        self._history = _by_layer(memory[:, taken, :, :seen] for memory in self._memory)
+        self._history = _split_layers(memory[:, taken, :, :seen] for memory in self._memory)
         self._flat = (starts + positions[:, None]).flatten()
         return torch.where(self._columns[:seen] > positions[:, None, :, None], self._never, 0.0)
 
@@ -309,6 +309,6 @@ def _zeros(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Te
     return torch.frombuffer(mmap(-1, prod(sizes) * dtype.itemsize), dtype=dtype).view(sizes)
 
 
-def _by_layer(memories: Iterable[Tensor]) -> Sequence[Tensor]:
+def _split_layers(memories: Iterable[Tensor]) -> Sequence[Tensor]:
     """Return each layer's keys and values in turn, of both memories (layers, ...)."""
     return list(chain.from_iterable(zip(*(memory.unbind() for memory in memories), strict=True)))

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from swarm.algorithms.advantages import call_advantages
 from swarm.algorithms.losses import minibatch_weights, minibatches
-from swarm.algorithms.mismatch import MismatchGuard, disputed, side
+from swarm.algorithms.mismatch import MismatchGuard, diagnose_mismatch, find_mismatches
 from swarm.algorithms.objective import Objective, UpdateCost, UpdateSums, batch_metrics
-from swarm.algorithms.rows import Row, flat_tokens, tokens_by_call, train_rows, value_calls, without_zero_weight
+from swarm.algorithms.rows import Row, drop_zero_weight, flatten_tokens, set_call_advantages, tokens_by_call, train_rows
 from swarm.backends.local import checkpoint
-from swarm.backends.local.micro_batch import Layout, MicroBatch, every_logprob, scored
-from swarm.backends.local.policy import Policy, frozen_copy, recompute_layers, trained
+from swarm.backends.local.micro_batch import Layout, MicroBatch, compute_logprobs, vocabulary_logprobs
+from swarm.backends.local.policy import Policy, frozen_copy, recompute_layers, trainable_parameters
 from swarm.backends.local.reference import PlainModel, plain_weights
 from swarm.backends.protocols import Batch, NotFinite, TrainEpisode
 from swarm.job import Job
@@ -90,7 +90,7 @@ class Optimizer:
         self._adamw.step()
         self._serve()
 
-    def keep(self) -> HostCopies:
+    def snapshot(self) -> HostCopies:
         """Return copies of everything that `step` changes, for `load`."""
         return HostCopies(_copies(self._masters), _copies(self.moments()))
 
@@ -165,7 +165,7 @@ class LocalLearner:
         self._order = torch.Generator().manual_seed(job.seed)
         self._generators = {"order": self._order, **generators}
         self._optimizer = Optimizer(
-            trained(policy.model), weight_decay=job.weight_decay, max_grad_norm=job.max_grad_norm
+            trainable_parameters(policy.model), weight_decay=job.weight_decay, max_grad_norm=job.max_grad_norm
         )
         self._reference = Policy(frozen_copy(policy.model), policy.device) if job.kl_coef > 0 else None
         if job.gradient_checkpointing:
@@ -182,10 +182,10 @@ class LocalLearner:
         """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
-        batch = without_zero_weight(batch)
+        batch = drop_zero_weight(batch)
         update = self._begin(batch)
-        self._score(update)
-        with update.cost.measured("update_actor"):
+        self._fill_logprobs(update)
+        with update.cost.measure("update_actor"):
             self._train(update)
         return {
             **update.sums.metrics(),
@@ -201,7 +201,7 @@ class LocalLearner:
         counts = [tokens_by_call(own) for own in rows]
         values, by_call = call_advantages(self._job, batch.episodes, counts)
         for number, own in by_call.items():
-            value_calls(rows[number], own)
+            set_call_advantages(rows[number], own)
         sums = UpdateSums(self.version, self._job.correction_cap)
         cost = UpdateCost(sum(sum(own.values()) for own in counts))
         return _Update(batch.episodes, rows, values, step_size(self._job, self.version), sums, cost)
@@ -240,20 +240,20 @@ class LocalLearner:
         if _shapes(model) != _shapes(self._optimizer.masters) or set(random) != set(self._generators):
             raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
 
-    def _score(self, update: _Update) -> None:
+    def _fill_logprobs(self, update: _Update) -> None:
         """Fill in, once for all epochs, what the loss compares with: the reference and the weights of this moment."""
         rows, temperature = [row for own in update.rows for row in own], self._job.temperature
         if self._reference is not None:
-            with update.cost.measured("ref"):
-                for row, logprobs in scored(self._reference, self._micros(rows), temperature):
+            with update.cost.measure("ref"):
+                for row, logprobs in compute_logprobs(self._reference, self._micro_batches(rows), temperature):
                     row.reference = logprobs
         stale = any(bool((row.versions != self.version).any()) for row in rows)
         if self._objective.needs_proximal(stale=stale):
-            with update.cost.measured("old_log_prob"):
-                for row, logprobs in scored(self._policy, self._micros(rows), temperature):
+            with update.cost.measure("old_log_prob"):
+                for row, logprobs in compute_logprobs(self._policy, self._micro_batches(rows), temperature):
                     row.proximal = logprobs
 
-    def _micros(self, rows: Sequence[Row]) -> Iterable[MicroBatch]:
+    def _micro_batches(self, rows: Sequence[Row]) -> Iterable[MicroBatch]:
         """Lay rows out for forward passes; the one place that chooses how."""
         return self._layout.micro_batches(rows)
 
@@ -265,7 +265,7 @@ class LocalLearner:
             for _ in range(self._job.epochs)
             for chosen in minibatches(len(update.episodes), self._job.minibatches, self._order)
         ]
-        before = self._optimizer.keep() if len(steps) > 1 else None
+        before = self._optimizer.snapshot() if len(steps) > 1 else None
         try:
             for number, chosen in enumerate(steps, 1):
                 self._gradient(chosen, update)
@@ -281,7 +281,7 @@ class LocalLearner:
         """Leave the clipped gradient of a minibatch of whole episodes with the optimiser."""
         counts = [sum(len(row.targets) for row in own) for own in update.rows]
         weights = minibatch_weights(self._job, counts, [each.weight for each in update.episodes], chosen)
-        micros = list(self._micros([row for number in chosen for row in update.rows[number]]))
+        micros = list(self._micro_batches([row for number in chosen for row in update.rows[number]]))
         sequences = self._sequences(micros, weights, update)
         self._optimizer.begin()
         for micro, sequence in zip(micros, sequences, strict=True):
@@ -292,17 +292,19 @@ class LocalLearner:
         if not math.isfinite(norm.item()):
             raise NotFinite(f"the gradient's norm is {norm.item()}: the update was refused, the weights kept")
         if update.sums.steps == 0:
-            self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._side, update))
+            self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._diagnose_mismatch, update))
         update.sums.steps += 1
         update.sums.add(grad_norm=norm)
 
-    def _side(self, update: _Update) -> str:
+    def _diagnose_mismatch(self, update: _Update) -> str:
         """Return which side moved, by a plain forward over a copy of the weights."""
         rows, job = [row for own in update.rows for row in own], self._job
-        found = disputed(scored(self._policy, self._micros(rows), job.temperature), self.version)
+        found = find_mismatches(
+            compute_logprobs(self._policy, self._micro_batches(rows), job.temperature), self.version
+        )
         with self._policy.lock.reading():
             plain = PlainModel(self._policy.config, [plain_weights(self._policy.model)])
-        return side(found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype)
+        return diagnose_mismatch(found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype)
 
     def _sequences(
         self, micros: Sequence[MicroBatch], weights: Sequence[float], update: _Update
@@ -311,14 +313,14 @@ class LocalLearner:
         if len(micros) < 2 or not self._objective.needs_sequences:
             return [None] * len(micros)
         device, temperature = self._policy.device, self._job.temperature
-        present = [torch.cat([found for _, found in scored(self._policy, [m], temperature)]) for m in micros]
-        tokens = [flat_tokens(micro.rows, update.advantages, weights, device) for micro in micros]
+        present = [torch.cat([found for _, found in compute_logprobs(self._policy, [m], temperature)]) for m in micros]
+        tokens = [flatten_tokens(micro.rows, update.advantages, weights, device) for micro in micros]
         return self._objective.sequences([(p.to(device), own) for p, own in zip(present, tokens, strict=True)])
 
     def _backward(self, micro: MicroBatch, weights: Sequence[float], sequence: Tensor | None, update: _Update) -> None:
-        tokens = flat_tokens(micro.rows, update.advantages, weights, self._policy.device)
+        tokens = flatten_tokens(micro.rows, update.advantages, weights, self._policy.device)
         tokens = replace(tokens, sequence=sequence)
-        every = every_logprob(self._policy, micro, self._job.temperature)
+        every = vocabulary_logprobs(self._policy, micro, self._job.temperature)
         loss = self._objective.loss(every, tokens, _reference(micro, every.device), update.sums)
         if not math.isfinite(loss.item()):
             raise NotFinite(f"the loss is {loss.item()}: the update was refused and the weights are as before")

@@ -35,7 +35,7 @@ from swarm.errors import InvalidRequest
 from swarm.job import Job
 from swarm.models import folder_hash, require_model_folder
 from swarm.models.card import CARD
-from swarm.rendering.messages import BackendError, not_loaded
+from swarm.rendering.messages import BackendError, load_error
 
 Attention = Literal["sdpa", "eager"]
 
@@ -69,7 +69,7 @@ def require_servable(folder: Path, skeleton: Any, max_context: int) -> None:
 
 
 @contextmanager
-def refusing(found: str, advice: str) -> Iterator[None]:
+def wrap_errors(found: str, advice: str) -> Iterator[None]:
     """Turn any exception of an untested model, inside, into one BackendError."""
     try:
         yield
@@ -79,7 +79,7 @@ def refusing(found: str, advice: str) -> Iterator[None]:
         raise BackendError(f"{found} ({type(error).__name__}: {error}): {advice}") from error
 
 
-def attention(skeleton: Any) -> Attention:
+def choose_attention(skeleton: Any) -> Attention:
     """Return the attention that computes all of the model; BackendError where there is none that can be checked."""
     switches = skeleton._can_set_attn_implementation()
     if not skeleton._supports_sdpa and not switches:
@@ -87,10 +87,10 @@ def attention(skeleton: Any) -> Attention:
             f"expected a model whose attention can be chosen, found that {skeleton.config.model_type} has its own "
             f"alone: choose another model"
         )
-    return "sdpa" if skeleton._supports_sdpa and switches and not _soft_caps(skeleton.config) else "eager"
+    return "sdpa" if skeleton._supports_sdpa and switches and not _has_soft_caps(skeleton.config) else "eager"
 
 
-def _soft_caps(config: Any) -> bool:
+def _has_soft_caps(config: Any) -> bool:
     """Return whether scores of attention are capped softly (Gemma 2, arXiv 2408.00118, section 2), which SDPA drops."""
     return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
 
@@ -130,7 +130,7 @@ _OF_A_COPY = frozenset({"_name_or_path", "transformers_version", "dtype", "torch
 _NAMED = 3
 
 
-def require_beginning(start: Path, own: Path) -> None:
+def require_compatible_start(start: Path, own: Path) -> None:
     """Raise BackendError unless training of the model in `own` can begin with the weights in the folder `start`."""
     try:
         require_model_folder(start)
@@ -174,7 +174,7 @@ def _architecture(folder: Path) -> dict[str, Any]:
     try:
         whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).to_dict()
     except (OSError, ValueError, KeyError) as error:
-        raise not_loaded(f"the model in {folder}", error) from error
+        raise load_error(f"the model in {folder}", error) from error
     return {name: value for name, value in whole.items() if name not in _OF_A_COPY}
 
 
@@ -192,7 +192,7 @@ def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) ->
 
     Whatever the device, weights come by way of the host's memory, and what undoes an update is kept there.
     """
-    own, host = needs(skeleton, job), host_needs(skeleton, job)
+    own, host = device_needs(skeleton, job), host_needs(skeleton, job)
     if device.type == "cpu":
         host = {**own, "copy to undo an update": host["copy to undo an update"]}
     else:
@@ -203,25 +203,25 @@ def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) ->
 def _require(folder: Path, needed: Mapping[str, int], job: Job, device: torch.device) -> None:
     total, free = sum(needed.values()), free_bytes(device)
     if total > free:
-        parts = ", ".join(f"{name} {_said(size)}" for name, size in needed.items() if size)
+        parts = ", ".join(f"{name} {_format_size(size)}" for name, size in needed.items() if size)
         raise BackendError(
             f"the model in {folder} needs {total:,} bytes on {device.type} ({parts}) and {free:,} are free: "
             f"{_advice(job)}"
         )
 
 
-def needs(skeleton: Any, job: Job) -> Mapping[str, int]:
+def device_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
     """Return the bytes that each part takes at least on the device that computes."""
-    weights, trained = list(skeleton.parameters()), _trained(skeleton)
-    numbers, served = _numbers(trained), _bytes(trained)
+    weights, trained = list(skeleton.parameters()), _trainable_weights(skeleton)
+    numbers, served = _count_numbers(trained), _count_bytes(trained)
     lower = job.dtype != "float32"
     return {
-        "weights": _bytes(weights),
+        "weights": _count_bytes(weights),
         "gradients": numbers * _MASTER + (served if lower else 0),
         "optimiser": 2 * numbers * _MASTER,
         "fp32 copy of the weights": numbers * _MASTER if lower else 0,
         "reference": served if job.kl_coef > 0 and not job.lora_rank else 0,
-        "key-value cache": _cache(skeleton, job),
+        "key-value cache": _cache_bytes(skeleton, job),
     }
 
 
@@ -229,20 +229,20 @@ def host_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
     """Return the bytes that the host's memory must have, wherever the model computes."""
     several = job.epochs * job.minibatches > 1
     return {
-        "weights": _bytes(skeleton.parameters()),
-        "copy to undo an update": 3 * _numbers(_trained(skeleton)) * _MASTER if several else 0,
+        "weights": _count_bytes(skeleton.parameters()),
+        "copy to undo an update": 3 * _count_numbers(_trainable_weights(skeleton)) * _MASTER if several else 0,
     }
 
 
-def _trained(skeleton: Any) -> list[Tensor]:
+def _trainable_weights(skeleton: Any) -> list[Tensor]:
     return [weight for weight in skeleton.parameters() if weight.requires_grad]
 
 
-def _numbers(tensors: Iterable[Tensor]) -> int:
+def _count_numbers(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _cache(skeleton: Any, job: Job) -> int:
+def _cache_bytes(skeleton: Any, job: Job) -> int:
     one = slot_bytes(_cache_shape(skeleton), getattr(torch, job.dtype), job.max_context)
     return min(job.max_concurrency, max(1, job.kv_cache_bytes // one)) * one
 
@@ -258,7 +258,7 @@ def _cache_shape(skeleton: Any) -> CacheShape:
         return CacheShape(config.num_hidden_layers, heads, width, width)
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
+def _count_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -287,7 +287,7 @@ def _advice(job: Job) -> str:
     return ", ".join(way for way in ways if way)
 
 
-def _said(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
 
 
@@ -304,7 +304,7 @@ def choose_threads(parameters: int) -> None:
 
     What is computed may depend on the number in its last bits.
     """
-    chosen = threads(parameters, os.environ, _cores())
+    chosen = count_threads(parameters, os.environ, _count_cores())
     if chosen is not None:
         torch.set_num_threads(chosen)
     _log.info(
@@ -312,12 +312,12 @@ def choose_threads(parameters: int) -> None:
         torch.get_num_threads(),
         f"{SET_BY_HAND} is set" if chosen is None else "chosen by the model's size and the runs at once",
         parameters,
-        _cores(),
+        _count_cores(),
         os.environ.get(RUNS_AT_ONCE, "1"),
     )
 
 
-def threads(parameters: int, environment: Mapping[str, str], cores: int) -> int | None:
+def count_threads(parameters: int, environment: Mapping[str, str], cores: int) -> int | None:
     """Return the number of threads for a model of so many parameters; None where a person has set it."""
     if SET_BY_HAND in environment and RUNS_AT_ONCE not in environment:
         return None
@@ -325,7 +325,7 @@ def threads(parameters: int, environment: Mapping[str, str], cores: int) -> int 
     return max(1, min(cores // runs, parameters // A_THREAD))
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     """Return the cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
@@ -339,13 +339,13 @@ def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = (
     `text` is ids of ordinary text as the model is shown it, which checks feed.
     From here on torch computes with as many threads as the model can use.
     """
-    device = chosen_device(job)
+    device = choose_device(job)
     _require_layout(job, device)
     skeleton = _skeleton(folder, job)
     _require_rows(folder, skeleton, ids)
     _require_positions(folder, skeleton.config, job.max_context)
     require_servable(folder, skeleton, job.max_context)
-    attends = attention(skeleton)
+    attends = choose_attention(skeleton)
     require_room(folder, skeleton, job, device)
     model = read_model(folder, getattr(torch, job.dtype), attends)
     if job.lora_rank:
@@ -353,11 +353,11 @@ def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = (
     choose_threads(sum(parameter.numel() for parameter in model.parameters()))
     kind, no_adapter = skeleton.config.model_type, "set lora_rank to 0, or " if job.lora_rank else ""
     found = f"expected a forward over ids alone, found that {kind} in {folder} fails"
-    with refusing(found, f"{no_adapter}choose another model"):
+    with wrap_errors(found, f"{no_adapter}choose another model"):
         return Policy(model, device, text)
 
 
-def chosen_device(job: Job) -> torch.device:
+def choose_device(job: Job) -> torch.device:
     """Return the job's device, the best there is for `auto`; BackendError where this machine has no such one."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if job.device == "auto":
@@ -389,7 +389,7 @@ def _skeleton(folder: Path, job: Job) -> Any:
             if job.lora_rank:
                 add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise _unreadable(folder, error) from error
+        raise _read_error(folder, error) from error
     return model
 
 
@@ -410,7 +410,7 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise _unreadable(folder, error) from error
+        raise _read_error(folder, error) from error
     if missing := sorted(found["missing_keys"]):
         raise BackendError(
             f"the model in {folder} lacks {len(missing)} of its weights ({', '.join(missing[:3])}"
@@ -420,8 +420,8 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
     return loaded
 
 
-def _unreadable(folder: Path, error: Exception) -> BackendError:
-    return not_loaded(f"the model in {folder}", error)
+def _read_error(folder: Path, error: Exception) -> BackendError:
+    return load_error(f"the model in {folder}", error)
 
 
 def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:
@@ -453,7 +453,7 @@ def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
 
 def weights_hash(model: nn.Module) -> str:
     """Return the sha256 over names, types, shapes and bytes of all weights but an adapter's."""
-    return state_hash({_plain(name): weight for name, weight in model.state_dict().items() if ADAPTER not in name})
+    return state_hash({_plain_name(name): weight for name, weight in model.state_dict().items() if ADAPTER not in name})
 
 
 def serving_hash(model: nn.Module) -> str:
@@ -466,10 +466,10 @@ def serving_hash(model: nn.Module) -> str:
 
 def state_hash(weights: Mapping[str, Tensor], zero: int | None = None) -> str:
     """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0."""
-    return ordered_hash(sorted(weights.items()), zero)
+    return hash_stream(sorted(weights.items()), zero)
 
 
-def ordered_hash(weights: Iterable[tuple[str, Tensor]], zero: int | None = None) -> str:
+def hash_stream(weights: Iterable[tuple[str, Tensor]], zero: int | None = None) -> str:
     """Return the same of weights that come one by one, in the order of their names; ValueError in another order."""
     found, before = hashlib.sha256(), ""
     for name, weight in weights:
@@ -482,6 +482,6 @@ def ordered_hash(weights: Iterable[tuple[str, Tensor]], zero: int | None = None)
     return found.hexdigest()
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Return the name that a weight has without an adapter around it."""
     return name.removeprefix("base_model.model.").replace(".base_layer.", ".")

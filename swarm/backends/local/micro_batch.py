@@ -1,6 +1,6 @@
 """Rows laid out for one forward and backward within a token budget, and their log-probs.
 
-Each row is in exactly one micro-batch; features stand in the order of its rows' sampled tokens (`rows.flat_tokens`).
+Each row is in exactly one micro-batch; features stand in the order of its rows' sampled tokens (`rows.flatten_tokens`).
 What a step learns does not depend on the layout. Every pass computes log-probs at the job's temperature in fp32;
 `scored` holds the policy's lock for one micro-batch at a time, so that nobody waits long.
 
@@ -26,9 +26,9 @@ from torch import Tensor
 from swarm.algorithms.losses import all_logprobs
 from swarm.algorithms.rows import Row
 from swarm.backends.local import tree_attention
-from swarm.backends.local.fused_forward import beyond_rounding
+from swarm.backends.local.fused_forward import describe_difference
 from swarm.backends.local.policy import Policy
-from swarm.backends.local.tree_attention import Segment, TreeMask, inputs
+from swarm.backends.local.tree_attention import Segment, TreeMask, tree_inputs
 from swarm.job import Job
 
 
@@ -73,7 +73,7 @@ class PaddedRows:
         return found.flatten(0, 1)[self.places.to(policy.device)]
 
 
-def padded_rows(rows: Sequence[Row], tokens: int) -> Iterator[PaddedRows]:
+def pad_rows(rows: Sequence[Row], tokens: int) -> Iterator[PaddedRows]:
     """Split rows, longest first, so that no micro-batch holds more than `tokens` padded ids (but always one row)."""
     taken: list[Row] = []
     for row in sorted(rows, key=lambda row: len(row.ids), reverse=True):
@@ -85,22 +85,22 @@ def padded_rows(rows: Sequence[Row], tokens: int) -> Iterator[PaddedRows]:
         yield PaddedRows(taken)
 
 
-def every_logprob(policy: Policy, micro: MicroBatch, temperature: float) -> Tensor:
+def vocabulary_logprobs(policy: Policy, micro: MicroBatch, temperature: float) -> Tensor:
     """Return log-probs (M, V) of the whole vocabulary at the places of a micro-batch's M sampled tokens."""
     return all_logprobs(policy.head(micro.features(policy)), temperature)
 
 
-def scored(policy: Policy, micros: Iterable[MicroBatch], temperature: float) -> Iterator[tuple[Row, Tensor]]:
+def compute_logprobs(policy: Policy, micros: Iterable[MicroBatch], temperature: float) -> Iterator[tuple[Row, Tensor]]:
     """Yield each row with the log-probs (K,) of its sampled tokens under the policy, without gradient, on the CPU."""
     for micro in micros:
-        yield from zip(micro.rows, _chosen(policy, micro, temperature), strict=True)
+        yield from zip(micro.rows, _token_logprobs(policy, micro, temperature), strict=True)
 
 
 @torch.no_grad()
-def _chosen(policy: Policy, micro: MicroBatch, temperature: float) -> Sequence[Tensor]:
+def _token_logprobs(policy: Policy, micro: MicroBatch, temperature: float) -> Sequence[Tensor]:
     targets = torch.cat([row.targets for row in micro.rows])
     with policy.lock.reading():
-        every = every_logprob(policy, micro, temperature)
+        every = vocabulary_logprobs(policy, micro, temperature)
         found = every.gather(-1, targets.to(every.device)[:, None])[:, 0].cpu()
     parts: Sequence[Tensor] = found.split([len(row.targets) for row in micro.rows])
     return parts
@@ -118,23 +118,23 @@ class Branch(NamedTuple):
         return len(self.row.ids) - self.shared
 
 
-def depth_first(rows: Sequence[Row]) -> list[Branch]:
+def sort_depth_first(rows: Sequence[Row]) -> list[Branch]:
     """Return rows in depth-first order, where they part that way first which leads to the longest: all as one forest.
 
     So a long path stands in one piece, and what branches off it finds what is before it in one piece, too.
     """
     ids = [row.ids.numpy() for row in rows]
     order = sorted(range(len(rows)), key=lambda n: ids[n].astype(">u4").tobytes())
-    order = _longest_first(order, [len(each) for each in ids], _neighbours(order, ids))
-    return [Branch(rows[n], common) for n, common in zip(order, _neighbours(order, ids), strict=True)]
+    order = _sort_longest_first(order, [len(each) for each in ids], _common_prefixes(order, ids))
+    return [Branch(rows[n], common) for n, common in zip(order, _common_prefixes(order, ids), strict=True)]
 
 
-def _neighbours(order: Sequence[int], ids: Sequence[np.ndarray]) -> list[int]:
+def _common_prefixes(order: Sequence[int], ids: Sequence[np.ndarray]) -> list[int]:
     """Return what each shares with the one before it."""
-    return [0, *(_shared(ids[left], ids[right]) for left, right in pairwise(order))][: len(order)]
+    return [0, *(_common_prefix(ids[left], ids[right]) for left, right in pairwise(order))][: len(order)]
 
 
-def _longest_first(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
+def _sort_longest_first(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
     """Return the order with the ways that lead on from each id sorted by the longest row they lead to."""
     waiting: list[tuple[int, list[int]]] = []
     """Ways in their order, each with the depth at which it parts from the one before; a way's first row is longest."""
@@ -151,7 +151,7 @@ def _longest_first(order: Sequence[int], lengths: Sequence[int], shared: Sequenc
     return [each for _, way in waiting[:-1] for each in way]
 
 
-def bounded(branches: Sequence[Branch], tokens: int) -> Iterator[list[Branch]]:
+def split_branches(branches: Sequence[Branch], tokens: int) -> Iterator[list[Branch]]:
     """Split branches where a tree would hold more than `tokens` ids (but always one row); a new one begins alone."""
     taken: list[Branch] = []
     size = 0
@@ -175,7 +175,7 @@ class PackedRows:
         self.rows: Sequence[Row] = [branch.row for branch in branches]
         self.ids = torch.cat([branch.row.ids[branch.shared :] for branch in branches])
         self.position = torch.cat([torch.arange(branch.shared, len(branch.row.ids)) for branch in branches])
-        self.places, self.tree = _grown(branches)
+        self.places, self.tree = _build_tree(branches)
 
     @property
     def tokens(self) -> int:
@@ -184,19 +184,19 @@ class PackedRows:
 
     def features(self, policy: Policy) -> Tensor:
         """Return what `policy.head` turns into logits (M, F)."""
-        beside = inputs(self.tree, self.position.to(policy.device))
+        beside = tree_inputs(self.tree, self.position.to(policy.device))
         found = policy.features(self.ids[None].to(policy.device), **beside)
         return found[0][self.places.to(policy.device)]
 
 
-def _shared(left: np.ndarray, right: np.ndarray) -> int:
+def _common_prefix(left: np.ndarray, right: np.ndarray) -> int:
     """Return the length of the longest common beginning."""
     size = min(len(left), len(right))
     differ = left[:size] != right[:size]
     return int(differ.argmax()) if differ.any() else size
 
 
-def _grown(branches: Sequence[Branch]) -> tuple[Tensor, TreeMask]:
+def _build_tree(branches: Sequence[Branch]) -> tuple[Tensor, TreeMask]:
     """Return where the branches' sampled tokens are predicted (M,), and the tree's shape."""
     path = np.empty(max(len(branch.row.ids) for branch in branches), dtype=np.int64)
     places: list[np.ndarray] = []
@@ -244,7 +244,7 @@ class Layout:
     def __init__(self, policy: Policy, job: Job) -> None:
         self._merging = job.merging
         self._tokens = job.micro_batch_tokens
-        self._obstacle = obstacle(policy)
+        self._obstacle = find_tree_obstacle(policy)
         if self._obstacle is not None and policy.device.type == "cpu" and job.merging in ("auto", "tree"):
             log.warning(
                 "event=no_trees cost='updates feed tokens/forward ids, not about merge/tree_tokens' model=%s reason=%r",
@@ -278,7 +278,7 @@ class Layout:
         if reason is not None:
             self._record("rows", "unknown", reason)
             return None
-        trees = list(bounded(depth_first(rows), self._tokens))
+        trees = list(split_branches(sort_depth_first(rows), self._tokens))
         ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
         self._ratios.append(ratio)
         if self._merging == "auto" and ratio < PAYS:
@@ -291,13 +291,13 @@ class Layout:
 
     def _rows(self, rows: Sequence[Row]) -> Iterator[MicroBatch]:
         """Yield rows padded or, where padding would cost more than attention to each row by itself does, packed."""
-        padded = list(padded_rows(rows, self._tokens))
+        padded = list(pad_rows(rows, self._tokens))
         padding = sum(micro.tokens for micro in padded) - sum(len(row.ids) for row in rows)
         if self._obstacle is not None or padding <= _PADDING_PER_ROW * len(rows):
             yield from padded
         else:
             alone = [Branch(row, 0) for micro in padded for row in micro.rows]
-            yield from map(PackedRows, bounded(alone, self._tokens))
+            yield from map(PackedRows, split_branches(alone, self._tokens))
 
     def _record(self, layout: str, ratio: str, reason: str) -> None:
         """Count a choice, and log it where it differs from the last one."""
@@ -307,18 +307,18 @@ class Layout:
         self._last_layout = layout
 
 
-def obstacle(policy: Policy) -> str | None:
+def find_tree_obstacle(policy: Policy) -> str | None:
     """Return why a policy cannot compute trees, or None: compare a small tree with its rows."""
     if policy.device.type != "cpu":
         return f"on {policy.device.type} rows are computed faster than trees"
-    if not tree_attention.installed(policy.model):
+    if not tree_attention.is_installed(policy.model):
         return "the model's attention is not transformers' SDPA"
-    text = policy.checked_ids(1 + max(map(max, _PROBE)))
-    packed = PackedRows(depth_first([_probe_row([text[place] for place in row]) for row in _PROBE]))
+    text = policy.probe_ids(1 + max(map(max, _PROBE)))
+    packed = PackedRows(sort_depth_first([_probe_row([text[place] for place in row]) for row in _PROBE]))
     with torch.no_grad(), policy.lock.writing():
         try:
             found = packed.features(policy)
-            apart = beyond_rounding(policy.model, lambda: PaddedRows(packed.rows).features(policy), found)
+            apart = describe_difference(policy.model, lambda: PaddedRows(packed.rows).features(policy), found)
         except (TypeError, ValueError, RuntimeError) as error:
             return f"the model's forward takes no tree: {error}"
     return None if apart is None else f"features of a tree differ from those of its rows: {apart}"

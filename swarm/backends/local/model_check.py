@@ -30,31 +30,31 @@ import torch
 from swarm.backends.local.backend import LocalBackend
 from swarm.backends.local.batcher import Generation, SampledToken
 from swarm.backends.local.kv_cache import slot_bytes
-from swarm.backends.local.loading import ADAPTER, chosen_device, free_bytes, needs
-from swarm.backends.local.micro_batch import obstacle
-from swarm.backends.local.policy import Policy, trained
+from swarm.backends.local.loading import ADAPTER, choose_device, device_needs, free_bytes
+from swarm.backends.local.micro_batch import find_tree_obstacle
+from swarm.backends.local.policy import Policy, trainable_parameters
 from swarm.backends.local.reference import Gap, logprob_gap
 from swarm.backends.protocols import Batch, Chunk, Engine, GenerationRequest, Sampling, TrainEpisode
 from swarm.environments.measuring import peak_memory
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, TemplateCheck, conditions
-from swarm.rendering.messages import AnswerFormat, BackendError, Message, Renderer, Tool, gathered
-from swarm.rendering.renderer import in_time
+from swarm.rendering.messages import AnswerFormat, BackendError, Message, Renderer, Tool, assemble_answer
+from swarm.rendering.renderer import render_with_timeout
 from swarm.timelines.node import TrainRow
 
 
-def fused_lost(policy: Policy) -> str | None:
+def explain_unfused(policy: Policy) -> str | None:
     """Return why the engine has no fused forward, None where it has."""
     if policy.fused:
         return None
     return policy.unfused or "the engine did not say why"
 
 
-def trees_lost(policy: Policy, job: Job) -> str | None:
+def explain_no_trees(policy: Policy, job: Job) -> str | None:
     """Return why rows are not learned as trees, None where they are."""
     if job.merging in ("linear", "none"):
         return f"the job's merging is `{job.merging}`"
-    return obstacle(policy)
+    return find_tree_obstacle(policy)
 
 
 def answers_gap(policy: Policy, sampling: Sampling, answers: Sequence[tuple[Sequence[int], Sequence[Chunk]]]) -> Gap:
@@ -85,14 +85,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         found = asyncio.run(measure(Job.model_validate_json(given.job), given.folder_hash, _say))
     except ImportError as error:
-        return _refused(f"{error}; install the extra `local`: pip install 'ajet[local]'")
+        return _report_error(f"{error}; install the extra `local`: pip install 'ajet[local]'")
     except (BackendError, MemoryError) as error:
-        return _refused(str(error) or "the memory is full: take a smaller model")
+        return _report_error(str(error) or "the memory is full: take a smaller model")
     given.out.write_text(found.model_dump_json())
     return 0
 
 
-def _refused(why: str) -> int:
+def _report_error(why: str) -> int:
     sys.stderr.write(f"{' '.join(why.split())}\n")
     return 2
 
@@ -141,9 +141,9 @@ async def measure_generation(backend: LocalBackend, job: Job, ids: Sequence[int]
     length, tokens = min(_PROMPT, job.max_context // 2), min(_ANSWER, job.max_context // 4)
     for number in range(_MOST_ROUNDS):
         prompts = [draw.choices(ids, k=length) for _ in range(_GROUPS)]
-        found.prompt_s += await _timed(backend.engine, prompts, 1, found, number)
+        found.prompt_s += await _time_answers(backend.engine, prompts, 1, found, number)
         found.prompt_tokens += length * _GROUPS
-        found.answer_s += await _timed(
+        found.answer_s += await _time_answers(
             backend.engine, [each for each in prompts for _ in range(_GROUP)], tokens, found, number
         )
         found.answer_tokens += tokens * found.at_once
@@ -152,7 +152,9 @@ async def measure_generation(backend: LocalBackend, job: Job, ids: Sequence[int]
     return found
 
 
-async def _timed(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, found: Speeds, number: int) -> float:
+async def _time_answers(
+    engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, found: Speeds, number: int
+) -> float:
     """Answer all prompts at once with so many tokens; keep the episodes, and return the seconds."""
     sampling = Sampling(max_tokens=tokens)  # no stop ids: every answer is as long
     begun = time.perf_counter()
@@ -218,26 +220,26 @@ def check_template(renderer: Renderer) -> TemplateCheck:
         with_tools, refusal = plain, str(error)
     return TemplateCheck(
         answers=renderer.answers.name,
-        tools="refused" if refusal else "rendered" if _names_the_tool(with_tools) else "ignored",
+        tools="refused" if refusal else "rendered" if _has_tool_name(with_tools) else "ignored",
         tools_refusal=refusal,
-        thinking=_tells_thought(renderer.answers, plain),
-        system=_takes_system(renderer),
+        thinking=_can_parse_thought(renderer.answers, plain),
+        system=_accepts_system(renderer),
     )
 
 
-def _names_the_tool(text: str) -> bool:
+def _has_tool_name(text: str) -> bool:
     return str(_TOOL["function"]["name"]) in text
 
 
-def _tells_thought(answers: AnswerFormat, prompt: str) -> bool:
+def _can_parse_thought(answers: AnswerFormat, prompt: str) -> bool:
     for text in _THOUGHTS:
         reader = answers.reader(prompt)
-        if "thought" in gathered([*reader.feed(text), *reader.finish()]).reasoning:
+        if "thought" in assemble_answer([*reader.feed(text), *reader.finish()]).reasoning:
             return True
     return False
 
 
-def _takes_system(renderer: Renderer) -> bool:
+def _accepts_system(renderer: Renderer) -> bool:
     try:
         return str(_SYSTEM["content"]) in renderer.render([_SYSTEM, _USER], generation_prompt=True)
     except BackendError:
@@ -257,20 +259,20 @@ _COMPARED = 16
 async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
     """Return what was found of the model of `job`, which is one of a path; raise BackendError where it is refused."""
     assert isinstance(job.model, PathModel)
-    free, begun = free_bytes(chosen_device(job)), time.perf_counter()
+    free, begun = free_bytes(choose_device(job)), time.perf_counter()
     backend = LocalBackend(job.model_copy(update={"learning_rate": 0.0}), Path(job.model.path).parent)
     note("loading the model, and checking its forwards")
     await backend.start()
     load_s, loaded = time.perf_counter() - begun, psutil.Process().memory_info().rss
     try:
-        policy, room = backend.policy, _room(backend.policy, job, free)
+        policy, room = backend.policy, _measure_room(backend.policy, job, free)
         note("comparing log-probs with a plain eager forward")
         gap = await _gap(backend, job)
         return ModelCheck(
             folder=job.model.path,
             folder_hash=folder_hash,
             conditions=conditions(job),
-            template=in_time(lambda: check_template(backend.renderer)),
+            template=render_with_timeout(lambda: check_template(backend.renderer)),
             load_s=load_s,
             loaded_bytes=loaded,
             logprob_gap=gap.found,
@@ -290,14 +292,14 @@ def _model(policy: Policy) -> dict[str, Any]:
     return {
         "architecture": policy.config.model_type,
         "parameters": sum(weight.numel() for name, weight in weights if ADAPTER not in name),
-        "trained_parameters": sum(weight.numel() for weight in trained(policy.model).values()),
+        "trained_parameters": sum(weight.numel() for weight in trainable_parameters(policy.model).values()),
         "positions": getattr(policy.config, "max_position_embeddings", None),
         "threads": torch.get_num_threads(),
     }
 
 
 def _forward(policy: Policy, job: Job) -> dict[str, Any]:
-    fused, trees = fused_lost(policy), trees_lost(policy, job)
+    fused, trees = explain_unfused(policy), explain_no_trees(policy, job)
     return {"fused": fused is None, "fused_lost": fused, "trees": trees is None, "trees_lost": trees}
 
 
@@ -331,10 +333,10 @@ async def _speeds(backend: LocalBackend, job: Job, note: Note) -> dict[str, Any]
     }
 
 
-def _room(policy: Policy, job: Job, free: int) -> dict[str, Any]:
+def _measure_room(policy: Policy, job: Job, free: int) -> dict[str, Any]:
     """Return how many sequences fit into `free` bytes beside all else that training takes."""
     one = slot_bytes(policy.cache_shape, policy.dtype, job.max_context)
-    needed = needs(policy.model, job)
+    needed = device_needs(policy.model, job)
     holds = max(0, (free - sum(needed.values()) + needed["key-value cache"]) // one)
     return {
         "cache_bytes_per_token": slot_bytes(policy.cache_shape, policy.dtype, 0),

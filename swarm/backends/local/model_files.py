@@ -32,8 +32,8 @@ from transformers.utils.logging import disable_progress_bar
 from swarm.backends.local import checkpoint
 from swarm.backends.local.backend import base_model
 from swarm.backends.local.loading import provenance, read_model
-from swarm.backends.local.policy import add_adapter, frozen_copy, lora_config, trained
-from swarm.backends.protocols import NoRoom
+from swarm.backends.local.policy import add_adapter, frozen_copy, lora_config, trainable_parameters
+from swarm.backends.protocols import DiskFull
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash, tokenizer_files
 from swarm.models.card import Adapter
@@ -51,7 +51,7 @@ def convert(source: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _parsed_once():
+    with _cache_gguf():
         _say("reading the tokenizer")
         own: Any = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
         tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, **own)
@@ -67,7 +67,7 @@ def convert(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _parsed_once() -> Iterator[None]:
+def _cache_gguf() -> Iterator[None]:
     """Keep what the package `gguf` says for as long, where it is installed.
 
     transformers has it parse the file four times, and make the table of tensor names anew for each module of the model:
@@ -119,7 +119,7 @@ _DEFAULT = ".default.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenModel:
     """What was written: the model that training began with, and hashes."""
 
     base: Path
@@ -128,7 +128,9 @@ class Written:
     adapter: Adapter
 
 
-def write_model(job: Job, models: Path, source: Path, to: Path, *, apart: bool, say: Callable[[str], None]) -> Written:
+def write_model(
+    job: Job, models: Path, source: Path, to: Path, *, apart: bool, say: Callable[[str], None]
+) -> WrittenModel:
     """Write the checkpoint in `source` of the job's training into the folder `to`; `apart` keeps an adapter apart,
     which the job has to have.
 
@@ -141,10 +143,10 @@ def write_model(job: Job, models: Path, source: Path, to: Path, *, apart: bool, 
     model = read_model(base, torch.float32, "eager")
     began = provenance(read_model(base, getattr(torch, job.dtype), "eager"), load_renderer(base).template)
     say("reading the checkpoint")
-    learned = _learned(job, source)
+    learned = _read_trained_weights(job, source)
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
-    _take(model, learned, base)
+    _load_weights(model, learned, base)
     say("writing")
     try:
         if apart:
@@ -153,14 +155,14 @@ def write_model(job: Job, models: Path, source: Path, to: Path, *, apart: bool, 
             _write_whole(model, getattr(torch, job.dtype), base, to)
     except SafetensorError as error:
         if checkpoint.is_full(error):
-            raise NoRoom(str(error)) from error
+            raise DiskFull(str(error)) from error
         raise BackendError(f"the weights could not be written: {error}") from error
     for path in tokenizer_files(base):
         target = to / path.relative_to(base)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(path, target)
     kind: Adapter = "apart" if apart else "merged" if job.lora_rank else "none"
-    return Written(base, began["weights"], began["template"], kind)
+    return WrittenModel(base, began["weights"], began["template"], kind)
 
 
 def _require_unchanged(job: Job, base: Path) -> None:
@@ -174,7 +176,7 @@ def _require_unchanged(job: Job, base: Path) -> None:
         )
 
 
-def _learned(job: Job, source: Path) -> Mapping[str, Tensor]:
+def _read_trained_weights(job: Job, source: Path) -> Mapping[str, Tensor]:
     """Return the trained weights of a checkpoint, by the names that they have in the plain model or on it."""
     if job.backend == "verl":
         return {name.removeprefix(_AROUND_PEFT): weight for name, weight in checkpoint.read_model(source).items()}
@@ -182,9 +184,9 @@ def _learned(job: Job, source: Path) -> Mapping[str, Tensor]:
 
 
 @torch.no_grad()
-def _take(model: nn.Module, learned: Mapping[str, Tensor], base: Path) -> None:
+def _load_weights(model: nn.Module, learned: Mapping[str, Tensor], base: Path) -> None:
     """Give the model its learned weights; raise BackendError where they are another model's."""
-    own = trained(model)
+    own = trainable_parameters(model)
     if {name: weight.shape for name, weight in own.items()} != {name: each.shape for name, each in learned.items()}:
         raise BackendError(f"the checkpoint is of another model than the one in {base}: put the former files back")
     for name, weight in own.items():

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from swarm.backends.local import tree_attention
-from swarm.backends.local.fused_forward import PROBED, Cache, CannotFuse, FusedForward, fused_forward
+from swarm.backends.local.fused_forward import PROBED, Cache, CannotFuse, FusedForward, make_fused_forward
 from swarm.backends.local.kv_cache import CacheShape, measure_cache_shape
 from swarm.rendering.messages import BackendError
 
@@ -44,10 +44,10 @@ def recompute_layers(model: nn.Module) -> None:
         )
     for layer in layers:
         # A method bound by hand follows its layer when the model is copied; a closure would run the first one's.
-        layer.forward = MethodType(_recomputed, layer)
+        layer.forward = MethodType(_recompute, layer)
 
 
-def _recomputed(layer: nn.Module, *inputs: Any, **named: Any) -> Any:
+def _recompute(layer: nn.Module, *inputs: Any, **named: Any) -> Any:
     forward = MethodType(type(layer).forward, layer)
     if not torch.is_grad_enabled() or named.get("past_key_values") is not None:
         return forward(*inputs, **named)
@@ -63,7 +63,7 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, seed: int) -> None
         torch.manual_seed(seed)
         dtype = next(model.parameters()).dtype
         inject_adapter_in_model(config, model)
-    for weight in trained(model).values():
+    for weight in trainable_parameters(model).values():
         weight.data = weight.data.to(dtype)
     model.eval()
 
@@ -76,7 +76,7 @@ def lora_config(*, rank: int, alpha: float) -> Any:
     return LoraConfig(r=rank, lora_alpha=scale, target_modules="all-linear", lora_dropout=0.0)
 
 
-def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that learn, by name: the adapter's where there is one, else all of them."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
@@ -160,7 +160,7 @@ class Policy:
         self._text: Sequence[int] = text or range(self.vocab_size)
         self.lock = ReadWriteLock()
         tree_attention.install(self.model)
-        self._split = self._splits()
+        self._split = self._has_linear_head()
         self._fused: FusedForward | None = None
         self.unfused: str | None = None
         """Why `fuse` found no fused forward; None where it found one, and before it was called."""
@@ -203,19 +203,19 @@ class Policy:
         logits: Tensor = self.model(input_ids=ids, **inputs).logits
         return logits
 
-    def checked_ids(self, count: int, first: int = 0) -> list[int]:
+    def probe_ids(self, count: int, first: int = 0) -> list[int]:
         """Return `count` ids for a check to feed: the model's text from its id number `first` on, again and again."""
         return [self._text[place % len(self._text)] for place in range(first, first + count)]
 
     def fuse(self) -> None:
         """Let `decode` run the model's fused forward from now on, if it has one; a warning says so if not."""
         with self.lock.writing():
-            if self._fused is not None and self._fused.intact():
+            if self._fused is not None and self._fused.is_intact():
                 return
-            rows = [self.checked_ids(PROBED), self.checked_ids(PROBED, first=PROBED)]
+            rows = [self.probe_ids(PROBED), self.probe_ids(PROBED, first=PROBED)]
             before, self.unfused = self.unfused, None
             try:
-                self._fused = fused_forward(self.model, self.head, rows)
+                self._fused = make_fused_forward(self.model, self.head, rows)
             except CannotFuse as reason:
                 self._fused, self.unfused = None, str(reason)
         if self.unfused not in (None, before):
@@ -232,7 +232,7 @@ class Policy:
         (an adapter, another type) and not its values alone makes this the model's own forward, until the next `fuse`.
         """
         if self._fused is not None and self._fused_at != self.revision:
-            self._fused, self._fused_at = self._fused if self._fused.intact() else None, self.revision
+            self._fused, self._fused_at = self._fused if self._fused.is_intact() else None, self.revision
         if self._fused is None:
             return self.features(
                 ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
@@ -247,7 +247,7 @@ class Policy:
         return logits.float()
 
     @torch.no_grad()
-    def _splits(self) -> bool:
+    def _has_linear_head(self) -> bool:
         """Return whether output embeddings over the base model's last hidden state are the model's own logits.
 
         What a model does to logits behind them (a factor, a soft cap) may hardly show on its own: it is looked for on
@@ -258,13 +258,13 @@ class Policy:
             return False
         seen: list[tuple[Tensor, Tensor]] = []
 
-        def made_up(_: nn.Module, inputs: tuple[Tensor], logits: Tensor) -> Tensor:
+        def replace_logits(_: nn.Module, inputs: tuple[Tensor], logits: Tensor) -> Tensor:
             spread = torch.linspace(-_SPREAD, _SPREAD, logits.numel(), device=logits.device).view_as(logits)
             seen.append((inputs[0], spread.to(logits.dtype)))
             return seen[-1][1]
 
         ids = torch.arange(3, device=self.device)[None] % self.vocab_size
-        with head.register_forward_hook(made_up):
+        with head.register_forward_hook(replace_logits):
             own = self.model(input_ids=ids, use_cache=False).logits
         hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
         if len(seen) != 1 or own.shape != seen[0][1].shape or hidden.shape != seen[0][0].shape:

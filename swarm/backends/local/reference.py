@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from swarm.backends.local.batcher import Batcher, Generation
-from swarm.backends.local.fused_forward import in_fp32
-from swarm.backends.local.loading import free_bytes, refusing
+from swarm.backends.local.fused_forward import compute_in_fp32
+from swarm.backends.local.loading import free_bytes, wrap_errors
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Sampling
 from swarm.rendering.messages import BackendError
@@ -43,11 +43,11 @@ _POSITIONS = 16
 @torch.no_grad()
 def check_slots(policy: Policy) -> None:
     """Check the slot engine on prompts of different lengths, on continued rows and on a copied one."""
-    with _refusing(policy):
+    with _wrap_errors(policy):
         batcher = Batcher(policy, slots=3, positions=_POSITIONS, seed=0)
-        first = _answers(policy, batcher, [_ids(policy, _SHORT, 1), _ids(policy, _LONG, 2)])
-        longest, more = first[1].ids, _ids(policy, 2, 3)
-        again = _answers(policy, batcher, [[*longest, more[0]], [*longest[:_LONG], *more]])
+        first = _generate(policy, batcher, [_probe_ids(policy, _SHORT, 1), _probe_ids(policy, _LONG, 2)])
+        longest, more = first[1].ids, _probe_ids(policy, 2, 3)
+        again = _generate(policy, batcher, [[*longest, more[0]], [*longest[:_LONG], *more]])
         gap = logprob_gap(policy, [*first, *again])
     _require_near(policy, gap, "slot engine")
 
@@ -55,17 +55,17 @@ def check_slots(policy: Policy) -> None:
 @torch.no_grad()
 def check_rows(policy: Policy, positions: int) -> None:
     """Check the learner's log-probs, and that features do not depend on other rows of a batch, up to `positions`."""
-    with _refusing(policy):
-        rows = [_ids(policy, _SHORT, 1), _ids(policy, _LONG, 2)]
+    with _wrap_errors(policy):
+        rows = [_probe_ids(policy, _SHORT, 1), _probe_ids(policy, _LONG, 2)]
         padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         features = policy.features(padded.to(policy.device), use_cache=False)
-        with eager(policy.model):
+        with use_eager_attention(policy.model):
             gaps = [
                 _likeliest_gap(policy, row, policy.head(found[: len(row)]).log_softmax(-1))
                 for found, row in zip(features, rows, strict=True)
             ]
         dependence = _batch_dependence(policy, positions)
-    _require_near(policy, _largest(gaps), "learner's forward")
+    _require_near(policy, _worst_gap(gaps), "learner's forward")
     if not dependence <= _BATCH_TOLERANCE.get(policy.dtype, _COARSE_BATCH_TOLERANCE):
         raise BackendError(
             f"expected of {policy.config.model_type} that what it computes of a sequence does not depend on the others "
@@ -75,7 +75,7 @@ def check_rows(policy: Policy, positions: int) -> None:
 
 
 @contextmanager
-def eager(model: Any) -> Iterator[None]:
+def use_eager_attention(model: Any) -> Iterator[None]:
     """Switch a model to eager attention inside; nobody else may run it meanwhile."""
     own = model.config._attn_implementation
     if own == "eager":
@@ -104,11 +104,11 @@ class Gap:
 @torch.no_grad()
 def logprob_gap(policy: Policy, generations: Sequence[Generation]) -> Gap:
     """Return the most by which log-probs of what was sampled differ from those of eager attention."""
-    with eager(policy.model):
-        return _largest([_sampled_gap(policy, generation) for generation in generations])
+    with use_eager_attention(policy.model):
+        return _worst_gap([_token_gap(policy, generation) for generation in generations])
 
 
-def _sampled_gap(policy: Policy, generation: Generation) -> Gap:
+def _token_gap(policy: Policy, generation: Generation) -> Gap:
     expected, allowed = _eager_logprobs(policy, generation.ids)
     expected = expected[generation.prompt_length - 1 :]
     pairs = [
@@ -119,12 +119,12 @@ def _sampled_gap(policy: Policy, generation: Generation) -> Gap:
     return Gap(max(abs(expected[place, token].item() - logprob) for place, token, logprob in pairs), allowed)
 
 
-def _largest(gaps: Sequence[Gap]) -> Gap:
+def _worst_gap(gaps: Sequence[Gap]) -> Gap:
     """Return the one that is not small, if there is one, else one that allows most of them."""
     return next((gap for gap in gaps if not gap.small), max(gaps, key=lambda gap: gap.found))
 
 
-def _answers(policy: Policy, batcher: Batcher, prompts: Sequence[Sequence[int]]) -> list[Generation]:
+def _generate(policy: Policy, batcher: Batcher, prompts: Sequence[Sequence[int]]) -> list[Generation]:
     rule = Sampling(max_tokens=_ANSWER, temperature=0, top_logprobs=_LIKELIEST.get(policy.dtype, 0))
     generations = [Generation([*prompt], rule) for prompt in prompts]
     for generation in generations:
@@ -134,8 +134,8 @@ def _answers(policy: Policy, batcher: Batcher, prompts: Sequence[Sequence[int]])
     return generations
 
 
-def _ids(policy: Policy, count: int, first: int) -> list[int]:
-    return policy.checked_ids(count, first)
+def _probe_ids(policy: Policy, count: int, first: int) -> list[int]:
+    return policy.probe_ids(count, first)
 
 
 def _eager_logprobs(policy: Policy, ids: Sequence[int]) -> tuple[Tensor, float]:
@@ -144,9 +144,9 @@ def _eager_logprobs(policy: Policy, ids: Sequence[int]) -> tuple[Tensor, float]:
     own = _logprobs(policy, ids)
     if policy.dtype == torch.float32:
         return own, least
-    with in_fp32(policy.model):
+    with compute_in_fp32(policy.model):
         exact = _logprobs(policy, ids)
-    return exact, max(least, _MORE * _apart(policy, exact, own))
+    return exact, max(least, _MORE * _max_gap(policy, exact, own))
 
 
 def _logprobs(policy: Policy, ids: Sequence[int]) -> Tensor:
@@ -158,10 +158,10 @@ def _logprobs(policy: Policy, ids: Sequence[int]) -> Tensor:
 def _likeliest_gap(policy: Policy, ids: Sequence[int], found: Tensor) -> Gap:
     """Return the most by which log-probs (T, V) after ids (T) differ from those of eager attention."""
     expected, allowed = _eager_logprobs(policy, ids)
-    return Gap(_apart(policy, expected, found), allowed)
+    return Gap(_max_gap(policy, expected, found), allowed)
 
 
-def _apart(policy: Policy, expected: Tensor, found: Tensor) -> float:
+def _max_gap(policy: Policy, expected: Tensor, found: Tensor) -> float:
     """Return the most by which log-probs (T, V) of the likeliest ids differ."""
     likeliest = expected.topk(min(_LIKELIEST.get(policy.dtype, 1), expected.shape[-1])).indices
     return (expected.gather(-1, likeliest) - found.gather(-1, likeliest)).abs().max().item()
@@ -170,15 +170,15 @@ def _apart(policy: Policy, expected: Tensor, found: Tensor) -> float:
 def _batch_dependence(policy: Policy, positions: int) -> float:
     """Return how much features change, relative to the largest, alone and beside a row at the last positions."""
     near, far = [0, 1, 2, 3], [0, 1, positions - 2, positions - 1]
-    alone, beside = _placed(policy, [near]), _placed(policy, [near, far])
+    alone, beside = _features_at(policy, [near]), _features_at(policy, [near, far])
     gap = max((beside[0] - alone[0]).abs().max().item(), (beside[1, :2] - alone[0, :2]).abs().max().item())
     return gap / alone.abs().max().item()
 
 
-def _placed(policy: Policy, places: Sequence[Sequence[int]]) -> Tensor:
+def _features_at(policy: Policy, places: Sequence[Sequence[int]]) -> Tensor:
     """Return features (B, T, F) of the same ids in every row, at `places` (B, T), each seen by those behind it."""
     size = len(places[0])
-    ids = torch.tensor([_ids(policy, size, 1)] * len(places), device=policy.device)
+    ids = torch.tensor([_probe_ids(policy, size, 1)] * len(places), device=policy.device)
     later = torch.ones(size, size, dtype=torch.bool, device=policy.device).triu(1)
     mask = torch.zeros(len(places), 1, size, size, dtype=policy.dtype, device=policy.device)
     return policy.features(
@@ -189,9 +189,9 @@ def _placed(policy: Policy, places: Sequence[Sequence[int]]) -> Tensor:
     ).float()
 
 
-def _refusing(policy: Policy) -> AbstractContextManager[None]:
+def _wrap_errors(policy: Policy) -> AbstractContextManager[None]:
     kind = policy.config.model_type
-    return refusing(
+    return wrap_errors(
         f"expected {kind} to run from keys and values of a prompt, found that it fails", "choose another model"
     )
 
@@ -212,7 +212,7 @@ class PlainModel:
     """A causal LM of a configuration, with weights by name that come in parts; BackendError where some are missing."""
 
     def __init__(self, config: Any, parts: Iterable[Mapping[str, Tensor]]) -> None:
-        self._model = _made(config)
+        self._model = _build_model(config)
         names = set(self._model.state_dict())
         missing = set(names)
         for part in parts:
@@ -228,23 +228,23 @@ class PlainModel:
     @torch.no_grad()
     def logprobs(self, ids: Tensor, temperature: float) -> Tensor:
         """Return the log-prob (T - 1,) of each of `ids` (T,) but the first, the ones before it given."""
-        _require(2 * _FP32 * len(ids) * self._model.get_input_embeddings().num_embeddings)
+        _require_memory(2 * _FP32 * len(ids) * self._model.get_input_embeddings().num_embeddings)
         logits = self._model(input_ids=ids[None, :-1], use_cache=False).logits[0].float() / temperature
         found: Tensor = logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
         return found
 
 
-def _made(config: Any) -> Any:
+def _build_model(config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     own = copy.deepcopy(config)
     with torch.device("meta"):
         shapes = AutoModelForCausalLM.from_config(own, dtype=torch.float32)
-    _require(sum(weight.numel() for weight in shapes.parameters()) * _FP32)
+    _require_memory(sum(weight.numel() for weight in shapes.parameters()) * _FP32)
     return AutoModelForCausalLM.from_config(own, dtype=torch.float32, attn_implementation="eager").eval()
 
 
-def _require(size: int) -> None:
+def _require_memory(size: int) -> None:
     if (needed := int(size * _SPARE)) > (free := free_bytes(torch.device("cpu"))):
         raise BackendError(f"a plain forward needs {needed:,} bytes of memory and {free:,} are free")
 

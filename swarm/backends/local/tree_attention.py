@@ -79,10 +79,10 @@ class TreeMask:
         of them is enough.
         """
         if (pairs, dtype) not in self._blocks:
-            self._blocks[pairs, dtype] = self._divided(pairs, dtype)
+            self._blocks[pairs, dtype] = self._divide(pairs, dtype)
         return self._blocks[pairs, dtype]
 
-    def _divided(self, pairs: int, dtype: torch.dtype) -> tuple[list[Block], list[SegmentRun]]:
+    def _divide(self, pairs: int, dtype: torch.dtype) -> tuple[list[Block], list[SegmentRun]]:
         if self.size**2 <= pairs * len(self.runs):
             return [Block(0, self.size, self._mask(0, self.size, dtype))], []
         starts = [run.start for run in self.runs]
@@ -133,12 +133,12 @@ def install(model: Any) -> None:
         model.set_attn_implementation(NAME)
 
 
-def installed(model: Any) -> bool:
+def is_installed(model: Any) -> bool:
     """Return whether a model's attention goes through here."""
     return getattr(model.config, "_attn_implementation", None) == NAME
 
 
-def inputs(tree: TreeMask, position: Tensor) -> dict[str, Any]:
+def tree_inputs(tree: TreeMask, position: Tensor) -> dict[str, Any]:
     """Return what a forward over packed ids is given beside them; position (N,) is each id's depth.
 
     A mask of four dimensions is passed on as it is: given one that nobody reads, transformers builds none of N x N.
@@ -190,8 +190,8 @@ class _Blocks(torch.autograd.Function):
         scale: float | None,
     ) -> Tensor:
         """Return (1, H, N, D); what blocks share is joined in fp32."""
-        blocks, crossing = tree.blocks(_pairs(query.shape[1], query.shape[3]), query.dtype)
-        parts = _parted(blocks, query, key, value)
+        blocks, crossing = tree.blocks(_break_even_pairs(query.shape[1], query.shape[3]), query.dtype)
+        parts = _split_blocks(blocks, query, key, value)
         own = [
             _flash(*part, 0.0, block.mask is None, attn_mask=block.mask, scale=scale)
             for block, part in zip(blocks, parts, strict=True)
@@ -201,7 +201,7 @@ class _Blocks(torch.autograd.Function):
         for run in crossing:
             below = slice(run.start, run.below)
             more = _flash(query[:, :, below], key[:, :, run.seen], value[:, :, run.seen], scale=scale)
-            _join(joined[:, :, below], total[:, :, below], *more)
+            _merge_attention(joined[:, :, below], total[:, :, below], *more)
         found = joined.to(query.dtype)
         ctx.save_for_backward(query, key, value, found, total)
         ctx.blocks, ctx.crossing, ctx.scale = blocks, crossing, scale
@@ -211,7 +211,7 @@ class _Blocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query, key and value, each (1, H, N, D)."""
         query, key, value, out, total = ctx.saved_tensors
-        parts = _parted(ctx.blocks, gradient, query, key, value, out, total)
+        parts = _split_blocks(ctx.blocks, gradient, query, key, value, out, total)
         own = [
             _flash_backward(*part, 0.0, block.mask is None, attn_mask=block.mask, scale=ctx.scale)
             for block, part in zip(ctx.blocks, parts, strict=True)
@@ -228,7 +228,7 @@ class _Blocks(torch.autograd.Function):
         return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), None, None
 
 
-def _pairs(heads: int, width: int) -> int:
+def _break_even_pairs(heads: int, width: int) -> int:
     """Return how many masked scores cost as much as the calls, forward and backward, for one more block.
 
     Measured on one core: a block's calls 120 us, a score 10 ns and 0.17 ns per element of heads * width.
@@ -236,13 +236,13 @@ def _pairs(heads: int, width: int) -> int:
     return int(120_000 / (10 + 0.17 * heads * width))
 
 
-def _parted(blocks: Sequence[Block], *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def _split_blocks(blocks: Sequence[Block], *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield each block's part of tensors (1, H, N, ...)."""
     sizes = [block.end - block.start for block in blocks]
     return zip(*(each.split(sizes, 2) for each in tensors), strict=True)
 
 
-def _join(out: Tensor, total: Tensor, more: Tensor, more_total: Tensor) -> None:
+def _merge_attention(out: Tensor, total: Tensor, more: Tensor, more_total: Tensor) -> None:
     """Add the attention to other keys to `out` (1, H, L, D) and to its log-sum-exp `total` (1, H, L), in place."""
     out.lerp_(more.float(), torch.sigmoid(more_total - total)[..., None])
     torch.logaddexp(total, more_total, out=total)

@@ -27,20 +27,20 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
-from swarm.backends.folders import made_once, print_made
+from swarm.backends.folders import build_once, print_folder
 from swarm.backends.local.loading import load_policy
 from swarm.environments import Demonstration, Environment, get_environment
-from swarm.environments.registry import look_in
+from swarm.environments.registry import add_folder
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash, model_place, require_model_folder
-from swarm.rendering.messages import BackendError, Message, gathered
+from swarm.rendering.messages import BackendError, Message, assemble_answer
 from swarm.rendering.renderer import HFRenderer, load_renderer
 from swarm.timelines import CallTree, Prompt, linear_rows, normalise
 from swarm.timelines.node import TrainRow
 
 
-def rows_of(renderer: HFRenderer, play: Demonstration) -> tuple[TrainRow, ...]:
+def demonstration_rows(renderer: HFRenderer, play: Demonstration) -> tuple[TrainRow, ...]:
     """Return the rows of a demonstration, `sampled` in each what is to be imitated.
 
     Raises BackendError for one that the chat template cannot write.
@@ -48,16 +48,16 @@ def rows_of(renderer: HFRenderer, play: Demonstration) -> tuple[TrainRow, ...]:
     tree = CallTree(renderer)
     for number, message in enumerate(play.messages):
         if message["role"] == "assistant":
-            _tell(tree, renderer, play, number)
+            _add_answer(tree, renderer, play, number)
     return linear_rows(tree.nodes)
 
 
-def _tell(tree: CallTree, renderer: HFRenderer, play: Demonstration, number: int) -> None:
+def _add_answer(tree: CallTree, renderer: HFRenderer, play: Demonstration, number: int) -> None:
     history, answer = play.messages[:number], play.messages[number]
     prompt = tree.prompt(history, play.tools)
     ids = _answer_ids(renderer, play, number)
     text = renderer.decode(ids[:-1], special=True)
-    _require_read_back(renderer, play, prompt, answer, text)
+    _require_round_trip(renderer, play, prompt, answer, text)
     none = [0] * len(ids)
     tree.add(prompt, ids, [0.0] * len(ids), none, text=text, answer=answer)
 
@@ -77,11 +77,11 @@ def _answer_ids(renderer: HFRenderer, play: Demonstration, number: int) -> list[
     return [*ids, renderer.eos_id] if end is None else ids[: end + 1]
 
 
-def _require_read_back(renderer: HFRenderer, play: Demonstration, prompt: Prompt, answer: Message, text: str) -> None:
-    wanted = _called(answer)
+def _require_round_trip(renderer: HFRenderer, play: Demonstration, prompt: Prompt, answer: Message, text: str) -> None:
+    wanted = _call_names(answer)
     reader = renderer.answers.reader(prompt.prompt_text, list(play.tools))
-    found = [call.name for call in gathered([*reader.feed(text), *reader.finish()]).tool_calls]
-    unseen = [name for name in _named(play) if prompt.parent is None and name not in prompt.prompt_text]
+    found = [call.name for call in assemble_answer([*reader.feed(text), *reader.finish()]).tool_calls]
+    unseen = [name for name in _tool_names(play) if prompt.parent is None and name not in prompt.prompt_text]
     if unseen or found != wanted:
         what = f"no word of the tool {unseen[0]}" if unseen else f"{text!r:.80} for a call of {', '.join(wanted)}"
         raise BackendError(
@@ -90,11 +90,11 @@ def _require_read_back(renderer: HFRenderer, play: Demonstration, prompt: Prompt
         )
 
 
-def _called(answer: Message) -> list[str]:
+def _call_names(answer: Message) -> list[str]:
     return [call["function"]["name"] for call in answer.get("tool_calls") or ()]
 
 
-def _named(play: Demonstration) -> Sequence[str]:
+def _tool_names(play: Demonstration) -> Sequence[str]:
     return [tool["function"]["name"] for tool in play.tools]
 
 
@@ -133,20 +133,20 @@ def imitate(
 
 
 @torch.no_grad()
-def loss_of(model: Any, rows: Sequence[TrainRow]) -> float:
+def mean_loss(model: Any, rows: Sequence[TrainRow]) -> float:
     """Return the mean cross-entropy of the imitated ids in rows."""
-    return sum(float(_summed(model, part)) for part in _parts(rows)) / _asked(rows)
+    return sum(float(_sum_loss(model, part)) for part in _parts(rows)) / _count_imitated(rows)
 
 
 def _step(model: Any, rows: Sequence[TrainRow], optimizer: torch.optim.Optimizer) -> None:
     model.zero_grad()
     for part in _parts(rows):
-        (_summed(model, part) / _asked(rows)).backward()
+        (_sum_loss(model, part) / _count_imitated(rows)).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 
 
-def _summed(model: Any, rows: Sequence[TrainRow]) -> Tensor:
+def _sum_loss(model: Any, rows: Sequence[TrainRow]) -> Tensor:
     """Return the sum of the cross-entropies of the imitated ids."""
     length, device = max(len(row.ids) for row in rows), next(model.parameters()).device
     ids_BT = torch.tensor([[*row.ids, *[0] * (length - len(row.ids))] for row in rows], device=device)
@@ -163,7 +163,7 @@ def _labels(row: TrainRow, length: int) -> list[int]:
     return own + [_IGNORED] * (length - len(own))
 
 
-def _asked(rows: Sequence[TrainRow]) -> int:
+def _count_imitated(rows: Sequence[TrainRow]) -> int:
     return sum(sum(row.sampled) for row in rows)
 
 
@@ -187,7 +187,7 @@ _TRIES = 200
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.json", ".bin.index.json")
 
 
-def ensure_imitated(job: Job, models: Path, progress: Progress | None = None) -> Path:
+def ensure_warm_start(job: Job, models: Path, progress: Progress | None = None) -> Path:
     """Return the folder under `models` of a job's model from a path after its warm start, making it if need be.
 
     `progress` is told (steps done, steps in all). Raises InvalidRequest for an environment that is unknown or without
@@ -204,13 +204,13 @@ def ensure_imitated(job: Job, models: Path, progress: Progress | None = None) ->
             "give the environment `imitate`, or set warm_start_steps to 0"
         )
     renderer = load_renderer(source)
-    drawn = _Drawn(renderer, world, job)
+    drawn = _BatchSampler(renderer, world, job)
     drawn()  # whatever is wrong with template or demonstrations shows before weights are read
-    folder = models / imitated_hash(spec, source, job.environment, job.max_context)
-    return made_once(folder, lambda scratch: _make(job, source, renderer, scratch, progress))
+    folder = models / warm_start_hash(spec, source, job.environment, job.max_context)
+    return build_once(folder, lambda scratch: _make(job, source, renderer, scratch, progress))
 
 
-def imitated_hash(spec: PathModel, source: Path, environment: str, max_context: int) -> str:
+def warm_start_hash(spec: PathModel, source: Path, environment: str, max_context: int) -> str:
     """Return the name of the folder: 16 hex digits of a hash over the files in `source`, environment, steps, recipe."""
     parts = {
         "version": _VERSION, "model": folder_hash(source), "environment": environment,
@@ -219,7 +219,7 @@ def imitated_hash(spec: PathModel, source: Path, environment: str, max_context: 
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class _Drawn:
+class _BatchSampler:
     """Draws batches of demonstrations of training tasks, the same ones each time it is made."""
 
     def __init__(self, renderer: HFRenderer, environment: Environment, job: Job) -> None:
@@ -233,7 +233,9 @@ class _Drawn:
     def _play(self) -> Sequence[TrainRow]:
         """Return the rows of a demonstration that fits the job's context."""
         for _ in range(_TRIES):
-            rows = rows_of(self._renderer, self._environment.demonstrate(self._rng.choice(self._tasks), self._rng))
+            rows = demonstration_rows(
+                self._renderer, self._environment.demonstrate(self._rng.choice(self._tasks), self._rng)
+            )
             if rows and all(len(row.ids) <= self._most for row in rows):
                 return rows
         raise BackendError(
@@ -245,7 +247,7 @@ class _Drawn:
 def _make(job: Job, source: Path, renderer: HFRenderer, folder: Path, progress: Progress | None) -> None:
     whole = job.model_copy(update={"lora_rank": 0, "dtype": "float32", "kl_coef": 0.0})
     model = load_policy(source, whole, ids=renderer.ids).model
-    drawn = _Drawn(renderer, get_environment(job.environment), job)
+    drawn = _BatchSampler(renderer, get_environment(job.environment), job)
     imitate(model, drawn, steps=job.model.warm_start_steps, progress=progress)
     model.save_pretrained(folder)
     for path in _files(source):
@@ -272,10 +274,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
     given = parser.parse_args(arguments)
     if given.environments is not None:
-        look_in(given.environments)
+        add_folder(given.environments)
     disable_progress_bar()
-    return print_made(
-        lambda: ensure_imitated(Job.recorded(given.job), given.models, _print_progress), "--job to be a job's JSON"
+    return print_folder(
+        lambda: ensure_warm_start(Job.from_record(given.job), given.models, _print_progress), "--job to be a job's JSON"
     )
 
 

@@ -29,7 +29,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from swarm.algorithms.rows import Row, Tokens, flat_tokens
+from swarm.algorithms.rows import Row, Tokens, flatten_tokens
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
@@ -65,7 +65,7 @@ def environment(device: str) -> dict[str, str]:
     return {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "swarm.backends.verl.worker"}
 
 
-def meeting(address: str, port: int = 0, *, begin: bool) -> TCPStore:
+def rendezvous(address: str, port: int = 0, *, begin: bool) -> TCPStore:
     """Return where ranks meet: begun here, at a port that is free and from then on taken, or joined."""
     return TCPStore(
         address, port, is_master=begin, wait_for_workers=False, timeout=timedelta(seconds=EXCHANGE_TIMEOUT_S)
@@ -84,24 +84,24 @@ def join(device: str, rank: int, world: int, store: TCPStore) -> None:
     )
 
 
-def joined() -> bool:
+def is_joined() -> bool:
     """Return whether this process is in a process group."""
     return torch.distributed.is_initialized()
 
 
-def engine(folder: Path, job: Job, device: str) -> Any:
+def make_engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
-    made = worker(folder, job, device, "language_model")
-    made.engine._build_lora_module = _seeded(made.engine._build_lora_module, job.seed)
-    loaded(made)
+    made = make_worker(folder, job, device, "language_model")
+    made.engine._build_lora_module = _seed_builder(made.engine._build_lora_module, job.seed)
+    load_model(made)
     return made.engine
 
 
-def loaded(worker: Any) -> None:
+def load_model(worker: Any) -> None:
     """Have verl's worker load its model."""
     if worker.engine.is_param_offload_enabled:
         _wait_for_moves()
-    with computing(worker.engine, nullcontext()):
+    with enter_mode(worker.engine, nullcontext()):
         worker.reset()
 
 
@@ -128,7 +128,7 @@ def _moments_to_host(optimizer: torch.optim.Optimizer) -> None:
         state.update({key: value.cpu() for key, value in state.items() if isinstance(value, Tensor)})
 
 
-def worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
+def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
     """Return verl's worker around an engine of a type, which `reset` loads the model into."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
@@ -195,18 +195,18 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
     return model, engine, optimizer
 
 
-def _seeded(build: Callable[[Any], Any], seed: int) -> Callable[[Any], Any]:
+def _seed_builder(build: Callable[[Any], Any], seed: int) -> Callable[[Any], Any]:
     """Return verl's maker of adapters with its draws from `seed` alone, as the local backend makes its own."""
 
-    def built(module: Any) -> Any:
+    def build_seeded(module: Any) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return build(module)
 
-    return built
+    return build_seeded
 
 
-def prepared(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -> TensorDict:
+def prepare_batch(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -> TensorDict:
     """Return a batch with what verl's engine wants to know beside it; `longest`: ids of the longest row of any rank."""
     from verl.utils import tensordict_utils
 
@@ -224,13 +224,13 @@ def prepared(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -> Ten
 
 def logprobs(engine: Any, batch: TensorDict) -> Tensor:
     """Return the log-probs, jagged over the batch's ids, of each one's next id under the present weights."""
-    with computing(engine, engine.eval_mode()):
+    with enter_mode(engine, engine.eval_mode()):
         found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"].cpu()  # else Ray brings the GPU along
     return found
 
 
 @contextmanager
-def computing(engine: Any, mode: AbstractContextManager[Any]) -> Iterator[None]:
+def enter_mode(engine: Any, mode: AbstractContextManager[Any]) -> Iterator[None]:
     """Be in a mode of an engine's within; afterwards what it keeps on the host is there, and its device free.
 
     What fails on the way into the mode, or within, leaves no weight on the device either.
@@ -243,17 +243,17 @@ def computing(engine: Any, mode: AbstractContextManager[Any]) -> Iterator[None]:
             engine.to("cpu", model=True, optimizer=True, grad=True)
         raise
     finally:
-        _empty(engine)
+        _empty_cache(engine)
 
 
 def release(engine: Any) -> None:
     """Give the device's memory back, where an engine shares it, that what failed and was told held on to."""
     if engine.is_param_offload_enabled:
         gc.collect()
-        _empty(engine)
+        _empty_cache(engine)
 
 
-def _empty(engine: Any) -> None:
+def _empty_cache(engine: Any) -> None:
     from verl.utils.device import get_torch_device
 
     if engine.is_param_offload_enabled:
@@ -265,7 +265,7 @@ def gradient(engine: Any, batch: TensorDict, loss: Callable[..., Any]) -> float:
 
     The minibatch's loss is the mean over the ranks.
     """
-    with computing(engine, engine.train_mode(zero_grad_on_exit=False)):
+    with enter_mode(engine, engine.train_mode(zero_grad_on_exit=False)):
         engine.optimizer_zero_grad()
         output = engine.forward_backward_batch(batch, loss)
     return float(sum(output["loss"]))
@@ -275,7 +275,7 @@ def step(engine: Any, size: float) -> float:
     """Clip the gradient and change the weights; return the norm it had. Where that is not finite, nothing changes."""
     for group in engine.optimizer.param_groups:
         group["lr"] = size
-    with computing(engine, engine.train_mode(zero_grad_on_exit=True)):
+    with enter_mode(engine, engine.train_mode(zero_grad_on_exit=True)):
         return float(engine.optimizer_step())
 
 
@@ -308,20 +308,20 @@ def verl_batch(
 ) -> TensorDict:
     """Return verl's batch of `rows` and as many rows of `padding`.
 
-    advantages, weights: by episode, as `flat_tokens` takes them. sequence: the `Tokens.sequence` (K,) of each row,
+    advantages, weights: by episode, as `flatten_tokens` takes them. sequence: the `Tokens.sequence` (K,) of each row,
     where the loss needs it. places: where among all tokens of a minibatch those of each row (K,) stand. Jagged over a
     row's ids: `input_ids`, `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`,
     `response_mask` and, unless all is padding, `places` and the columns of `_columns`.
     """
     shapes = [*map(_shape, rows), *[_Shape(torch.zeros(2, dtype=torch.long), 1, torch.zeros(0).long())] * padding]
     responses = [shape.ids[shape.prompt :] for shape in shapes]
-    masks = [_scattered(shape, torch.ones(len(shape.sampled), dtype=torch.long)) for shape in shapes]
+    masks = [_scatter(shape, torch.ones(len(shape.sampled), dtype=torch.long)) for shape in shapes]
     whole = [torch.cat([torch.zeros(s.prompt).long(), mask]) for s, mask in zip(shapes, masks, strict=True)]
-    columns = _columns(rows, flat_tokens(rows, advantages, weights, _CPU), sequence) if rows else {}
+    columns = _columns(rows, flatten_tokens(rows, advantages, weights, _CPU), sequence) if rows else {}
     if rows and places:
         columns["places"] = places
     filled = {
-        name: [_scattered(s, v) for s, v in zip(shapes, [*values, *[values[0][:0]] * padding], strict=True)]
+        name: [_scatter(s, v) for s, v in zip(shapes, [*values, *[values[0][:0]] * padding], strict=True)]
         for name, values in columns.items()
     }
     parts = {
@@ -343,7 +343,7 @@ def _shape(row: Row) -> _Shape:
     return _Shape(torch.cat([row.ids, row.targets[-1:]]), first, row.places + 1 - first)
 
 
-def _scattered(shape: _Shape, values: Tensor) -> Tensor:
+def _scatter(shape: _Shape, values: Tensor) -> Tensor:
     """Return values (K,) of the sampled tokens at their places in the response (R,), 0 elsewhere."""
     found = values.new_zeros(len(shape.ids) - shape.prompt)
     found[shape.sampled] = values
@@ -377,7 +377,7 @@ def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) ->
     return columns
 
 
-def sampled(values: Any, batch: TensorDict) -> Tensor:
+def select_sampled(values: Any, batch: TensorDict) -> Tensor:
     """Return what a jagged output of the model, which stands where ids are fed, says of the M sampled tokens.
 
     At each place the model predicts the id of the next one; the tokens are in the order of the batch's rows.

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from swarm.backends.verl.engine import Draws
+from swarm.backends.verl.engine import SeedSequence
 from swarm.job import Job, PathModel
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
@@ -25,7 +25,7 @@ from swarm.verl_config import VerlFields
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from swarm.algorithms.mismatch import Disputed, ReplicaSaid
+    from swarm.algorithms.mismatch import MismatchRow, ReplicaScores
     from swarm.backends.verl.cluster import Cluster
     from swarm.backends.verl.engine import ReplicatedEngine
     from swarm.backends.verl.learner import VerlLearner
@@ -36,7 +36,7 @@ PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class _Components:
     cluster: Cluster
     engine: ReplicatedEngine
     learner: VerlLearner
@@ -50,22 +50,22 @@ class VerlBackend:
     def __init__(self, job: Job, models: Path) -> None:
         self.job = job
         self._models = models
-        self._parts: _Running | None = None
+        self._parts: _Components | None = None
 
     @property
     def engine(self) -> ReplicatedEngine:
         """What generates; raise BackendError before `start`."""
-        return self._started().engine
+        return self._require_parts().engine
 
     @property
     def learner(self) -> VerlLearner:
         """What learns; raise BackendError before `start`."""
-        return self._started().learner
+        return self._require_parts().learner
 
     @property
     def renderer(self) -> HFRenderer:
         """What renders and decodes; raise BackendError before `start`."""
-        return self._started().renderer
+        return self._require_parts().renderer
 
     @property
     def model_name(self) -> str:
@@ -76,18 +76,18 @@ class VerlBackend:
     async def start(self) -> None:
         """Make or find the model, join the cluster, place learners and replicas on it, and serve."""
         if self._parts is None:
-            self._parts = await _begun(self.job, self._models)
+            self._parts = await _start(self.job, self._models)
 
     async def stop(self) -> None:
         """End learners and replicas, and leave the cluster; safe to call twice."""
         parts, self._parts = self._parts, None
         if parts is not None:
-            await _ended(parts.cluster, parts.engine, parts.learner)
+            await _shut_down(parts.cluster, parts.engine, parts.learner)
 
     @property
     def provenance(self) -> Mapping[str, str]:
         """Hashes of the weights and of the chat template, as they were loaded."""
-        return self._started().provenance
+        return self._require_parts().provenance
 
     @property
     def probs_tolerance(self) -> float | None:
@@ -96,27 +96,29 @@ class VerlBackend:
 
     def weights(self) -> str | None:
         """Return the sha256 of the learner's weights as they are published, by name."""
-        return _hash_of(self.learner)
+        return _hash_weights(self.learner)
 
     def publish(self) -> None:
         """Send the learner's weights to all replicas; returns once each has confirmed the version."""
-        self.engine.publish(self.learner.version, self.learner.exported())
+        self.engine.publish(self.learner.version, self.learner.export_weights())
 
     def failure(self) -> str | None:
         """Return why a part of it is dead beyond repair, or None."""
         if self._parts is None:
             return None
-        return self._parts.learner.group.died() or self._parts.engine.failure()
+        return self._parts.learner.group.poll_failure() or self._parts.engine.failure()
 
-    def _started(self) -> _Running:
+    def _require_parts(self) -> _Components:
         if self._parts is None:
             raise BackendError("the verl backend is not started: await start() first")
         return self._parts
 
 
-async def _begun(job: Job, models: Path) -> _Running:
-    folder, renderer, cluster = await _whole(_prepared, job, models)
-    draws = Draws(job.seed) if cluster.device == "cpu" else None  # a GPU draws for each seed apart, and so slower
+async def _start(job: Job, models: Path) -> _Components:
+    folder, renderer, cluster = await _prepare_cancellable(_prepare, job, models)
+    draws = (
+        SeedSequence(job.seed) if cluster.device == "cpu" else None
+    )  # a GPU draws for each seed apart, and so slower
     learning = asyncio.ensure_future(asyncio.to_thread(_learner, job, folder, cluster, draws))
     engine: ReplicatedEngine | None = None
     serving: asyncio.Future[None] | None = None
@@ -129,22 +131,22 @@ async def _begun(job: Job, models: Path) -> _Running:
         for each in done:
             each.result()
         learner = learning.result()
-        learner.replicas = partial(_asked, engine)
+        learner.replicas = partial(_score_replicas, engine)
         if cluster.fields.colocated:
-            learner.turn = partial(_turn, learner, engine)
-        weights = await asyncio.to_thread(_hash_of, learner)
+            learner.use_devices = partial(_use_devices, learner, engine)
+        weights = await asyncio.to_thread(_hash_weights, learner)
     except BaseException:  # whoever cancels the boot wants no cluster that goes on
         learning.add_done_callback(_end_unwanted)  # its thread cannot be cancelled; it fails once Ray is left
         if serving is not None:
             serving.cancel()
             await asyncio.wait({serving})
-        await _ended(cluster, engine, None)
+        await _shut_down(cluster, engine, None)
         raise
     template = hashlib.sha256(renderer.template.encode()).hexdigest()
-    return _Running(cluster, engine, learner, renderer, {"weights": weights, "template": template})
+    return _Components(cluster, engine, learner, renderer, {"weights": weights, "template": template})
 
 
-async def _whole(
+async def _prepare_cancellable(
     work: Callable[[Job, Path], tuple[Path, HFRenderer, Cluster]], job: Job, models: Path
 ) -> tuple[Path, HFRenderer, Cluster]:
     """Return what a thread made; whoever is cancelled meanwhile leaves the cluster that it joins."""
@@ -166,11 +168,11 @@ def _end_unwanted(learning: asyncio.Future[VerlLearner]) -> None:
         learning.result().stop()
 
 
-def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
+def _prepare(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
     """Return the model's folder, its renderer and the cluster; raise BackendError for the first that cannot be had."""
-    from swarm.backends.verl.cluster import Cluster, quiet_and_closed
+    from swarm.backends.verl.cluster import Cluster, set_ray_environment
 
-    quiet_and_closed((job.verl or VerlFields()).address)  # before anything imports Ray
+    set_ray_environment((job.verl or VerlFields()).address)  # before anything imports Ray
     from swarm.backends.local.backend import base_model
     from swarm.backends.verl.adapter import check as check_verl
     from swarm.backends.verl.vllm import check as check_vllm
@@ -178,19 +180,19 @@ def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 
     _log.info("event=versions verl=%r engine=%r", check_verl(), check_vllm())
     folder = base_model(job, models)
-    return folder, load_renderer(folder), Cluster.joined(job)
+    return folder, load_renderer(folder), Cluster.join(job)
 
 
-def _learner(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VerlLearner:
+def _learner(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> VerlLearner:
     from swarm.backends.verl.critic import CriticLearner
     from swarm.backends.verl.learner import VerlLearner
 
-    fields, options = cluster.fields, cluster.for_rank
-    kind = CriticLearner if fields.named.has_critic else VerlLearner
+    fields, options = cluster.fields, cluster.rank_options
+    kind = CriticLearner if fields.algorithm.has_critic else VerlLearner
     return kind(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
 
 
-def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> ReplicatedEngine:
+def _engine(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None) -> ReplicatedEngine:
     from swarm.backends.verl.engine import make_engine
     from swarm.backends.verl.types import ReplicaSpec
 
@@ -207,45 +209,45 @@ def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> Re
         gpu_memory=fields.gpu_memory,
         colocated=fields.colocated,
     )
-    return make_engine(spec, fields.replicas, cluster.for_replica, draws)
+    return make_engine(spec, fields.replicas, cluster.replica_options, draws)
 
 
 @contextmanager
-def _turn(learner: VerlLearner, engine: ReplicatedEngine) -> Iterator[None]:
+def _use_devices(learner: VerlLearner, engine: ReplicatedEngine) -> Iterator[None]:
     """Have the devices for the learner alone within; they are the engine's again once weights are published.
 
     What fails within leaves the weights of before, and replicas that serve them again; where they do not, the engine is
     over, and no request waits for ever.
     """
     try:
-        engine.rest()
+        engine.sleep()
         yield
     except BaseException as error:
         try:
-            engine.publish(learner.version, learner.exported())
+            engine.publish(learner.version, learner.export_weights())
         except Exception as also:  # noqa: BLE001 - whatever it was: what rests would have requests wait
             engine.fail(f"{error}; the replicas, which rested meanwhile, could not be woken: {also}")
         raise
 
 
-def _asked(engine: ReplicatedEngine, rows: Sequence[Disputed]) -> dict[int, ReplicaSaid]:
+def _score_replicas(engine: ReplicatedEngine, rows: Sequence[MismatchRow]) -> dict[int, ReplicaScores]:
     import torch
 
-    from swarm.algorithms.mismatch import OPINION_S, ReplicaSaid
+    from swarm.algorithms.mismatch import OPINION_S, ReplicaScores
 
-    found: dict[int, ReplicaSaid] = {}
-    for number, said in engine.scored([row.ids.tolist() for row in rows], OPINION_S / 2).items():
+    found: dict[int, ReplicaScores] = {}
+    for number, said in engine.compute_logprobs([row.ids.tolist() for row in rows], OPINION_S / 2).items():
         if isinstance(said, str):
-            found[number] = ReplicaSaid(refused=said)
+            found[number] = ReplicaScores(refused=said)
             continue
         version, logprobs = said
         pairs = zip(rows, logprobs, strict=True)
         own = [torch.tensor(values)[row.places[row.places < len(values)]] for row, values in pairs]
-        found[number] = ReplicaSaid(version, own)
+        found[number] = ReplicaScores(version, own)
     return found
 
 
-async def _ended(cluster: Cluster, engine: ReplicatedEngine | None, learner: VerlLearner | None) -> None:
+async def _shut_down(cluster: Cluster, engine: ReplicatedEngine | None, learner: VerlLearner | None) -> None:
     if engine is not None:
         await engine.stop()
     if learner is not None:
@@ -253,9 +255,9 @@ async def _ended(cluster: Cluster, engine: ReplicatedEngine | None, learner: Ver
     await asyncio.to_thread(cluster.leave)
 
 
-def _hash_of(learner: VerlLearner) -> str:
+def _hash_weights(learner: VerlLearner) -> str:
     import ray
 
-    from swarm.backends.local.loading import ordered_hash
+    from swarm.backends.local.loading import hash_stream
 
-    return ordered_hash((pair for bucket in learner.exported() for pair in ray.get(bucket).items()), zero=0)
+    return hash_stream((pair for bucket in learner.export_weights() for pair in ray.get(bucket).items()), zero=0)

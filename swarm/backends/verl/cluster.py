@@ -30,7 +30,7 @@ from typing import Any, Final
 import psutil
 
 from swarm.backends.verl import vllm
-from swarm.backends.verl.processes import OneThread, needed_alone
+from swarm.backends.verl.processes import OneThread, restrict_environment
 from swarm.backends.verl.vllm import head_size
 from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel
@@ -72,7 +72,7 @@ class Bundles:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class CheckResult:
     """One thing that was looked at: whether it is there, and what was found or is to be done."""
 
     what: str
@@ -80,31 +80,31 @@ class Looked:
     said: str
 
 
-def looked(job: Job, models: Path) -> list[Looked]:
+def run_checks(job: Job, models: Path) -> list[CheckResult]:
     """Return what a training of the job would find here, in the order in which it would ask."""
     checks: Sequence[tuple[str, Callable[[], str]]] = (
         ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
-        ("verl", _verl),
+        ("verl", _check_verl),
         ("vllm", vllm.check),
-        ("ray", lambda: f"{version('ray')}, {_where(job)}"),
-        ("devices", lambda: _devices(job)),
-        ("model", lambda: _model(job, models)),
+        ("ray", lambda: f"{version('ray')}, {_check_ray(job)}"),
+        ("devices", lambda: _check_devices(job)),
+        ("model", lambda: _check_model(job, models)),
     )
-    return [_tried(what, look) for what, look in checks]
+    return [_run_check(what, look) for what, look in checks]
 
 
-def _tried(what: str, look: Callable[[], str]) -> Looked:
+def _run_check(what: str, look: Callable[[], str]) -> CheckResult:
     try:
-        return Looked(what, True, look())
+        return CheckResult(what, True, look())
     except (BackendError, InvalidRequest) as error:
-        return Looked(what, False, str(error))
+        return CheckResult(what, False, str(error))
     except (ImportError, PackageNotFoundError) as error:
-        return Looked(what, False, f"{error}; install ajet[verl] as docs/cluster.md says")
+        return CheckResult(what, False, f"{error}; install ajet[verl] as docs/cluster.md says")
     except (OSError, RuntimeError, KeyError) as error:  # what packages raise where a driver or a library is not theirs
-        return Looked(what, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        return CheckResult(what, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _verl() -> str:
+def _check_verl() -> str:
     from swarm.backends.verl.adapter import check
 
     return check()
@@ -114,7 +114,7 @@ def _fields(job: Job) -> VerlFields:
     return job.verl or VerlFields()
 
 
-def _where(job: Job) -> str:
+def _check_ray(job: Job) -> str:
 
     address = _fields(job).address
     if address is None:
@@ -123,26 +123,28 @@ def _where(job: Job) -> str:
     return f"answers at {address}"
 
 
-def _devices(job: Job) -> str:
+def _check_devices(job: Job) -> str:
     import torch
 
     fields = _fields(job)
     if fields.address is not None:
         return f"{fields.devices} for {fields.placed}; the cluster is asked for them when the training starts"
-    if device_of(job) == "cpu":
+    if find_device(job) == "cpu":
         return f"cpu: {fields.placed}, on {job.dtype}; for trying out, not for speed"
     if (found := torch.cuda.device_count()) < fields.devices:
-        raise BackendError(f"expected {fields.devices} GPUs for {fields.placed}, found {found} here: {fewer(fields)}")
+        raise BackendError(
+            f"expected {fields.devices} GPUs for {fields.placed}, found {found} here: {advise_fewer(fields)}"
+        )
     return f"{fields.devices} GPUs for {fields.placed}"
 
 
-def _model(job: Job, models: Path) -> str:
+def _check_model(job: Job, models: Path) -> str:
     if isinstance(job.model, TinyModel):
         vllm.require_heads(job.model.head_size, "a tiny model", _device(job))
         return "made on the spot"
     require_model_folder(folder := model_place(job.model.path, models))
     architecture = vllm.require_architecture(folder)
-    if _fields(job).named.has_critic:
+    if _fields(job).algorithm.has_critic:
         _require_critic(folder)
     vllm.require_heads(head_size(folder), str(folder), _device(job))
     return f"{architecture} in {folder}"
@@ -159,7 +161,7 @@ def _require_critic(folder: Path) -> None:
 def _device(job: Job) -> str:
     """Return what this machine computes on; a cluster elsewhere says so when it is joined."""
 
-    return "cuda" if _fields(job).address is not None else device_of(job)
+    return "cuda" if _fields(job).address is not None else find_device(job)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,8 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=Path, required=True, help="folder of models")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     options = parser.parse_args(arguments)
-    job = Job.recorded(options.job)
-    found = looked(job, options.models)
+    job = Job.from_record(options.job)
+    found = run_checks(job, options.models)
     if options.json:
         print(json.dumps([asdict(each) for each in found]))  # noqa: T201
     else:
@@ -215,14 +217,14 @@ class Cluster:
         self._nodes: tuple[str, ...] = ()
 
     @classmethod
-    def joined(cls, job: Job) -> Cluster:
+    def join(cls, job: Job) -> Cluster:
         """Join the cluster of the job, or start one here; raise BackendError if it lacks what the job asks for."""
         fields = job.verl or VerlFields()
-        quiet_and_closed(fields.address)
-        here = device_of(job) if fields.address is None else None
+        set_ray_environment(fields.address)
+        here = find_device(job) if fields.address is None else None
         _connect(fields.address, max(os.cpu_count() or 1, fields.devices + 2) if here == "cpu" else None)
         try:
-            device = here or _device_there(job)
+            device = here or _cluster_device(job)
             cluster = cls(fields, device, {**_QUIET, **(_ON_A_CPU if device == "cpu" else {})})
             cluster._require_devices()
             cluster._reserve()
@@ -231,16 +233,16 @@ class Cluster:
             raise
         return cluster
 
-    def for_rank(self, number: int) -> dict[str, Any]:
+    def rank_options(self, number: int) -> dict[str, Any]:
         """Return Ray's options for where a rank of the learner is, by its number."""
-        return self._placed(number, 1, turn=number)
+        return self._actor_options(number, 1, turn=number)
 
-    def for_replica(self, number: int) -> dict[str, Any]:
+    def replica_options(self, number: int) -> dict[str, Any]:
         """Return Ray's options for where a replica is and what is around it, by its number."""
-        placed = self._placed(number, self.fields.tensor_parallel, turn=self.fields.trainers + number)
+        placed = self._actor_options(number, self.fields.tensor_parallel, turn=self.fields.trainers + number)
         return {**placed, "runtime_env": {"env_vars": dict(self.environment)}}
 
-    def _placed(self, number: int, devices: int, *, turn: int) -> dict[str, Any]:
+    def _actor_options(self, number: int, devices: int, *, turn: int) -> dict[str, Any]:
         """Return options of an actor on a shared device, or over so many of its own: free GPUs, packed by Ray.
 
         Cores are shared, not counted: where several nodes have them, actors take turns with these, for which Ray wants
@@ -268,8 +270,8 @@ class Cluster:
         found, fields = int(ray.cluster_resources().get("GPU", 0)), self.fields
         if found < fields.devices:
             raise BackendError(
-                f"expected {fields.devices} GPUs ({fields.placed}), found {found} in the Ray cluster: {fewer(fields)}, "
-                "or join more nodes (docs/cluster.md)"
+                f"expected {fields.devices} GPUs ({fields.placed}), found {found} in the Ray cluster: "
+                f"{advise_fewer(fields)}, or join more nodes (docs/cluster.md)"
             )
 
     def _reserve(self) -> None:
@@ -299,7 +301,7 @@ def _nodes_with_cores() -> tuple[str, ...]:
     return found
 
 
-def fewer(fields: VerlFields) -> str:
+def advise_fewer(fields: VerlFields) -> str:
     """Return what to do where there are too few devices."""
     if fields.colocated:
         return "lower verl.trainers and verl.replicas"
@@ -307,7 +309,7 @@ def fewer(fields: VerlFields) -> str:
     return f"lower verl.trainers, verl.replicas or verl.tensor_parallel{also}"
 
 
-def device_of(job: Job) -> str:
+def find_device(job: Job) -> str:
     """Return `cuda` or `cpu` of this machine; BackendError where the job wants what is not there."""
     _refuse_mps(job)
     import torch
@@ -347,7 +349,7 @@ def _refuse_mps(job: Job) -> None:
         raise BackendError("backend `verl`: expected device cuda, cpu or auto, found mps: the backend `local` knows it")
 
 
-def _device_there(job: Job) -> str:
+def _cluster_device(job: Job) -> str:
     """Return what the processes of a cluster that was joined compute on: this machine may have no device of its own."""
     import ray
 
@@ -365,15 +367,15 @@ def _connect(address: str | None, cpus: int | None) -> None:
     with _joining:
         if _joined and address != _joined_at:
             raise BackendError(
-                f"verl.address: expected {_named(_joined_at)}, which this process is on for another training, found "
-                f"{_named(address)}: end that training first, or start another server for this one"
+                f"verl.address: expected {_describe_address(_joined_at)}, which this process is on for another training"
+                f", found {_describe_address(address)}: end that training first, or start another server for this one"
             )
         if not _joined:
             _ray_s.call(lambda: _begin(address, cpus))
         _joined, _joined_at = _joined + 1, address
 
 
-def _named(address: str | None) -> str:
+def _describe_address(address: str | None) -> str:
     return address or "none, a Ray of its own"
 
 
@@ -397,10 +399,10 @@ def _begin(address: str | None, cpus: int | None) -> None:
         common["_temp_dir"] = private_folder()
     try:
         if address is None:
-            with needed_alone():
-                _started(common)
+            with restrict_environment():
+                _start_ray(common)
         else:
-            _joined_or_left(common)
+            _join_ray(common)
     except Exception as error:  # Ray raises many kinds, all of them for "there is no cluster to work on"
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         where = f"the Ray cluster at {address}" if address else "Ray on this machine"
@@ -425,7 +427,7 @@ def private_folder() -> str:
     return str(folder / "ray")
 
 
-def _joined_or_left(common: Mapping[str, Any]) -> None:
+def _join_ray(common: Mapping[str, Any]) -> None:
     import ray
 
     try:
@@ -442,7 +444,7 @@ _STARTS: Final = 3
 _SLOW: Final = "timed out during startup"
 
 
-def _started(common: Mapping[str, Any]) -> None:
+def _start_ray(common: Mapping[str, Any]) -> None:
     import ray
 
     here = psutil.Process()
@@ -452,7 +454,7 @@ def _started(common: Mapping[str, Any]) -> None:
             ray.init(**common)
         except Exception as error:
             ray.shutdown()  # which knows nothing of processes that did not come up
-            _end([child for child in here.children() if child not in before and _is_rays(child)])
+            _end([child for child in here.children() if child not in before and _is_ray_process(child)])
             if not left or _SLOW not in str(error):
                 raise
             _log.warning("event=ray_slow left=%d: it did not come up within 30 s and is started again", left)
@@ -460,7 +462,7 @@ def _started(common: Mapping[str, Any]) -> None:
             return
 
 
-def _is_rays(process: psutil.Process) -> bool:
+def _is_ray_process(process: psutil.Process) -> bool:
     try:
         return any(f"{os.sep}ray{os.sep}" in part for part in process.cmdline())
     except psutil.Error:  # it has ended by itself
@@ -474,7 +476,7 @@ def _end(processes: Sequence[psutil.Process]) -> None:
     psutil.wait_procs(processes, REACH_S)
 
 
-def quiet_and_closed(address: str | None) -> None:
+def set_ray_environment(address: str | None) -> None:
     """Set what Ray and vLLM read when they are imported: no telemetry, and a token for a Ray that is started here.
 
     Ray listens on every address of the machine; with a token it answers nobody else. Who set Ray's own variables has

@@ -32,8 +32,8 @@ from swarm.backends.local import checkpoint
 from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter, worker
 from swarm.backends.verl import adapter as engines
-from swarm.backends.verl.adapter import column, sampled
-from swarm.backends.verl.learner import Deal, RankedUpdate, VerlLearner
+from swarm.backends.verl.adapter import column, select_sampled
+from swarm.backends.verl.learner import RankedUpdate, RowPartition, VerlLearner
 from swarm.backends.verl.losses import Sequences
 from swarm.backends.verl.worker import Loss, Rank
 from swarm.job import Job
@@ -41,29 +41,29 @@ from swarm.rendering.messages import BackendError
 from swarm.verl_config import CriticFields, VerlFields
 
 
-def fields(job: Job) -> CriticFields:
+def critic_fields(job: Job) -> CriticFields:
     """Return what a job says of its critic."""
     return (job.verl or VerlFields()).critic or CriticFields()
 
 
-def engine(folder: Path, job: Job, device: str) -> Any:
+def make_critic_engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a critic, made and sharded over the ranks of the group; all of them must call it.
 
     All of it learns, an adapter of the policy's notwithstanding.
     """
-    own = job.model_copy(update={"lora_rank": 0, "learning_rate": fields(job).learning_rate})
-    made = adapter.worker(folder, own, device, "value_model")
-    with _with_a_head(job.seed):
-        adapter.loaded(made)
+    own = job.model_copy(update={"lora_rank": 0, "learning_rate": critic_fields(job).learning_rate})
+    made = adapter.make_worker(folder, own, device, "value_model")
+    with _patch_critic_loader(job.seed):
+        adapter.load_model(made)
     return made.engine
 
 
 @contextmanager
-def _with_a_head(seed: int) -> Iterator[None]:
-    """Have verl load critics by `_critic`, and draw what their folder lacks from `seed`."""
+def _patch_critic_loader(seed: int) -> Iterator[None]:
+    """Have verl load critics by `_load_critic`, and draw what their folder lacks from `seed`."""
     from verl.utils import model
 
-    kept, model.load_valuehead_model = model.load_valuehead_model, _critic
+    kept, model.load_valuehead_model = model.load_valuehead_model, _load_critic
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -72,7 +72,7 @@ def _with_a_head(seed: int) -> Iterator[None]:
         model.load_valuehead_model = kept
 
 
-def _critic(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
+def _load_critic(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
     """Return a model with a head of one number: verl's own function wants flash attention, whatever the job's model."""
     from transformers import AutoModelForTokenClassification
 
@@ -100,35 +100,35 @@ def require_critic(model_config: Any) -> None:
 
 def critic_values(engine: Any, batch: TensorDict) -> Tensor:
     """Return the values, jagged over the batch's ids, of what each id leads to: of the next one, before it is there."""
-    with adapter.computing(engine, engine.eval_mode()):
+    with adapter.enter_mode(engine, engine.eval_mode()):
         found: Tensor = engine.infer_batch(batch)["model_output"]["values"].cpu()
     return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Estimated:
+class GaeOutput:
     """Advantages (M,) of tokens, whitened by verl over all of them, and returns (M,), which their values are to be."""
 
     advantages: Tensor
     returns: Tensor
 
 
-def estimated(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> Estimated:
+def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
     """Return verl's estimate for the M > 0 tokens of a batch: their values, and the numbers of their episodes.
 
     An episode's reward is at the last token that was sampled in it; what others said in between is not there.
     """
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
-    sequences, own = Sequences(episodes), fields(job)
-    mask = sequences.padded(torch.ones_like(episodes))
+    sequences, own = Sequences(episodes), critic_fields(job)
+    mask = sequences.pad(torch.ones_like(episodes))
     scores = torch.zeros(mask.shape)
     scores[torch.arange(len(mask)), mask.sum(1) - 1] = torch.tensor(rewards)[episodes.unique()]
     try:
-        found = compute_gae_advantage_return(scores, sequences.padded(values), mask, own.discount, own.gae_lambda)
+        found = compute_gae_advantage_return(scores, sequences.pad(values), mask, own.discount, own.gae_lambda)
     except ValueError as error:  # what verl raises for a batch that it cannot whiten
         raise BackendError(f"verl.advantage_estimator gae: verl refused the batch: {error}") from error
-    return Estimated(*map(sequences.flat, found))
+    return GaeOutput(*map(sequences.unpad, found))
 
 
 def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:
@@ -138,7 +138,7 @@ def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weigh
     """
     from verl.trainer.ppo.core_algos import compute_value_loss
 
-    clip, mode = fields(job).clip_range, "token-sum"
+    clip, mode = critic_fields(job).clip_range, "token-sum"
     loss: Tensor = compute_value_loss(present, returns, before, weights, clip, mode)[0]
     clipped = compute_value_loss(present.detach(), returns, before, torch.ones_like(weights), clip, mode)[1]
     return loss, float(clipped)
@@ -184,7 +184,7 @@ class ValueLoss:
         nothing = model_output["values"].values()[:0].sum()
         if not data["response_mask"].values().any():
             return nothing, {}
-        present = sampled(model_output["values"], data).float()
+        present = select_sampled(model_output["values"], data).float()
         before, returns, weights = (column(data, name) for name in ("values", "returns", "token_weights"))
         loss, clipped = value_loss(self._job, present, before, returns, weights)
         predicted = present.detach().sum(dtype=torch.float64).item()
@@ -213,20 +213,20 @@ class CriticRank(Rank):
         """Join the others, load policy and critic and shard them; return the seconds that took."""
 
         seconds, begun = super().start(rank, world, address, port), time.perf_counter()
-        self._critic = engine(self._folder, self._job, self._device)
+        self._critic = make_critic_engine(self._folder, self._job, self._device)
         return seconds + time.perf_counter() - begun
 
     def values(self, batch: Any, longest: int) -> Tensor:
         """Return what the present critic says of a batch's sampled tokens (M,)."""
-        from swarm.backends.verl.adapter import sampled
+        from swarm.backends.verl.adapter import select_sampled
 
-        prepared = engines.prepared(batch, self._job, longest, entropy=False)
-        return sampled(critic_values(self._critic, prepared), batch).float()
+        prepared = engines.prepare_batch(batch, self._job, longest, entropy=False)
+        return select_sampled(critic_values(self._critic, prepared), batch).float()
 
-    def estimated(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> Estimated:
+    def estimate_gae(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
         """Return the advantages and returns of a batch's tokens (M,); `rewards` are by the episodes' numbers."""
 
-        return estimated(self._job, rewards, values, episodes)
+        return estimate_gae(self._job, rewards, values, episodes)
 
     def begin(self, loss: Loss, *, undoable: bool) -> None:
         """Begin an update. The critic is always kept for `undo`: it learns before the policy does."""
@@ -234,19 +234,19 @@ class CriticRank(Rank):
         self._critic_before = None
         super().begin(loss, undoable=undoable)
         self._value_loss = ValueLoss(self._job)
-        self._critic_before = self._copied_critic()
+        self._critic_before = self._copy_critic()
 
     def keep(self) -> None:
         """End an update that was made: forget what `undo` would have put back."""
         super().keep()
         self._critic_before = None
 
-    def _copied_critic(self) -> worker.Shards:
-        return worker.copied(self._critic.module, self._critic.optimizer)
+    def _copy_critic(self) -> worker.Shards:
+        return worker.copy_shards(self._critic.module, self._critic.optimizer)
 
     def value_gradient(self, batch: Any, longest: int) -> ValueShare:
         """Leave the critic's gradient of this rank's part of a minibatch, to be exchanged; weights stay."""
-        prepared = engines.prepared(batch, self._job, longest, entropy=False)
+        prepared = engines.prepare_batch(batch, self._job, longest, entropy=False)
         return ValueShare(engines.gradient(self._critic, prepared, self._value_loss), self._value_loss.sums)
 
     def value_step(self, size: float) -> float:
@@ -266,7 +266,7 @@ class CriticRank(Rank):
         return {**super()._modules(), checkpoint.CRITIC: self._critic.module}
 
     def _sets(self) -> checkpoint.Sets:
-        own = self._copied_critic()
+        own = self._copy_critic()
         return {**super()._sets(), checkpoint.CRITIC: own.weights, checkpoint.CRITIC_OPTIMIZER: own.moments}
 
     def _take(self, saved: checkpoint.Sets) -> None:
@@ -276,7 +276,7 @@ class CriticRank(Rank):
 
 
 @dataclass(slots=True)
-class _Taught:
+class _CriticProgress:
     """What an update taught the critic so far."""
 
     sums: ValueSums = field(default_factory=ValueSums)
@@ -296,15 +296,18 @@ class CriticLearner(VerlLearner):
             self._outcome(episode)
         return [0.0] * len(episodes), {}
 
-    def _score(self, update: RankedUpdate) -> None:
-        super()._score(update)
+    def _fill_logprobs(self, update: RankedUpdate) -> None:
+        super()._fill_logprobs(update)
         rows = update.all_rows
-        with update.cost.measured("values"):
-            values = self._of_rows("values", rows, self._timeout_s)
+        with update.cost.measure("values"):
+            values = self._call_by_row("values", rows, self._timeout_s)
         if rows:
-            with update.cost.measured("adv"):
+            with update.cost.measure("adv"):
                 self._estimate(update, values)
-        update.told = {**update.told, **_worth(values, [row.returns for row in rows if row.returns is not None])}
+        update.verl_metrics = {
+            **update.verl_metrics,
+            **_value_metrics(values, [row.returns for row in rows if row.returns is not None]),
+        }
 
     def _estimate(self, update: RankedUpdate, values: Sequence[Tensor]) -> None:
         """Fill in each token's value, advantage and return, and each episode's mean advantage.
@@ -326,19 +329,19 @@ class CriticLearner(VerlLearner):
 
     def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
         """Teach the critic, and then the policy."""
-        taught, size = _Taught(), fields(self._job).learning_rate
-        with update.cost.measured("update_critic"):
+        taught, size = _CriticProgress(), critic_fields(self._job).learning_rate
+        with update.cost.measure("update_critic"):
             for chosen in steps:
                 self._value_gradient(chosen, update, taught)
                 self._value_step(size, taught)
         told = {"critic/grad_norm": fmean(taught.norms), "critic/lr": size, **taught.sums.metrics(len(steps))}
-        update.told = {**update.told, **told}
+        update.verl_metrics = {**update.verl_metrics, **told}
         super()._learn(steps, update)
 
-    def _value_gradient(self, chosen: Sequence[int], update: RankedUpdate, taught: _Taught) -> None:
+    def _value_gradient(self, chosen: Sequence[int], update: RankedUpdate, taught: _CriticProgress) -> None:
         """Leave the critic's gradient of a minibatch of whole episodes with the ranks."""
         rows, weights = self._minibatch(chosen, update)
-        deal = Deal(rows, self.group.world)
+        deal = RowPartition(rows, self.group.world)
         asked = [(part, deal.longest) for part in deal.batches(update.advantages, weights)]
         found = self.group.call("value_gradient", asked, timeout_s=self._timeout_s)
         loss = sum(each.loss for each in found) / len(found)
@@ -349,7 +352,7 @@ class CriticLearner(VerlLearner):
             taught.sums.merge(each.sums)
         update.cost.forward += deal.tokens
 
-    def _value_step(self, size: float, taught: _Taught) -> None:
+    def _value_step(self, size: float, taught: _CriticProgress) -> None:
         norm = self.group.call_all("value_step", size, timeout_s=self._timeout_s)[0]
         if not math.isfinite(norm):
             raise NotFinite(f"the norm of the critic's gradient is {norm}: the update was refused, the weights kept")
@@ -362,7 +365,7 @@ def _mean_advantage(rows: Sequence[Row]) -> float:
     return fmean(found) if found else 0.0
 
 
-def _worth(values: Sequence[Tensor], returns: Sequence[Tensor]) -> dict[str, float]:
+def _value_metrics(values: Sequence[Tensor], returns: Sequence[Tensor]) -> dict[str, float]:
     """Return verl's metrics of the values and returns (K,) of a batch's rows; 0 where nothing was sampled."""
     own = torch.cat([torch.zeros(0), *values]).double()
     due = torch.cat([torch.zeros(0), *returns]).double()

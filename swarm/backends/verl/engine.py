@@ -26,15 +26,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.protocols import Chunk, GenerationRequest, NoRoom, RequestLost
-from swarm.backends.verl.processes import DeviceTurns, OwnTime, Silence
+from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost
+from swarm.backends.verl.processes import DeviceScheduler, Silence, SuspendAwareTimeout
 from swarm.backends.verl.replica import RayReplica
-from swarm.backends.verl.types import Delivery, Order, ReplicaDied, ReplicaHandle, ReplicaSpec
-from swarm.backends.verl.vllm import vocabulary_of
+from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied, ReplicaHandle, ReplicaSpec
+from swarm.backends.verl.vllm import vocabulary_size
 from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
 
 
-class Draws:
+class SeedSequence:
     """The seeds that follow from one seed; `count` is how many were taken, which a checkpoint keeps."""
 
     def __init__(self, seed: int) -> None:
@@ -56,7 +56,7 @@ LOOK_S: Final = 90.0
 """Seconds at most between two looks at a replica's silence: more have passed only where this process did not run."""
 
 
-class Mailbox:
+class OutputQueue:
     """Chunks of one request until who asked takes them; used on the event loop alone."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Mailbox:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedWeights:
     """A version's weights, as references to buckets that every replica can fetch."""
 
     version: int
@@ -83,43 +83,43 @@ class Published:
 
 
 @dataclass(slots=True, eq=False)
-class Life:
+class ReplicaInstance:
     """A replica from its boot to its death. `silence`: since it last brought something, or had nothing to bring."""
 
     handle: ReplicaHandle
-    open: dict[int, Mailbox] = field(default_factory=dict)
+    open: dict[int, OutputQueue] = field(default_factory=dict)
     silence: Silence = field(default_factory=Silence)
-    published: Published | None = None
+    published: PublishedWeights | None = None
     loading: bool = False
-    resting: bool = False
+    sleeping: bool = False
     """Whether it has given its memory back, and so brings nothing until it has loaded weights."""
 
     def deliver(self, found: Delivery, lost: type[BackendError]) -> None:
         """Hand over to who asked, if somebody still waits."""
-        if mailbox := self.open.get(found.key):
-            mailbox.put(found.chunk if found.chunk is not None else lost(found.lost))
+        if queue := self.open.get(found.key):
+            queue.put(found.chunk if found.chunk is not None else lost(found.lost))
 
     def end(self, error: BackendError) -> None:
         """Fail all that is open."""
-        for mailbox in self.open.values():
-            mailbox.put(error)
+        for queue in self.open.values():
+            queue.put(error)
         self.open.clear()
 
-    def silent(self, patience: float) -> bool:
+    def is_silent(self, patience: float) -> bool:
         """Return whether requests have waited longer than `patience` seconds for anything to come."""
-        if not self.open or self.loading or self.resting:
-            self.silence.end()
-        return self.silence.lasts(LOOK_S) > patience
+        if not self.open or self.loading or self.sleeping:
+            self.silence.reset()
+        return self.silence.duration(LOOK_S) > patience
 
 
 @dataclass(slots=True, eq=False)
-class ReplicaPlace:
+class ReplicaSlot:
     """Where one replica at a time lives; `serving` while it takes requests."""
 
     number: int
-    life: Life | None = None
+    instance: ReplicaInstance | None = None
     serving: bool = False
-    lives: int = 0
+    instance_count: int = 0
     gone: str = ""
     """Why nobody will live here any more."""
     served_since: float | None = None
@@ -223,7 +223,7 @@ class ReplicatedEngine:
         vocabulary: int,
         *,
         most_deaths: int = MOST_DEATHS,
-        draws: Draws | None = None,
+        draws: SeedSequence | None = None,
     ) -> None:
         """Make it, not started. `draws` seed what nobody seeded, whichever replica answers; None: nobody does."""
         self._make = make
@@ -231,13 +231,13 @@ class ReplicatedEngine:
         self._max_context = max_context
         self._vocabulary = vocabulary
         self._most_deaths = most_deaths
-        self._draws = draws
+        self._seeds = draws
         self._lock = threading.Lock()
         """Guards who serves, and what was published: `publish` runs on other threads."""
-        self._places: list[ReplicaPlace] = []
-        self._turns = DeviceTurns()
-        self._keepers: list[asyncio.Task[None]] = []
-        self._published: Published | None = None
+        self._slots: list[ReplicaSlot] = []
+        self._scheduler = DeviceScheduler()
+        self._supervisors: list[asyncio.Task[None]] = []
+        self._published: PublishedWeights | None = None
         self._version = 0
         self._failure: str | None = None
         self._stopped: str | None = "the engine is not started"
@@ -263,12 +263,14 @@ class ReplicatedEngine:
     async def start(self) -> None:
         """Boot all replicas; raise BackendError, with none left, where one cannot be."""
         self._loop = asyncio.get_running_loop()
-        self._places = [ReplicaPlace(number) for number in range(self._count)]
-        self._router, self._published, self._version, self._turns = Router(), None, 0, DeviceTurns()
+        self._slots = [ReplicaSlot(number) for number in range(self._count)]
+        self._router, self._published, self._version, self._scheduler = Router(), None, 0, DeviceScheduler()
         self._stopped = self._failure = None
         self._changed = asyncio.Event()
-        booted = [self._loop.create_future() for _ in self._places]
-        self._keepers = [asyncio.ensure_future(self._keep(*pair)) for pair in zip(self._places, booted, strict=True)]
+        booted = [self._loop.create_future() for _ in self._slots]
+        self._supervisors = [
+            asyncio.ensure_future(self._supervise(*pair)) for pair in zip(self._slots, booted, strict=True)
+        ]
         try:
             await asyncio.gather(*booted)
         except BaseException:
@@ -280,38 +282,38 @@ class ReplicatedEngine:
     async def stop(self) -> None:
         """End all replicas; open requests get a RequestLost. Safe to call twice."""
         self._stopped = self._stopped or "the engine was stopped"
-        for keeper in self._keepers:
+        for keeper in self._supervisors:
             keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        self._keepers = []
+        await asyncio.gather(*self._supervisors, return_exceptions=True)
+        self._supervisors = []
         self._changed.set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Yield the completion's chunks, `finish` set on the last; see `Engine.generate`."""
         require_readable(request, self._max_context, self._vocabulary)
-        life, key, mailbox = await self._life_for(request), next(self._keys), Mailbox()
+        life, key, queue = await self._choose_instance(request), next(self._keys), OutputQueue()
         prompt = tuple(request.prompt_ids)
         limit = min(len(prompt) + request.sampling.max_tokens, self._max_context)
         sampling = request.sampling
-        if self._draws is not None and sampling.seed is None and sampling.temperature > 0:
-            sampling = replace(sampling, seed=self._draws.take())
-        life.open[key] = mailbox
+        if self._seeds is not None and sampling.seed is None and sampling.temperature > 0:
+            sampling = replace(sampling, seed=self._seeds.take())
+        life.open[key] = queue
         finished = False
         try:
-            life.handle.submit(Order(key, prompt, sampling, limit))
+            life.handle.submit(GenerateCommand(key, prompt, sampling, limit))
             while not finished:
-                chunk = await mailbox.take()
+                chunk = await queue.take()
                 finished = chunk.finish is not None
                 yield chunk
         finally:
             if life.open.pop(key, None) and not finished:
                 life.handle.cancel(key)
 
-    async def _life_for(self, request: GenerationRequest) -> Life:
+    async def _choose_instance(self, request: GenerationRequest) -> ReplicaInstance:
         """Return the replica for a request, once one serves."""
         try:
             async with asyncio.timeout(WAIT_S):
-                while not (serving := self._serving()):
+                while not (serving := self._serving_instances()):
                     self._require_alive()
                     self._changed.clear()
                     await self._changed.wait()
@@ -321,8 +323,8 @@ class ReplicatedEngine:
         number = self._router.choose(request.session, {number: len(life.open) for number, life in serving.items()})
         return serving[number]
 
-    def _serving(self) -> dict[int, Life]:
-        return {place.number: place.life for place in self._places if place.serving and place.life}
+    def _serving_instances(self) -> dict[int, ReplicaInstance]:
+        return {place.number: place.instance for place in self._slots if place.serving and place.instance}
 
     def _require_alive(self) -> None:
         if self._failure:
@@ -336,30 +338,32 @@ class ReplicatedEngine:
         One that died is made again with these weights. NoRoom where one has none for them: the same again is possible.
         Any other BackendError where one that lives cannot load them: nothing is served any more then.
         """
-        published = Published(version, tuple(buckets))
+        published = PublishedWeights(version, tuple(buckets))
         with self._lock:
             if self._failure or self._stopped:
                 raise BackendError(self._failure or self._stopped or "")
             self._published = published
-            lives = self._serving()
+            lives = self._serving_instances()
         with ThreadPoolExecutor(max(1, len(lives)), "publish") as pool:
-            errors = [error for error in pool.map(lambda life: self._give(life, published), lives.values()) if error]
-        if full := [error for error in errors if isinstance(error, NoRoom)]:
+            errors = [
+                error for error in pool.map(lambda life: self._load_weights(life, published), lives.values()) if error
+            ]
+        if full := [error for error in errors if isinstance(error, DiskFull)]:
             if len(full) == len(errors):
-                raise NoRoom(f"version {version} waits for room: {full[0]}")
+                raise DiskFull(f"version {version} waits for room: {full[0]}")
             errors = [error for error in errors if error not in full]
         if errors:
             self.fail(f"version {version} could not be published: {errors[0]}")
             raise BackendError(self._failure or "")
         self._version = version
-        self._turns.end()
+        self._scheduler.end()
 
-    def _give(self, life: Life, published: Published) -> BackendError | None:
+    def _load_weights(self, life: ReplicaInstance, published: PublishedWeights) -> BackendError | None:
         """Have one replica load; return why it could not, though it lives."""
         life.loading = True
         try:
             life.handle.load(published.version, published.buckets)
-            life.published, life.resting = published, False
+            life.published, life.sleeping = published, False
         except ReplicaDied as error:
             _log.warning("event=replica_died while=publishing reason=%r", str(error))
             self._withdraw(life)
@@ -369,7 +373,7 @@ class ReplicatedEngine:
             life.loading = False
         return None
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Have every replica that serves give its device's memory back until the next `publish`. Blocks.
 
         Requests wait meanwhile. A replica that cannot rest is ended and, as one that dies, made again after that.
@@ -377,27 +381,27 @@ class ReplicatedEngine:
         """
         if self._failure or self._stopped:
             raise BackendError(self._failure or self._stopped or "")
-        self._turns.begin(UP_S)
+        self._scheduler.begin(UP_S)
         with self._lock:
-            lives = self._serving()
+            lives = self._serving_instances()
         with ThreadPoolExecutor(max(1, len(lives)), "rest") as pool:
-            list(pool.map(self._lay_down, lives.values()))
+            list(pool.map(self._sleep_replica, lives.values()))
 
-    def _lay_down(self, life: Life) -> None:
+    def _sleep_replica(self, life: ReplicaInstance) -> None:
         """Have one replica rest, or end it."""
-        life.resting = True
+        life.sleeping = True
         try:
-            life.handle.rest()
+            life.handle.sleep()
         except (ReplicaDied, BackendError) as error:
             _log.warning("event=replica_died while=resting reason=%r", str(error))
             self._withdraw(life)
 
-    def scored(
+    def compute_logprobs(
         self, rows: Sequence[Sequence[int]], seconds: float
     ) -> dict[int, tuple[int, Sequence[Sequence[float]]] | str]:
         """Return, by number, what each replica that serves says of rows (`ReplicaHandle.score`), or why it cannot."""
         with self._lock:
-            lives = self._serving()
+            lives = self._serving_instances()
         found: dict[int, tuple[int, Sequence[Sequence[float]]] | str] = {}
         for number, life in lives.items():
             try:
@@ -406,11 +410,11 @@ class ReplicatedEngine:
                 found[number] = str(error)
         return found
 
-    def _withdraw(self, life: Life) -> None:
+    def _withdraw(self, life: ReplicaInstance) -> None:
         """Let nobody ask a dead replica any more; its keeper sees that it is gone."""
         with self._lock:
-            for place in self._places:
-                if place.life is life:
+            for place in self._slots:
+                if place.instance is life:
                     place.serving = False
         life.handle.kill()
 
@@ -422,17 +426,17 @@ class ReplicatedEngine:
             self._loop.call_soon_threadsafe(self._fail_open)
 
     def _fail_open(self) -> None:
-        for place in self._places:
+        for place in self._slots:
             place.serving = False
-            if place.life:
-                place.life.end(BackendError(self._failure or ""))
+            if place.instance:
+                place.instance.end(BackendError(self._failure or ""))
         self._changed.set()
 
-    async def _keep(self, place: ReplicaPlace, booted: asyncio.Future[None]) -> None:
+    async def _supervise(self, place: ReplicaSlot, booted: asyncio.Future[None]) -> None:
         """Have a replica live in a place, and another after it, until there were too many deaths."""
         while not self._failure:
             try:
-                await self._live(place, booted)
+                await self._run_replica(place, booted)
             except Exception as error:  # noqa: BLE001  -- a keeper that ended unseen would leave its place empty
                 if not booted.done():
                     booted.set_exception(BackendError(f"replica {place.number}: {error}"))
@@ -443,21 +447,21 @@ class ReplicatedEngine:
                 _log.warning("event=replica_died number=%d reason=%r: it is made again", place.number, str(error))
             await asyncio.sleep(_PAUSE_S * place.deaths)
 
-    def _give_up(self, place: ReplicaPlace, reason: str) -> None:
+    def _give_up(self, place: ReplicaSlot, reason: str) -> None:
         place.gone = reason
         _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)
-        if all(each.gone for each in self._places):
-            self.fail(f"all {len(self._places)} replicas are dead beyond repair; the last: {reason}")
+        if all(each.gone for each in self._slots):
+            self.fail(f"all {len(self._slots)} replicas are dead beyond repair; the last: {reason}")
 
-    async def _live(self, place: ReplicaPlace, booted: asyncio.Future[None]) -> None:
+    async def _run_replica(self, place: ReplicaSlot, booted: asyncio.Future[None]) -> None:
         """Have one replica live; it ends by ReplicaDied, or BackendError, or when this is cancelled."""
-        life = place.life = Life(self._make(place.number, place.lives))
-        place.lives += 1
+        life = place.instance = ReplicaInstance(self._make(place.number, place.instance_count))
+        place.instance_count += 1
         reason = "the engine was stopped"
         try:
-            async with self._turns.booting(TURN_S):
+            async with self._scheduler.booting(TURN_S):
                 await life.handle.boot()
-                await self._bring_up_to_date(place, life)
+                await self._sync_weights(place, life)
             if not booted.done():
                 booted.set_result(None)
             await self._deliver(life)
@@ -471,7 +475,7 @@ class ReplicatedEngine:
             with suppress(ReplicaDied):
                 await asyncio.to_thread(life.handle.kill)
 
-    async def _bring_up_to_date(self, place: ReplicaPlace, life: Life) -> None:
+    async def _sync_weights(self, place: ReplicaSlot, life: ReplicaInstance) -> None:
         """Give a new replica what was published, and let it serve once that is the newest."""
         while True:
             with self._lock:
@@ -479,16 +483,16 @@ class ReplicatedEngine:
                 if published is None or published is life.published:
                     place.serving, place.served_since = True, time.monotonic()
                     break
-            await self._given(life, published)
+            await self._load_with_retry(life, published)
         self._changed.set()
 
-    async def _given(self, life: Life, published: Published) -> None:
+    async def _load_with_retry(self, life: ReplicaInstance, published: PublishedWeights) -> None:
         """Have a new replica load what was published; NoRoom where it found none for `ROOM_S`."""
-        patience = OwnTime(ROOM_S)
+        patience = SuspendAwareTimeout(ROOM_S)
         while True:
             try:
                 await asyncio.to_thread(life.handle.load, published.version, published.buckets)
-            except NoRoom as error:
+            except DiskFull as error:
                 _log.warning("event=replica_waits reason=%r", str(error))
                 if not patience.spend():
                     raise
@@ -497,20 +501,20 @@ class ReplicatedEngine:
                 life.published = published
                 return
 
-    async def _deliver(self, life: Life) -> None:
+    async def _deliver(self, life: ReplicaInstance) -> None:
         """Bring what a replica generates to who asked, for as long as it lives."""
         while True:
             found = await life.handle.take()
             if found:
-                life.silence.end()
+                life.silence.reset()
             for each in found:
                 life.deliver(each, RequestLost)
-            if life.silent(SILENCE_S):
+            if life.is_silent(SILENCE_S):
                 raise ReplicaDied(f"no token came within {SILENCE_S:.0f} s, though requests are open")
 
 
 def make_engine(
-    spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: Draws | None = None
+    spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: SeedSequence | None = None
 ) -> ReplicatedEngine:
     """Return an engine, not started; `options` are Ray's for a replica's actor by its number, as where it is placed.
 
@@ -520,6 +524,6 @@ def make_engine(
         lambda number, life: RayReplica(spec, number, life, options(number)),
         replicas,
         spec.max_context,
-        vocabulary_of(Path(spec.folder)),
+        vocabulary_size(Path(spec.folder)),
         draws=draws,
     )

@@ -30,43 +30,43 @@ from torch import Tensor
 
 from swarm.algorithms.advantages import call_advantages, episode_reward
 from swarm.algorithms.losses import minibatch_weights, minibatches
-from swarm.algorithms.mismatch import OPINION_S, MismatchGuard, Replicas, disputed, side
+from swarm.algorithms.mismatch import OPINION_S, MismatchGuard, ScoreReplicas, diagnose_mismatch, find_mismatches
 from swarm.algorithms.objective import Objective, UpdateCost, UpdateSums, batch_metrics
-from swarm.algorithms.rows import Row, flat_tokens, tokens_by_call, train_rows, value_calls, without_zero_weight
+from swarm.algorithms.rows import Row, drop_zero_weight, flatten_tokens, set_call_advantages, tokens_by_call, train_rows
 from swarm.backends.local import checkpoint
 from swarm.backends.local.learner import step_size
 from swarm.backends.local.reference import PlainModel
-from swarm.backends.protocols import Batch, NoRoom, NotFinite, TrainEpisode
+from swarm.backends.protocols import Batch, DiskFull, NotFinite, TrainEpisode
 from swarm.backends.verl import adapter
 from swarm.backends.verl.adapter import verl_batch
-from swarm.backends.verl.engine import Draws
-from swarm.backends.verl.losses import NamedLoss, SharedLoss, Whole
-from swarm.backends.verl.processes import OwnTime
+from swarm.backends.verl.engine import SeedSequence
+from swarm.backends.verl.losses import ObjectiveLoss, VerlLoss, WholeMinibatch
+from swarm.backends.verl.processes import SuspendAwareTimeout
 from swarm.backends.verl.worker import Rank, RankShare
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
 
 
-class Deal:
+class RowPartition:
     """Which rows are with which rank."""
 
     def __init__(self, rows: Sequence[Row], world: int) -> None:
         self._rows = rows
-        self._hands: list[list[int]] = [[] for _ in range(world)]
+        self._parts: list[list[int]] = [[] for _ in range(world)]
         sizes = [0] * world
         for number in sorted(range(len(rows)), key=lambda n: len(rows[n].ids), reverse=True):
             rank = sizes.index(min(sizes))
-            self._hands[rank].append(number)
+            self._parts[rank].append(number)
             sizes[rank] += len(rows[number].ids) + 1
-        self._even = max(1, *map(len, self._hands)) if world > 1 else max(1, len(rows))
+        self._even = max(1, *map(len, self._parts)) if world > 1 else max(1, len(rows))
         self.longest = max((len(row.ids) + 1 for row in rows), default=2)
         """Ids of the longest row."""
 
     @property
     def tokens(self) -> int:
         """Ids that are fed to the model, those of padding rows included."""
-        padding = sum(self._even - len(hand) for hand in self._hands)
+        padding = sum(self._even - len(hand) for hand in self._parts)
         return sum(len(row.ids) + 1 for row in self._rows) + 2 * padding
 
     def batches(
@@ -84,13 +84,13 @@ class Deal:
                 places=[places[number] for number in hand],
                 padding=self._even - len(hand),
             )
-            for hand in self._hands
+            for hand in self._parts
         ]
 
-    def gathered(self, answers: Sequence[Tensor]) -> list[Tensor]:
+    def gather(self, answers: Sequence[Tensor]) -> list[Tensor]:
         """Return, row by row, what the ranks found for the sampled tokens (M,) of their batches."""
         found: dict[int, Tensor] = {}
-        for hand, values in zip(self._hands, answers, strict=True):
+        for hand, values in zip(self._parts, answers, strict=True):
             parts = values.split([len(self._rows[number].targets) for number in hand])
             found.update(zip(hand, parts, strict=True))
         return [found[number] for number in range(len(self._rows))]
@@ -170,21 +170,21 @@ class TrainerGroup:
         return self.call(method, [arguments] * self.world, timeout_s=timeout_s, **same)
 
     def _wait(self, references: Sequence[Any], timeout_s: float, method: str, grace_s: float = GRACE_S) -> list[Any]:
-        pending, patience = list(references), OwnTime(timeout_s)
+        pending, patience = list(references), SuspendAwareTimeout(timeout_s)
         first: BackendError | None = None
         while pending:
             ready, pending = self._ray.wait(pending, timeout=patience.slice)
             if not ready and patience.spend():
                 continue
             if not ready:
-                return self._lost(first or BackendError(_too_long(method, timeout_s, self._ray)))
+                return self._fail(first or BackendError(_too_long(method, timeout_s, self._ray)))
             refusal = self._refusal(ready[0], references.index(ready[0]), method)
             if refusal is not None and first is None:
                 first, patience.left = refusal, min(patience.left, grace_s)
             if self.failure is not None:
-                return self._lost(BackendError(self.failure))
+                return self._fail(BackendError(self.failure))
         if first is not None:
-            return self._refused(first, method)
+            return self._raise_refusal(first, method)
         return list(self._ray.get(list(references)))
 
     def _refusal(self, reference: Any, rank: int, method: str) -> BackendError | None:
@@ -208,17 +208,17 @@ class TrainerGroup:
             return BackendError(f"rank {rank} of the learner gave no answer to {method}: {_line(error)}")
         return None
 
-    def _refused(self, error: BackendError, method: str) -> list[Any]:
+    def _raise_refusal(self, error: BackendError, method: str) -> list[Any]:
         if method in _LAST:
-            return self._lost(error)
+            return self._fail(error)
         raise error
 
-    def _lost(self, error: BackendError) -> list[Any]:
+    def _fail(self, error: BackendError) -> list[Any]:
         self.failure = str(error)
         self.stop()
         raise error
 
-    def died(self) -> str | None:
+    def poll_failure(self) -> str | None:
         """Return why the group is over, None while it lives; it never waits.
 
         Each rank is asked for a sign of life, which stands behind what it works on; a dead one says so by Ray at once.
@@ -273,7 +273,7 @@ class RankedUpdate:
     cost: UpdateCost
     norms: list[float]
     sums: UpdateSums
-    told: Mapping[str, float] = field(default_factory=dict)
+    verl_metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics of verl's own."""
 
     @property
@@ -297,7 +297,7 @@ class VerlLearner:
         device: str = "cpu",
         options: Callable[[int], Mapping[str, Any]] = lambda number: {},
         call_timeout_s: float = UPDATE_S,
-        draws: Draws | None = None,
+        draws: SeedSequence | None = None,
     ) -> None:
         """Make the ranks, each with Ray's `options` of its number.
 
@@ -309,11 +309,11 @@ class VerlLearner:
         self._job = job
         self._timeout_s = call_timeout_s
         self._objective = Objective(job)
-        self._names = (job.verl or VerlFields()).named
+        self._names = (job.verl or VerlFields()).algorithm
         self._guard = MismatchGuard(job.mismatch_limit)
-        self.replicas: Replicas | None = None
+        self.replicas: ScoreReplicas | None = None
         """Asks the engine's replicas, where whoever made both says how."""
-        self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.use_devices: Callable[[], AbstractContextManager[None]] = nullcontext
         """What an update computes within: its turn, where its ranks share devices with what generates."""
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
@@ -324,16 +324,16 @@ class VerlLearner:
         """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
-        batch = without_zero_weight(batch)
+        batch = drop_zero_weight(batch)
         update = self._begin(batch)
-        with self.turn():
-            self._score(update)
+        with self.use_devices():
+            self._fill_logprobs(update)
             self._train(update)
         return {
             **update.sums.metrics(),
             **batch_metrics(batch, update.advantages),
             **update.cost.metrics(),
-            **update.told,
+            **update.verl_metrics,
             "actor/lr": update.step_size,
         }
 
@@ -342,7 +342,7 @@ class VerlLearner:
         counts = [tokens_by_call(own) for own in rows]
         values, by_call = self._advantages(batch.episodes, counts)
         for number, own in by_call.items():
-            value_calls(rows[number], own)
+            set_call_advantages(rows[number], own)
         cost = UpdateCost(sum(sum(own.values()) for own in counts))
         sums = UpdateSums(self.version, self._job.correction_cap)
         return RankedUpdate(batch.episodes, rows, values, step_size(self._job, self.version), cost, [], sums)
@@ -370,18 +370,18 @@ class VerlLearner:
             )
         return episode_reward(episode)
 
-    def _score(self, update: RankedUpdate) -> None:
+    def _fill_logprobs(self, update: RankedUpdate) -> None:
         """Fill in, once for all epochs, what the loss compares with: the reference and the weights of this moment."""
         rows = update.all_rows
         if self._job.kl_coef > 0:
-            with update.cost.measured("ref"):
-                for row, found in zip(rows, self._scored(rows, reference=True), strict=True):
+            with update.cost.measure("ref"):
+                for row, found in zip(rows, self._compute_logprobs(rows, reference=True), strict=True):
                     row.reference = found
         stale = any(bool((row.versions != self.version).any()) for row in rows)
         decoupled = self._names.correction is not None and not self._names.bypass
         if decoupled or (self._objective.needs_proximal(stale=stale) and not self._names.bypass):
-            with update.cost.measured("old_log_prob"):
-                for row, found in zip(rows, self._scored(rows), strict=True):
+            with update.cost.measure("old_log_prob"):
+                for row, found in zip(rows, self._compute_logprobs(rows), strict=True):
                     row.proximal = found
         if decoupled:
             self._correct(update)
@@ -391,26 +391,28 @@ class VerlLearner:
         rows = update.all_rows
         if not rows:
             return
-        tokens = flat_tokens(rows, update.advantages, update.advantages, torch.device("cpu"))
+        tokens = flatten_tokens(rows, update.advantages, update.advantages, torch.device("cpu"))
         asked = (tokens.proximal, tokens.rollout, tokens.episodes)
         found = self.group.call_all("corrected", *asked, timeout_s=self._timeout_s)[0]
         counts = [len(row.targets) for row in rows]
         for row, factors, kept in zip(rows, found.factors.split(counts), found.kept.split(counts), strict=True):
             row.correction, row.kept = factors, kept
-        update.told = found.metrics
+        update.verl_metrics = found.metrics
 
-    def _scored(self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float | None = None) -> list[Tensor]:
+    def _compute_logprobs(
+        self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float | None = None
+    ) -> list[Tensor]:
         """Return the log-probs (K,) of each row's sampled tokens under the present weights, or the reference."""
-        return self._of_rows("score", rows, timeout_s or self._timeout_s, reference=reference)
+        return self._call_by_row("score", rows, timeout_s or self._timeout_s, reference=reference)
 
-    def _of_rows(self, method: str, rows: Sequence[Row], timeout_s: float, **same: Any) -> list[Tensor]:
+    def _call_by_row(self, method: str, rows: Sequence[Row], timeout_s: float, **same: Any) -> list[Tensor]:
         """Return what a method of the ranks says of each row's sampled tokens (K,)."""
         if not rows:
             return []
-        deal = Deal(rows, self.group.world)
+        deal = RowPartition(rows, self.group.world)
         nothing = [0.0] * (1 + max(row.episode for row in rows))
         batches = [(batch, deal.longest) for batch in deal.batches(nothing, nothing)]
-        return deal.gathered(self.group.call(method, batches, timeout_s=timeout_s, **same))
+        return deal.gather(self.group.call(method, batches, timeout_s=timeout_s, **same))
 
     def _train(self, update: RankedUpdate) -> None:
         """Make all optimiser steps, or none: what fails on the way is undone."""
@@ -420,10 +422,10 @@ class VerlLearner:
             for _ in range(self._job.epochs)
             for chosen in minibatches(len(update.episodes), self._job.minibatches, self._order)
         ]
-        loss = (SharedLoss if self._names.loss is None else NamedLoss)(self._job, self.version)
+        loss = (ObjectiveLoss if self._names.loss is None else VerlLoss)(self._job, self.version)
         undoable = len(steps) > 1
         try:
-            with update.cost.measured("update_actor"):
+            with update.cost.measure("update_actor"):
                 self.group.call_all("begin", loss, timeout_s=self._timeout_s, undoable=undoable)
             self._learn(steps, update)
             if undoable or self._names.has_critic:
@@ -437,7 +439,7 @@ class VerlLearner:
 
     def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
         """Make the optimiser steps, each over the episodes of its minibatch."""
-        with update.cost.measured("update_actor"):
+        with update.cost.measure("update_actor"):
             for chosen in steps:
                 self._gradient(chosen, update)
                 self._step(update)
@@ -451,9 +453,9 @@ class VerlLearner:
     def _gradient(self, chosen: Sequence[int], update: RankedUpdate) -> None:
         """Leave the gradient of a minibatch of whole episodes with the ranks."""
         rows, weights = self._minibatch(chosen, update)
-        deal = Deal(rows, self.group.world)
+        deal = RowPartition(rows, self.group.world)
         parts = deal.batches(update.advantages, weights, self._sequences(rows, weights, update))
-        whole = self._whole(rows, weights, update)
+        whole = self._whole_minibatch(rows, weights, update)
         asked = [(part, deal.longest, whole) for part in parts]
         found = self.group.call("gradient", asked, timeout_s=self._timeout_s)
         self._take(found, update)
@@ -468,36 +470,40 @@ class VerlLearner:
         for each in found:
             update.sums.merge(each.sums)
         if not update.norms:
-            self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._side, update))
+            self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._diagnose_mismatch, update))
 
-    def _side(self, update: RankedUpdate) -> str:
+    def _diagnose_mismatch(self, update: RankedUpdate) -> str:
         """Return which side moved, by a plain forward over the weights that are exported."""
         import ray
         from transformers import AutoConfig
 
         rows, job = update.all_rows, self._job
-        found = disputed(zip(rows, self._scored(rows, timeout_s=OPINION_S), strict=True), self.version)
-        buckets = self.exported(timeout_s=OPINION_S)
+        found = find_mismatches(zip(rows, self._compute_logprobs(rows, timeout_s=OPINION_S), strict=True), self.version)
+        buckets = self.export_weights(timeout_s=OPINION_S)
         config = AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False)
         plain = PlainModel(config, (ray.get(bucket, timeout=OPINION_S) for bucket in buckets))
-        return side(found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype, self.replicas, self.version)
+        return diagnose_mismatch(
+            found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype, self.replicas, self.version
+        )
 
     def _sequences(self, rows: Sequence[Row], weights: Sequence[float], update: RankedUpdate) -> list[Tensor]:
         """Return each row's `Tokens.sequence` where the loss needs it: an episode may be spread over the ranks."""
         if not rows or not self._objective.needs_sequences:
             return []
-        present = self._scored(rows)
-        parts = [flat_tokens([row], update.advantages, weights, torch.device("cpu")) for row in rows]
+        present = self._compute_logprobs(rows)
+        parts = [flatten_tokens([row], update.advantages, weights, torch.device("cpu")) for row in rows]
         return self._objective.sequences(list(zip(present, parts, strict=True)))
 
-    def _whole(self, rows: Sequence[Row], weights: Sequence[float], update: RankedUpdate) -> Whole | None:
+    def _whole_minibatch(
+        self, rows: Sequence[Row], weights: Sequence[float], update: RankedUpdate
+    ) -> WholeMinibatch | None:
         """Return the whole minibatch where each of its micro-batches must see it."""
         kind = self._names.kind_of_loss
         if not rows or kind is None or not kind.whole:
             return None
-        tokens = flat_tokens(rows, update.advantages, weights, torch.device("cpu"))
+        tokens = flatten_tokens(rows, update.advantages, weights, torch.device("cpu"))
         seed = self._job.seed + (self.version << 16) + len(update.norms)
-        return Whole(tokens, torch.cat(self._scored(rows)), seed)
+        return WholeMinibatch(tokens, torch.cat(self._compute_logprobs(rows)), seed)
 
     def _step(self, update: RankedUpdate) -> None:
         norm = self.group.call_all("step", update.step_size, timeout_s=self._timeout_s)[0]
@@ -507,7 +513,7 @@ class VerlLearner:
         update.sums.steps = len(update.norms)
         update.sums.add(grad_norm=torch.tensor(update.norms).sum())
 
-    def exported(self, timeout_s: float | None = None) -> list[Any]:
+    def export_weights(self, timeout_s: float | None = None) -> list[Any]:
         """Return references to buckets of the present weights in Ray's object store: full tensors by their names."""
         found: list[list[Any]] = self.group.call_all("exported", timeout_s=timeout_s or self._timeout_s)
         return found[0]
@@ -525,7 +531,7 @@ class VerlLearner:
                 shutil.rmtree(partial, ignore_errors=True)
         except OSError as error:
             said = f"the checkpoint {folder} could not be written: {error}"
-            raise NoRoom(f"{said}; free space") if checkpoint.is_full(error) else BackendError(said) from error
+            raise DiskFull(f"{said}; free space") if checkpoint.is_full(error) else BackendError(said) from error
 
     def _write_own(self, partial: Path) -> None:
         """Write what the driver knows."""

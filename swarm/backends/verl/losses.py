@@ -25,10 +25,10 @@ from torch import Tensor
 from swarm.algorithms.losses import Surrogate
 from swarm.algorithms.objective import Objective, UpdateSums
 from swarm.algorithms.rows import Tokens
-from swarm.backends.verl.adapter import batch_tokens, column, sampled
+from swarm.backends.verl.adapter import batch_tokens, column, select_sampled
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
-from swarm.verl_config import ESTIMATORS, Named, VerlFields
+from swarm.verl_config import ESTIMATORS, VerlAlgorithm, VerlFields
 
 _UNBOUND: Final = 1e9
 """A bound on ratios that holds none: verl clamps them to e^20."""
@@ -39,15 +39,15 @@ _BY_ADVANTAGES: Final = frozenset({"geo_mean", "bypass_mode"})
 them. Both are in proportion to the advantages."""
 
 
-def named(job: Job) -> Named:
+def verl_names(job: Job) -> VerlAlgorithm:
     """Return the names that a job says."""
-    return (job.verl or VerlFields()).named
+    return (job.verl or VerlFields()).algorithm
 
 
-def require(job: Job) -> None:
+def require_functions(job: Job) -> None:
     """Raise BackendError where the verl that is installed lacks a function that the job names."""
-    names = named(job)
-    if names == Named():
+    names = verl_names(job)
+    if names == VerlAlgorithm():
         return
     from verl.trainer.config.algorithm import RolloutCorrectionConfig
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
@@ -68,7 +68,7 @@ def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens
     An episode without tokens counts in its group's baseline. Of a group of one `grpo_passk` has no second: 0.
     Where nothing was sampled all have 0, for verl can take no mean of it.
     """
-    name = named(job).estimator
+    name = verl_names(job).estimator
     assert name is not None
     alone = [name == "grpo_passk" and list(groups).count(group) < 2 for group in groups]
     compared = [number for number, single in enumerate(alone) if not single]
@@ -76,13 +76,13 @@ def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens
     if compared and any(tokens):
         counts = torch.tensor([tokens[number] for number in compared])
         scores = torch.tensor([rewards[number] for number in compared])
-        values = _estimated(job, name, scores, [groups[number] for number in compared], counts)
+        values = _estimate(job, name, scores, [groups[number] for number in compared], counts)
         for number, value in zip(compared, values.tolist(), strict=True):
             found[number] = value
     return found
 
 
-def _estimated(job: Job, name: str, scores: Tensor, groups: Sequence[str], counts: Tensor) -> Tensor:
+def _estimate(job: Job, name: str, scores: Tensor, groups: Sequence[str], counts: Tensor) -> Tensor:
     """Return the advantages (E,) of episodes by their rewards (E,) and numbers of tokens (E,)."""
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
@@ -106,7 +106,7 @@ def _estimated(job: Job, name: str, scores: Tensor, groups: Sequence[str], count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Corrected:
+class RolloutCorrection:
     """Off-policy factors (M,) of tokens, which of them are kept (M,), bool, and verl's metrics of both."""
 
     factors: Tensor
@@ -114,17 +114,17 @@ class Corrected:
     metrics: Mapping[str, float]
 
 
-def corrected(job: Job, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> Corrected:
+def correct_rollout(job: Job, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> RolloutCorrection:
     """Return what the job's decoupled preset makes of M tokens: log-probs under two policies, and episodes' numbers."""
     from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 
     if not len(proximal):
-        return Corrected(proximal, proximal.bool(), {})
+        return RolloutCorrection(proximal, proximal.bool(), {})
     preset, sequences = _preset(job), Sequences(episodes)
-    mask = sequences.padded(torch.ones_like(episodes))
+    mask = sequences.pad(torch.ones_like(episodes))
     weights, kept, metrics = compute_rollout_correction_and_rejection_mask(
-        sequences.padded(proximal),
-        sequences.padded(rollout),
+        sequences.pad(proximal),
+        sequences.pad(rollout),
         mask,
         rollout_is=preset.rollout_is,
         rollout_is_threshold=preset.rollout_is_threshold,
@@ -132,15 +132,15 @@ def corrected(job: Job, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> 
         rollout_rs=preset.rollout_rs,
         rollout_rs_threshold=preset.rollout_rs_threshold,
     )
-    factors = torch.ones_like(proximal) if weights is None else sequences.flat(weights.batch["rollout_is_weights"])
+    factors = torch.ones_like(proximal) if weights is None else sequences.unpad(weights.batch["rollout_is_weights"])
     finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-    return Corrected(factors, sequences.flat(kept).bool(), finite)
+    return RolloutCorrection(factors, sequences.unpad(kept).bool(), finite)
 
 
 def _preset(job: Job) -> Any:
     from verl.trainer.config.algorithm import RolloutCorrectionConfig
 
-    name = named(job).correction
+    name = verl_names(job).correction
     return RolloutCorrectionConfig(rollout_is=None) if name is None else getattr(RolloutCorrectionConfig, name)()
 
 
@@ -155,17 +155,17 @@ class Sequences:
         self._columns[order] = places - (counts.cumsum(0) - counts).repeat_interleave(counts)
         self._shape = (len(counts), int(counts.max()))
 
-    def padded(self, values: Tensor) -> Tensor:
+    def pad(self, values: Tensor) -> Tensor:
         """Return values (M,) as (E, R), 0 elsewhere, with their gradient."""
         return values.new_zeros(self._shape).index_put((self._rows, self._columns), values)
 
-    def flat(self, values: Tensor) -> Tensor:
+    def unpad(self, values: Tensor) -> Tensor:
         """Return of values (E, R) those (M,) of the tokens."""
         return values[self._rows, self._columns]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TokenBatch:
     """What verl's loss is called with, of M > 0 tokens; all tensors are (M,).
 
     present: log-probs with gradient; proximal: those that the clip compares with; correction: off-policy factors;
@@ -180,7 +180,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class LossOutput:
     """A loss () with its gradient, and the parts of the tokens that verl says it clipped."""
 
     loss: Tensor
@@ -188,33 +188,33 @@ class Found:
     clipped_lower: float
 
 
-def policy_loss(job: Job, part: Part, *, seed: int | None = None) -> Found:
+def policy_loss(job: Job, part: TokenBatch, *, seed: int | None = None) -> LossOutput:
     """Return verl's loss of a part; a loss that draws, draws with `seed`.
 
     Where a sequence's loss cannot be told apart into its tokens' (`geo_mean`), its value is shared out by their weights
     and its gradient is whole for each token that `present` has one for: they too add up over parts.
     """
-    name = named(job).loss
+    name = verl_names(job).loss
     assert name is not None
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
         if name != "geo_mean":
-            return _called(job, name, part, part.weights)
-        found = _called(job, name, part, part.tokens.weights)
+            return _call_verl_loss(job, name, part, part.weights)
+        found = _call_verl_loss(job, name, part, part.tokens.weights)
         with torch.no_grad():
-            share = _called(job, name, part, part.weights).loss
-        return Found(found.loss - found.loss.detach() + share, found.clipped, found.clipped_lower)
+            share = _call_verl_loss(job, name, part, part.weights).loss
+        return LossOutput(found.loss - found.loss.detach() + share, found.clipped, found.clipped_lower)
 
 
-def _called(job: Job, name: str, part: Part, weights: Tensor) -> Found:
+def _call_verl_loss(job: Job, name: str, part: TokenBatch, weights: Tensor) -> LossOutput:
     """Return what verl's function says, with its factors and its mode of adding up so chosen that `weights` hold."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
     tokens, sequences = part.tokens, Sequences(part.tokens.episodes)
     kept = torch.ones_like(tokens.episodes) if tokens.kept is None else tokens.kept.long()
-    mask, weighed, factors = sequences.padded(kept), sequences.padded(weights), sequences.padded(part.correction)
-    advantages = sequences.padded(tokens.advantages)
+    mask, weighed, factors = sequences.pad(kept), sequences.pad(weights), sequences.pad(part.correction)
+    advantages = sequences.pad(tokens.advantages)
     if name == "geo_mean":  # a mean over the sequences, each of which weighs what its tokens do together
         advantages = advantages * weighed.sum(1, keepdim=True) * len(mask)
     elif name in _BY_ADVANTAGES:
@@ -224,19 +224,19 @@ def _called(job: Job, name: str, part: Part, weights: Tensor) -> Found:
     else:
         factors = factors * weighed
     loss, metrics = get_policy_loss_fn(name)(
-        old_log_prob=sequences.padded(part.proximal),
-        log_prob=sequences.padded(part.present),
+        old_log_prob=sequences.pad(part.proximal),
+        log_prob=sequences.pad(part.present),
         advantages=advantages,
         response_mask=mask,
         loss_agg_mode="token-sum",
-        config=_actor(job, name),
+        config=_actor_config(job, name),
         rollout_is_weights=factors,
     )
     clipped, lower = (float(metrics.get(f"actor/{each}", 0.0)) for each in ("pg_clipfrac", "pg_clipfrac_lower"))
-    return Found(loss, clipped, lower)
+    return LossOutput(loss, clipped, lower)
 
 
-def _actor(job: Job, name: str) -> Any:
+def _actor_config(job: Job, name: str) -> Any:
     """Return verl's configuration of the actor with what the job says."""
     from verl.workers.config import ActorConfig
     from verl.workers.config.actor import PolicyLossConfig
@@ -258,7 +258,7 @@ def _actor(job: Job, name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Whole:
+class WholeMinibatch:
     """All M' tokens of a minibatch, their log-probs (M',) under the present weights, and what to draw with."""
 
     tokens: Tokens
@@ -266,12 +266,12 @@ class Whole:
     seed: int
 
 
-class SharedLoss:
+class ObjectiveLoss:
     """The job's `Objective`, as verl calls a loss function; `sums` are of what this rank computed in one update."""
 
     def __init__(self, job: Job, version: int) -> None:
         self.sums = UpdateSums(version, job.correction_cap)
-        self.whole: Whole | None = None
+        self.whole: WholeMinibatch | None = None
         """The minibatch that the next micro-batches are of, where a token's term depends on those of others."""
         self._objective = Objective(job)
 
@@ -283,7 +283,10 @@ class SharedLoss:
         if not data["response_mask"].values().any():
             return nothing, {}
         tokens, reference = batch_tokens(data)
-        present, entropy = sampled(model_output["log_probs"], data), sampled(model_output["entropy"], data)
+        present, entropy = (
+            select_sampled(model_output["log_probs"], data),
+            select_sampled(model_output["entropy"], data),
+        )
         loss = self._share(present, entropy, tokens, reference, data)
         return loss * data["dp_size"] + nothing, {}
 
@@ -293,48 +296,48 @@ class SharedLoss:
         return self._objective.token_loss(present, entropy, tokens, reference, self.sums)
 
 
-class NamedLoss(SharedLoss):
+class VerlLoss(ObjectiveLoss):
     """The loss of the policy that the job names, by verl's function; entropy and divergence are the objective's."""
 
     def __init__(self, job: Job, version: int) -> None:
         super().__init__(job, version)
         self._job = job
-        self._bypass = named(job).bypass
+        self._bypass = verl_names(job).bypass
 
     def _share(
         self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, data: TensorDict
     ) -> Tensor:
-        own = self._part(present, tokens)
+        own = self._token_batch(present, tokens)
         if self.whole is None:
             found = policy_loss(self._job, own)
         else:
-            found = policy_loss(self._job, self._of_whole(own, column(data, "places")), seed=self.whole.seed)
+            found = policy_loss(self._job, self._whole_token_batch(own, column(data, "places")), seed=self.whole.seed)
         self.sums.add(pg_loss=found.loss)
         # verl tells parts of all tokens, and our sums are over tokens: each counts as the part
         told = [torch.full_like(own.present, part) for part in (found.clipped, found.clipped_lower)]
         terms = Surrogate(own.present.detach(), *told)
         self.sums.add_tokens(tokens, own.present, own.proximal, terms, own.correction)
-        return self._objective.with_bonuses(found.loss, own.present, entropy, tokens, reference, self.sums)
+        return self._objective.add_bonuses(found.loss, own.present, entropy, tokens, reference, self.sums)
 
-    def _part(self, present: Tensor, tokens: Tokens) -> Part:
+    def _token_batch(self, present: Tensor, tokens: Tokens) -> TokenBatch:
         if self._bypass:
-            return Part(tokens, present, tokens.rollout, torch.ones_like(tokens.rollout), tokens.weights)
+            return TokenBatch(tokens, present, tokens.rollout, torch.ones_like(tokens.rollout), tokens.weights)
         proximal = self._objective.proximal(present, tokens)
-        return Part(tokens, present, proximal, self._objective.correction(proximal, tokens), tokens.weights)
+        return TokenBatch(tokens, present, proximal, self._objective.correction(proximal, tokens), tokens.weights)
 
-    def _of_whole(self, own: Part, places: Tensor) -> Part:
+    def _whole_token_batch(self, own: TokenBatch, places: Tensor) -> TokenBatch:
         """Return the whole minibatch, in which the tokens of one micro-batch alone have weights and gradients.
 
         Every micro-batch sees the same values, so that all of them find the same statistics.
         """
         assert self.whole is not None
         device = own.present.device
-        tokens, present = _moved(self.whole.tokens, device), self.whole.present.to(device)
+        tokens, present = _move_tokens(self.whole.tokens, device), self.whole.present.to(device)
         weights = torch.zeros_like(tokens.weights).index_copy(0, places, own.weights)
-        part = self._part(present.index_add(0, places, own.present - own.present.detach()), tokens)
-        return Part(tokens, part.present, part.proximal, part.correction, weights)
+        part = self._token_batch(present.index_add(0, places, own.present - own.present.detach()), tokens)
+        return TokenBatch(tokens, part.present, part.proximal, part.correction, weights)
 
 
-def _moved(tokens: Tokens, device: torch.device) -> Tokens:
+def _move_tokens(tokens: Tokens, device: torch.device) -> Tokens:
     known: dict[str, Any] = {each.name: getattr(tokens, each.name) for each in fields(tokens)}
     return replace(tokens, **{name: value.to(device) for name, value in known.items() if value is not None})

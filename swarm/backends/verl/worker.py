@@ -27,14 +27,14 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 
 from swarm.algorithms.objective import UpdateSums
 from swarm.backends.local import checkpoint
-from swarm.backends.protocols import NoRoom
+from swarm.backends.protocols import DiskFull
 from swarm.backends.verl import adapter
-from swarm.backends.verl.processes import Bucket, forget_secrets, meet_at
+from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 
 if TYPE_CHECKING:
-    from swarm.backends.verl.losses import Corrected, Whole
+    from swarm.backends.verl.losses import RolloutCorrection, WholeMinibatch
 
 _NOTHING_TO_DO = (
     "empty_cache", "synchronize", "ipc_collect", "set_device", "reset_peak_memory_stats", "manual_seed",
@@ -145,9 +145,9 @@ class Shards:
     moments: Mapping[str, Tensor]
 
 
-def copied(module: nn.Module, optimizer: torch.optim.Optimizer) -> Shards:
+def copy_shards(module: nn.Module, optimizer: torch.optim.Optimizer) -> Shards:
     """Return copies, on the CPU, of all that a step changes."""
-    own = trained(module)
+    own = trainable_parameters(module)
     weights = {name: _copy(weight) for name, weight in own.items()}
     moments = {
         f"{name}/{key}": _copy(value) for name, weight in own.items() for key, value in optimizer.state[weight].items()
@@ -155,48 +155,48 @@ def copied(module: nn.Module, optimizer: torch.optim.Optimizer) -> Shards:
     return Shards(weights, moments)
 
 
-def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that learn, by name."""
     return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
 
 
 def shapes(module: nn.Module) -> dict[str, torch.Size]:
     """Return the shapes of this rank's parts of the parameters that learn, by name."""
-    return {name: _local(weight).shape for name, weight in trained(module).items()}
+    return {name: _local_part(weight).shape for name, weight in trainable_parameters(module).items()}
 
 
-def _local(value: Any) -> Tensor:
+def _local_part(value: Any) -> Tensor:
     """Return this rank's part of a tensor, which shares its memory."""
     found: Tensor = (value.to_local() if hasattr(value, "to_local") else value).detach()
     return found
 
 
 def _copy(value: Tensor) -> Tensor:
-    return _local(value).to("cpu", copy=True)
+    return _local_part(value).to("cpu", copy=True)
 
 
 @torch.no_grad()
 def put_back(module: nn.Module, optimizer: torch.optim.Optimizer, shards: Shards) -> None:
     """Put weights and AdamW's state back as they were copied."""
-    own = trained(module)
+    own = trainable_parameters(module)
     put_weights(module, shards.weights)
     optimizer.state.clear()
     for path, value in shards.moments.items():
         name, key = path.rsplit("/", 1)
-        optimizer.state[own[name]][key] = value.clone() if key == "step" else _like(own[name], value)
+        optimizer.state[own[name]][key] = value.clone() if key == "step" else _shard_like(own[name], value)
 
 
 @torch.no_grad()
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Put weights back as they were copied."""
-    for name, weight in trained(module).items():
-        _local(weight).copy_(weights[name])
+    for name, weight in trainable_parameters(module).items():
+        _local_part(weight).copy_(weights[name])
 
 
-def _like(weight: Tensor, value: Tensor) -> Tensor:
+def _shard_like(weight: Tensor, value: Tensor) -> Tensor:
     """Return this rank's `value` sharded as the weight is."""
     found = torch.zeros_like(weight)
-    _local(found).copy_(value)
+    _local_part(found).copy_(value)
     return found
 
 
@@ -209,7 +209,7 @@ def whole_tensors(module: Any, *, dtype: torch.dtype) -> Iterator[tuple[str, Ten
     """
     state: Mapping[str, Tensor] = module.state_dict()
     for name, own in sorted(_sources(module, state).items()):
-        full = _full(state[own])
+        full = _full_tensor(state[own])
         if _ADAPTED in own and own.endswith(".weight"):
             full = full + _adapter(module, state, own)
         yield name, full.to("cpu", dtype, copy=True)
@@ -224,7 +224,7 @@ def _sources(module: Any, state: Mapping[str, Tensor]) -> dict[str, str]:
     return found
 
 
-def _full(value: Any) -> Tensor:
+def _full_tensor(value: Any) -> Tensor:
     found: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
     return found
 
@@ -232,7 +232,7 @@ def _full(value: Any) -> Tensor:
 def _adapter(module: Any, state: Mapping[str, Tensor], name: str) -> Tensor:
     """Return what the adapter on a weight adds to it (arXiv 2106.09685, section 4.1)."""
     base = name.split(_ADAPTED)[0]
-    down, up = (_full(state[f"{base}.lora_{side}.default.weight"]) for side in ("A", "B"))
+    down, up = (_full_tensor(state[f"{base}.lora_{side}.default.weight"]) for side in ("A", "B"))
     scaling: float = module.get_submodule(base).scaling["default"]
     return up @ down * scaling
 
@@ -245,7 +245,7 @@ class Loss(Protocol):
     """A loss function for verl's engine that counts in `sums`."""
 
     sums: UpdateSums
-    whole: Whole | None
+    whole: WholeMinibatch | None
 
     def __call__(self, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
         """Return the share of a micro-batch and its metrics."""
@@ -271,7 +271,7 @@ class Rank:
         self._read: checkpoint.Sets | None = None
         self._reference: Mapping[str, Tensor] | None = None
         self._rank, self._world = 0, 1
-        self._meeting: Any = None
+        self._store: Any = None
         forget_secrets()
 
     def alive(self) -> None:
@@ -282,8 +282,8 @@ class Rank:
         import ray
 
         here = ray.util.get_node_ip_address()
-        self._meeting = adapter.meeting(here, begin=True)
-        return here, int(self._meeting.port)
+        self._store = adapter.rendezvous(here, begin=True)
+        return here, int(self._store.port)
 
     def start(self, rank: int, world: int, address: str, port: int) -> float:
         """Join the others, load the model and shard it; return the seconds that took."""
@@ -295,37 +295,39 @@ class Rank:
             torch.set_num_threads(1)  # ranks that spin beside one another cost ten times as much
         adapter.set_rank(rank, world, address, port)
         alone = self._job.verl is None or self._job.verl.address is None
-        meet_at("127.0.0.1" if alone else ray.util.get_node_ip_address())  # nobody else is to reach a Ray of its own
-        if not adapter.joined():
-            adapter.join(self._device, rank, world, self._meeting or adapter.meeting(address, port, begin=False))
+        set_gloo_interface(
+            "127.0.0.1" if alone else ray.util.get_node_ip_address()
+        )  # nobody else is to reach a Ray of its own
+        if not adapter.is_joined():
+            adapter.join(self._device, rank, world, self._store or adapter.rendezvous(address, port, begin=False))
         self._require_names()
-        self._engine = adapter.engine(self._folder, self._job, self._device)
+        self._engine = adapter.make_engine(self._folder, self._job, self._device)
         if self._job.kl_coef > 0 and not self._job.lora_rank:
-            self._reference = self._copied().weights
+            self._reference = self._copy_shards().weights
         return time.perf_counter() - begun
 
     def _require_names(self) -> None:
         from swarm.backends.verl import losses
 
-        losses.require(self._job)
+        losses.require_functions(self._job)
 
-    def _copied(self) -> Shards:
-        return copied(self._engine.module, self._engine.optimizer)
+    def _copy_shards(self) -> Shards:
+        return copy_shards(self._engine.module, self._engine.optimizer)
 
     def score(self, batch: Any, longest: int, *, reference: bool) -> Tensor:
         """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
-        from swarm.backends.verl.adapter import sampled
+        from swarm.backends.verl.adapter import select_sampled
 
-        prepared = adapter.prepared(batch, self._job, longest, entropy=False)
+        prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
         if not reference:
-            return sampled(adapter.logprobs(self._engine, prepared), batch)
+            return select_sampled(adapter.logprobs(self._engine, prepared), batch)
         if self._reference is None:
             with self._engine.disable_adapter():
-                return sampled(adapter.logprobs(self._engine, prepared), batch)
-        present = self._copied().weights
+                return select_sampled(adapter.logprobs(self._engine, prepared), batch)
+        present = self._copy_shards().weights
         try:
             put_weights(self._engine.module, self._reference)
-            return sampled(adapter.logprobs(self._engine, prepared), batch)
+            return select_sampled(adapter.logprobs(self._engine, prepared), batch)
         finally:
             put_weights(self._engine.module, present)
 
@@ -335,29 +337,29 @@ class Rank:
 
         return losses.advantages(self._job, rewards, groups, tokens)
 
-    def corrected(self, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> Corrected:
+    def correct_rollout(self, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> RolloutCorrection:
         """Return what verl's preset, by the name in the job, makes of a batch's tokens (M,)."""
         from swarm.backends.verl import losses
 
-        return losses.corrected(self._job, proximal, rollout, episodes)
+        return losses.correct_rollout(self._job, proximal, rollout, episodes)
 
     def begin(self, loss: Loss, *, undoable: bool) -> None:
         """Begin an update; `undoable`: it may fail after a step, and everything is kept for `undo`."""
         self._loss, self._before = loss, None
         if undoable:
-            self._before = self._copied()
+            self._before = self._copy_shards()
 
     def keep(self) -> None:
         """End an update that was made: forget what `undo` would have put back."""
         self._before = None
 
-    def gradient(self, batch: Any, longest: int, whole: Whole | None = None) -> RankShare:
+    def gradient(self, batch: Any, longest: int, whole: WholeMinibatch | None = None) -> RankShare:
         """Leave the gradient of this rank's part of a minibatch, to be exchanged; weights stay.
 
         whole: the minibatch, where the loss must see it.
         """
         self._loss.whole = whole
-        prepared = adapter.prepared(batch, self._job, longest, entropy=True)
+        prepared = adapter.prepare_batch(batch, self._job, longest, entropy=True)
         return RankShare(adapter.gradient(self._engine, prepared, self._loss), self._loss.sums)
 
     def step(self, size: float) -> float:
@@ -378,7 +380,7 @@ class Rank:
         checkpoint.write_rank(Path(folder), self._rank, self._sets())
 
     def _sets(self) -> checkpoint.Sets:
-        own = self._copied()
+        own = self._copy_shards()
         return {checkpoint.MODEL: own.weights, checkpoint.OPTIMIZER: own.moments}
 
     def prepare(self, folder: str) -> None:
@@ -406,7 +408,7 @@ class Rank:
         found = Shards(saved[checkpoint.MODEL], saved.get(checkpoint.OPTIMIZER, {}))
         put_back(self._engine.module, self._engine.optimizer, found)
 
-    def exported(self) -> list[Any]:
+    def export_weights(self) -> list[Any]:
         """Return references to buckets of full tensors by name, in Ray's object store: of rank 0, none of others.
 
         NoRoom where the store and the disk behind it are full; the others are kept company to the end first.
@@ -424,7 +426,7 @@ class Rank:
                 full, found = error, []
         if full is not None:
             said = " ".join(str(full).split())[:200]
-            raise NoRoom(
+            raise DiskFull(
                 "Ray's object store, and the disk that it spills to, have no room for the weights that are published: "
                 f"free space under /tmp or where Ray keeps its session; it said: {said}"
             )

@@ -31,7 +31,7 @@ def written(folder: Path, **files: str) -> Path:
 )
 def test_an_agent_is_a_file_or_a_folder_with_one(tmp_path: Path, typed: str, place: str) -> None:
     written(tmp_path, agent_py=CODE, other_py=CODE)
-    assert AgentFiles.locate(f"{tmp_path}{typed}").at("/input/agent") == f"/input/agent/{place}"
+    assert AgentFiles.locate(f"{tmp_path}{typed}").locator_in("/input/agent") == f"/input/agent/{place}"
 
 
 def test_the_whole_folder_is_packed_but_what_begins_with_a_dot(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_the_whole_folder_is_packed_but_what_begins_with_a_dot(tmp_path: Path) -
     for name in (".env", ".git/config", "__pycache__/agent.pyc", "tools/.secret"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("secret")
-    packed = AgentFiles.locate(str(tmp_path)).packed()
+    packed = AgentFiles.locate(str(tmp_path)).pack()
     assert packed == {"agent.py": CODE.encode(), "data.json": b"{}", "tools/web.py": b"x = 1"}
 
 
@@ -50,11 +50,11 @@ def test_a_folder_with_a_link_or_too_many_files_is_refused_with_advice(
     agent = AgentFiles.locate(str(tmp_path))
     (tmp_path / "link").symlink_to("/etc/passwd")
     with pytest.raises(BadAgent, match=r"symbolic link.*its own"):
-        agent.packed()
+        agent.pack()
     (tmp_path / "link").unlink()
     monkeypatch.setattr(agent_files, "MOST_FILES", 2)
     with pytest.raises(BadAgent, match=r"at most 2.*its own"):
-        agent.packed()
+        agent.pack()
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.agents.launch import container_spec, in_process
-from research.agents.request import AgentFiles, AgentRequest, Confinement, PlayedServer
-from research.agents.run import FIRST_WAIT_S, HEALTHY_S, MOST_IN_VAIN, MOST_WAIT_S, RestartPolicy, hear, why_again
+from research.agents.launch import container_spec, run_in_process
+from research.agents.request import AgentFiles, AgentRequest, Confinement, ServerAccess
+from research.agents.run import (
+    FIRST_WAIT_S,
+    HEALTHY_S,
+    MOST_IN_VAIN,
+    MOST_WAIT_S,
+    RestartPolicy,
+    restart_reason,
+    write_output,
+)
 from sandboxes import Exit
 from sandboxes.docker.archive import check
 from sandboxes.gateway.egress import Destination
@@ -50,7 +58,7 @@ async def test_a_process_is_handed_a_brought_environment_without_its_other_tasks
     request = AgentRequest("play", None, known.name, tuple(known.tasks("train")))
     start = mock.AsyncMock(wraps=asyncio.create_subprocess_exec)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    async with in_process(request, PlayedServer("http://127.0.0.1:9", "token"), folder, {}):
+    async with run_in_process(request, ServerAccess("http://127.0.0.1:9", "token"), folder, {}):
         held = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
     assert f"--environments={folder / 'environments'}" in start.mock_calls[0].args
     own = f"environments/{known.name}"
@@ -74,7 +82,7 @@ async def test_a_process_is_handed_a_brought_environment_without_its_other_tasks
 def test_each_death_is_a_reason_to_start_again_but_bad_input_and_the_end_of_the_time(
     ended: Exit, named: str | None
 ) -> None:
-    reason = why_again(ended)
+    reason = restart_reason(ended)
     assert reason is None if named is None else named in (reason or "")
 
 
@@ -103,6 +111,6 @@ def test_clients_that_finish_episodes_are_started_again_for_ever() -> None:
 
 
 def test_what_a_container_says_steers_no_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    hear("\x1b[2Jgone\n", contained=True)
-    hear("\x1b[2Jmine\n")
+    write_output("\x1b[2Jgone\n", contained=True)
+    write_output("\x1b[2Jmine\n")
     assert capsys.readouterr().err == "\\x1b[2Jgone\n\x1b[2Jmine\n"

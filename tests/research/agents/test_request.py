@@ -14,9 +14,9 @@ from research.agents.request import (
     BadOption,
     check_evaluated,
     find_server,
-    memory_of,
-    stream_of,
-    variables_of,
+    parse_memory,
+    parse_stream,
+    parse_variables,
 )
 from research.installation.home import Home
 from research.installation.servers import BadServer
@@ -29,21 +29,21 @@ from swarm.server import Keys
     ("text", "size"), [("512m", 512 << 20), ("2g", 2 << 30), ("1.5G", 3 << 29), ("65536k", 64 << 20), ("1GiB", 1 << 30)]
 )
 def test_memory_is_read_as_people_write_it(text: str, size: int) -> None:
-    assert memory_of(text) == size
+    assert parse_memory(text) == size
 
 
 def variables(text: str) -> None:
-    variables_of([text], contained=False)
+    parse_variables([text], contained=False)
 
 
 @pytest.mark.parametrize(
     ("read", "text", "named"),
     [
         *(
-            (memory_of, text, "64m")
+            (parse_memory, text, "64m")
             for text in ("", "1", "63m", "-1g", "1t", "much", "1e9g", "16385g", "9" * 400 + "g")
         ),
-        *((stream_of, text, "--stream") for text in ("", "a\nb", "x" * 129)),
+        *((parse_stream, text, "--stream") for text in ("", "a\nb", "x" * 129)),
         *((variables, text, "NAME=VALUE") for text in ("A", "=x", "1A=x", "A B=x", "")),
         *((variables, f"{n}=x", n) for n in ("AJET_TOKEN", "PYTHONPATH", "PYTHONHOME", "https_proxy", "HOME")),
     ],
@@ -56,17 +56,17 @@ def test_an_option_that_means_nothing_or_is_set_for_the_agent_is_refused(
 
 
 def test_names_of_streams_and_variables_are_taken_with_everything_after_the_first_equals_sign() -> None:
-    assert stream_of("math") == "math"
-    assert variables_of(["A=1", "B=x=y", "C="], contained=True) == {"A": "1", "B": "x=y", "C": ""}
+    assert parse_stream("math") == "math"
+    assert parse_variables(["A=1", "B=x=y", "C="], contained=True) == {"A": "1", "B": "x=y", "C": ""}
 
 
 @given(st.sampled_from(["API_KEY", "token", "DB_PASSWORD", "MY_SECRET", "AWS_CREDENTIALS"]), st.text(min_size=8))
 def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, value: str) -> None:
     with pytest.raises(BadOption) as refused:
-        variables_of([f"{name}={value}"], contained=True)
+        parse_variables([f"{name}={value}"], contained=True)
     assert f"={value}" not in str(refused.value)
     assert "--allow 127.0.0.2:PORT" in str(refused.value)
-    assert variables_of([f"{name}={value}"], contained=False) == {name: value}
+    assert parse_variables([f"{name}={value}"], contained=False) == {name: value}
 
 
 def test_an_order_names_what_is_played_and_leaves_out_what_is_not_asked_for() -> None:
@@ -91,8 +91,8 @@ def test_a_job_that_waits_for_no_evaluation_has_nobody_evaluate_whenever_it_does
 def test_no_admin_s_key_stands_behind_code_that_plays(tmp_path: Path) -> None:
     chosen, home = "an operator's own words, forty characters", Home(tmp_path, "")
     keys = Keys(chosen)
-    for key in (keys.role("admin"), keys.role("viewer"), chosen):
+    for key in (keys.role_key("admin"), keys.role_key("viewer"), chosen):
         with pytest.raises(BadServer, match="a client's token"):
             find_server("http://far:1", {"AJET_TOKEN": key}, home)
-    client = keys.role("client")
+    client = keys.role_key("client")
     assert find_server("http://far:1", {"AJET_TOKEN": client}, home).token == client

@@ -15,13 +15,13 @@ import typer.main
 
 from research.cli.app import LazyGroup, app, run
 from research.cli.swarm import _BOOTING
-from research.controller.session import controlling
+from research.controller.session import hold_lease
 from research.installation import servers
 from research.installation.home import Home
 from research.installation.servers import SwarmProcess, find_swarm
 from studies import EventLog
 from swarm.client import SwarmClient
-from swarm.client.identity import folder_of
+from swarm.client.identity import server_folder
 from swarm.job import Job
 from tests.research.commands import ended
 from tests.research.factories import make_study
@@ -104,7 +104,7 @@ def driven(locked: Synthetic) -> Iterator[Synthetic]:
     """A study of which a run goes on, with a controller that lives."""
     locked.launch(locked.plan()[0])
     home = Home.locate()
-    with closing(EventLog(home.database)) as log, controlling(home, log, STUDY, lambda line: None):
+    with closing(EventLog(home.database)) as log, hold_lease(home, log, STUDY, lambda line: None):
         yield locked
 
 
@@ -132,10 +132,10 @@ def finished(home: Path, finished_home: Path) -> Iterator[Synthetic]:
 @contextmanager
 def own_server(home: Path, name: str | None = None, job: Job | None = None) -> Iterator[Threaded]:
     """Run a swarm server of an installation in a thread; it is found as if it were a process, and plays by a fake."""
-    folder, is_server = folder_of(home, name), servers._is_server
+    folder, is_server = server_folder(home, name), servers._is_server
     with threaded(folder, job, start=job is not None) as running, pytest.MonkeyPatch.context() as patch:
         patch.setattr(servers, "_is_server", lambda pid, at: at == folder or is_server(pid, at))
-        keys = {role: running.served.server.keys.role(role) for role in ("admin", "client", "viewer")}
+        keys = {role: running.served.server.keys.role_key(role) for role in ("admin", "client", "viewer")}
         (folder / "tokens.json").write_text(json.dumps(keys))
         (folder / "server.json").write_text(json.dumps({"url": running.served.url, "pid": os.getpid()}))
         yield running
@@ -143,7 +143,7 @@ def own_server(home: Path, name: str | None = None, job: Job | None = None) -> I
 
 def server_of(home: Path, name: str | None = None) -> SwarmProcess:
     """Return the server of an installation, which runs."""
-    found = find_swarm(folder_of(home, name))
+    found = find_swarm(server_folder(home, name))
     assert found is not None
     return found
 

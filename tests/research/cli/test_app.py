@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from research.cli.app import Ajet, Lazy, app
+from research.cli.app import Ajet, LazyCommand, app
 from research.cli.study import Studies
 
 pytestmark = pytest.mark.slow
@@ -152,7 +152,7 @@ def test_a_swarm_server_imports_its_backend_with_its_job(modules: Imported) -> N
 
 
 @pytest.mark.parametrize(("name", "lazy"), LAZY, ids=[name for name, _ in LAZY])
-def test_the_line_of_a_command_is_the_first_of_its_own_help(name: str, lazy: Lazy) -> None:
+def test_the_line_of_a_command_is_the_first_of_its_own_help(name: str, lazy: LazyCommand) -> None:
     assert (lazy.load(name.split()[-1]).help or "").splitlines()[0] == lazy.help
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from research.controller.session import controlling
+from research.controller.session import hold_lease
 from research.environments import install
-from research.environments.reference import text_of_example
+from research.environments.reference import read_example
 from research.installation.home import Home
 from research.installation.servers import SwarmProcess, start_swarm
 from studies import EventLog
@@ -42,7 +42,7 @@ def edited(folder: Path, old: str, new: str) -> str:
 
 @pytest.mark.slow
 def test_what_init_writes_is_the_example_under_60_lines_and_it_is_sound(ajet: Ajet, tmp_path: Path) -> None:
-    assert text_of_example() == EXAMPLE.read_text()
+    assert read_example() == EXAMPLE.read_text()
     assert len(EXAMPLE.read_text().splitlines()) < 60
     folder = tmp_path / "my own"
     assert shown(ajet, "init", str(folder)) == {
@@ -313,14 +313,14 @@ def test_a_study_that_is_over_needs_it_no_more_also_while_another_goes_on(
     create_study(shop, "over", topic=f"Does it learn {SHOP}?")
     append(shop, "over", type, {"reason": reason})
     create_study(shop, "at-work")
-    with controlling(Home.locate(), shop, "at-work", print):
+    with hold_lease(Home.locate(), shop, "at-work", print):
         assert shown(ajet, "remove", SHOP)["removed"] == SHOP
 
 
 @pytest.mark.usefixtures("shop")
 def test_nothing_is_removed_while_a_study_begins(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("research.installation.home.BEGINNING_S", 0.2)
-    with Home.locate().beginning():
+    with Home.locate().creation_lock():
         ajet("env", "remove", SHOP).refused("another process holds")
     assert shown(ajet, "remove", SHOP)["removed"] == SHOP
 

@@ -15,8 +15,16 @@ from rich.console import Console
 from rich.text import Text
 
 from research.cli import episodes
-from research.cli.episodes import call_views, episode_page, episode_screen, episode_table, level_of, shown, sums
-from research.cli.listing import FILE, listed
+from research.cli.episodes import (
+    call_views,
+    count_tokens,
+    episode_page,
+    episode_screen,
+    episode_table,
+    escape_unprintable,
+    find_level,
+)
+from research.cli.listing import FILE, read_listing
 from research.installation import studies
 from research.installation.home import Home
 from studies import EventLog, EventType
@@ -50,10 +58,10 @@ class Reads:
     def __call__(self) -> tuple[list[dict[str, Any]], int]:
         """Return the summaries, and how many logs were read for them; they are the same without what was kept."""
         self.count = 0
-        found, count = [dict(line.summary) for line in listed(self._home, self._log)], self.count
+        found, count = [dict(line.summary) for line in read_listing(self._home, self._log)], self.count
         kept = (self._home.path / FILE).read_bytes()
         (self._home.path / FILE).unlink()
-        again = [dict(line.summary) for line in listed(self._home, self._log)]
+        again = [dict(line.summary) for line in read_listing(self._home, self._log)]
         assert json.dumps(found) == json.dumps(again)
         (self._home.path / FILE).write_bytes(kept)
         return found, count
@@ -142,13 +150,13 @@ def test_a_disk_that_takes_nothing_costs_time_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(studies, "write_bytes", full)
-    assert [line.row[0] for line in listed(place, finished.log)] == [STUDY]
+    assert [line.row[0] for line in read_listing(place, finished.log)] == [STUDY]
 
 
 def test_who_reads_long_is_told_how_far(place: Home, finished: Synthetic) -> None:
     create_study(finished.log, "another")
     told: list[tuple[int, int]] = []
-    listed(place, finished.log, lambda done, of: told.append((done, of)))
+    read_listing(place, finished.log, lambda done, of: told.append((done, of)))
     assert told == [(0, 2), (1, 2)]
 
 
@@ -196,18 +204,18 @@ def test_a_conversation_stays_on_its_depth_and_what_branches_off_is_set_in() -> 
 def test_a_call_counts_all_the_engine_saw() -> None:
     views = {view.index: view for view in call_views(BRANCHED)}
     assert views[2].prompt == 6 + 3 + 6 + 4 + 6
-    total = sums(call_views(BRANCHED))
+    total = count_tokens(call_views(BRANCHED))
     assert (total.calls, total.new, total.sampled) == (5, 30, 13)
     assert total.mean_logprob == pytest.approx((3 * -0.05 + 4 * -1.0 - 3.0 + 3 * -6.0 + 2 * -0.05) / 13)
 
 
 @pytest.mark.parametrize(("logprob", "level"), [(0.0, 0), (0.3, 0), (-0.2, 1), (-1.0, 2), (-4.0, 3), (-40.0, 4)])
 def test_levels_are_of_probabilities(logprob: float, level: int) -> None:
-    assert level_of(logprob) == level
+    assert find_level(logprob) == level
 
 
 def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
-    assert shown("a\x1b[31m\u202eb\x7f\t") == "a␛[31m<U+202E>b␡␉"
+    assert escape_unprintable("a\x1b[31m\u202eb\x7f\t") == "a␛[31m<U+202E>b␡␉"
     hostile = episode(call(0, None, "start", "\x1b]0;title\x07", "x"), task_id="[red]\x1b[2J", owner="\u202eme")
     assert ("\x1b" in drawn(hostile), "[red]␛[2J" in drawn(hostile)) == (False, True)
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import columns, console
-from research.cli.research import watching
+from research.cli.research import make_observer
 from research.installation.home import Home
 from research.terminal import warn
 from tests.research.cli.conftest import every_command
@@ -68,7 +68,7 @@ def test_foreign_text_steers_no_terminal(shown: object, capfd: pytest.CaptureFix
 
 
 def test_the_lines_of_a_study_steer_no_terminal(study: Synthetic, capfd: pytest.CaptureFixture[str]) -> None:
-    observer, _ = watching(Home.locate(), study.state())
+    observer, _ = make_observer(Home.locate(), study.state())
     observer.note(STEERING)
     assert capfd.readouterr().out == "a[31mred]0;title b2Jc\n"
 

@@ -38,7 +38,7 @@ VARY = ("--vary", "learning_rate=0.001,0.003")
 def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the shipped bank say that the noise of `guess` is 0.03 and that of `arith` unknown."""
     shipped = bank(0.03, evaluation_sd=0.025, environments=("guess",))
-    monkeypatch.setattr("research.design.noise_bank.shipped_bank", lambda: shipped)
+    monkeypatch.setattr("research.design.noise_bank.load_shipped_bank", lambda: shipped)
 
 
 @pytest.fixture
@@ -129,7 +129,9 @@ def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own
     ajet: Ajet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run of arith costs less than one of guess; what a refusal offers is accepted."""
-    monkeypatch.setattr("research.design.noise_bank.shipped_bank", lambda: bank(0.03, environments=("arith", "guess")))
+    monkeypatch.setattr(
+        "research.design.noise_bank.load_shipped_bank", lambda: bank(0.03, environments=("arith", "guess"))
+    )
     topic = "group size 4 vs 16 on arith"
     found = planned(ajet, topic, "--budget", "30s", code=2)
     assert "seeds in arith" in found["refused"]
@@ -148,7 +150,9 @@ def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(
     assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
     assert "runs of arith" in found["no_noise_because"]
     assert "first  6 A/A runs" in ajet("study", "plan", "group size 4 vs 16", "--env", "arith").out
-    monkeypatch.setattr("research.design.noise_bank.shipped_bank", NoiseBank)  # what the home knows takes its place
+    monkeypatch.setattr(
+        "research.design.noise_bank.load_shipped_bank", NoiseBank
+    )  # what the home knows takes its place
     assert planned(ajet, TOPIC)["noise"] is None
 
 
@@ -272,7 +276,7 @@ def store(rows: list[dict[str, object]]) -> None:
 
 
 def flip_the_verdict(finished: Synthetic) -> None:
-    rows = finished.log.stored(STUDY)
+    rows = finished.log.read_unverified(STUDY)
     for number, row in enumerate(rows):
         if row["type"] == EventType.VERDICT_COMPUTED:
             rows[number] = with_payload(row, payload_of(row) | {"verdict": "refuted"})

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from research.cli.progress import LineLog, LiveScreen, screen, stage
-from research.cli.studies import ending, opening
+from research.cli.studies import render_ending, render_opening
 from research.scheduler.steps import BUDGET_RULE, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from studies.log.event_log import LOCK_FILE, write_lock
@@ -162,7 +162,7 @@ def stopped(study: Synthetic, reason: str) -> str:
         study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason=USED_UP)
         reason = f"budget: {USED_UP}"
     study.append(EventType.STUDY_STOPPED, reason=reason)
-    return shown(study, [ending(study.state(), study.folder)])
+    return shown(study, [render_ending(study.state(), study.folder)])
 
 
 def shown(study: Synthetic, lines: Iterable[RenderableType]) -> str:
@@ -218,13 +218,13 @@ def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthet
         not_tested=["whether it holds on a large model"],
     )  # fmt: skip
     study.lock()
-    assert_golden(shown(study, opening(study.state())))
+    assert_golden(shown(study, render_opening(study.state())))
 
 
 def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:
     study = Synthetic(tmp_path)
     state = study.whole()
-    said = shown(study, [ending(state, tmp_path)])
+    said = shown(study, [render_ending(state, tmp_path)])
     head = headline(state)
     assert f"Supported: {head.answers[0].sentence}" in said
     assert head.answers[0].sentence in build_report(state, tmp_path).html.read_text().replace("\N{NO-BREAK SPACE}", " ")
@@ -240,6 +240,6 @@ def test_a_terminal_says_when_the_lock_was_edited_after_the_verdict(tmp_path: Pa
         EventType.DESIGN_LOCKED, design=study.design.model_dump(mode="json"), hash=study.design.hash(),
         file=LOCK_FILE,
     )  # fmt: skip
-    assert "was changed" not in shown(study, [ending(study.state(), tmp_path)])
+    assert "was changed" not in shown(study, [render_ending(study.state(), tmp_path)])
     (tmp_path / LOCK_FILE).write_text("{}")
-    assert shown(study, [ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")
+    assert shown(study, [render_ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")

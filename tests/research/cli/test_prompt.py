@@ -16,10 +16,10 @@ import pytest
 
 from research.cli.app import console
 from research.cli.progress import LiveScreen
-from research.cli.research import prompting, read_answer
+from research.cli.research import add_prompt, read_answer
 from research.controller.controller import drive
-from research.controller.interventions import answer, open_question
-from research.controller.session import interruptible
+from research.controller.interventions import answer_question, require_question
+from research.controller.session import catch_interrupts
 from research.installation.home import Home
 from studies import EventLog, StudyLog, StudyState
 from tests.research.bench import STUDY, Bench
@@ -116,7 +116,7 @@ def test_an_answer_from_elsewhere_takes_the_question_away(terminal: Terminal) ->
     terminal.until(ASKED)
     with closing(EventLog(Home.locate({"AJET_HOME": str(terminal._home)}).database)) as log:
         record = StudyLog(log, STUDY)
-        answer(record, open_question(record.state()).digest, "Prefect", granted=True)
+        answer_question(record, require_question(record.state()).digest, "Prefect", granted=True)
     terminal.until("approved in Prefect: all that is locked")
     terminal.until("ended: concluded")
 
@@ -127,7 +127,7 @@ def test_ctrl_c_leaves_the_question_open_for_later(terminal: Terminal) -> None:
     terminal.until("ended: stopped")
     state = terminal.state()
     assert str(state.stopped_reason).startswith("interrupted")
-    assert open_question(state).question.stage == "design"
+    assert require_question(state).question.stage == "design"
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def main(path: Path) -> None:
     """Drive a study of fake attempts that asks first; the screen and the reading of answers are the command line's."""
     bench = Bench(path, design=design(16), approve="plan")
     live = LiveScreen(console(), lambda state: 600.0, lambda run: {})
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, interruptible() as interrupted, live:
-        observer = prompting(live, StudyLog(log, STUDY), console())
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, catch_interrupts() as interrupted, live:
+        observer = add_prompt(live, StudyLog(log, STUDY), console())
         state = drive(bench.loop(), [observer], interrupted, poll_s=0.05)
     console().print(f"ended: {state.status}; {len(state.runs)} runs")
 

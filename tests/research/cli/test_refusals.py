@@ -19,12 +19,12 @@ import pytest
 
 from research.controller.options import refuse_server
 from research.controller.session import Session
-from research.environments.install import environment_of
+from research.environments.install import load_environment
 from research.errors import DesignRefused
 from research.installation.home import Home
 from research.installation.servers import SwarmProcess
 from research.proposals.arms import compare, field_value
-from research.text import did_you_mean, meant_in
+from research.text import did_you_mean, suggest_from_text
 from swarm.environments import registry
 from swarm.job import Job, tunables
 from swarm.wire import ServerState, Status
@@ -85,9 +85,9 @@ TOPIC = "does a larger group size help in {}?"
 def brought(home: Path, mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """Two environments of the same short name, by their full ones, and a model that needs no demonstrations."""
     model_at(tmp_path / "model")
-    first = environment_of(mine, None, Home.locate().prepare(), lambda note: None).name
+    first = load_environment(mine, None, Home.locate().prepare(), lambda note: None).name
     (Path(mine) / "environment.py").write_text(WORLD.replace("it is said", "it was said"))
-    second = environment_of(mine, None, Home.locate(), lambda note: None).name
+    second = load_environment(mine, None, Home.locate(), lambda note: None).name
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())  # as if another process had brought them
     return first, second
 
@@ -523,7 +523,7 @@ def test_a_letter_less_or_another_case_still_finds_the_field(name: str) -> None:
 
 
 def test_what_is_near_nothing_is_answered_with_nothing() -> None:
-    assert did_you_mean("weather", tunables()) == meant_in("of life", list(tunables())) == ""
+    assert did_you_mean("weather", tunables()) == suggest_from_text("of life", list(tunables())) == ""
 
 
 def test_a_planners_name_that_is_nearly_right_is_refused_with_the_right_one() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from research.cli.research import conduct
 from research.cli.swarm_admin import BadShares, require_same, shares_of
-from research.controller.session import Session, controlling
+from research.controller.session import Session, hold_lease
 from research.installation.base_job import LOCAL_PACKAGES, backend_of
 from research.terminal import warn
 from studies import EventLog, EventType, fold
@@ -128,7 +128,7 @@ def test_how_a_study_ended_is_the_exit_code(
     monkeypatch.setattr(Session, "run", lambda session, observer: state)
     with closing(EventLog(bench.home.database)) as log:
         try:
-            with controlling(bench.home, log, STUDY, warn) as lease:
+            with hold_lease(bench.home, log, STUDY, warn) as lease:
                 conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=False, json=True)
             found = 0
         except typer.Exit as ended:
@@ -147,7 +147,7 @@ def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
     monkeypatch.setattr("research.orchestration.PrefectView", lambda *given: view)
     monkeypatch.setattr(Session, "plan", lambda session: state)
     monkeypatch.setattr(Session, "run", lambda session, observer: state)
-    with closing(EventLog(bench.home.database)) as log, controlling(bench.home, log, STUDY, warn) as lease:
+    with closing(EventLog(bench.home.database)) as log, hold_lease(bench.home, log, STUDY, warn) as lease:
         conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=True, json=False)
     assert ("ajet up --stop" in capsys.readouterr().out) is own
 

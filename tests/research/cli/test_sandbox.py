@@ -21,7 +21,7 @@ from research.installation.home import Home
 from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
 from research.isolation import client_image
 from research.isolation import inventory as sandbox_pruning
-from research.models.fetch import job_on, known_check
+from research.models.fetch import build_job, load_check
 from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec
 from sandboxes.docker import launch
 from sandboxes.docker.archive import pack
@@ -118,9 +118,9 @@ def test_a_check_says_what_the_model_does(
     for words in ("forward    fused", "updates    trees", "tools refused", "64 episodes of 64 tokens"):
         assert words in ended.out
     assert ("fails on tools" in ended.err.splitlines()[-1], "measuring updates" in ended.err) == (True, True)
-    kept = known_check(job_on(folder, max_context=64), home / "models")
+    kept = load_check(build_job(folder, max_context=64), home / "models")
     assert kept is not None
-    monkeypatch.setattr(catalogs, "measured_check", lambda job, models, note: kept)
+    monkeypatch.setattr(catalogs, "measure_model", lambda job, models, note: kept)
     checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
     assert checked["template"]["tools"] == "refused"
     assert checked["fused"]

@@ -117,7 +117,7 @@ def test_a_study_that_an_earlier_boot_drove_is_handed_over(
     ajet: Ajet, driven: Synthetic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[str] = []
-    monkeypatch.setattr(steering, "worker_of", lambda home: lambda study: given.append(study) or "address")
+    monkeypatch.setattr(steering, "worker_scheduler", lambda home: lambda study: given.append(study) or "address")
     monkeypatch.setattr(locks, "_boot", lambda: "the boot after")
     assert ajet("study", "resume", "--detach").code == 0
     assert given == [STUDY]
@@ -128,7 +128,8 @@ def test_a_study_is_this_installations_before_the_flow_run_of_the_worker_has_beg
 ) -> None:
     given: list[str] = []
     monkeypatch.setattr(
-        "research.orchestration.deployment.worker_of", lambda home: lambda study: given.append(study) or "address"
+        "research.orchestration.deployment.worker_scheduler",
+        lambda home: lambda study: given.append(study) or "address",
     )
     command.research("group size 4 vs 8 on arith", sandbox="process", detach=True, json=True)
     row = ControllerLeases(EventLog(Home.locate().database)).read(given[0])

@@ -22,13 +22,13 @@ from research.installation.servers import (
     BadServer,
     NoSwarm,
     SwarmProcess,
-    checked,
+    connect_server,
     find_swarm,
-    reached,
+    resolve_target,
     servers,
     start_swarm,
-    starting,
     stop_swarm,
+    validate_name,
 )
 from swarm.client import SwarmClient
 from swarm.errors import InvalidRequest, Unreachable
@@ -127,7 +127,7 @@ def test_a_laptop_commands_a_server_of_another_installation(
     ],
 )  # fmt: skip
 def test_what_starts_is_what_is_named_else_what_is_watched(asked: str, name: Any, server: Any, found: Any) -> None:
-    assert starting(name, server, {"AJET_SERVER": asked}) == found
+    assert resolve_target(name, server, {"AJET_SERVER": asked}) == found
 
 
 def test_a_wrong_key_is_one_line_that_does_not_show_it(
@@ -141,7 +141,7 @@ def test_a_wrong_key_is_one_line_that_does_not_show_it(
 @pytest.mark.parametrize("name", ["../out", "Speaker", "a b", "-x", "x-", "", "a" * 65, "a/b"])
 def test_a_name_that_could_be_no_folder_is_refused(name: str) -> None:
     with pytest.raises(BadServer, match="the name of a server"):
-        checked(name)
+        validate_name(name)
 
 
 def test_an_address_beyond_loopback_needs_a_key_of_one_s_own(ajet: Ajet, home: Path, tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ def test_what_is_asked_for_comes_before_the_environment_and_that_before_what_run
 ) -> None:
     here, place = server, Home(home, "")
     known = {"AJET_SERVER": far.url, "AJET_TOKEN": "t" * 9}
-    assert reached(None, environ={}, home=place).url == here.url
-    assert reached(None, environ=known, home=place).token == "t" * 9
-    assert reached(here.url, environ=known, home=place, role="client").token == here.client_token
+    assert connect_server(None, environ={}, home=place).url == here.url
+    assert connect_server(None, environ=known, home=place).token == "t" * 9
+    assert connect_server(here.url, environ=known, home=place, role="client").token == here.client_token
     with pytest.raises(BadServer, match="an address like"):
-        reached("localhost:8700", environ=known, home=place)
+        connect_server("localhost:8700", environ=known, home=place)
     with pytest.raises(NoSwarm, match="called ghost"):
-        reached("ghost", environ=known, home=place)
+        connect_server("ghost", environ=known, home=place)
 
 
 def test_a_client_finds_no_server_where_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_an_agents_run_says_why_nothing_moves(state: str, words: str) -> None:
 def test_a_server_that_stands_still_is_told_apart_from_one_that_is_not_there(
     ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swarm, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(swarm, "RETRY_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
         mute = f"http://127.0.0.1:{silent.getsockname()[1]}"
         found = SwarmProcess(mute, os.getpid(), "a" * 40, home / "swarm", "c" * 40)

@@ -292,14 +292,14 @@ def test_a_watcher_shows_what_was_while_a_server_does_not_answer(
     with SwarmClient(server.url, server.admin_token) as client:
         now = [0.0]
         watcher = Watcher(server.url, client, lambda: now[0])
-        first = watcher.look()
+        first = watcher.poll()
 
         def silent_server(**_: object) -> None:
             raise Unreachable("it does not answer")
 
         monkeypatch.setattr(client, "snapshot", silent_server)
         now[0] = 12.0
-        silent = watcher.look()
+        silent = watcher.poll()
         assert silent.silent_s == 12.0
         assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)
 
@@ -315,7 +315,7 @@ def test_a_server_that_tells_no_snapshot_is_said_to_be_of_an_earlier_release(
 
     monkeypatch.setattr(SwarmClient, "snapshot", snapshot)
     with SwarmClient(server.url, server.admin_token) as client, pytest.raises(OlderServer, match="earlier release"):
-        Watcher(server.url, client).look()
+        Watcher(server.url, client).poll()
     ajet("swarm", "top").refused("ajet swarm status")
     assert "2 of 4" in ajet("swarm", "status").out
 
@@ -326,7 +326,7 @@ def test_who_captures_a_start_is_told_that_it_boots_and_how_far_it_is(
     (tmp_path / "server.log").write_text("level=INFO event=warm_start step=40/400\n")
     monkeypatch.setattr(swarm, "TOLD_EVERY_S", 0.001)
     at: Any = SimpleNamespace(process=SimpleNamespace(folder=tmp_path))
-    with swarm._told(at):
+    with swarm._report_boot(at):
         said = capsys.readouterr().err
         assert "booting" in said
         while "warm_start step=40/400" not in said:

@@ -13,7 +13,7 @@ import pytest
 
 from research.controller import session as study_session
 from research.controller.session import Session
-from research.environments.install import environment_of
+from research.environments.install import load_environment
 from research.errors import BadEnvironment
 from research.files import read_json
 from research.runs import launcher
@@ -42,7 +42,7 @@ class Brought:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self._monkeypatch = monkeypatch
         first = Bench(path / "first")
-        name = environment_of(str(sums(path / "sums")), None, first.home, lambda _: None).name
+        name = load_environment(str(sums(path / "sums")), None, first.home, lambda _: None).name
         self.bench = Bench(path / "home", wanted={"environment": name, "brought": [name]}, **settings)
         self.bench.planner = ScriptedPlanner(environment=name)
         self.folder = self.bench.home.environments / name
@@ -55,7 +55,7 @@ class Brought:
 
     def process(self) -> None:
         catalogue = registry._Catalogue()
-        catalogue.look_in(self.bench.home.environments)
+        catalogue.add_folder(self.bench.home.environments)
         self._monkeypatch.setattr(registry, "_CATALOGUE", catalogue)
 
     def session(self) -> StudyState:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from research.controller.controller import StudyController
-from research.controller.session import controlling
+from research.controller.session import hold_lease
 from research.design.noise_bank import NoiseBank, model_key
 from studies import EventLog, EventType, StudyState, fold
 from tests.research.bench import Bench, Cut
@@ -31,7 +31,7 @@ def driven(benches: Sequence[Bench]) -> Iterator[list[StudyController]]:
     with ExitStack() as stack:
         for bench in benches:
             log = stack.enter_context(closing(EventLog(bench.home.database)))
-            stack.enter_context(controlling(bench.home, log, bench.study, print))
+            stack.enter_context(hold_lease(bench.home, log, bench.study, print))
         yield [bench.loop() for bench in benches]
 
 

@@ -11,7 +11,7 @@ import pytest
 from research.controller.progress import StudyProgress, progress_of
 from studies import EventType
 from studies.records.design import Arm, Design, Hypothesis, Metric, RunSpec
-from studies.records.procedure import Look, Replication
+from studies.records.procedure import InterimAnalysis, Replication
 from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from studies.report import build_report
 from studies.report.summary import headline
@@ -124,7 +124,7 @@ def locked(claim: Hypothesis, **changes: Any) -> Design:
     given = {
         "hypotheses": [claim], "arms": arms, "control_arm": "arm-0", "shared_seeds": False, "noise": None,
         "test": "welch" if claim.kind == "difference" else "contrast", "equivalence_margin": 0.1,
-        "looks": [Look(seeds=3, alpha=0.03), Look(seeds=4, alpha=0.04)], **changes,
+        "looks": [InterimAnalysis(seeds=3, alpha=0.03), InterimAnalysis(seeds=4, alpha=0.04)], **changes,
     }  # fmt: skip
     return Design.model_validate({**plain, **given})
 

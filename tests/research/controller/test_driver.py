@@ -14,7 +14,7 @@ import pytest
 
 from research.controller.controller import drive
 from research.controller.interventions import request_stop
-from research.controller.session import controlling
+from research.controller.session import hold_lease
 from research.errors import ModelFailed
 from research.installation.home import Home
 from research.isolation.mode import Isolation, Sandboxing
@@ -132,7 +132,7 @@ def test_what_comes_back_costs_a_study_nothing_and_the_wait_is_shown_once(
 @pytest.mark.parametrize("error", [NO_ENGINE, NO_DATABASE])
 def test_what_stays_away_ends_the_controller(state: StudyState, error: Exception) -> None:
     with pytest.raises(type(error)):
-        drive(Failing(state, error), [], Event(), patience_s=0.0, pause_s=0.0)
+        drive(Failing(state, error), [], Event(), retry_timeout_s=0.0, pause_s=0.0)
 
 
 def test_ctrl_c_does_not_wait_for_an_engine(state: StudyState) -> None:
@@ -186,7 +186,7 @@ def test_somebody_who_writes_meanwhile_is_not_in_the_way_of_a_stop(bench: Bench)
 
 def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:
     home: Home = bench.home
-    with closing(EventLog(home.database)) as log, controlling(home, log, STUDY, quiet):
+    with closing(EventLog(home.database)) as log, hold_lease(home, log, STUDY, quiet):
         assert not request_stop(home, log, STUDY)
         assert fold(log.read(STUDY)).status == "stopped"
     assert statuses(bench) == ["None", "None"]
@@ -196,7 +196,7 @@ def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:
 
 
 def test_the_controller_of_another_study_does_not_keep_a_study_from_being_stopped(bench: Bench) -> None:
-    with closing(EventLog(bench.home.database)) as log, controlling(bench.home, log, "another-study", quiet):
+    with closing(EventLog(bench.home.database)) as log, hold_lease(bench.home, log, "another-study", quiet):
         assert request_stop(bench.home, log, STUDY)
     assert statuses(bench) == ["stopped", "stopped"]
 

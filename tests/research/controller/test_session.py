@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from research.controller.session import Session, StudyRequest, controlling, create_study, require_files, require_here
+from research.controller.session import Session, StudyRequest, create_study, hold_lease, require_files, require_here
 from research.errors import BadModel, StudyBusy, StudyElsewhere
 from research.installation.base_job import base_job_of, model_folder
 from research.installation.home import Home
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.scheduler.next_step import next_step
@@ -74,25 +74,25 @@ def test_a_second_installation_drives_no_study_whose_controller_lives(first: Hom
     with closing(EventLog(first.database)) as log, controller(first) as holder:
         with (
             pytest.raises(StudyBusy, match=rf"study {STUDY}; process {holder.pid} on \S+ drives it, in {first.path}"),
-            controlling(second, log, STUDY, unexpected),
+            hold_lease(second, log, STUDY, unexpected),
         ):
             raise AssertionError("two controllers")
-        with controlling(second, log, "another-study", unexpected) as lease:
+        with hold_lease(second, log, "another-study", unexpected) as lease:
             lease.check()
         holder.kill()
         holder.wait()
-        with controlling(second, log, STUDY, unexpected) as lease:
-            assert lease.epoch == 2
+        with hold_lease(second, log, STUDY, unexpected) as lease:
+            assert lease.fencing_token == 2
 
 
 @pytest.mark.slow
 def test_studies_of_one_installation_are_driven_side_by_side_each_by_one(first: Home) -> None:
     with closing(EventLog(first.database)) as log, controller(first, "another-study") as other:
-        with controlling(first, log, STUDY, unexpected) as lease:
+        with hold_lease(first, log, STUDY, unexpected) as lease:
             lease.check()
         with (
             pytest.raises(StudyBusy, match=rf"process {other.pid} on \S+ drives it"),
-            controlling(first, log, "another-study", unexpected),
+            hold_lease(first, log, "another-study", unexpected),
         ):
             raise AssertionError("two controllers")
 
@@ -100,8 +100,8 @@ def test_studies_of_one_installation_are_driven_side_by_side_each_by_one(first: 
 def test_it_is_free_again_after_an_error(first: Home) -> None:
     with closing(EventLog(first.database)) as log:
         for epoch in (1, 2):
-            with pytest.raises(ZeroDivisionError), controlling(first, log, STUDY, unexpected) as lease:
-                assert 1 / (lease.epoch - epoch), "expected another epoch"
+            with pytest.raises(ZeroDivisionError), hold_lease(first, log, STUDY, unexpected) as lease:
+                assert 1 / (lease.fencing_token - epoch), "expected another epoch"
 
 
 def test_a_study_is_gone_on_with_where_its_evidence_lies(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_study_is_gone_on_with_where_its_evidence_lies(tmp_path: Path) -> None
     other = Home(tmp_path / "second", bench.home.database).prepare()
     with closing(EventLog(other.database)) as log:
         require_here(other, log, fold(log.read(STUDY)))  # nothing was begun
-        with controlling(bench.home, log, STUDY, unexpected):
+        with hold_lease(bench.home, log, STUDY, unexpected):
             bench.loop().tick()
         state = fold(log.read(STUDY))
         require_here(bench.home, log, state)
@@ -164,7 +164,7 @@ def test_a_lease_that_is_lost_within_a_tick_lets_no_further_attempt_begin(tmp_pa
 
 def test_a_lease_is_kept_in_the_log_it_is_for(first: Home) -> None:
     with closing(EventLog(first.database)) as log:
-        with controlling(first, log, STUDY, unexpected):
+        with hold_lease(first, log, STUDY, unexpected):
             row = ControllerLeases(log).read(STUDY)
             assert (row.holder.pid, row.holder.home, row.given_back) == (os.getpid(), str(first.path), False)
         row = ControllerLeases(log).read(STUDY)
@@ -176,7 +176,7 @@ class Signalled(ScriptedPlanner):
         super().__init__()
         self._number = number
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         os.kill(os.getpid(), self._number)
         return super().act(digest, check)
 
@@ -228,7 +228,7 @@ def test_a_model_of_the_installation_leaves_no_place_of_this_machine_in_the_log(
     with closing(EventLog(home.database)) as log:
         create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), base=base))
         planned = Session(home, log, STUDY, RulesPlanner()).plan()
-        assert Job.recorded(planned.noise_plan.job).model == base.model
+        assert Job.from_record(planned.noise_plan.job).model == base.model
         assert str(tmp_path) not in str([event.payload for event in log.read(STUDY)])
 
 
@@ -254,7 +254,7 @@ def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_s
         create_study(log, STUDY, request)
         planned = Session(home, log, STUDY, RulesPlanner()).plan()
         assert base_job_of(planned.settings) == base
-        job = Job.recorded(planned.noise_plan.job)
+        job = Job.from_record(planned.noise_plan.job)
         assert (job.backend, job.steps, job.model) == ("fake", 3, base.model)
         model_at(folder, b"others")
         with pytest.raises(BadModel, match="found it changed"):

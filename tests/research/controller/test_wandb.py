@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from research.controller.wandb import CopyFinding, OnlineLogging, WandbMirror
+from research.controller.wandb import CopyStatus, OnlineLogging, WandbMirror
 from research.errors import PlannerFailed
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.runs.files import AttemptSpec
 from research.scheduler.steps import BUDGET_CODE
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import Event, EventLog, EventType, StoreError
-from studies.records.verdict import PlannerWords
+from studies.records.verdict import PlannerMessage
 from tests.research.bench import STUDY, Bench, check_whole
 from tests.research.fakes import ANSWERED, FakeSandbox, ManualClock, ScriptedPlanner
 from tests.studies.raw import append
@@ -35,7 +35,7 @@ def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     assert len(bench.events()) == state.event_count, "a tick after the end does nothing"
     assert state.status == "concluded"
     assert state.concluded_reason.endswith(": h1 supported")
-    assert state.said == PlannerWords(by="scripted", text=ANSWERED, unfounded=())
+    assert state.said == PlannerMessage(by="scripted", text=ANSWERED, unfounded=())
     assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
     assert [act.action for act in state.planner_acts] == ["propose", "design", "conclude"]
     assert state.report is not None
@@ -46,11 +46,11 @@ class ToldMirror:
     """Stands for what sends copies to W&B: it tells what it was given, and the rest when it is waited for."""
 
     def __init__(self) -> None:
-        self.news: list[CopyFinding] = []
-        self.last: list[CopyFinding] = []
+        self.news: list[CopyStatus] = []
+        self.last: list[CopyStatus] = []
         self.waits = 0
 
-    def found(self) -> list[CopyFinding]:
+    def updates(self) -> list[CopyStatus]:
         told, self.news = self.news, []
         return told
 
@@ -64,10 +64,10 @@ def test_how_copies_stand_is_recorded_as_it_is_found_and_before_the_report(bench
     loop = bench.loop()
     first = next(iter(loop.tick().state.runs))
     page = "https://wandb.example/lab/ajet/runs/1"
-    mirror.news = [CopyFinding(first, 1, page, "sending")]
+    mirror.news = [CopyStatus(first, 1, page, "sending")]
     assert loop.tick().state.runs[first].attempts[0].standing == "sending"
     assert mirror.waits == 0, "no run waits for it"
-    mirror.last = [CopyFinding(first, 1, page, "failed", "W&B shows 2 of 3 steps")]
+    mirror.last = [CopyStatus(first, 1, page, "failed", "W&B shows 2 of 3 steps")]
     state = bench.drive(loop).state
     (attempt,) = state.runs[first].attempts
     assert (attempt.url, attempt.standing, attempt.standing_reason) == (page, "failed", "W&B shows 2 of 3 steps")
@@ -82,7 +82,7 @@ def test_how_a_copy_stands_is_not_lost_with_a_write_that_fails(bench: Bench, mon
     mirror = bench.mirror = WandbMirror(bench.home, STUDY, OnlineLogging(), print, print)
     loop = bench.loop()
     run, other = list(loop.tick().state.runs)[:2]
-    mirror._found += [CopyFinding(each, 1, "https://wandb.example/r", "sent") for each in (run, other)]
+    mirror._found += [CopyStatus(each, 1, "https://wandb.example/r", "sent") for each in (run, other)]
     append, fails = EventLog.append, iter([True])
 
     def away_at_first(log: EventLog, event: Event) -> None:
@@ -218,7 +218,7 @@ def test_a_used_up_budget_ends_the_attempts_and_judges_what_was_collected(tmp_pa
 
 
 class MutePlanner(ScriptedPlanner):
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         if digest.stage == "conclude":
             raise PlannerFailed("expected an answer; the endpoint is gone; start it again")
         return super().act(digest, check)
@@ -232,7 +232,7 @@ def test_a_study_concludes_by_its_rule_when_the_planner_is_silent(bench: Bench) 
 
 
 class BrokenPlanner(ScriptedPlanner):
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         raise PlannerFailed("expected an answer; found none; start the endpoint")
 
 
@@ -261,7 +261,7 @@ class SlowPlanner(ScriptedPlanner):
         self.told: list[float] = []
         self._clock = clock
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         self.told.append(digest.seconds_left)
         self._clock.advance(100)
         return super().act(digest, check)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from research.design.comparison import StatisticalRequirements
-from research.design.compiler import REPLICATING_TABLE, accept_hypotheses, proposed_code, seed_source
+from research.design.compiler import REPLICATING_TABLE, accept_hypotheses, collect_reward_code, seed_source
 from research.design.noise_bank import NOISE_SEEDS, NoiseBank
 from research.design.power import MOST_SEEDS
 from research.design.pricing import Pricing, make_pricing
@@ -131,9 +131,9 @@ def test_what_cannot_be_had_is_refused_in_one_line_with_a_way_out(row: dict[str,
     action = TypeAdapter[Any](Action).validate_python(filled(action))
     found = objection(action, hypotheses, budget, **settings)
     assert [name for name in names if name not in found.message] == [], found.message
-    assert [name for name in for_planner if name not in found.for_planner] == [], found.for_planner
-    assert "\n" not in found.message + found.for_planner
-    assert "planner" not in row or not re.search(r"--[a-z]", found.for_planner)
+    assert [name for name in for_planner if name not in found.model_feedback] == [], found.model_feedback
+    assert "\n" not in found.message + found.model_feedback
+    assert "planner" not in row or not re.search(r"--[a-z]", found.model_feedback)
 
 
 def filled(action: dict[str, Any]) -> dict[str, Any]:
@@ -238,12 +238,12 @@ def test_the_smallest_effect_of_all_claims_is_the_one_promised() -> None:
 
 @pytest.mark.parametrize(("asked", "least"), [(0.05, 0.05), (None, 0.1)])
 def test_a_planner_may_want_to_see_more_than_the_study_but_never_less(asked: float | None, least: float) -> None:
-    requirements = StatisticalRequirements.asked(asked, 0.8, 3, 512)
+    requirements = StatisticalRequirements.from_flags(asked, 0.8, 3, 512)
     assert StatisticalRequirements.of(requirements.settings()) == requirements
-    assert [requirements.wanted(effect, METRIC) for effect in (None, 0.03, least)] == [least, 0.03, least]
+    assert [requirements.choose_effect(effect, METRIC) for effect in (None, 0.03, least)] == [least, 0.03, least]
     for effect in (least + 1e-9, 0.6, 0.999):
         with pytest.raises(DesignRefused, match=f"at most {least:g}"):
-            requirements.wanted(effect, METRIC)
+            requirements.choose_effect(effect, METRIC)
 
 
 SCREEN = ProposedScreen(
@@ -324,7 +324,7 @@ def test_everything_that_decides_a_verdict_is_in_the_lock() -> None:
     "change",
     [
         {"bank": bank(0.021)}, {"bank": bank(0.02, runs=30)}, {"requirements": StatisticalRequirements(effect=0.11)},
-        {"requirements": StatisticalRequirements(power=0.85)}, {"requirements": StatisticalRequirements(looks=1)},
+        {"requirements": StatisticalRequirements(power=0.85)}, {"requirements": StatisticalRequirements(analyses=1)},
         {"requirements": StatisticalRequirements(episodes=600)},
         {"price": Pricing(lambda job: 19.0, 2, 20.0, "other")}, {"budget_s": 601.0}, {"base": Job(max_tokens=12)},
         {"proposal": wish(seeds_per_arm=3)}, {"proposal": wish(replication=ProposedReplication(environment="arith"))},
@@ -486,7 +486,7 @@ REWARDING = proposed("reward", "built-in", "dense").model_copy(update={"code": S
 
 def coded(budget_s: float, *hypotheses: ProposedHypothesis) -> Design:
     proposal = Propose(hypotheses=hypotheses)
-    return compiled(budget_s, hypotheses=accept_hypotheses(proposal), code=proposed_code(proposal))
+    return compiled(budget_s, hypotheses=accept_hypotheses(proposal), code=collect_reward_code(proposal))
 
 
 def test_a_design_holds_the_code_that_its_arms_name() -> None:

@@ -120,7 +120,7 @@ def test_an_arm_that_is_no_job_is_refused_wherever_it_lies() -> None:
 
 
 def test_rates_of_runs_have_no_interaction() -> None:
-    collapses = StatisticalRequirements.asked(None, 0.8, 3, 512, ["collapse"])
+    collapses = StatisticalRequirements.from_flags(None, 0.8, 3, 512, ["collapse"])
     claims = accept_hypotheses(asked())
     assert_refused(WISH, claims, "judged by counting", requirements=collapses, **means(0.02))
 

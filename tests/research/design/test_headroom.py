@@ -55,9 +55,9 @@ def refused(bank: NoiseBank, direction: str = "increase", **changes: Any) -> Des
 def test_a_control_near_the_ceiling_is_refused_with_what_would_help() -> None:
     found = refused(at(0.95))
     assert_golden(found.message)
-    assert "design 20 steps" in found.for_planner
-    assert "decline" in found.for_planner
-    assert "--" not in found.for_planner
+    assert "design 20 steps" in found.model_feedback
+    assert "decline" in found.model_feedback
+    assert "--" not in found.model_feedback
 
 
 def test_only_the_claimed_direction_needs_room() -> None:
@@ -177,5 +177,5 @@ def test_models_are_compared_unless_nothing_is_to_be_learned_with_any_of_them() 
     ],
 )  # fmt: skip
 def test_a_planner_is_told_of_no_flag_wherever_a_design_is_refused(message: str, told: str) -> None:
-    assert DesignRefused(message).for_planner == (message if told == "same" else told)
+    assert DesignRefused(message).model_feedback == (message if told == "same" else told)
     assert DesignRefused(message).message == message

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from research.design.comparison import StatisticalRequirements, UnsizedDesign, unsized_design
+from research.design.comparison import DesignDraft, StatisticalRequirements, draft_design
 from research.design.compiler import accept_hypotheses, seed_source
 from research.design.headroom import require_replicable
 from research.design.noise_bank import NoiseBank, job_key, metric_key
 from research.design.power import RatePower, rate_noise
 from research.design.pricing import Estimates, make_pricing
 from research.errors import DesignRefused, Unmeasurable
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.proposals.actions import Propose, ProposeDesign, ProposedKnob, ProposedReplication, ProposedScreen
-from research.proposals.metric_choice import AskedMetric, MetricChoice
+from research.proposals.metric_choice import MetricChoice, RequestedMetric
 from studies.metrics.base import LEAST_POINTS
-from studies.records.alpha import stake_of_one_round as staked
+from studies.records.alpha import allocate_single_round as staked
 from studies.records.base import digest
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan, RunSpec
-from studies.records.runs import noise_spec, plumbing_spec, screen_spec
+from studies.records.runs import noise_spec, screen_spec, zero_lr_spec
 from studies.statistics.proportions import power_of_rates
 from studies.verdicts.rules import invalid
 from swarm.job import Job
@@ -31,14 +31,14 @@ from tests.research.design.test_headroom import checked
 from tests.research.factories import make_claim
 
 CONTROL = Job(group_size=4)
-EPISODES = AskedMetric("episodes", 0.7)
+EPISODES = RequestedMetric("episodes", 0.7)
 
 
-def metric(asked: AskedMetric = EPISODES) -> Metric:
+def metric(asked: RequestedMetric = EPISODES) -> Metric:
     return MetricChoice(asked, Estimates().training).metric([CONTROL], 512)
 
 
-def metric_of(unsized: UnsizedDesign) -> Metric:
+def metric_of(unsized: DesignDraft) -> Metric:
     return unsized.metric(MetricChoice(EPISODES, Estimates().training), 512)
 
 
@@ -61,7 +61,7 @@ def accepted(direction: str = "decrease", reach: float = 1000.0, **changes: Any)
     return accept_hypotheses(Propose(hypotheses=(entry,)), metric=metric())
 
 
-def means(bank: NoiseBank, asked: AskedMetric = EPISODES, effect: float | None = None) -> dict[str, Any]:
+def means(bank: NoiseBank, asked: RequestedMetric = EPISODES, effect: float | None = None) -> dict[str, Any]:
     return {
         "price": make_pricing(2), "budget": Budget(wall_clock_s=100_000), "bank": bank,
         "requirements": StatisticalRequirements(effect=effect, metric=asked),
@@ -109,7 +109,7 @@ def trained(steps: int, **more: Any) -> ProposeDesign:
 
 
 LONGER = make_claim("steps", 20, 80, direction="decrease", predicted_low=-1000.0, predicted_high=0.0)
-COLLAPSE, TRANSFER = AskedMetric("collapse"), AskedMetric("transfer", of="arith")
+COLLAPSE, TRANSFER = RequestedMetric("collapse"), RequestedMetric("transfer", of="arith")
 SHORT_CURVES = means(NoiseBank(), COLLAPSE) | {"base": Job(episodes_per_step=80, group_size=4)}
 
 
@@ -131,7 +131,7 @@ SHORT_CURVES = means(NoiseBank(), COLLAPSE) | {"base": Job(episodes_per_step=80,
         (screen_of("episodes_per_step", (64, 128, 256), -900.0), (), means(NoiseBank()),
          ["many training episodes", "2,560 to 10,240"]),
         (trained(8), accepted(), means(NoiseBank()) | {"base": Job(episodes_per_step=16)}, ["take less than"]),
-        (Propose(hypotheses=(make_claim(predicted_high=3.0),)), (), means(NoiseBank(), AskedMetric("area")),
+        (Propose(hypotheses=(make_claim(predicted_high=3.0),)), (), means(NoiseBank(), RequestedMetric("area")),
          ["predicted interval within 1 either"]),
         (screen_of("learning_rate", (3e-4, 1e-3, 3e-3), -0.5), (), means(NoiseBank(), COLLAPSE), ["one short run"]),
         (trained(11), accepted(reach=0.5), SHORT_CURVES, ["12 steps or more"]),  # 880 episodes, in windows of 4 steps
@@ -143,7 +143,7 @@ def test_what_cannot_be_judged_by_the_metric_is_refused(
     action: Any, claims: tuple[Hypothesis, ...], means: dict[str, Any], told: list[str]
 ) -> None:
     found = assert_refused(action, claims, *told, **means)
-    assert "--metric episodes:0.35" not in told or "--" not in found.for_planner
+    assert "--metric episodes:0.35" not in told or "--" not in found.model_feedback
 
 
 def test_what_the_metric_just_carries_is_not_refused() -> None:
@@ -153,7 +153,7 @@ def test_what_the_metric_just_carries_is_not_refused() -> None:
 
 def test_where_nothing_is_known_of_a_metric_runs_come_first_that_are_judged_by_it() -> None:
     plan = noise_plan(accepted(), WISH, draw_seed=seed_source("s", b"x"), **means(known(0.5, 0.02, metric(
-        AskedMetric("area")))))  # fmt: skip
+        RequestedMetric("area")))))  # fmt: skip
     assert plan.metric == plan.judged == metric()
     assert len(plan.seeds) == 6
     assert noise_spec("s", plan, "lock", 1).metric == metric()
@@ -162,9 +162,9 @@ def test_where_nothing_is_known_of_a_metric_runs_come_first_that_are_judged_by_i
 @pytest.mark.parametrize(
     "other",
     [
-        metric(AskedMetric("episodes", 0.6)), metric().model_copy(update={"horizon": 9000.0}),
+        metric(RequestedMetric("episodes", 0.6)), metric().model_copy(update={"horizon": 9000.0}),
         metric().model_copy(update={"schedule": None}), metric().model_copy(update={"split": "search"}),
-        metric(AskedMetric("success")),
+        metric(RequestedMetric("success")),
     ],
 )  # fmt: skip
 def test_only_runs_that_were_measured_alike_say_what_the_noise_is(other: Metric) -> None:
@@ -185,12 +185,12 @@ def test_a_threshold_that_most_runs_do_not_reach_is_refused_and_their_spread_is_
     mostly = [entry.model_copy(update={"value": 5120.0}) for entry in entries[:late]] + entries[late:]
     bank = NoiseBank(frozenset(mostly))
     assert bank.find("guess", CONTROL, metric()) is None
-    assert "Most of the 12 runs" in (bank.why_not("guess", CONTROL, metric()) or "")
+    assert "Most of the 12 runs" in (bank.explain_missing("guess", CONTROL, metric()) or "")
     assert_refused(WISH, accepted(), f"not reached by most runs within 5120 episodes: {late} of 12", **means(bank))
 
 
 def test_a_rate_is_sized_by_its_exact_test_without_runs_that_tell_its_noise() -> None:
-    collapse = AskedMetric("collapse")
+    collapse = RequestedMetric("collapse")
     found = compiled(accepted(reach=0.5), WISH, **means(NoiseBank(), collapse))
     assert found.test == "boschloo"
     assert len(found.looks) == 1
@@ -200,7 +200,7 @@ def test_a_rate_is_sized_by_its_exact_test_without_runs_that_tell_its_noise() ->
     assert_refused(WISH, accepted(reach=0.5), f"needs {len(found.seeds)} seeds x 2 arms", "--budget", **dear)
 
 
-def searched(asked: AskedMetric, bank: NoiseBank, best: float) -> tuple[Design, RunSpec, int]:
+def searched(asked: RequestedMetric, bank: NoiseBank, best: float) -> tuple[Design, RunSpec, int]:
     alike = NoiseBank(frozenset(run.model_copy(update={"job": job_key(Job())}) for run in bank.observations))
     found = compiled((), screen_of("learning_rate", (3e-4, 1e-3, 3e-3), best), **means(alike, asked))
     steps = found.screen.rungs[0].steps
@@ -215,11 +215,11 @@ def test_a_screen_of_a_time_is_scored_by_the_area_below_its_threshold() -> None:
     assert run.job["evaluate_after"] == list(range(4, steps, 4))
 
 
-def screened(values: dict[str, tuple[float, ...]], steps: int = 40) -> UnsizedDesign:
+def screened(values: dict[str, tuple[float, ...]], steps: int = 40) -> DesignDraft:
     knobs = tuple(ProposedKnob(field=field, values=found) for field, found in values.items())
     screen = ProposedScreen(knobs=knobs, predicted_low=-1500.0, predicted_high=100.0, probability=0.5)
     wish = WISH.model_copy(update={"screen": screen, "steps": steps})
-    return unsized_design((), wish, None, StatisticalRequirements(metric=EPISODES))
+    return draft_design((), wish, None, StatisticalRequirements(metric=EPISODES))
 
 
 @pytest.mark.parametrize(
@@ -253,13 +253,13 @@ def test_a_schedule_is_offered_what_would_carry_it() -> None:
 
 
 def test_a_shorter_training_is_offered_only_where_the_metric_can_be_told_of_it() -> None:
-    dear = {**means(NoiseBank(), AskedMetric("collapse")), "budget": Budget(wall_clock_s=200)}
+    dear = {**means(NoiseBank(), RequestedMetric("collapse")), "budget": Budget(wall_clock_s=200)}
     found = assert_refused(WISH, accepted(reach=0.5), "seeds x 2 arms", **dear)
     assert "train 5 steps" not in found.message
 
 
 def test_a_screen_of_an_area_is_read_up_to_where_its_runs_end() -> None:
-    area = AskedMetric("area")
+    area = RequestedMetric("area")
     found, run, steps = searched(area, known(0.5, 0.02, metric(area)), 0.3)
     assert run.metric.horizon == steps * 128
     assert found.metric.horizon == 5120
@@ -275,13 +275,13 @@ def test_a_rate_keeps_its_promise_where_several_variables_share_the_level() -> N
 def test_a_planner_that_concludes_is_told_what_its_numbers_are_counted_in() -> None:
     design = compiled(accepted(), WISH, **means(known(2500.0, 300.0)))
     said = invalid(staked(design), "h1", "spoilt")
-    facts = Digest("t", 1.0, 1.0, 1, verdicts=(said,))
+    facts = PlannerContext("t", 1.0, 1.0, 1, verdicts=(said,))
     assert replace(facts, metric=design.metric).facts()["metric"]["unit"] == "episodes"
     assert "metric" not in facts.facts()
 
 
 def test_a_replication_whose_environment_gives_the_metric_another_range_is_refused() -> None:
-    wide = metric(AskedMetric("reward"))
+    wide = metric(RequestedMetric("reward"))
     require_replicable(wide, wide)
     with pytest.raises(DesignRefused, match="hidden reward is 0 to 1 too; found 0 to 5"):
         require_replicable(wide, wide.model_copy(update={"best": 5.0}))
@@ -294,16 +294,16 @@ def test_a_plan_of_an_earlier_version_keeps_its_hash_and_its_runs_their_metric()
     assert digest(plan.model_dump(mode="json")) == digest(held)
     assert noise_spec("s", plan, "lock", 1).metric.meaning.startswith("share of 512 hidden episodes")
     timed = plan.model_copy(update={"metric": metric(), "metric_key": metric().key})
-    assert plumbing_spec("s", timed, "lock", 3).metric.key == "hidden/success"
+    assert zero_lr_spec("s", timed, "lock", 3).metric.key == "hidden/success"
 
 
 @pytest.mark.parametrize("of", ["", "guess", "nowhere"])
 def test_success_elsewhere_needs_another_environment_that_is_here(of: str) -> None:
     with pytest.raises(DesignRefused, match=r"guess, of arith, .*transfer:arith"):
-        metric(AskedMetric("transfer", of=of))
-    assert metric(AskedMetric("transfer", of="arith")).of == "arith"
+        metric(RequestedMetric("transfer", of=of))
+    assert metric(RequestedMetric("transfer", of="arith")).of == "arith"
 
 
 def test_tokens_are_cut_at_the_longest_play_unless_somebody_says_otherwise() -> None:
-    assert metric(AskedMetric("tokens")).worst == CONTROL.max_context
-    assert metric(AskedMetric("tokens", 90.0)).worst == 90.0
+    assert metric(RequestedMetric("tokens")).worst == CONTROL.max_context
+    assert metric(RequestedMetric("tokens", 90.0)).worst == 90.0

@@ -20,10 +20,10 @@ from research.design.noise_bank import (
     LEAST_PAIRS,
     BankFile,
     NoiseBank,
-    figures,
+    estimate_noise,
+    load_shipped_bank,
     model_key,
     read_bank,
-    shipped_bank,
 )
 from research.installation.studies import RESULTS_VERSION
 from studies import EventLog, EventType
@@ -42,7 +42,7 @@ def metric(episodes: int = 512) -> Metric:
 
 def find(known: NoiseBank, episodes: int = 512, environment: str = "guess", job: Job | None = None) -> Noise | None:
     noise = known.find(environment, job or Job(), metric(episodes))
-    why = known.why_not(environment, job or Job(), metric(episodes))
+    why = known.explain_missing(environment, job or Job(), metric(episodes))
     assert (noise is None) == (why is not None), "a bank without a word says why"
     return noise
 
@@ -55,7 +55,7 @@ def said(known: NoiseBank, episodes: int = 512, **about: Any) -> Noise:
 
 def why_not(known: NoiseBank, episodes: int = 512, **about: Any) -> str:
     assert find(known, episodes, **about) is None
-    return known.why_not("guess", about.get("job") or Job(), metric(episodes)) or ""
+    return known.explain_missing("guess", about.get("job") or Job(), metric(episodes)) or ""
 
 
 def test_the_spread_is_that_within_groups_pooled_by_their_degrees_of_freedom_and_not_between_them() -> None:
@@ -93,7 +93,7 @@ def test_of_what_is_no_share_the_evaluation_part_is_unknown() -> None:
         entry.model_copy(update={"metric": "hidden:hidden/reward"})
         for entry in bank(0.03, evaluation_sd=0.02).observations
     ]
-    found = figures(entries)
+    found = estimate_noise(entries)
     assert found is not None
     assert found.evaluation is None, "an untrained model's rewards may be far noisier than a trained one's"
 
@@ -175,10 +175,10 @@ def test_a_shipped_file_of_another_version_is_left_out_and_counted() -> None:
 
 def test_the_shipped_bank_knows_the_built_in_jobs() -> None:
     for environment in ("guess", "arith"):
-        noise = said(shipped_bank(), environment=environment)
+        noise = said(load_shipped_bank(), environment=environment)
         assert 0.005 < noise.sd < 0.08
         assert noise.evaluation_sd is not None
-    assert all(entry.model == model_key(Job()) for entry in shipped_bank().observations)
+    assert all(entry.model == model_key(Job()) for entry in load_shipped_bank().observations)
 
 
 STUDY = "s1"
@@ -233,7 +233,7 @@ def test_a_home_learns_from_all_its_studies(log: EventLog) -> None:
     assert noise.sd == pytest.approx(0.0316, abs=1e-4)
     assert_golden(noise.basis)
     home, learned = NoiseBank.of(log).observations, NoiseBank.of(log, shipped=NoiseBank()).observations
-    assert home == shipped_bank().observations | learned, "the shipped runs too"
+    assert home == load_shipped_bank().observations | learned, "the shipped runs too"
 
 
 def test_a_study_of_another_results_version_is_left_out_and_counted(log: EventLog) -> None:
@@ -260,7 +260,7 @@ def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
     kept = group(0.02, 6)
     alone = [entry for n in range(8) for entry in group(0.02, 2, name=f"pair-{n}")]
     fallen = [entry.model_copy(update={"collapsed": entry.seed == 1}) for entry in alone]
-    found = figures([*kept, *fallen])
+    found = estimate_noise([*kept, *fallen])
     assert found is not None
-    noise = found.at(512, "b")
+    noise = found.at_episodes(512, "b")
     assert (found.runs, noise.collapsed, noise.runs) == (6, 8, 22)

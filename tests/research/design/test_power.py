@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, least_correlation, planned_looks, rate_noise
+from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, least_correlation, plan_analyses, rate_noise
 from research.design.pricing import BudgetCheck, Pricing, Stage
 from research.text import parse_budget
 from studies.records.alpha import ALPHA
@@ -39,7 +39,7 @@ def test_more_seeds_and_larger_effects_are_seen_better(sd: float, df: int, effec
 @given(st.floats(0.01, 0.06), st.integers(3, MOST_SEEDS))
 def test_the_smallest_effect_seen_is_seen_and_a_smaller_one_is_not(sd: float, seeds: int) -> None:
     known = analysis(noise(sd))
-    effect = known.detectable(seeds)
+    effect = known.min_detectable_effect(seeds)
     assert effect is not None
     assert known.detects(seeds, effect)
     assert not known.detects(seeds, effect - 0.001)
@@ -65,7 +65,7 @@ def test_more_claims_need_more() -> None:
 
 
 def test_a_noise_in_which_nothing_is_seen_says_so() -> None:
-    assert analysis(noise(5.0)).detectable(3) is None
+    assert analysis(noise(5.0)).min_detectable_effect(3) is None
 
 
 @pytest.mark.parametrize(("correlation", "pairs"), [(None, 0), (0.9, 3), (0.1, 10), (-0.8, 100)])
@@ -83,7 +83,7 @@ def test_a_correlation_is_believed_by_the_lower_end_of_its_interval() -> None:
 
 @given(st.integers(2, MOST_SEEDS), st.integers(1, 5))
 def test_looks_grow_to_all_seeds_and_the_last_keeps_most_of_alpha(seeds: int, most: int) -> None:
-    looks = planned_looks(seeds, most)
+    looks = plan_analyses(seeds, most)
     assert 1 <= len(looks) <= most
     assert looks[-1].seeds == seeds
     assert looks[-1].alpha <= ALPHA
@@ -107,7 +107,7 @@ def test_the_power_of_rates_is_that_of_the_locked_rule(families: int, compared: 
     noise = rate_noise(0.8, 512, "a rate")
     found = RatePower(noise, 1 + compared * families, families, compared, 0.8, looks, 0.8, rate=0.8)
     seeds = next(n for n in range(5, 40) if found.detects(n, 0.6))
-    alpha, rng = found.looks(seeds)[-1].alpha, np.random.default_rng(5)
+    alpha, rng = found.analyses(seeds)[-1].alpha, np.random.default_rng(5)
     known: dict[tuple[int, int], float] = {}
 
     def p(control: int, treatment: int) -> float:
@@ -147,11 +147,11 @@ def test_what_was_spent_and_made_counts() -> None:
     assert not budget_check(200, seconds_left=90.0).affords(stages)
     assert budget_check(200, 6, runs_made=2).affords(stages)
     assert not budget_check(200, 6, runs_made=3).affords(stages)
-    assert_golden(budget_check(200, 6, runs_made=3, seconds_left=150.0).stated())
+    assert_golden(budget_check(200, 6, runs_made=3, seconds_left=150.0).describe_budget())
 
 
 def test_the_price_names_runs_time_and_the_slowest_run() -> None:
-    assert_golden(budget_check(1000).priced([Stage("screen", 3, 10.0), Stage("confirm", 3, 40.0)]))
+    assert_golden(budget_check(1000).describe_cost([Stage("screen", 3, 10.0), Stage("confirm", 3, 40.0)]))
 
 
 stages = st.lists(st.builds(Stage, st.just("s"), st.integers(1, 40), st.floats(1, 900)), min_size=1, max_size=3)
@@ -164,7 +164,7 @@ def test_its_flags_are_enough_and_none_are_asked_for_what_is_affordable(
     wanted: list[Stage], budget_s: float, max_runs: int | None, parallel: int, left: float, made: int
 ) -> None:
     before = budget_check(budget_s, max_runs, parallel, seconds_left=left * budget_s, runs_made=made)
-    flags = before.flags(wanted)
+    flags = before.suggest_flags(wanted)
     assert (flags == "") == before.affords(wanted)
     budget, runs = re.search(r"--budget (\S+)", flags), re.search(r"--max-runs (\d+)", flags)
     more_s = parse_budget(budget[1]) if budget else budget_s

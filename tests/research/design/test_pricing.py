@@ -20,31 +20,31 @@ from research.design.pricing import (
     SECONDS_PER_CALL,
     STARTUP_S,
     Estimates,
+    count_parameters,
+    describe_basis,
+    find_locked_price,
     is_guess,
-    locked_price,
     make_pricing,
-    observed_seconds,
-    parameters,
+    median_seconds,
+    no_check,
     price_key,
     price_of,
-    priced_by,
     runs_at_once,
-    unchecked,
 )
 from research.environments.catalog import (
     NO_MODEL,
     MeasuredEnvironment,
     conditions_of,
-    every_measurement,
-    keep,
+    find_all_measurements,
     model_key,
+    save_measurement,
 )
 from research.installation import machine
 from research.installation.base_job import model_folder
 from research.installation.home import Home
 from research.isolation.mode import Isolation, Sandboxing
 from studies import EventLog
-from studies.checks.alarms import DEFAULT_WATCHDOG, longest_silence, watchdog_of
+from studies.checks.alarms import DEFAULT_WATCHDOG, max_silence, watchdog_of
 from swarm.job import Job, PathModel, TinyModel
 from swarm.models import ModelCheck, TemplateCheck, conditions
 from tests.research.bench import STUDY, Bench
@@ -83,10 +83,12 @@ def test_where_nothing_was_measured_no_model_is_read_to_be_looked_up(monkeypatch
 
 
 def test_a_larger_model_is_dearer_and_its_parameters_are_counted_without_loading_it(brought: Job) -> None:
-    assert parameters(brought) == 135_000_000
+    assert count_parameters(brought) == 135_000_000
     assert Estimates().run(brought) > 10 * Estimates().run(Job())
     assert (is_guess(brought), is_guess(Job())) == (True, False)
-    assert parameters(Job(model=TinyModel(hidden_size=1024, layers=24))) > 1000 * parameters(Job()), "by its shape"
+    assert count_parameters(Job(model=TinyModel(hidden_size=1024, layers=24))) > 1000 * count_parameters(Job()), (
+        "by its shape"
+    )
 
 
 def test_a_run_whose_backend_boots_for_minutes_is_priced_with_its_boot() -> None:
@@ -139,19 +141,19 @@ def test_a_measurement_is_of_one_environment_and_one_model(brought: Job) -> None
 
 
 def test_a_price_says_what_it_rests_on(brought: Job) -> None:
-    assert "here: estimated from 135,000,000 parameters" in priced_by(make_pricing(2), [brought])
+    assert "here: estimated from 135,000,000 parameters" in describe_basis(make_pricing(2), [brought])
     prices = make_pricing(2, measured=(known(brought, seconds_per_episode=0.5),))
-    assert "what was measured" in priced_by(prices, [brought])
-    assert "never measured" not in priced_by(prices, [brought])
-    assert priced_by(make_pricing(2), [Job()]) == make_pricing(2).basis
+    assert "what was measured" in describe_basis(prices, [brought])
+    assert "never measured" not in describe_basis(prices, [brought])
+    assert describe_basis(make_pricing(2), [Job()]) == make_pricing(2).basis
 
 
 def test_measurements_are_kept_and_the_newer_one_counts(tmp_path: Path) -> None:
     home = Home(tmp_path, "sqlite://")
-    assert every_measurement(home) == ()
+    assert find_all_measurements(home) == ()
     for seconds in (3.0, 4.0):
-        keep(home, known(Job(), startup_s=seconds))
-    assert every_measurement(home) == (known(Job(), startup_s=4.0),)
+        save_measurement(home, known(Job(), startup_s=seconds))
+    assert find_all_measurements(home) == (known(Job(), startup_s=4.0),)
 
 
 DECIDING: dict[str, Any] = {
@@ -169,7 +171,7 @@ def test_what_was_measured_counts_for_jobs_that_sample_alike_and_the_price_says_
     for wanted, found in ((brought, mine), (other, theirs)):
         assert Estimates((mine, theirs)).of(wanted) == found
     assert Estimates((mine,)).run(other) == Estimates().run(other)
-    said = priced_by(make_pricing(2, measured=(mine,)), [other])
+    said = describe_basis(make_pricing(2, measured=(mine,)), [other])
     assert f"{name} {getattr(brought, name)}, not {value}" in said
     assert "\n" not in said
     longer = brought.model_copy(update={"steps": 7, "learning_rate": 0.5, "seed": 3, "group_size": 4})
@@ -181,7 +183,7 @@ def test_a_model_that_is_warm_started_was_not_measured_without(brought: Job) -> 
     found = Estimates((known(brought, base_success=0.0, job=conditions_of(brought)),))
     assert found.of(brought) is not None
     assert found.of(warmed) is None
-    assert "warm_start_steps 0, not 50" in found.said_of(warmed)
+    assert "warm_start_steps 0, not 50" in found.describe_basis(warmed)
 
 
 def test_the_newest_of_measurements_that_hold_counts(brought: Job) -> None:
@@ -217,14 +219,14 @@ def test_a_check_of_the_model_prices_what_nobody_measured_in_the_environment(bro
         assert price(**{name: 100.0}).run(brought) > price().run(brought), name
     assert price(threads=4).run(brought) == price().run(brought)
     assert 1.5 * price().run(brought) < price(threads=2).run(brought) < 2 * price().run(brought)
-    assert "by what `ajet model check` measured of mine" in price().said_of(brought)
+    assert "by what `ajet model check` measured of mine" in price().describe_basis(brought)
     assert price().run(Job()) == Estimates().run(Job())
 
 
 def test_what_was_measured_in_the_environment_goes_before_a_check_of_the_model(brought: Job) -> None:
     found = Estimates((known(brought, seconds_per_episode=0.5),), checked)
     assert found.evaluations(brought, 10) == pytest.approx(10.0)
-    assert "model check" not in found.said_of(brought)
+    assert "model check" not in found.describe_basis(brought)
 
 
 def test_a_machine_carries_as_many_runs_as_the_largest_model_leaves_memory_for(
@@ -232,15 +234,15 @@ def test_a_machine_carries_as_many_runs_as_the_largest_model_leaves_memory_for(
 ) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 8)
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
-    assert runs_at_once([Job()], unchecked) == 8
-    assert runs_at_once([Job(), brought], unchecked) == 3
+    assert runs_at_once([Job()], no_check) == 8
+    assert runs_at_once([Job(), brought], no_check) == 3
     for peak, runs in ((1 << 30, 6), (6 << 30, 2)):
         assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)) == runs
 
 
 def test_a_server_may_be_silent_for_two_steps_and_never_for_less_than_the_usual() -> None:
     assert watchdog_of(1.0) == DEFAULT_WATCHDOG
-    assert watchdog_of(600.0).heartbeat_s == longest_silence(600.0) == 1200.0
+    assert watchdog_of(600.0).heartbeat_s == max_silence(600.0) == 1200.0
     assert watchdog_of(600.0).model_copy(update={"heartbeat_s": 120.0}) == DEFAULT_WATCHDOG
 
 
@@ -282,7 +284,7 @@ def test_a_run_costs_what_it_was_locked_at_until_one_has_ended(tmp_path: Path) -
     bench = Bench(tmp_path, design=screened())
     state = bench.loop().tick().state
     assert [price_of(state, "screen", steps) for steps in (1, 3)] == [pytest.approx(10 / 3), 10.0]
-    assert price_of(state, "confirm") == locked_price(state, "confirm") == 10.0
+    assert price_of(state, "confirm") == find_locked_price(state, "confirm") == 10.0
 
 
 def test_a_run_costs_what_the_newest_like_it_took_whatever_it_was_locked_at(tmp_path: Path) -> None:
@@ -300,7 +302,7 @@ def test_a_run_costs_what_the_newest_like_it_took_whatever_it_was_locked_at(tmp_
                 "by its share of steps, until one like it has ended"
             )
     assert price_of(state, "confirm") == price_of(state, "replicate") == 20.0
-    assert (locked_price(state, "confirm"), state.noise_seconds) == (10.0, 10.0)
+    assert (find_locked_price(state, "confirm"), state.noise_seconds) == (10.0, 10.0)
 
 
 def test_attempts_that_failed_say_nothing_of_what_a_run_takes(tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ def test_attempts_that_failed_say_nothing_of_what_a_run_takes(tmp_path: Path) ->
 def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda order: "failed" if order.attempt == 1 else "ok")
     state = bench.drive(bench.loop()).state
-    found = observed_seconds(bench.log)
+    found = median_seconds(bench.log)
     jobs = {price_key(Job.model_validate(run.spec.job)) for run in state.runs.values()}
     assert found == dict.fromkeys(jobs, 5.0), "the fake attempts say they took 5 s, and 1 s when they failed"
     assert len(jobs) == 2
@@ -328,7 +330,7 @@ def test_attempts_in_containers_have_prices_of_their_own(tmp_path: Path) -> None
     bench = Bench(tmp_path)
     bench.isolation = Isolation(Sandboxing(kind="docker", image="sha256:0"), FakeContainers())
     state = bench.drive(bench.loop()).state
-    found = observed_seconds(bench.log)
+    found = median_seconds(bench.log)
     assert found.keys() == {price_key(Job.model_validate(run.spec.job), "docker") for run in state.runs.values()}
 
 
@@ -337,23 +339,23 @@ def test_a_studys_own_runs_are_no_observation_for_itself_nor_a_corrupt_study_for
     bench.drive(bench.loop())
     engine = sa.create_engine(bench.home.database)
     with closing(EventLog(bench.home.database)) as log:
-        assert observed_seconds(log)
-        assert observed_seconds(log, besides=STUDY) == {}
+        assert median_seconds(log)
+        assert median_seconds(log, exclude=STUDY) == {}
         with engine.begin() as connection:
             connection.execute(sa.text("update events set payload = '{}' where seq = 3"))
     engine.dispose()
     with closing(EventLog(bench.home.database)) as log:
-        assert observed_seconds(log) == {}
+        assert median_seconds(log) == {}
 
 
 @pytest.mark.slow
 def test_a_job_this_version_does_not_know_sets_no_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
     bench.drive(bench.loop())
-    known = Job.recorded
+    known = Job.from_record
 
     def forgetful(value: dict[str, Any]) -> Job:
         return known({**value, "a_field_of_an_older_ajet": 1})
 
     monkeypatch.setattr("research.design.pricing.Job.recorded", forgetful)
-    assert observed_seconds(bench.log) == {}
+    assert median_seconds(bench.log) == {}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from research.design import prior_findings
 from research.design.known_findings import FindingConditions, KnownFinding, findings_of
-from research.design.prior_findings import FILE, contradictions, find, known_findings
+from research.design.prior_findings import FILE, find_contradictions, load_findings, search_findings
 from research.installation.home import Home
 from research.planners.context import HomeFindings
 from studies import EventLog
@@ -71,10 +71,10 @@ def test_a_claim_that_waits_for_its_verdict_is_no_finding_and_an_invalid_one_is(
     write_study(
         log, "a", Came(0.5, "supported"), Came(0.5, None), Came(0.5, "equivalent", 0.0), Came(0.5, "invalid", None)
     )
-    assert [(each.hypothesis, each.verdict) for each in known_findings(home, log).findings] == [
+    assert [(each.hypothesis, each.verdict) for each in load_findings(home, log).findings] == [
         ("h1", "does not follow"), ("h3", "does not follow"), ("h4", "does not follow"),
     ]  # fmt: skip
-    assert all(each.doubt and each.estimate is each.low is None for each in known_findings(home, log).findings)
+    assert all(each.doubt and each.estimate is each.low is None for each in load_findings(home, log).findings)
 
 
 def test_a_verdict_whose_files_changed_is_named_and_has_no_numbers(tmp_path: Path) -> None:
@@ -94,19 +94,19 @@ def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypat
     study.two_rounds()
     other.whole()
     read: list[str] = []
-    anew = prior_findings._read_anew
-    monkeypatch.setattr(prior_findings, "_read_anew", lambda *given: read.append(given[2]) or anew(*given))
-    found = known_findings(home, study.log)
+    anew = prior_findings._read_study
+    monkeypatch.setattr(prior_findings, "_read_study", lambda *given: read.append(given[2]) or anew(*given))
+    found = load_findings(home, study.log)
     assert sorted(each.name for each in found.findings) == ["other/1/h1", "s-synthetic/1/h1", "s-synthetic/2/r2h1"]
-    assert known_findings(home, study.log) == found
+    assert load_findings(home, study.log) == found
     assert sorted(read) == ["other", "s-synthetic"]
     study.begin_next()
     (other.folder / "design.lock").write_text("{}")
-    again = known_findings(home, study.log)
+    again = load_findings(home, study.log)
     assert len(read) == 4
     assert {each.name: each.verdict for each in again.findings}["other/1/h1"] == "does not follow"
     (home.path / FILE).unlink()
-    assert known_findings(home, study.log) == again, "what is kept is what would be computed"
+    assert load_findings(home, study.log) == again, "what is kept is what would be computed"
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_a_log_that_cannot_be_read_is_named_and_hides_no_other(home: Home) -> No
     with study.log.transaction("write") as connection:
         connection.exec_driver_sql("UPDATE events SET hash = 'x' WHERE study = 'other' AND seq > 5")
     for _ in range(2):
-        found = known_findings(home, study.log)
+        found = load_findings(home, study.log)
         assert {each.study for each in found.findings} == {"s-synthetic"}
         assert list(found.left_out) == ["other"]
 
@@ -132,33 +132,33 @@ def test_a_log_that_cannot_be_read_is_named_and_hides_no_other(home: Home) -> No
     ],
 )  # fmt: skip
 def test_words_name_what_has_all_of_them(words: str, named: bool) -> None:
-    assert find([FOUND], tuple(words.split())) == ((FOUND,) if named else ())
+    assert search_findings([FOUND], tuple(words.split())) == ((FOUND,) if named else ())
 
 
 def test_a_contradiction_is_flagged_with_the_conditions_in_which_its_sides_differ() -> None:
     lower = known(
         study="t", verdict="refuted", estimate=-0.1, low=-0.2, high=-0.05, environment="arith", fields={"epochs": 2}
     )
-    (found,) = contradictions([FOUND, lower])
+    (found,) = find_contradictions([FOUND, lower])
     assert (found.one, found.other) == ((FOUND,), (lower,))
     assert [part.split(":")[0] for part in found.differ] == ["environment", "epochs"]
     assert_golden("\n".join(found.differ))
-    (found,) = contradictions([FOUND, known(verdict="refuted", estimate=-0.1, low=-0.2, high=-0.05)])
+    (found,) = find_contradictions([FOUND, known(verdict="refuted", estimate=-0.1, low=-0.2, high=-0.05)])
     assert found.differ == ()
-    (found,) = contradictions([FOUND, known(verdict="refuted", estimate=-0.1, model_key="m2")])
+    (found,) = find_contradictions([FOUND, known(verdict="refuted", estimate=-0.1, model_key="m2")])
     assert_golden("\n".join(found.differ))
 
 
 def test_the_same_found_from_the_other_side_is_no_contradiction() -> None:
     turned = known(control=16, treatment=4, verdict="refuted", estimate=-0.1, low=-0.15, high=-0.05)
-    assert contradictions([FOUND, turned]) == ()
-    assert len(contradictions([FOUND, known(control=16, treatment=4)])) == 1
+    assert find_contradictions([FOUND, turned]) == ()
+    assert len(find_contradictions([FOUND, known(control=16, treatment=4)])) == 1
 
 
 def test_an_equivalence_contradicts_a_difference_only_where_their_intervals_are_apart() -> None:
     same = known(verdict="equivalent", estimate=0.0, low=-0.04, high=0.04)
-    assert len(contradictions([FOUND, same])) == 1
-    assert contradictions([FOUND, known(verdict="equivalent", estimate=0.03, low=0.0, high=0.06)]) == ()
+    assert len(find_contradictions([FOUND, same])) == 1
+    assert find_contradictions([FOUND, known(verdict="equivalent", estimate=0.03, low=0.0, high=0.06)]) == ()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_an_equivalence_contradicts_a_difference_only_where_their_intervals_are_
 )  # fmt: skip
 def test_what_is_about_something_else_or_says_nothing_contradicts_nothing(changes: dict[str, Any]) -> None:
     lower = known(**{"verdict": "refuted", "estimate": -0.1, "low": -0.2, "high": -0.05, **changes})
-    assert contradictions([FOUND, lower]) == ()
+    assert find_contradictions([FOUND, lower]) == ()
 
 
 @given(st.lists(st.tuples(st.sampled_from([(4, 16), (16, 4)]), st.floats(0.01, 1), st.booleans()), max_size=12))
@@ -180,14 +180,14 @@ def test_findings_that_all_say_the_same_never_contradict(made: list[tuple[tuple[
         )
         for (control, treatment), size, claimed in made
     ]  # fmt: skip
-    assert contradictions(findings) == ()
+    assert find_contradictions(findings) == ()
 
 
 def test_many_findings_on_one_question_are_one_contradiction() -> None:
     many = [known(study=f"s{number}", environment=f"e{number % 7}") for number in range(3000)]
     many += [known(study=f"t{number}", verdict="refuted", estimate=-0.1) for number in range(3000)]
-    assert len(find(many, ("group", "refuted"))) == 3000
-    (found,) = contradictions(many)
+    assert len(search_findings(many, ("group", "refuted"))) == 3000
+    (found,) = find_contradictions(many)
     (differ,) = found.differ
     assert all(f"e{number}" in differ for number in range(7))
 

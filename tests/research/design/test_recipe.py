@@ -11,7 +11,7 @@ from research.design.recipe import Recipe, recipe_of
 from research.installation.base_job import base_settings
 from studies import EventType, StudyState, judge_hypothesis
 from studies.records.design import Arm
-from studies.report.summary import recipe_said
+from studies.report.summary import describe_recipe
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.in_rounds import InRounds
@@ -54,14 +54,14 @@ def job(recipe: Recipe) -> Job:
 def base(state: StudyState, **changes: Any) -> Job:
     design = state.rounds[0].design
     assert design is not None
-    return Job.recorded({**design.base_job, **changes})
+    return Job.from_record({**design.base_job, **changes})
 
 
 def test_the_newest_of_a_chain_is_taken_with_its_evidence(tmp_path: Path) -> None:
     study = InRounds(tmp_path)
     state = study.two_rounds(steps=30, epochs=2)
     found = told(study)
-    assert job(found).same(base(state, group_size=32))
+    assert job(found).equals(base(state, group_size=32))
     assert (found.job["environment"], found.job["group_size"], found.job["epochs"]) == ("guess", 32, 2)
     assert not {"seed", "tracking", "evaluate_after"} & found.job.keys()
     (value,) = found.confirmed
@@ -74,7 +74,7 @@ def test_the_newest_of_a_chain_is_taken_with_its_evidence(tmp_path: Path) -> Non
 def test_a_study_of_one_round_has_a_recipe(tmp_path: Path) -> None:
     study = Synthetic(tmp_path)
     state = study.whole()
-    assert job(told(study)).same(base(state, group_size=16))
+    assert job(told(study)).equals(base(state, group_size=16))
 
 
 def test_where_the_treatment_is_worse_the_control_is_what_was_confirmed(study: InRounds) -> None:
@@ -87,7 +87,7 @@ def test_where_nothing_was_confirmed_it_says_so_and_is_the_job_under_all_arms(st
     study.means = {"group_size=4": 0.52, "group_size=16": 0.53}
     answered(study)
     found = told(study)
-    assert job(found).same(base(study.state()))
+    assert job(found).equals(base(study.state()))
     assert found.confirmed == ()
     assert_golden("\n".join(found.notes))
 
@@ -96,7 +96,7 @@ def test_before_a_lock_it_is_the_job_that_was_given(tmp_path: Path) -> None:
     study, given = Synthetic(tmp_path), Job(steps=7, environment="arith")
     study.create(settings={"budget_s": 900.0, "max_runs": None, "parallel": 2, **base_settings(given)})
     found = told(study)
-    assert job(found).same(given)
+    assert job(found).equals(given)
     assert_golden(found.notes[0])
 
 
@@ -105,7 +105,7 @@ def test_values_of_two_rounds_are_together_where_the_later_one_held_the_earlier(
     study.begin_next()
     asked(study, "epochs", 1, 2, 0.2, base_job=base_job(group_size=16))
     found = told(study)
-    assert job(found).same(base(study.state(), group_size=16, epochs=2))
+    assert job(found).equals(base(study.state(), group_size=16, epochs=2))
     assert (found.confirmed[0].held_by, found.confirmed[0].not_held_by, found.apart) == ((2,), (), ())
 
 
@@ -114,7 +114,7 @@ def test_values_that_were_never_confirmed_together_are_said_to_be_so(study: InRo
     study.begin_next()
     asked(study, "epochs", 1, 2, 0.2)
     found = told(study)
-    assert job(found).same(base(study.state(), group_size=16, epochs=2))
+    assert job(found).equals(base(study.state(), group_size=16, epochs=2))
     assert (found.confirmed[0].held_by, found.confirmed[0].not_held_by) == ((), (2,))
     assert_golden("\n".join(found.apart))
 
@@ -124,7 +124,7 @@ def test_rounds_that_contradict_each_other_leave_the_value_alone(study: InRounds
     study.begin_next()
     asked(study, "group_size", 4, 16, -0.2)
     found = told(study)
-    assert job(found).same(base(study.state()))
+    assert job(found).equals(base(study.state()))
     assert_golden(found.notes[1].partition("contradicts")[2])
 
 
@@ -133,10 +133,10 @@ def test_the_report_and_the_job_of_a_study_are_one_recipe(study: InRounds) -> No
     study.begin_next()
     asked(study, "group_size", 4, 16, -0.2)
     assert told(study).confirmed == ()
-    assert recipe_said(study.state())[0].startswith("Nothing was confirmed")
+    assert describe_recipe(study.state())[0].startswith("Nothing was confirmed")
     study.begin_next()
     answered(study, 16, 32)
-    (value,), said = told(study).confirmed, recipe_said(study.state())
+    (value,), said = told(study).confirmed, describe_recipe(study.state())
     assert value.fields == {"group_size": 32}
     assert [line for line in said if "rather than" in line and f"{value.text} rather than" not in line] == []
 
@@ -171,7 +171,7 @@ def test_a_verdict_that_does_not_follow_confirms_nothing(study: InRounds) -> Non
     answered(study)
     (study.folder / "design.lock").write_text("{}")
     found = told(study)
-    assert (found.confirmed, job(found).same(base(study.state()))) == ((), True)
+    assert (found.confirmed, job(found).equals(base(study.state()))) == ((), True)
 
 
 def test_values_that_no_job_can_have_together_are_not_put_together(study: InRounds) -> None:
@@ -179,7 +179,7 @@ def test_values_that_no_job_can_have_together_are_not_put_together(study: InRoun
     study.begin_next()
     asked(study, "episodes_per_step", 128, 136, 0.2)
     found = told(study)
-    assert job(found).same(base(study.state(), group_size=16))
+    assert job(found).equals(base(study.state(), group_size=16))
     assert_golden("\n".join(found.notes))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from research.design.comparison import BOUND
 from research.design.samplers import MOST_LISTED
-from research.design.screening import Trial, due, next_candidate, select, steps_in_all
+from research.design.screening import Trial, count_steps, list_due_trials, next_candidate, select
 from studies.records.base import JsonValue
 from studies.records.design import Arm
 from studies.records.procedure import Knob, Rung, Screen, Selection
@@ -63,7 +63,7 @@ def drive(screen: Screen, truth: Truth, *, at_once: int = 1, higher_is_better: b
         ):
             driven.asked.append(arm)
             fresh.append(arm)
-        trials = due(screen, CONTROL, driven.asked, driven.scores, higher_is_better=better)
+        trials = list_due_trials(screen, CONTROL, driven.asked, driven.scores, higher_is_better=better)
         if not fresh and not trials:
             break
         places = {arm.name: arm.overrides for arm in driven.asked}
@@ -229,7 +229,7 @@ def test_every_rung_runs_whom_the_rung_before_kept_and_no_more(
     assert [len(driven.at(rung)) for rung in range(len(keeps))] == entering[:-1]
     assert len(driven.kept) == keeps[-1]
     steps = sum(screen.rungs[rung].steps for _, rung in driven.scores)
-    assert steps == steps_in_all(screen)
+    assert steps == count_steps(screen)
 
 
 @given(
@@ -252,9 +252,9 @@ def test_a_rung_waits_for_the_last_run_of_the_rung_before() -> None:
     asked = [Arm(name=f"x{a}", overrides={"a": a, "b": 0.2, "c": True}) for a in (1, 2, 4)]
     screen = a_screen("random", 3, (2, 1))
     scores: dict[tuple[str, int], float | None] = {("x1", 0): 0.1, ("x2", 0): 0.3}
-    assert due(screen, CONTROL, asked, scores) == (Trial("x4", 0),)
-    assert due(screen, CONTROL, asked, {**scores, ("x4", 0): 0.2}) == (Trial("x2", 1), Trial("x4", 1))
-    assert due(screen, CONTROL, asked[:1], {("x1", 0): 0.5}) == (), "before all candidates were asked"
+    assert list_due_trials(screen, CONTROL, asked, scores) == (Trial("x4", 0),)
+    assert list_due_trials(screen, CONTROL, asked, {**scores, ("x4", 0): 0.2}) == (Trial("x2", 1), Trial("x4", 1))
+    assert list_due_trials(screen, CONTROL, asked[:1], {("x1", 0): 0.5}) == (), "before all candidates were asked"
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

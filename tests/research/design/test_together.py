@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from research.design.compiler import accept_hypotheses
 from research.errors import DesignRefused
 from research.proposals.actions import Propose, ProposeDesign
-from studies.records.alpha import stake_of_one_round
+from studies.records.alpha import allocate_single_round
 from studies.records.design import Budget, Design
 from studies.records.statements import sentences
 from studies.verdicts.inputs import ArmData, JudgeInput
@@ -108,7 +108,7 @@ def test_fields_of_an_arm_are_held_by_nobody_else() -> None:
 
 def test_several_settings_share_one_control_and_are_corrected_for() -> None:
     design = compiled(proposal(LONG, WIDE, entry(LONG, {"episodes_per_step": 128, "steps": 40})))
-    stake, draw = stake_of_one_round(design), random.Random(1)
+    stake, draw = allocate_single_round(design), random.Random(1)
     data = {
         arm.name: ArmData({f"{arm.name}-{i}": draw.gauss(0.5, 0.05) for i in range(5)},
                           {f"{arm.name}-{i}": i for i in range(5)})

@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from research.environments import install as bringing
-from research.environments.install import bring, draft_in, environment_of, place
+from research.environments.install import create_draft, install_environment, load_environment, publish_draft
 from research.environments.reference import client_files, read_reference, records_of, requirements_of
 from research.errors import BadEnvironment, HomeError, ResearchError
 from research.installation.home import Home
 from research.proposals.reward_code import MOST_BYTES as MOST_CODE_BYTES
 from sandboxes.docker import archive
-from swarm.environments.custom import MOST_GIVEN_BYTES, BroughtEnvironment
-from swarm.environments.registry import get_environment, look_in
+from swarm.environments.custom import MOST_GIVEN_BYTES, CustomEnvironment
+from swarm.environments.registry import add_folder, get_environment
 from swarm.errors import InvalidRequest
 from tests.golden import refused
 from tests.research.environments.written import GENERATE, sums
@@ -41,16 +41,16 @@ def folder(tmp_path: Path) -> Path:
     return sums(tmp_path / "sums")
 
 
-def brought(folder: Path, home: Home) -> BroughtEnvironment:
-    return bring(read_reference(str(folder)), home, lambda _: None)
+def brought(folder: Path, home: Home) -> CustomEnvironment:
+    return install_environment(read_reference(str(folder)), home, lambda _: None)
 
 
-def judged(own: Path, lines: list[dict[str, str]], home: Home, notes: list[str]) -> BroughtEnvironment:
+def judged(own: Path, lines: list[dict[str, str]], home: Home, notes: list[str]) -> CustomEnvironment:
     """Bring a file of tasks that a function beside it judges."""
     own.mkdir(exist_ok=True)
     (own / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (own / "judge.py").write_text(JUDGE)
-    return bring(read_reference(str(own / "questions.jsonl"), str(own / "judge.py")), home, notes.append)
+    return install_environment(read_reference(str(own / "questions.jsonl"), str(own / "judge.py")), home, notes.append)
 
 
 def left_in(home: Home) -> set[str]:
@@ -94,7 +94,7 @@ def test_hidden_tasks_follow_from_the_installations_secret_which_is_its_owners(f
 def test_a_brought_one_is_not_changed_by_what_becomes_of_its_folder(folder: Path, home: Home) -> None:
     first = brought(folder, home)
     sums(folder, tasks=GENERATE.replace("99", "98"))
-    assert b"98" not in BroughtEnvironment.open(first.folder).code()["environment.py"]
+    assert b"98" not in CustomEnvironment.open(first.folder).code()["environment.py"]
     second = brought(folder, home)
     assert second.name != first.name
     assert left_in(home) == {first.name, second.name}
@@ -215,13 +215,13 @@ def test_what_code_prints_is_no_answer_and_the_secret_is_in_no_variable_of_its_p
 def test_a_demonstration_that_hangs_is_named_with_its_line_and_no_task_is_blamed(tmp_path: Path, home: Home) -> None:
     hanging = sums(tmp_path / "hanging", opening="import time; time.sleep(600)")
     with pytest.raises(BadEnvironment, match=r"imitate\(\) did not end within 0.5 s \(environment.py, line"):
-        bring(read_reference(str(hanging)), home, lambda _: None, play_s=0.5)
+        install_environment(read_reference(str(hanging)), home, lambda _: None, play_s=0.5)
 
 
 def test_tasks_that_seeds_gave_again_are_counted_in_a_line(tmp_path: Path, home: Home) -> None:
     told: list[str] = []
     few = sums(tmp_path / "few", tasks=GENERATE.replace("99", "7"))
-    found = bring(read_reference(str(few)), home, told.append)
+    found = install_environment(read_reference(str(few)), home, told.append)
     assert sum(found.manifest.splits.values()) == 49
     assert [line for line in told if "70 tasks were asked for, 49 different" in line] != []
 
@@ -255,16 +255,16 @@ def test_what_is_gone_is_missed_by_its_name() -> None:
 
 
 def test_a_built_in_one_is_brought_by_nobody(home: Home) -> None:
-    assert environment_of("guess", None, home, lambda _: None) is get_environment("guess")
+    assert load_environment("guess", None, home, lambda _: None) is get_environment("guess")
     assert not home.environments.exists()
     with pytest.raises(ResearchError):
-        environment_of("guess", "judge.py", home, lambda _: None)
+        load_environment("guess", "judge.py", home, lambda _: None)
 
 
 def test_a_brought_one_is_taken_by_its_name(folder: Path, home: Home) -> None:
     name = brought(folder, home).name
-    look_in(home.environments)
-    assert environment_of(name, None, home, lambda _: None).name == name
+    add_folder(home.environments)
+    assert load_environment(name, None, home, lambda _: None).name == name
 
 
 def test_a_draft_is_placed_once_and_those_of_the_dead_are_swept_away(home: Home) -> None:
@@ -274,8 +274,8 @@ def test_a_draft_is_placed_once_and_those_of_the_dead_are_swept_away(home: Home)
         (folder / "x").touch()
     os.utime(dead, (0, 0))
     for text in ("first", "second"):
-        with draft_in(home.environments, home) as draft:
+        with create_draft(home.environments, home) as draft:
             (draft / "x").write_text(text)
-            place(draft, home.environments / "placed")
+            publish_draft(draft, home.environments / "placed")
     assert left_in(home) == {".draft-alive", "placed"}
     assert (home.environments / "placed" / "x").read_text() == "first"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from research.environments.check import PlayBounds, Plays, play_alone
-from research.environments.install import environment_of
+from research.environments.install import load_environment
 from research.installation.home import Home
 from tests.research.environments.written import line_of, sums
 from tests.research.factories import make_home
@@ -24,7 +24,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def played(folder: Path, home: Home, bounds: PlayBounds = QUICK) -> Plays:
-    environment = environment_of(str(folder), None, home, lambda _: None)
+    environment = load_environment(str(folder), None, home, lambda _: None)
     return play_alone(environment.name, home, (), bounds, lambda _: None)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from research.environments import code_files
-from research.environments.code_files import CodeFiles, holds_hidden, is_record, read_code
+from research.environments.code_files import CodeFiles, find_hidden_leak, is_record, read_code
 from research.environments.reference import read_reference
 from research.errors import BadEnvironment
 from swarm.environments.base import Split, Task
@@ -164,7 +164,7 @@ def as_lines(*splits: Split) -> str:
     ],
 )
 def test_a_file_holds_what_only_hidden_tasks_say(text: str, held: bool) -> None:
-    found = holds_hidden({"a.py": b"import random", "data/b.txt": text.encode()}, TASKS)
+    found = find_hidden_leak({"a.py": b"import random", "data/b.txt": text.encode()}, TASKS)
     assert found == ("data/b.txt" if held else None)
 
 
@@ -176,11 +176,11 @@ def test_a_large_file_and_many_tasks_take_seconds(make: Callable[[int], str]) ->
     }  # fmt: skip
     content = "\n".join(make(n) for n in range(8_000)) * 3
     began = time.perf_counter()
-    assert holds_hidden({"a": content.encode()}, many) is None
-    assert holds_hidden({"a": (content + "\n" + make(9_000)).encode()}, many) == "a"
+    assert find_hidden_leak({"a": content.encode()}, many) is None
+    assert find_hidden_leak({"a": (content + "\n" + make(9_000)).encode()}, many) == "a"
     assert time.perf_counter() - began < 60
 
 
 def test_an_id_without_a_word_stands_in_no_file() -> None:
     marks: dict[Split, list[Task]] = {"train": [], "search": [], "hidden": [Task("--", {}), Task("??", {})]}
-    assert holds_hidden({"a.py": b"-- ?? and all else"}, marks) is None
+    assert find_hidden_leak({"a.py": b"-- ?? and all else"}, marks) is None

@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from research.environments.catalog import MeasuredEnvironment, all_measured, conditions_of, differences, keep, model_key
+from research.environments.catalog import (
+    MeasuredEnvironment,
+    conditions_of,
+    differences,
+    find_measurements,
+    model_key,
+    save_measurement,
+)
 from research.environments.reference import (
     Reference,
     client_files,
-    installed,
-    known_already,
+    find_entry_points,
+    is_known,
     read_reference,
     records_of,
     requirements_of,
@@ -41,9 +48,9 @@ def measured(environment: str = "shop@1", **facts: Any) -> MeasuredEnvironment:
 def test_a_measurement_is_found_by_its_environment_and_model(home: Home) -> None:
     alone, tiny = measured(calls_per_episode=2.5), measured(model=model_key(TinyModel()), base_success=0.25)
     for each in (tiny, alone):
-        keep(home, each)
-    assert all_measured(home, "shop@1") == (alone, tiny)
-    assert all_measured(home, "shop@2") == ()
+        save_measurement(home, each)
+    assert find_measurements(home, "shop@1") == (alone, tiny)
+    assert find_measurements(home, "shop@2") == ()
 
 
 def test_a_measurement_takes_the_place_of_one_under_the_same_conditions_alone(home: Home) -> None:
@@ -52,23 +59,23 @@ def test_a_measurement_takes_the_place_of_one_under_the_same_conditions_alone(ho
         return measured(model=model_key(job.model), base_success=success, job=conditions_of(job))
 
     for each in (known(0.1), known(0.2, max_tokens=64), known(0.3), known(0.4, max_tokens=64, steps=3)):
-        keep(home, each)
-    assert {each.base_success for each in all_measured(home, "shop@1")} == {0.3, 0.4}
+        save_measurement(home, each)
+    assert {each.base_success for each in find_measurements(home, "shop@1")} == {0.3, 0.4}
 
 
 def test_a_file_that_lacks_a_condition_is_read_and_holds_for_no_job(home: Home) -> None:
     lacking = measured(model=model_key(TinyModel()), base_success=0.1, job={"max_tokens": Job().max_tokens})
-    keep(home, lacking)
-    assert all_measured(home, "shop@1") == (lacking,)
+    save_measurement(home, lacking)
+    assert find_measurements(home, "shop@1") == (lacking,)
     assert "max_context None, not 2048" in differences(lacking, Job())
 
 
 def test_a_later_release_may_say_more_and_a_broken_file_says_nothing(home: Home) -> None:
-    path = keep(home, measured())
+    path = save_measurement(home, measured())
     path.write_text(path.read_text().replace("{", '{"watts": 3,', 1))
-    assert len(all_measured(home, "shop@1")) == 1
+    assert len(find_measurements(home, "shop@1")) == 1
     path.write_text("{")
-    assert all_measured(home, "shop@1") == ()
+    assert find_measurements(home, "shop@1") == ()
 
 
 def test_a_models_folder_is_known_by_what_it_computes_with_wherever_it_lies(tmp_path: Path) -> None:
@@ -174,7 +181,7 @@ def test_installed_packages_offer_environments_which_are_not_imported(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(folder, monkeypatch, "bazaar = no_such_module.worlds:Bazaar", "shop = no_such_module:Shop")
-    assert {"bazaar", "shop"} <= installed().keys()
+    assert {"bazaar", "shop"} <= find_entry_points().keys()
     assert source(read_reference("bazaar")) == ("module", "no_such_module.worlds", "Bazaar")
     assert source(read_reference("shop")) == ("module", "no_such_module", "Shop"), "a name comes before a folder"
 
@@ -217,8 +224,8 @@ def test_what_is_no_reference_is_refused_in_one_line(text: str, reward: str | No
 
 
 def test_a_built_in_one_is_known_and_one_that_was_never_brought_is_told_so() -> None:
-    assert known_already("guess")
-    assert not known_already("shop")
-    assert not known_already("./me@work/shop"), "a folder may have the sign in its path"
+    assert is_known("guess")
+    assert not is_known("shop")
+    assert not is_known("./me@work/shop"), "a folder may have the sign in its path"
     with pytest.raises(BadEnvironment, match="shop@0123456789ab"):
-        known_already("shop@0123456789ab")
+        is_known("shop@0123456789ab")

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from research.errors import BadJob
-from research.installation.base_job import base_job, base_job_of, base_settings, far_off, fixed_fields
+from research.installation.base_job import (
+    base_job,
+    base_job_of,
+    base_settings,
+    describe_unusual_rate,
+    find_fixed_fields,
+)
 from swarm.job import Job, PathModel
 from tests.research.model_folders import model_at
 
@@ -29,9 +35,9 @@ def test_without_a_file_and_a_folder_there_is_none_and_a_study_has_the_default()
     ("rate", "said"), [(1e-3, None), (0.0, None), (0.012, None), (0.09, "usual for the tiny model"), (1e-5, "far from")]
 )
 def test_a_step_size_far_from_the_usual_one_is_told(rate: float, said: str | None) -> None:
-    told = far_off(Job(learning_rate=rate))
+    told = describe_unusual_rate(Job(learning_rate=rate))
     assert (told is None) if said is None else (said in str(told) and f"{rate:g}" in str(told))
-    assert "all weights" in str(far_off(Job(model=PathModel(path="m"), learning_rate=1e-3)))
+    assert "all weights" in str(describe_unusual_rate(Job(model=PathModel(path="m"), learning_rate=1e-3)))
 
 
 def test_a_job_survives_a_studys_settings_whole(tmp_path: Path) -> None:
@@ -52,7 +58,7 @@ def test_what_is_said_at_its_default_is_fixed_through_a_studys_settings(tmp_path
     job = base_job(written(tmp_path / "job.json", learning_rate=usual.learning_rate, environment="guess"), None)
     settings = json.loads(json.dumps(base_settings(job)))
     assert settings["base_fixed"] == {"environment": "guess", "learning_rate": usual.learning_rate}
-    assert fixed_fields(base_job_of(settings)) == settings["base_fixed"]
+    assert find_fixed_fields(base_job_of(settings)) == settings["base_fixed"]
     assert base_job_of(settings) == usual
 
 
@@ -60,7 +66,7 @@ def test_settings_of_an_earlier_version_fix_what_they_say_that_they_fix() -> Non
     """They held the whole job, and as fixed what was not at its default."""
     whole = Job(steps=7).model_dump(mode="json", exclude={"seed", "tracking"})
     settings = {"base_job": whole, "base_fixed": {"steps": 7}}
-    assert fixed_fields(base_job_of(settings)) == {"steps": 7}
+    assert find_fixed_fields(base_job_of(settings)) == {"steps": 7}
 
 
 def test_a_folder_beside_a_file_wins_unless_the_file_names_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from research.files import FULL_EXIT, has_room, is_full, read_json, require_room, unless_full, write_json
+from research.files import FULL_EXIT, has_room, ignore_disk_full, is_full, read_json, require_room, write_json
 from sandboxes import Exit, SandboxError
 from studies import EventType
 from studies.records.runs import DISK_FULL
@@ -58,7 +58,7 @@ def test_an_attempt_without_room_for_its_last_word_is_known_by_its_exit_code(tmp
 
 def test_nothing_is_launched_on_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
-    monkeypatch.setattr("research.files.room", lambda folder: 4096)
+    monkeypatch.setattr("research.files.free_bytes", lambda folder: 4096)
     with pytest.raises(SandboxError, match="found 4 KiB"):
         bench.loop().tick()
     assert all(event.type is not EventType.ATTEMPT_LAUNCHED for event in bench.events())
@@ -70,7 +70,7 @@ def test_a_file_system_that_does_not_tell_is_taken_to_have_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert has_room(tmp_path)
-    monkeypatch.setattr("research.files.room", lambda folder: None)
+    monkeypatch.setattr("research.files.free_bytes", lambda folder: None)
     require_room(tmp_path, 1 << 60)
 
 
@@ -86,12 +86,12 @@ def test_a_line_for_a_full_disk_is_dropped_and_other_trouble_is_not(tmp_path: Pa
         Path("/dev/full").write_text(line)
         written.append(line)
 
-    unless_full(say)("how far it is")
+    ignore_disk_full(say)("how far it is")
     assert not written
-    unless_full(written.append)("how far it is")
+    ignore_disk_full(written.append)("how far it is")
     assert written == ["how far it is"]
     with pytest.raises(IsADirectoryError):
-        unless_full(lambda line: tmp_path.write_text(line) and None)("how far it is")
+        ignore_disk_full(lambda line: tmp_path.write_text(line) and None)("how far it is")
 
 
 def test_a_file_that_a_full_disk_cuts_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,17 +107,17 @@ def test_whoever_begins_waits_for_another_one_and_for_no_dead_one(
         with monkeypatch.context() as patch:
             patch.setattr("research.installation.home.BEGINNING_S", 0.2)
             with pytest.raises(HomeError, match=r"0\.2 s; .*beginning\.lock"):
-                home.beginning().__enter__()
+                home.creation_lock().__enter__()
     finally:
         holder.kill()
         holder.communicate()
-    with home.beginning():
+    with home.creation_lock():
         pass
 
 
 def test_others_may_begin_after_an_error(tmp_path: Path) -> None:
     home = make_home(tmp_path)
-    with pytest.raises(ValueError, match="inside"), home.beginning():
+    with pytest.raises(ValueError, match="inside"), home.creation_lock():
         raise ValueError("inside")
-    with home.beginning():
+    with home.creation_lock():
         pass

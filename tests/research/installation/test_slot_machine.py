@@ -50,7 +50,7 @@ class Process:
     def poll(self) -> Exit | None:
         return Exit("finished", 0) if self.ended else None
 
-    def ran(self) -> tuple[float, float | None]:
+    def run_times(self) -> tuple[float, float | None]:
         return 0.0, 1.0 if self.ended else None
 
 
@@ -130,7 +130,7 @@ class Driver:
 
     def tick(self) -> Iterator[None]:
         study, slots = self.study, self.slots
-        slots.look(study.active)
+        slots.poll(study.active)
         yield
         for name in list(study.active):
             process = self.world.adopt(name)
@@ -152,7 +152,7 @@ class Driver:
             study.launched += 1
             yield
             yield from self._start(name)
-        slots.let_by()
+        slots.yield_slot()
 
     def _start(self, name: str) -> Iterator[None]:
         self.launching = Process(name, self.study.name, self.study.parallel)

@@ -16,7 +16,7 @@ from research.installation.home import Home
 from research.installation.machine import UNDER_WAY_S, MachineSlots
 from sandboxes import ProcessSandbox, SandboxSpec
 from studies import EventLog, EventType
-from studies.log.locks import Holder, SlotAsk, Slots
+from studies.log.locks import Holder, SlotRequest, Slots
 from tests.golden import assert_golden
 from tests.research.bench import STUDY, Bench
 
@@ -220,15 +220,15 @@ def test_a_study_frees_what_it_holds_for_no_attempt_that_goes_on(room: Room) -> 
     assert slots.take("a1", 2)
     assert slots.take("a2", 2)
     again = room.slots(STUDY)
-    again.look(["a2"])
+    again.poll(["a2"])
     assert (again.is_held("a1"), again.is_held("a2")) == (False, True)
     assert [row.attempt for row in Slots(room.log, Holder.here(room.home.path).host).rows()] == ["a2"]
 
 
 def test_a_study_that_was_brought_to_another_machine_leaves_nothing_on_the_first(room: Room) -> None:
-    Slots(room.log, "another machine").take(SlotAsk(STUDY, "a1", "/there", 1))
+    Slots(room.log, "another machine").take(SlotRequest(STUDY, "a1", "/there", 1))
     slots = room.slots(STUDY)
-    slots.look(["a1"])
+    slots.poll(["a1"])
     assert Slots(room.log, "another machine").rows() == []
     assert slots.take("a1", 1)
 
@@ -251,8 +251,8 @@ def test_who_came_first_is_served_first_and_who_wants_no_slot_any_more_is_waited
     _, second, third = line
     assert second.waits
     assert not third.take("t1", 1), "the second came before"
-    second.look([])
-    second.let_by()
+    second.poll([])
+    second.yield_slot()
     assert third.take("t1", 1)
 
 

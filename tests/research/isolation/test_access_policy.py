@@ -112,7 +112,7 @@ def test_the_first_model_call_is_timed_once() -> None:
     admits = AccessPolicy("train", TASKS)
     admits(begin(task_id="t-1"))
     assert admits.first_call_s is None
-    admits.watch()
+    admits.start_clock()
     admits(Request("POST", "/v1/chat/completions"))
     first = admits.first_call_s
     assert first is not None

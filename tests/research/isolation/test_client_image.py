@@ -16,7 +16,7 @@ from research.isolation.client_image import (
     current_image,
     ensure_client_image,
     ensure_derived_image,
-    made_images,
+    list_image_tags,
 )
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine
@@ -84,12 +84,12 @@ def test_no_base_at_all_is_one_line_that_says_how_to_name_one(engine: ContainerE
 def test_what_was_made_is_remembered(engine: ContainerEngine, home: Home, image: Image) -> None:
     made = ensure_client_image(engine, home, silent, base=image.base)
     assert current_image(home) == made.id
-    assert made_images(home) == [made.tag]
+    assert list_image_tags(home) == [made.tag]
     assert ensure_derived_image(engine, home, "# nothing more", silent) == made
 
 
 def test_a_home_without_an_image_has_none(home: Home) -> None:
-    assert (current_image(home), made_images(home)) == (None, [])
+    assert (current_image(home), list_image_tags(home)) == (None, [])
 
 
 def test_sources_are_followed_to_whatever_the_client_imports() -> None:

@@ -20,7 +20,7 @@ from research.isolation.mode import (
     supervise,
 )
 from sandboxes import SandboxError
-from sandboxes.docker.engine import ContainerEngine, NoEngine
+from sandboxes.docker.engine import ContainerEngine, EngineNotFound
 from sandboxes.images import Image
 from tests.golden import assert_golden, refused
 
@@ -119,7 +119,7 @@ def test_packages_that_the_image_cannot_have_take_no_isolation_away(
 def test_containers_that_were_asked_for_and_cannot_be_had_are_an_error(
     home: Home, asked: str | None, environ: dict[str, str]
 ) -> None:
-    with pytest.raises(NoEngine, match="install Docker"):
+    with pytest.raises(EngineNotFound, match="install Docker"):
         choose(asked, environ, home, print)
 
 
@@ -154,11 +154,11 @@ def test_a_study_that_chose_processes_keeps_to_them(engine: list[str], home: Hom
 
 
 def test_a_study_with_containers_does_not_go_on_or_stop_without_an_engine(home: Home) -> None:
-    with pytest.raises(NoEngine):
+    with pytest.raises(EngineNotFound):
         reopen(old(), NOBODY, home, print)
     gone = supervise(old(), NOBODY, home)
     assert gone.containers is not None
-    with pytest.raises(NoEngine):
+    with pytest.raises(EngineNotFound):
         gone.containers.reap({"study": "s1"})
     assert supervise({}, NOBODY, home) == UNISOLATED
 

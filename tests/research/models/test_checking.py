@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from research.errors import ModelFailed
-from research.models.fetch import job_on, known_check, measured_check
+from research.models.fetch import build_job, load_check, measure_model
 from swarm.errors import InvalidRequest
 from tests.swarm.backends.local.models import save_folder
 from tests.swarm.models.folders import whole_folder
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.slow
 
 def test_what_was_measured_is_known_for_equal_files_and_conditions_alone(tmp_path: Path) -> None:
     folder, models, said = save_folder(tmp_path / "m"), tmp_path / "models", list[str]()
-    job = job_on(folder, max_context=64, device="cpu")
-    assert known_check(job, models) is None
-    found = measured_check(job, models, said.append)
+    job = build_job(folder, max_context=64, device="cpu")
+    assert load_check(job, models) is None
+    found = measure_model(job, models, said.append)
     assert len(said) == 4
-    assert known_check(job, models) == found
+    assert load_check(job, models) == found
     shutil.copytree(folder, tmp_path / "copy")
-    assert known_check(job_on(tmp_path / "copy", max_context=64, device="cpu", steps=3, seed=9), models) == found
-    assert known_check(job_on(folder, max_context=32, device="cpu"), models) is None
+    assert load_check(build_job(tmp_path / "copy", max_context=64, device="cpu", steps=3, seed=9), models) == found
+    assert load_check(build_job(folder, max_context=32, device="cpu"), models) is None
     (folder / "chat_template.jinja").write_text("another")
-    assert known_check(job, models) is None
+    assert load_check(job, models) is None
     for kept in (models / "checks").iterdir():
         kept.write_text('{"format": 2}')
-    assert known_check(job_on(tmp_path / "copy", max_context=64, device="cpu"), models) is None
+    assert load_check(build_job(tmp_path / "copy", max_context=64, device="cpu"), models) is None
 
 
 def test_what_is_no_model_folder_is_refused_before_anything_is_started(
@@ -39,7 +39,7 @@ def test_what_is_no_model_folder_is_refused_before_anything_is_started(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(InvalidRequest, match="nothing"):
-        job_on(tmp_path / "nothing")
+        build_job(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_a_check_that_fails_is_told_in_one_line_and_nothing_is_kept(
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(ModelFailed, match=told) as failed:
-        measured_check(job_on(whole_folder(tmp_path / "m")), models, lambda line: None)
+        measure_model(build_job(whole_folder(tmp_path / "m")), models, lambda line: None)
     assert "\n" not in failed.value.message
     assert not (models / "checks").exists()

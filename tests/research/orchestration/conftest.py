@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
-from research.controller.session import controlling
+from research.controller.session import hold_lease
 from research.orchestration.server import AUTH, PrefectServer, client_environment
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
@@ -53,7 +53,7 @@ def client(server: PrefectServer, pytestconfig: pytest.Config) -> Iterator[SyncP
 @pytest.fixture
 def watched(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Watched]:
     bench = Bench(tmp_path, lambda order: "never", design=design(16))
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, controlling(bench.home, log, STUDY, print):
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, hold_lease(bench.home, log, STUDY, print):
         yield Watched(bench, client, log)
 
 
@@ -64,7 +64,7 @@ def asking(tmp_path: Path, client: SyncPrefectClient, pytestconfig: pytest.Confi
     with (
         alone,
         closing(EventLog(bench.home.database, clock=bench.clock)) as log,
-        controlling(bench.home, log, STUDY, print),
+        hold_lease(bench.home, log, STUDY, print),
     ):
         asking = Asking(bench, client, log)
         asking.tick()

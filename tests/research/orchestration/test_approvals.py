@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from research.controller.interventions import answer, open_question
+from research.controller.interventions import answer_question, require_question
 from studies import EventLog, EventType, StudyLog
 from tests.research.bench import STUDY
 from tests.research.orchestration.shown import Asking, state_of
@@ -94,8 +94,8 @@ def test_an_answer_closes_the_form_and_a_denial_stops_the_study(
     asking.refresh()
     (given,) = asking.state().approvals
     assert given.granted == granted
-    assert asking.said() == ("Approved" if granted else "Denied", given.said())
-    assert asking.tick().stopped_reason == (None if granted else given.said())
+    assert asking.said() == ("Approved" if granted else "Denied", given.describe())
+    assert asking.tick().stopped_reason == (None if granted else given.describe())
 
 
 def test_the_forms_of_two_sessions_are_one(asking: Asking) -> None:
@@ -122,7 +122,7 @@ def test_a_form_answered_while_no_controller_worked_is_read_by_the_next(asking: 
 def test_a_form_that_a_session_s_end_overtook_is_closed_with_it(asking: Asking) -> None:
     with closing(EventLog(asking.bench.home.database)) as log:
         record = StudyLog(log, STUDY)
-        answer(record, open_question(record.state()).digest, "terminal", "too dear", granted=False)
+        answer_question(record, require_question(record.state()).digest, "terminal", "too dear", granted=False)
     asking.tick()
     asking.session.close(None)
     name, message = asking.said()

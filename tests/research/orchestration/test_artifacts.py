@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from research.orchestration.artifacts import DESCRIPTIONS, StudyArtifact, artifacts, with_pictures
+from research.orchestration.artifacts import DESCRIPTIONS, StudyArtifact, build_artifacts, embed_pictures
 from studies import EventType, RunState, StudyState
 from studies.log.study import AttemptState
 from studies.report import build_report
@@ -21,7 +21,7 @@ def nowhere(run: RunState, attempt: AttemptState) -> str | None:
 
 
 def found(state: StudyState, folder: Path) -> dict[str, StudyArtifact]:
-    return {each.name: each for each in artifacts(state, folder, nowhere)}
+    return {each.name: each for each in build_artifacts(state, folder, nowhere)}
 
 
 def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_described(synthetic: Synthetic) -> None:
@@ -62,7 +62,9 @@ def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: 
     state = synthetic.state()
     pages = {online.run_id: "https://wandb.example/e/p/runs/x", strange.run_id: "javascript:alert(1)"}
     shown = {run.run_id: with_page(run, pages.get(run.run_id, "")) for run in state.runs.values()}
-    found = artifacts(replace(state, runs=shown), synthetic.folder, lambda run, attempt: f"wandb/{attempt.number}")
+    found = build_artifacts(
+        replace(state, runs=shown), synthetic.folder, lambda run, attempt: f"wandb/{attempt.number}"
+    )
     (table,) = [each.make() for each in found if each.name == "runs"]
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
     page = f"[{online.run_id}-a1](https://wandb.example/e/p/runs/x)"
@@ -138,19 +140,21 @@ def test_each_figure_of_a_report_is_inside(tmp_path: Path) -> None:
     markdown = report.markdown.read_text()
     files = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", markdown)
     assert files
-    inside = re.findall(r"!\[[^\]]*\]\(data:image/(?:svg\+xml|png);base64,([^)]+)\)", with_pictures(markdown, tmp_path))
+    inside = re.findall(
+        r"!\[[^\]]*\]\(data:image/(?:svg\+xml|png);base64,([^)]+)\)", embed_pictures(markdown, tmp_path)
+    )
     assert [base64.b64decode(data) for data in inside] == [(tmp_path / name).read_bytes() for name in files]
 
 
 def test_what_is_not_there_stays_as_it_is(tmp_path: Path) -> None:
     text = "![a](figures/gone.svg) ![b](https://example.org/b.png) [c](figures/c.svg)"
-    assert with_pictures(text, tmp_path) == text
+    assert embed_pictures(text, tmp_path) == text
 
 
 def test_pictures_come_to_so_many_bytes_at_most(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.png").write_bytes(b"\x89PNG" + bytes(300))
-    text = with_pictures("![a](a.png) ![b](b.png) ![c](c.png)", tmp_path, most=1000)
+    text = embed_pictures("![a](a.png) ![b](b.png) ![c](c.png)", tmp_path, most=1000)
     assert text.count("](data:image/png;base64,") == 2
     assert text.endswith("(`c.png` is too large to be shown here)")
     assert len(text) < 1100

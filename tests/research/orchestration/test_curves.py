@@ -38,7 +38,7 @@ def test_collected_runs_are_read_once_and_running_ones_as_far_as_they_were_seen(
     synthetic.launch(third)
     before = curves.version(synthetic.state())
     for step in (0, 1, 2):
-        curves.see(second.run_id, 1, progress(step))
+        curves.add_progress(second.run_id, 1, progress(step))
     found = arms(curves, synthetic)
     assert list(found) == [first.arm, f"{second.arm}, running"]
     assert len(found[first.arm].mean) == 40
@@ -70,11 +70,11 @@ def test_a_try_that_begins_anew_is_drawn_by_its_own_progress(synthetic: Syntheti
     curves = LiveCurves(synthetic.folder)
     spec, *_ = synthetic.plan()
     synthetic.launch(spec)
-    curves.see(spec.run_id, 1, progress(30))
+    curves.add_progress(spec.run_id, 1, progress(30))
     synthetic.end(spec, status="lost", code="lost")
     assert arms(curves, synthetic) == {}
     synthetic.launch(spec, 2)
-    curves.see(spec.run_id, 2, progress(1))
+    curves.add_progress(spec.run_id, 2, progress(1))
     assert arms(curves, synthetic)[f"{spec.arm}, running"].seeds[0].points == ((128.0, 0.5),)
 
 

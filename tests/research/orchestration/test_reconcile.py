@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from research.orchestration.prefect_api import Activity, Reconciled, SessionEnd, UserAction, ending, reconcile
+from research.orchestration.prefect_api import Activity, Reconciliation, SessionEnd, UserAction, describe_end, reconcile
 from research.scheduler.steps import BUDGET_RULE
 from studies.log.event import EventType
 from tests.studies.synthetic import Synthetic
@@ -17,22 +17,22 @@ RUNNING, PAUSED = Activity.RUNNING, Activity.PAUSED
 @pytest.mark.parametrize(
     ("agreed", "action", "study", "then"),
     [
-        (RUNNING, UserAction.CONTINUE, RUNNING, Reconciled(RUNNING)),
-        (RUNNING, UserAction.PAUSE, RUNNING, Reconciled(PAUSED, UserAction.PAUSE)),
-        (PAUSED, UserAction.PAUSE, PAUSED, Reconciled(PAUSED)),
-        (PAUSED, UserAction.CONTINUE, PAUSED, Reconciled(RUNNING, UserAction.CONTINUE)),
-        (RUNNING, UserAction.CONTINUE, PAUSED, Reconciled(PAUSED)),
-        (PAUSED, UserAction.PAUSE, RUNNING, Reconciled(RUNNING)),
-        (RUNNING, UserAction.PAUSE, PAUSED, Reconciled(PAUSED)),
-        (PAUSED, UserAction.CONTINUE, RUNNING, Reconciled(RUNNING)),
-        (PAUSED, None, PAUSED, Reconciled(PAUSED)),
-        (RUNNING, None, PAUSED, Reconciled(PAUSED)),
-        (PAUSED, UserAction.STOP, PAUSED, Reconciled(PAUSED, UserAction.STOP)),
-        (RUNNING, UserAction.STOP, PAUSED, Reconciled(RUNNING, UserAction.STOP)),
+        (RUNNING, UserAction.CONTINUE, RUNNING, Reconciliation(RUNNING)),
+        (RUNNING, UserAction.PAUSE, RUNNING, Reconciliation(PAUSED, UserAction.PAUSE)),
+        (PAUSED, UserAction.PAUSE, PAUSED, Reconciliation(PAUSED)),
+        (PAUSED, UserAction.CONTINUE, PAUSED, Reconciliation(RUNNING, UserAction.CONTINUE)),
+        (RUNNING, UserAction.CONTINUE, PAUSED, Reconciliation(PAUSED)),
+        (PAUSED, UserAction.PAUSE, RUNNING, Reconciliation(RUNNING)),
+        (RUNNING, UserAction.PAUSE, PAUSED, Reconciliation(PAUSED)),
+        (PAUSED, UserAction.CONTINUE, RUNNING, Reconciliation(RUNNING)),
+        (PAUSED, None, PAUSED, Reconciliation(PAUSED)),
+        (RUNNING, None, PAUSED, Reconciliation(PAUSED)),
+        (PAUSED, UserAction.STOP, PAUSED, Reconciliation(PAUSED, UserAction.STOP)),
+        (RUNNING, UserAction.STOP, PAUSED, Reconciliation(RUNNING, UserAction.STOP)),
     ],
 )
 def test_the_side_that_changed_is_followed(
-    agreed: Activity, action: UserAction | None, study: Activity, then: Reconciled
+    agreed: Activity, action: UserAction | None, study: Activity, then: Reconciliation
 ) -> None:
     assert reconcile(agreed, action, study) == then
 
@@ -45,7 +45,7 @@ def test_after_one_refresh_nothing_changes_any_more(
 ) -> None:
     both = reconcile(agreed, action, study)
     shown = UserAction.PAUSE if both.activity is PAUSED else UserAction.CONTINUE
-    assert reconcile(both.activity, shown, both.activity) == Reconciled(both.activity)
+    assert reconcile(both.activity, shown, both.activity) == Reconciliation(both.activity)
 
 
 USED_UP = "budget: 900 s of work are used up"
@@ -84,5 +84,5 @@ def test_how_a_session_ended(
     synthetic.lock()
     for kind, payload in events:
         synthetic.append(kind, **payload)
-    found = ending(synthetic.state(), error)
+    found = describe_end(synthetic.state(), error)
     assert found == end if end is not None else found.how == "left"

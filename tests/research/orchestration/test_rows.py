@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.orchestration.task_rows import RowState, TaskRow, attempt_key, left, not_needed, rows
+from research.orchestration.task_rows import RowState, TaskRow, attempt_key, build_rows, cancel_row, end_row
 from studies import StudyState
 from studies.log.event import Event, EventType
 from studies.records.design import RunSpec
-from studies.records.procedure import Look
+from studies.records.procedure import InterimAnalysis
 from studies.records.runs import NOISE_ARM
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design
@@ -22,7 +22,7 @@ from tests.studies.synthetic import Synthetic, design
 
 def begun(found: StudyState, since: StudyState) -> dict[str, TaskRow]:
     """Return the rows that are more than a plan, by name."""
-    return {row.name: row for row in rows(found, since) if row.states[-1].name != "Planned"}
+    return {row.name: row for row in build_rows(found, since) if row.states[-1].name != "Planned"}
 
 
 def said(row: TaskRow) -> list[str]:
@@ -39,18 +39,18 @@ def time(event: Event) -> datetime:
 
 def test_planning_is_a_row_of_the_sitting_that_began_without_a_design(synthetic: Synthetic) -> None:
     since = synthetic.state()
-    (row,) = rows(since, since)
+    (row,) = build_rows(since, since)
     assert (row.name, said(row)) == ("planning", ["Running"])
     synthetic.lock()
-    (row,) = rows(synthetic.state(), since)
+    (row,) = build_rows(synthetic.state(), since)
     assert said(row) == ["Running", "Completed"]
-    assert list(rows(synthetic.state(), synthetic.state())) == []
+    assert list(build_rows(synthetic.state(), synthetic.state())) == []
 
 
 def test_a_refusal_is_a_planning_that_failed_with_its_reason(synthetic: Synthetic) -> None:
     since = synthetic.state()
     synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
-    (row,) = rows(synthetic.state(), since)
+    (row,) = build_rows(synthetic.state(), since)
     assert (row.states[-1].kind, row.states[-1].message) == ("FAILED", "too dear: use --budget 2h")
 
 
@@ -58,7 +58,7 @@ def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Syn
     synthetic.lock()
     since = synthetic.state()
     specs = synthetic.plan()
-    found = {row.name: row for row in rows(synthetic.state(), since)}
+    found = {row.name: row for row in build_rows(synthetic.state(), since)}
     assert list(found) == [name(spec) for spec in specs]
     row = found[name(specs[0])]
     assert [(state.kind, state.name) for state in row.states] == [("PENDING", "Planned")]
@@ -68,13 +68,17 @@ def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Syn
 
 
 def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(synthetic: Synthetic) -> None:
-    looks = (Look(seeds=2, alpha=0.01), Look(seeds=4, alpha=0.02), Look(seeds=5, alpha=0.03))
+    looks = (
+        InterimAnalysis(seeds=2, alpha=0.01),
+        InterimAnalysis(seeds=4, alpha=0.02),
+        InterimAnalysis(seeds=5, alpha=0.03),
+    )
     locked = synthetic.lock(design(looks=looks))
     since = synthetic.state()
     specs = [synthetic.spec(arm.name, seed) for seed in locked.seeds[:2] for arm in locked.arms]
     for spec in specs:
         synthetic.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-    found = list(rows(synthetic.state(), since))
+    found = list(build_rows(synthetic.state(), since))
     assert {state.name for row in found for state in row.states} == {"Planned"}
     waiting = [row for row in found if row.states[-1].message]
     assert len(found) - len(waiting) == len(specs)
@@ -86,7 +90,7 @@ def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(s
     synthetic.append(EventType.RUN_PLANNED, run_id=later.run_id, spec=later.model_dump(mode="json"))
     key = attempt_key(synthetic.state().runs[later.run_id], 1)
     assert key in {row.key for row in waiting}
-    assert [row.states[-1].message for row in rows(synthetic.state(), since) if row.key == key] == [""]
+    assert [row.states[-1].message for row in build_rows(synthetic.state(), since) if row.key == key] == [""]
 
 
 def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(synthetic: Synthetic) -> None:
@@ -154,9 +158,9 @@ def test_nothing_stays_open_when_a_controller_ends() -> None:
     later = "2031-03-04T09:31:00+00:00"
     for kind in ("PENDING", "SCHEDULED", "RUNNING"):
         row = TaskRow("r", "r", (), (RowState(kind, "Any", at),))
-        assert left(row, later).states[-1].kind == not_needed(row, later).states[-1].kind == "CANCELLED"
+        assert end_row(row, later).states[-1].kind == cancel_row(row, later).states[-1].kind == "CANCELLED"
     ended = TaskRow("r", "r", (), (RowState("FAILED", "Failed", at, "nan"),))
-    assert left(ended, later) == ended
+    assert end_row(ended, later) == ended
 
 
 STEPS = st.lists(st.sampled_from(["lost", "failed", "timeout", "stopped", "finished"]), max_size=6)
@@ -188,7 +192,7 @@ def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(
 
 
 def grown(before: dict[str, TaskRow], state: StudyState, since: StudyState) -> dict[str, TaskRow]:
-    now = {row.key: row for row in rows(state, since)}
+    now = {row.key: row for row in build_rows(state, since)}
     for key, row in before.items():
         assert key in now or row.open, "what was over is still shown"
         if key in now:
@@ -204,12 +208,12 @@ def test_rows_of_an_inquiry_are_of_their_round_and_stay_when_it_is_over(tmp_path
     since = study.state()
     study.ask()
     study.answer()
-    first = {row.key: row for row in rows(study.state(), since)}
+    first = {row.key: row for row in build_rows(study.state(), since)}
     study.begin_next()
-    assert first.items() <= {row.key: row for row in rows(study.state(), since)}.items(), "no row is told anew"
+    assert first.items() <= {row.key: row for row in build_rows(study.state(), since)}.items(), "no row is told anew"
     study.ask(16, 32)
     study.answer()
-    found = list(rows(study.state(), since))
+    found = list(build_rows(study.state(), since))
     assert len({row.key for row in found}) == len({row.name for row in found}) == len(found) == 22
     assert {row.name for row in found if "planning" in row.name} == {"planning", "round 2: planning"}
     assert sum("round:1" in row.tags for row in found) == sum("round:2" in row.tags for row in found) == 10
@@ -221,12 +225,12 @@ def test_rows_of_an_inquiry_are_of_their_round_and_stay_when_it_is_over(tmp_path
 def test_a_session_that_begins_in_a_later_round_has_no_row_of_what_was_over(tmp_path: Path) -> None:
     study = InRounds(tmp_path)
     since = study.two_rounds()
-    assert list(rows(since, since)) == []
+    assert list(build_rows(since, since)) == []
     study.begin_next()
     list(study.noise())
-    planning, *noise = rows(study.state(), since)
+    planning, *noise = build_rows(study.state(), since)
     assert (planning.name, said(planning)) == ("round 3: planning", ["Running", "Awaiting A/A runs"])
     assert [row.name for row in noise] == [f"round 3: noise {NOISE_ARM} seed {seed}" for seed in (7, 8)]
     assert all("round:3" in row.tags for row in noise)
-    ended, *_ = rows(study.conclude(), since)
+    ended, *_ = build_rows(study.conclude(), since)
     assert said(ended)[-1] == "Given up"

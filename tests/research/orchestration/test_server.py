@@ -26,11 +26,11 @@ from research.orchestration.server import (
     DATABASE,
     PrefectUnavailable,
     ensure_server,
-    named_server,
-    password_of,
-    record,
+    find_named_server,
+    read_password,
+    record_process,
+    startup_error,
     stop_server,
-    why_not_up,
 )
 from tests.research.orchestration.shown import http_server
 
@@ -77,7 +77,7 @@ def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(folder:
     assert again.reused
     assert again.url == first.url
 
-    entry = base64.b64encode(password_of(folder).encode()).decode()
+    entry = base64.b64encode(read_password(folder).encode()).decode()
     assert stat.S_IMODE((folder / "password").stat().st_mode) == 0o600
     assert first.password == again.password == folder / "password"
     of_another = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
@@ -119,7 +119,7 @@ def test_what_a_user_says_of_prefects_server_counts_and_nothing_of_another_serve
     monkeypatch.setenv("PREFECT_API_KEY", "of a cloud")
     server._launch(tmp_path, 4321)
     assert given["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] == "http://127.0.0.1:4321,http://localhost:4321"
-    assert given["PREFECT_SERVER_API_AUTH_STRING"] == password_of(tmp_path) != ""
+    assert given["PREFECT_SERVER_API_AUTH_STRING"] == read_password(tmp_path) != ""
     assert "PREFECT_API_KEY" not in given
     own = {
         "PREFECT_SERVER_API_AUTH_STRING": "me:mine", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "https://mine.example",
@@ -138,10 +138,10 @@ def test_a_server_that_lets_in_everybody_as_earlier_versions_did_is_started_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with http_server(lambda asked: (200, b"{}")) as port:
-        record(tmp_path / "server.json", os.getpid(), url=f"http://127.0.0.1:{port}")
+        record_process(tmp_path / "server.json", os.getpid(), url=f"http://127.0.0.1:{port}")
         monkeypatch.setattr(server, "_group_of", lambda pid: os.getpid() if pid == os.getpid() else None)
         monkeypatch.setattr(server, "end_group", lambda group, grace_s: True)
-        monkeypatch.setattr(server, "_begun", lambda folder, port: f"http://127.0.0.1:{port}")
+        monkeypatch.setattr(server, "_start_and_wait", lambda folder, port: f"http://127.0.0.1:{port}")
         found = ensure_server(tmp_path)
     assert not found.reused
     assert not (tmp_path / "server.json").exists()
@@ -153,8 +153,8 @@ def test_a_server_whose_port_somebody_else_took_meanwhile_goes_to_another(
 ) -> None:
     """Two installations begin at once: both found the port free, and the other one's server answers there."""
     looks = iter([True])
-    free = server._free
-    monkeypatch.setattr(server, "_free", lambda port: next(looks, None) or free(port))
+    free = server._is_free
+    monkeypatch.setattr(server, "_is_free", lambda port: next(looks, None) or free(port))
     told: list[str | None] = []
 
     def another(asked: BaseHTTPRequestHandler) -> tuple[int, bytes]:
@@ -199,7 +199,7 @@ def test_what_a_killed_server_left_is_ended_by_stopping_it(tmp_path: Path) -> No
     )  # fmt: skip
     assert leader.stdout is not None
     left = psutil.Process(int(leader.stdout.readline()))
-    record(tmp_path / "server.json", leader.pid, url="http://127.0.0.1:9")
+    record_process(tmp_path / "server.json", leader.pid, url="http://127.0.0.1:9")
     leader.kill()
     leader.wait()
     assert left.is_running()
@@ -210,16 +210,16 @@ def test_what_a_killed_server_left_is_ended_by_stopping_it(tmp_path: Path) -> No
 
 def test_a_process_lives_whatever_the_clock_is_set_to_and_no_other_boots_process_does(tmp_path: Path) -> None:
     path = tmp_path / "known.json"
-    record(path, os.getpid())
-    known = server.recorded(path)
+    record_process(path, os.getpid())
+    known = server.read_process(path)
     assert known is not None
-    assert server.lives(known)
-    assert server.lives({**known, "created": float(str(known["created"])) + 3600.0})
-    assert not server.lives({**known, "boot": "another"})
-    assert not server.lives({**known, "started_s": float(str(known["started_s"])) - 60.0})
+    assert server.is_alive(known)
+    assert server.is_alive({**known, "created": float(str(known["created"])) + 3600.0})
+    assert not server.is_alive({**known, "boot": "another"})
+    assert not server.is_alive({**known, "started_s": float(str(known["started_s"])) - 60.0})
     earlier = {"pid": known["pid"], "created": known["created"]}
-    assert server.lives(earlier)
-    assert not server.lives({**earlier, "created": 1.0})
+    assert server.is_alive(earlier)
+    assert not server.is_alive({**earlier, "created": 1.0})
 
 
 def test_who_starts_a_server_and_was_suspended_is_not_waited_for_for_ever(
@@ -269,7 +269,7 @@ def guarded() -> Iterator[str]:
 
 def refusal(**environment: str) -> str:
     with pytest.raises(PrefectUnavailable) as refused:
-        named_server(environment)
+        find_named_server(environment)
     said = str(refused.value)
     assert "\n" not in said
     assert "pa55word" not in said
@@ -278,7 +278,7 @@ def refusal(**environment: str) -> str:
 
 @pytest.mark.parametrize("end", ["", "/", "/api", "/api/"])
 def test_whoever_has_the_key_is_let_in_and_whoever_has_not_is_told_so(guarded: str, end: str) -> None:
-    assert named_server({"PREFECT_API_URL": guarded + end, "PREFECT_API_AUTH_STRING": AUTH}) == guarded
+    assert find_named_server({"PREFECT_API_URL": guarded + end, "PREFECT_API_AUTH_STRING": AUTH}) == guarded
     assert "refuses whoever names" in refusal(PREFECT_API_URL=guarded + end)
     wrong = refusal(PREFECT_API_URL=guarded + end, PREFECT_API_AUTH_STRING="admin:pa55word-of-before")
     assert "PREFECT_API_AUTH_STRING says (401)" in wrong
@@ -298,8 +298,8 @@ def test_what_is_no_address_answers_nothing_or_has_a_password_in_it_is_refused(a
 
 
 def test_nothing_is_named_where_the_environment_says_nothing() -> None:
-    assert named_server({}) is None
-    assert named_server({"PREFECT_API_URL": ""}) is None
+    assert find_named_server({}) is None
+    assert find_named_server({"PREFECT_API_URL": ""}) is None
 
 
 LOG = """
@@ -316,16 +316,16 @@ def test_why_a_server_does_not_come_up_is_the_last_error_since_it_was_started_wi
     log = tmp_path / "server.log"
     log.write_text(LOG + RAISED + "\nERROR:    Application startup failed. Exiting.\n")
     url = "postgresql+asyncpg://me:pa55word%2F@db.example:5432/prefect?sslpassword=pa55word"
-    said = why_not_up(log, len(LOG), {DATABASE: url})
+    said = startup_error(log, len(LOG), {DATABASE: url})
     assert "asyncpg.exceptions.InvalidPasswordError: " in said
     assert "for *** and ***" in said
     assert "postgresql+asyncpg://me:***@db.example:5432/prefect can be" in said
     assert "pa55word" not in said
-    assert why_not_up(log, log.stat().st_size, {}) == f"found no answer; see its log: {log}"
+    assert startup_error(log, log.stat().st_size, {}) == f"found no answer; see its log: {log}"
 
 
 @pytest.mark.parametrize("url", ["nonsense-pa55word", "mysql://a:pa55word@h/x"])
 def test_a_database_that_cannot_be_one_is_not_said_either(tmp_path: Path, url: str) -> None:
     log = tmp_path / "server.log"
     log.write_text(f"sqlalchemy.exc.ArgumentError: Could not parse {url}\n")
-    assert "pa55word" not in why_not_up(log, 0, {DATABASE: url})
+    assert "pa55word" not in startup_error(log, 0, {DATABASE: url})

@@ -58,11 +58,11 @@ def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watc
 
 
 def test_tags_that_somebody_gave_a_flow_run_stay_when_it_is_taken(client: SyncPrefectClient, tmp_path: Path) -> None:
-    from research.orchestration.prefect_api import FlowRun, hand_over
+    from research.orchestration.prefect_api import FlowRun, schedule_resume
 
-    run = hand_over(client, Home(tmp_path, ""), "a-study", "a-key").id
+    run = schedule_resume(client, Home(tmp_path, ""), "a-study", "a-key").id
     client.update_flow_run(run, tags=["nightly", "ajet"])
-    FlowRun.taken(client, run, "a-study", "group size 4 vs 8")
+    FlowRun.adopt(client, run, "a-study", "group size 4 vs 8")
     assert set(client.read_flow_run(run).tags) == {"nightly", "ajet", "a-study"}
 
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_shown_holds_up_no_answer_and_repeats_no_line(
     from research.orchestration.projection import Projection
 
     asking.submit(answer="approve")
-    monkeypatch.setattr(Projection, "tell", Mock(side_effect=RuntimeError("the artifact is too large")))
+    monkeypatch.setattr(Projection, "update", Mock(side_effect=RuntimeError("the artifact is too large")))
     notes = ["waiting for room on the disk"]
     with pytest.raises(RuntimeError):
         asking.session.refresh(notes)

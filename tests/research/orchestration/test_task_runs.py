@@ -40,12 +40,12 @@ NOW = datetime.now(UTC)
 
 
 def training(key: str) -> TaskRow:
-    row = TaskRow(key, f"training {key}", ("s-1", "arm:a"), ()).then("PENDING", "Planned", ago(60))
-    return row.then("RUNNING", "Running", ago(50)).then("RUNNING", "Collecting", ago(20))
+    row = TaskRow(key, f"training {key}", ("s-1", "arm:a"), ()).add_state("PENDING", "Planned", ago(60))
+    return row.add_state("RUNNING", "Running", ago(50)).add_state("RUNNING", "Collecting", ago(20))
 
 
 def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    flow_run.put([training("r").then("COMPLETED", "Completed", ago(19), "hidden success 0.31 → 0.66")])
+    flow_run.put([training("r").add_state("COMPLETED", "Completed", ago(19), "hidden success 0.31 → 0.66")])
     (row,) = task_runs(client, flow_run.id, lambda rows: len(rows) == 1 and done(rows)).values()
     assert (row["state_type"], row["state_name"], row["state"]["message"]) == (
         "COMPLETED", "Completed", "hidden success 0.31 → 0.66",
@@ -65,7 +65,7 @@ def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run:
     from research.orchestration.prefect_api import FlowRun
 
     flow_run.put([training("r")])
-    FlowRun(client, flow_run.id).put([training("r").then("FAILED", "Failed", ago(1), "nan")])
+    FlowRun(client, flow_run.id).put([training("r").add_state("FAILED", "Failed", ago(1), "nan")])
     flow_run.put([training("r")])
     name = training("r").name
     row = task_runs(client, flow_run.id, lambda rows: rows.get(name, {}).get("state_name") == "Failed")[name]
@@ -94,12 +94,12 @@ def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
         with pytest.raises(httpx.ConnectError):
             flow_run.put([training("r")])
     flow_run.put([training("r")])
-    assert not flow_run.doubtful
+    assert not flow_run.needs_resend
     with monkeypatch.context() as patch:
         patch.setattr(client, "read_flow_run", lambda identity: lost("GET", "/flow_runs"))
         with pytest.raises(httpx.ConnectError):
-            flow_run.found()
-    assert flow_run.doubtful
+            flow_run.read_state()
+    assert flow_run.needs_resend
 
     def counted(method: str, path: str, **more: Any) -> Any:
         sent.append(len(more["json"]) if path == "/events" else 0)
@@ -114,7 +114,7 @@ def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
 
 def test_runs_that_ended_while_nobody_looked_are_told_at_once(client: SyncPrefectClient, flow_run: FlowRun) -> None:
     """As many that they are told by more than one request."""
-    flow_run.put([training(f"{n}").then("COMPLETED", "Completed", ago(1)) for n in range(60)])
+    flow_run.put([training(f"{n}").add_state("COMPLETED", "Completed", ago(1)) for n in range(60)])
     found = task_runs(client, flow_run.id, lambda rows: len(rows) == 60 and done(rows))
     assert {row["total_run_time"] for row in found.values()} == {49 * 60}
 
@@ -128,8 +128,8 @@ def test_what_a_killed_controller_left_open_is_ended_with_its_flow_run(
 ) -> None:
     from research.orchestration.prefect_api import close_abandoned
 
-    planned = TaskRow("p", "planned", (), ()).then("PENDING", "Planned", ago(-90))
-    flow_run.put([training("running"), planned, training("over").then("COMPLETED", "Completed", ago(1))])
+    planned = TaskRow("p", "planned", (), ()).add_state("PENDING", "Planned", ago(-90))
+    flow_run.put([training("running"), planned, training("over").add_state("COMPLETED", "Completed", ago(1))])
     before = task_runs(
         client, flow_run.id, lambda rows: len(rows) == 3 and rows["training over"]["state_type"] == "COMPLETED"
     )

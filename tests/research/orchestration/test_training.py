@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.files import write_json
-from research.orchestration.task_rows import MOST_STEPS, TrainingLine, end_told, progress_told, tracked_in, tracked_told
+from research.orchestration.task_rows import (
+    MOST_STEPS,
+    TrainingLine,
+    find_tracking_log,
+    outcome_lines,
+    tracking_lines,
+    training_lines,
+)
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
 from studies.log.study import AttemptState
 
@@ -24,7 +31,7 @@ TRAINED: dict[str, Any] = {"train_success": 0.5, "train_reward": 0.125}
 
 def told(*found: AttemptProgress) -> list[TrainingLine]:
     """Return the lines of progress that was seen again and again, each once."""
-    lines = {line.key: line for progress in reversed(found) for line in progress_told(ATTEMPT, progress)}
+    lines = {line.key: line for progress in reversed(found) for line in training_lines(ATTEMPT, progress)}
     return sorted(lines.values(), key=lambda line: line.at)
 
 
@@ -55,26 +62,26 @@ def test_the_evaluation_after_training_is_told_though_it_came_to_the_same() -> N
 
 def test_the_end_says_what_the_stages_took_and_what_was_refused(tmp_path: Path) -> None:
     folder = AttemptFolder(tmp_path)
-    assert list(end_told(ATTEMPT, folder)) == []
+    assert list(outcome_lines(ATTEMPT, folder)) == []
     folder.outcome.write_text('{"status": "fini')
-    assert list(end_told(ATTEMPT, folder)) == [], "half of an outcome is none"
+    assert list(outcome_lines(ATTEMPT, folder)) == [], "half of an outcome is none"
     outcome = AttemptOutcome(
         status="finished", code="ok", seconds=75, stages={"boot": 2.5, "train": 60.0}, refused={"client: dns": 3}
     )
     write_json(folder.outcome, outcome.model_dump(mode="json"))
-    assert [line.text for line in end_told(ATTEMPT, folder)] == [
+    assert [line.text for line in outcome_lines(ATTEMPT, folder)] == [
         "finished after 75 s: boot 2.5 s, train 60.0 s", "3 requests of its containers were refused: client: dns",
     ]  # fmt: skip
 
 
 def test_where_the_tracked_run_is(tmp_path: Path) -> None:
     folder = AttemptFolder(tmp_path / "attempts" / "r-a1")
-    assert tracked_in(folder, tmp_path) is None
-    assert list(tracked_told(ATTEMPT, None)) == []
+    assert find_tracking_log(folder, tmp_path) is None
+    assert list(tracking_lines(ATTEMPT, None)) == []
     (folder.path / "wandb" / "offline-run-20310304_093000-r-a1").mkdir(parents=True)
-    log = tracked_in(folder, tmp_path)
+    log = find_tracking_log(folder, tmp_path)
     assert log == "attempts/r-a1/wandb/offline-run-20310304_093000-r-a1"
     online = replace(ATTEMPT, url="https://wandb.example/e/p/runs/r-a1")
-    assert [line.text for line in tracked_told(online, log)] == [
+    assert [line.text for line in tracking_lines(online, log)] == [
         f"W&B log: {log}", "W&B run: https://wandb.example/e/p/runs/r-a1",
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from research.controller.controller import drive
-from research.controller.session import controlling
+from research.controller.session import hold_lease
 from research.installation.home import Home
 from research.orchestration import projection as module
 from research.orchestration.projection import PrefectView
@@ -129,7 +129,7 @@ def test_cancel_reaches_a_study_that_is_driven(
     shown = bench.home.study(STUDY) / "prefect.json"
     with (
         closing(EventLog(bench.home.database)) as log,
-        controlling(bench.home, log, STUDY, print),
+        hold_lease(bench.home, log, STUDY, print),
         PrefectView(bench.home, bench.loop().state(), Heard(), Heard()),
     ):
         state = drive(bench.loop(), [clicks], threading.Event(), poll_s=0.01)

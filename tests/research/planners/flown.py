@@ -16,7 +16,7 @@ from simlab.worlds.world import Played
 
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
-from research.planners.tools import StudyLooks
+from research.planners.tools import StudyTools
 from research.proposals.flags import RequestedComparison
 from research.runs.files import AttemptSpec
 from studies import EventLog, StudyState
@@ -53,9 +53,9 @@ class Landed:
     folder: Path
     compiler: DesignCompiler
 
-    def looks(self, **changes: Any) -> StudyLooks:
+    def looks(self, **changes: Any) -> StudyTools:
         parts = {"state": self.state, "folder": self.folder, "compiler": lambda: self.compiler}
-        return StudyLooks(**{**parts, "wanted": RequestedComparison(), **changes})
+        return StudyTools(**{**parts, "wanted": RequestedComparison(), **changes})
 
 
 @contextmanager

@@ -15,11 +15,11 @@ from research.design.compiler import accept_hypotheses
 from research.errors import PlannerFailed
 from research.installation.base_job import model_folder
 from research.planners import unsupported
-from research.planners.context import PLAYS, Digest, LookRefused, tunable_facts
+from research.planners.context import PLAYS, PlannerContext, ToolError, field_specs
 from research.planners.llm import MOST_ANSWERED, MOST_OF_ONE
-from research.planners.prompts import MOST_LOOKS, left_out, messages
-from research.planners.tools import LookAtEpisodes, LookAtRuns
-from research.planners.topic import readable
+from research.planners.prompts import MOST_TOOL_CALLS, find_omission, messages
+from research.planners.tools import EpisodesRequest, RunsRequest
+from research.planners.topic import normalize_topic
 from research.proposals import actions
 from research.proposals.actions import Constant, Propose, ProposeDesign, ProposedReplication
 from research.proposals.arms import ComparedModels
@@ -52,11 +52,11 @@ def claims(variable: str = "group_size", control: Any = 8, treatment: Any = 16) 
 def found(topic: str, proposal: Propose | None = None, **wish: Any) -> str | None:
     """Return what a plan for a topic leaves out: by default 8 against 16 in a group, played as `guess`."""
     proposed = claims() if proposal is None else proposal
-    digest = Digest(
+    digest = PlannerContext(
         topic=topic, seconds_left=600.0, seconds_per_run=58.0, parallel=2, hypotheses=accept_hypotheses(proposed),
         not_tested=proposed.not_tested,
     )  # fmt: skip
-    return left_out(digest, ProposeDesign(**{"environment": "guess", **wish}))
+    return find_omission(digest, ProposeDesign(**{"environment": "guess", **wish}))
 
 
 @pytest.mark.parametrize(
@@ -127,25 +127,27 @@ def test_the_values_of_a_screens_knobs_are_in_the_plan() -> None:
 @pytest.fixture
 def models(tmp_path: Path) -> ComparedModels:
     folders = [model_at(tmp_path / "qwen-0.5b"), model_at(tmp_path / "smollm2", b"v")]
-    return ComparedModels.found(map(str, folders), model_folder)
+    return ComparedModels.load(map(str, folders), model_folder)
 
 
-def digest(models: ComparedModels, proposed: bool = False) -> Digest:
+def digest(models: ComparedModels, proposed: bool = False) -> PlannerContext:
     entry = make_claim(MODEL, "qwen-0.5b", "smollm2")
-    topic = "Which learns more, {} or {}?".format(*(known.said for known in models.by_name.values()))
-    return Digest(
-        topic, 1e6, 10.0, 2, wanted=RequestedComparison(models=models), fields=tunable_facts(models=models),
+    topic = "Which learns more, {} or {}?".format(*(known.folder for known in models.by_name.values()))
+    return PlannerContext(
+        topic, 1e6, 10.0, 2, wanted=RequestedComparison(models=models), fields=field_specs(models=models),
         hypotheses=accept_hypotheses(Propose(hypotheses=(entry,)), models) if proposed else (),
         fixed={"max_tokens": 64},
     )  # fmt: skip
 
 
 def test_folders_that_a_topic_names_are_no_models_that_are_not_here(models: ComparedModels) -> None:
-    assert unsupported.unavailable(digest(models).topic, ["guess"]) is not None, (
+    assert unsupported.explain_unavailable(digest(models).topic, ["guess"]) is not None, (
         "by its words alone it would be refused"
     )
-    assert unsupported.unavailable(readable(digest(models)), ["guess"]) is None
-    assert left_out(digest(models, proposed=True), ProposeDesign(environment="guess")) is None, "all of it is planned"
+    assert unsupported.explain_unavailable(normalize_topic(digest(models)), ["guess"]) is None
+    assert find_omission(digest(models, proposed=True), ProposeDesign(environment="guess")) is None, (
+        "all of it is planned"
+    )
 
 
 def test_the_prompt_says_that_gains_are_judged_and_what_the_user_fixed(models: ComparedModels) -> None:
@@ -153,22 +155,22 @@ def test_the_prompt_says_that_gains_are_judged_and_what_the_user_fixed(models: C
     assert "`variable` may be 'model'" in said
     assert "what each gains" in said
     assert '"fixed_by_the_user": {"max_tokens": 64}' in said
-    plain = messages(Digest("q", 1e6, 10.0, 2))[1]["content"]
+    plain = messages(PlannerContext("q", 1e6, 10.0, 2))[1]["content"]
     assert "fixed_by_the_user" not in plain
     assert "may be 'model'" not in plain
 
 
-MakeDigest = Callable[..., Digest]
+MakeDigest = Callable[..., PlannerContext]
 
 
 class Shelf:
     def __init__(self, filling: str = "") -> None:
-        self.offered: Mapping[str, type[BaseModel]] = {"runs": LookAtRuns, PLAYS: LookAtEpisodes}
+        self.offered: Mapping[str, type[BaseModel]] = {"runs": RunsRequest, PLAYS: EpisodesRequest}
         self.filling = filling
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if name not in self.offered:
-            raise LookRefused(f"expected a look at runs; found {name!r}")
+            raise ToolError(f"expected a look at runs; found {name!r}")
         return {"shown": name, "of": dict(arguments), "filling": self.filling}
 
 
@@ -195,7 +197,7 @@ def test_a_look_is_a_tool_call_whose_answer_goes_back_and_takes_no_try(digest: M
     said, answer = second["messages"][-2:]
     assert said["tool_calls"][0]["id"] == answer["tool_call_id"] == "call-0"
     assert json.loads(answer["content"]) == {"shown": "runs", "of": {"arm": "a"}, "filling": ""}
-    [look] = turn.looks
+    [look] = turn.tool_results
     assert look.payload() == {
         "name": "runs", "arguments": {"arm": "a"}, "characters": len(answer["content"]),
         "sha256": hashlib.sha256(answer["content"].encode()).hexdigest(),
@@ -207,7 +209,7 @@ def test_a_look_is_a_tool_call_whose_answer_goes_back_and_takes_no_try(digest: M
 def test_where_an_endpoint_takes_no_tools_looks_are_asked_for_in_json(status: int, digest: MakeDigest) -> None:
     replies = [fails(status, "tools are not supported"), says(looks_for("a")), says(PROPOSAL)]
     turn, endpoint = ask(replies, digest(TOPIC, may_look=Shelf()))
-    assert turn.looks[0].arguments == {"arm": "a"}
+    assert turn.tool_results[0].arguments == {"arm": "a"}
     assert "for in JSON." in turn.note
     first, second, third = endpoint.requests
     assert "tools" in first
@@ -240,7 +242,7 @@ def test_an_endpoint_that_takes_neither_tools_nor_a_format_is_asked_with_neither
 )  # fmt: skip
 def test_a_look_in_json_is_understood_in_any_dress(wish: dict[str, Any], digest: MakeDigest) -> None:
     turn, _ = ask([says(wish), says({**PROPOSAL, "look": "", "arguments": ""})], digest(TOPIC, may_look=Shelf()))
-    assert [(look.name, look.arguments) for look in turn.looks] == [("runs", {"arm": "b"})]
+    assert [(look.name, look.arguments) for look in turn.tool_results] == [("runs", {"arm": "b"})]
     assert turn.tries == 1
 
 
@@ -254,7 +256,7 @@ def test_a_look_in_json_is_understood_in_any_dress(wish: dict[str, Any], digest:
 )
 def test_a_look_that_cannot_be_had_is_answered_with_the_reason(reply: Reply, told: str, digest: MakeDigest) -> None:
     turn, _ = ask([reply, says(PROPOSAL)], digest(TOPIC, may_look=Shelf()))
-    assert told in turn.looks[0].answer
+    assert told in turn.tool_results[0].answer
     assert turn.tries == 1
 
 
@@ -262,7 +264,7 @@ def test_a_look_that_cannot_be_had_is_answered_with_the_reason(reply: Reply, tol
 def test_a_mangled_tool_call_is_returned_with_the_error(mangled: list[Any], digest: MakeDigest) -> None:
     turn, _ = ask([says(None, tool_calls=mangled), says(PROPOSAL)], digest(TOPIC, may_look=Shelf()))
     assert turn.tries == 2
-    assert turn.looks == ()
+    assert turn.tool_results == ()
 
 
 @pytest.mark.parametrize("by_tools", [True, False])
@@ -277,16 +279,16 @@ def test_who_looks_for_ever_is_told_to_act_and_fails(by_tools: bool, digest: Mak
 
     with scripted_endpoint(answer) as endpoint, pytest.raises(PlannerFailed) as caught:
         planner(endpoint).act(digest(TOPIC, may_look=Shelf()), compiled())
-    assert len(endpoint.requests) == MOST_LOOKS + 3
+    assert len(endpoint.requests) == MOST_TOOL_CALLS + 3
     assert "this turn; act" in caught.value.message
     assert endpoint.requests[-1]["tool_choice"] == "none"
     assert "tool_choice" not in endpoint.requests[0]
 
 
 def test_many_calls_at_once_are_counted_each_and_those_over_the_cap_are_refused(digest: MakeDigest) -> None:
-    wishes = [("runs", json.dumps({"arm": str(number)})) for number in range(MOST_LOOKS + 2)]
+    wishes = [("runs", json.dumps({"arm": str(number)})) for number in range(MOST_TOOL_CALLS + 2)]
     turn, endpoint = ask([calls(*wishes), says(PROPOSAL)], digest(TOPIC, may_look=Shelf()))
-    assert len(turn.looks) == MOST_LOOKS
+    assert len(turn.tool_results) == MOST_TOOL_CALLS
     answers = [entry["content"] for entry in endpoint.requests[1]["messages"] if entry["role"] == "tool"]
     assert len(answers) == len(wishes), "each call has its answer, or an endpoint would refuse the next request"
     assert ["no look is" in answer for answer in answers[-3:]] == [False, True, True]
@@ -295,18 +297,18 @@ def test_many_calls_at_once_are_counted_each_and_those_over_the_cap_are_refused(
 def test_the_characters_of_a_turn_are_capped(digest: MakeDigest) -> None:
     replies = [calls(("runs", "{}"))] * 3 + [says(PROPOSAL)]
     turn, endpoint = ask(replies, digest(TOPIC, may_look=Shelf("x" * 100_000)))
-    sizes = [len(look.answer) for look in turn.looks]
+    sizes = [len(look.answer) for look in turn.tool_results]
     assert all(size <= MOST_OF_ONE + 30 for size in sizes)
     assert sum(sizes) <= MOST_ANSWERED + 30 * len(sizes)
     assert endpoint.requests[-1]["tool_choice"] == "none"
-    assert turn.looks[0].answer.endswith("(cut; ask for less)")
+    assert turn.tool_results[0].answer.endswith("(cut; ask for less)")
 
 
 def test_no_secret_of_this_process_is_shown(digest: MakeDigest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     turn, endpoint = ask([calls(("runs", "{}")), says(PROPOSAL)], digest(TOPIC, may_look=Shelf(f"the key is {KEY}")))
     assert KEY not in json.dumps(endpoint.requests)
-    assert "the key is ***" in turn.looks[0].answer
+    assert "the key is ***" in turn.tool_results[0].answer
 
 
 def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDigest) -> None:

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from research.errors import PlannerUnready, UnknownPlanner
-from research.planners.context import ArmFacts, Digest
-from research.planners.factory import EDGES, ScoredPrediction, forecaster, make_planner, track
-from research.planners.prompts import voiced
+from research.planners.context import ArmSummary, PlannerContext
+from research.planners.factory import EDGES, ScoredPrediction, load_track_record, make_planner, score_forecaster
+from research.planners.prompts import final_message
 from studies import EventLog
 from studies.records.procedure import Prediction
-from studies.records.verdict import PlannerWords, Verdict, quotation
+from studies.records.verdict import PlannerMessage, Verdict, quote_message
 from tests.golden import assert_golden
 from tests.research.calibrated import Came, verdict_on, write_study
 from tests.research.factories import make_verdict
 
-MakeDigest = Callable[..., Digest]
+MakeDigest = Callable[..., PlannerContext]
 
 
 def verdict(name: str = "h1", said: str = "inconclusive", **changes: Any) -> Verdict:
@@ -32,9 +32,9 @@ def verdict(name: str = "h1", said: str = "inconclusive", **changes: Any) -> Ver
     return make_verdict(hypothesis=name, verdict=said, **values | changes)
 
 
-def judged(*verdicts: Verdict) -> Digest:
-    arms = (ArmFacts("group_size=8", 2, 0.4), ArmFacts("group_size=16", 2, 0.558))
-    return Digest(
+def judged(*verdicts: Verdict) -> PlannerContext:
+    arms = (ArmSummary("group_size=8", 2, 0.4), ArmSummary("group_size=16", 2, 0.558))
+    return PlannerContext(
         topic="group size 8 vs 16", seconds_left=1234.0, seconds_per_run=58.0, parallel=2,
         verdicts=verdicts or (verdict(),), arms=arms,
     )  # fmt: skip
@@ -49,7 +49,7 @@ def judged(*verdicts: Verdict) -> Digest:
     ],
 )  # fmt: skip
 def test_a_fact_in_any_rounding_is_founded(text: str) -> None:
-    assert voiced("llm m", text, judged()).unfounded == ()
+    assert final_message("llm m", text, judged()).unfounded == ()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_fact_in_any_rounding_is_founded(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_number_in_no_fact_is_named_as_it_is_written(text: str, unfounded: tuple[str, ...]) -> None:
-    assert voiced("llm m", text, judged()).unfounded == unfounded
+    assert final_message("llm m", text, judged()).unfounded == unfounded
 
 
 @given(fact=st.floats(min_value=-1, max_value=1), digits=st.integers(min_value=2, max_value=6))
@@ -70,13 +70,13 @@ def test_whatever_the_fact_its_roundings_are_founded_and_what_is_far_from_all_fa
 ) -> None:
     facts = judged(verdict(estimate=fact))
     shown = f"{fact:.{digits}f}"
-    assert voiced("llm m", f"The difference is {shown}.", facts).unfounded == ()
-    assert voiced("llm m", f"The difference is {abs(fact) + 8.375:.3f}.", facts).unfounded != ()
+    assert final_message("llm m", f"The difference is {shown}.", facts).unfounded == ()
+    assert final_message("llm m", f"The difference is {abs(fact) + 8.375:.3f}.", facts).unfounded != ()
 
 
 @given(st.text(max_size=200))
 def test_any_words_are_read_without_an_error(text: str) -> None:
-    said = voiced("llm m", text, judged())
+    said = final_message("llm m", text, judged())
     assert said.text == text
     assert all(number in text for number in said.unfounded or ())
 
@@ -92,12 +92,12 @@ def test_any_words_are_read_without_an_error(text: str) -> None:
 def test_a_verdict_that_was_not_reached_is_named(text: str, contradicted: tuple[str, ...]) -> None:
     alone = "h2" not in text
     digest = judged() if alone else judged(verdict("h1"), verdict("h2", "supported"))
-    assert voiced("llm m", text, digest).contradicted == contradicted
+    assert final_message("llm m", text, digest).contradicted == contradicted
 
 
 def test_a_verdict_is_held_against_the_hypothesis_that_its_clause_names() -> None:
     both = judged(verdict("h1"), verdict("h2", "supported"))
-    assert voiced("llm m", "h1 is supported, while h2 is inconclusive.", both).contradicted == (
+    assert final_message("llm m", "h1 is supported, while h2 is inconclusive.", both).contradicted == (
         "supported",
         "inconclusive",
     )
@@ -106,18 +106,18 @@ def test_a_verdict_is_held_against_the_hypothesis_that_its_clause_names() -> Non
 def test_a_verdict_that_is_said_of_no_claim_by_its_id_is_every_claims_or_not_reached() -> None:
     both = judged(verdict("h1"), verdict("h2", "supported"))
     said = "The learning rate is supported too. Easy-first order is proven! h2 is confirmed."
-    assert voiced("llm m", said, both).contradicted == ("supported", "proven")
+    assert final_message("llm m", said, both).contradicted == ("supported", "proven")
     alike = judged(verdict("h1", "supported"), verdict("h2", "supported"))
-    assert voiced("llm m", "Both are supported.", alike).contradicted == ()
+    assert final_message("llm m", "Both are supported.", alike).contradicted == ()
 
 
 def test_a_quotation_says_who_said_it_and_what_is_wrong_with_it() -> None:
-    said = PlannerWords(
+    said = PlannerMessage(
         by="llm m", text="It is\nSUPPORTED, p < 0.0001.", unfounded=("0.0001",), contradicted=("SUPPORTED",)
     )
-    assert_golden(quotation(said))
-    assert quotation(PlannerWords(by="llm m", text="So it is.", unfounded=())) == 'llm m: "So it is."'
-    assert_golden(quotation(PlannerWords(by="llm m", text="So it is.")))
+    assert_golden(quote_message(said))
+    assert quote_message(PlannerMessage(by="llm m", text="So it is.", unfounded=())) == 'llm m: "So it is."'
+    assert_golden(quote_message(PlannerMessage(by="llm m", text="So it is.")))
 
 
 LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
@@ -178,7 +178,7 @@ def log(tmp_path: Path) -> Iterator[EventLog]:
 def test_scores_are_those_worked_out_by_hand(log: EventLog) -> None:
     write_study(log, "a", Came(0.7, "supported"), Came(0.7, "refuted", -0.1), Came(0.2, "inconclusive"))
     write_study(log, "b", Came(0.5, "invalid", None))
-    (found,) = track(log).forecasters
+    (found,) = load_track_record(log).forecasters
     assert (found.title, found.studies, found.scores.predictions, found.valid) == ("rules", 2, 4, 3)
     assert found.brier == pytest.approx((0.3**2 + 0.7**2 + 0.2**2) / 3)
     assert found.constant == pytest.approx(1 / 3 * 2 / 3)
@@ -189,7 +189,7 @@ def test_scores_are_those_worked_out_by_hand(log: EventLog) -> None:
 
 def test_bins_hold_each_valid_prediction_with_the_wilson_interval_of_its_share(log: EventLog) -> None:
     write_study(log, "a", Came(0.7, "supported"), Came(0.6, "refuted"), Came(0.2, "equivalent"), Came(0.9, "invalid"))
-    (found,) = track(log).forecasters
+    (found,) = load_track_record(log).forecasters
     assert [(held.low, held.high, held.n) for held in found.bins] == [(0.2, 0.4, 1), (0.6, 0.8, 2)]
     assert found.bins[1].predicted == pytest.approx(0.65)
     share = found.bins[1].supported
@@ -202,8 +202,8 @@ def test_planners_and_models_are_kept_apart_the_one_with_most_claims_first(log: 
     write_study(log, "a", Came(0.5, "supported"))
     write_study(log, "b", Came(0.5, "supported"), Came(0.5, "refuted"), planner="llm", model="one")
     write_study(log, "c", Came(0.5, "supported"), planner="llm", model="two")
-    assert [entry.title for entry in track(log).forecasters] == ["llm one", "llm two", "rules"]
-    assert [entry.title for entry in track(log, "rules").forecasters] == ["rules"]
+    assert [entry.title for entry in load_track_record(log).forecasters] == ["llm one", "llm two", "rules"]
+    assert [entry.title for entry in load_track_record(log, "rules").forecasters] == ["rules"]
 
 
 def test_what_is_not_scored_is_counted_with_its_reason(log: EventLog, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_what_is_not_scored_is_counted_with_its_reason(log: EventLog, tmp_path: 
     write_study(log, "c", Came(0.5, "supported"))
     with closing(sqlite3.connect(tmp_path / "ajet.db")) as database, database:
         database.execute("update events set payload = replace(payload, '0.5', '0.9') where study = 'c' and seq = 2")
-    found = track(log)
+    found = load_track_record(log)
     assert found.forecasters[0].scores.predictions == 1
     assert found.left_out == {
         "claims without a final verdict": 1,
@@ -233,7 +233,7 @@ def test_every_valid_prediction_is_in_exactly_one_bin(made: list[tuple[float, st
         ScoredPrediction("s", "rules", None, Prediction(low=0, high=0.2, probability=p), verdict_on("h", Came(p, name)))  # type: ignore[arg-type]
         for p, name in made
     ]
-    found = forecaster(scored)
+    found = score_forecaster(scored)
     assert sum(held.n for held in found.bins) == found.valid == sum(name != "invalid" for _, name in made)
     assert all(held.low <= held.predicted <= held.high for held in found.bins)
     assert {held.low for held in found.bins} <= set(EDGES)

@@ -13,25 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.history import (
     LONGEST,
     MOST,
     MOST_CHARACTERS,
     MOST_SURPRISES,
+    CampaignFacts,
     ClaimFacts,
-    InquiryFacts,
     Notebook,
-    Quoted,
+    Quote,
     RoundFacts,
-    plain,
-    quoted,
-    surprises,
+    find_surprises,
+    quote_latest,
+    sanitize_line,
 )
 from research.planners.history import MOST_IDEAS as MOST_NOTES
 from research.proposals.actions import AskUser, Note, Revise
 from studies.log.study import PlannerNote
-from studies.records.alpha import Ledgers, RoundOutcome
+from studies.records.alpha import AlphaLedgers, RoundOutcome
 from studies.records.verdict import CollapseRate
 from tests.golden import assert_golden
 from tests.research.designs import claim, design
@@ -40,13 +40,13 @@ from tests.research.factories import make_verdict
 MISSED = {"within_prediction": False, "estimate": -0.2, "verdict": "refuted"}
 
 
-def facts(rounds: int, **changes: Any) -> InquiryFacts:
-    ledgers = Ledgers.begin(12)
+def facts(rounds: int, **changes: Any) -> CampaignFacts:
+    ledgers = AlphaLedgers.begin(12)
     for _ in range(rounds):
         ledgers = ledgers.after(RoundOutcome(differences=True, equivalences=False))
     entry = ClaimFacts(claim(), make_verdict(**changes))
     told = tuple(RoundFacts(number, design(16), (entry,) * 3, f"Why {number}.") for number in range(1, rounds + 1))
-    return InquiryFacts(told, ledgers)
+    return CampaignFacts(told, ledgers)
 
 
 def test_every_claim_has_its_effect_and_interval_and_the_newest_rounds_their_reasons() -> None:
@@ -72,14 +72,14 @@ def test_what_surprised_is_said_of_claims_and_runs() -> None:
         **MISSED, violations=("co_tenancy: a backup ran",), counted_as_worst={"group_size=16: training_nan": 2},
         collapses=(CollapseRate(arm="group_size=16", count=1, of=4, low=0.0, high=0.8, upper=0.7),),
     )  # fmt: skip
-    assert_golden("\n".join(entry.what for entry in surprises(3, claim(), found)))
-    assert list(surprises(3, claim(), make_verdict())) == []
+    assert_golden("\n".join(entry.what for entry in find_surprises(3, claim(), found)))
+    assert list(find_surprises(3, claim(), make_verdict())) == []
     assert "surprises" not in facts(3).facts()
 
 
 def test_what_other_measures_say_is_among_the_surprises_in_plain_words() -> None:
     inquiry = facts(2)
-    moved = replace(inquiry.rounds[1], beside=("h1: other measures\nof the same runs tell the arms apart",))
+    moved = replace(inquiry.rounds[1], secondary_metrics=("h1: other measures\nof the same runs tell the arms apart",))
     told = replace(inquiry, rounds=(inquiry.rounds[0], moved)).facts()
     (told,) = told["surprises"]
     assert (told["round"], told["claim"]) == (2, "")
@@ -115,25 +115,25 @@ ODD = st.sampled_from(
     ],
 )  # fmt: skip
 def test_terminal_sequences_and_controls_are_left_out(text: str, expected: str) -> None:
-    assert plain(text) == expected
+    assert sanitize_line(text) == expected
 
 
 @given(st.text(max_size=900) | st.lists(ODD, max_size=60).map("".join))
 def test_any_text_becomes_one_short_line_that_can_be_stored(text: str) -> None:
-    shown = plain(text)
+    shown = sanitize_line(text)
     assert len(shown) <= LONGEST
     assert not [char for char in shown if unicodedata.category(char).startswith("C")]
-    assert plain(shown) == shown
+    assert sanitize_line(shown) == shown
     json.dumps(shown).encode()
 
 
 def test_the_latest_are_kept_and_empty_ones_left_out() -> None:
-    shown = quoted([(f"note-{number}", f"text {number}") for number in range(20)] + [("note-20", "\x1b[0m ")])
+    shown = quote_latest([(f"note-{number}", f"text {number}") for number in range(20)] + [("note-20", "\x1b[0m ")])
     assert [entry.id for entry in shown] == [f"note-{number}" for number in range(20 - MOST, 20)]
 
 
-def test_notes_stand_quoted_in_the_facts(digest: Callable[..., Digest]) -> None:
-    facts = digest("group size 4 vs 16", notes=[Quoted("note-7", "look at seeds")]).facts()
+def test_notes_stand_quoted_in_the_facts(digest: Callable[..., PlannerContext]) -> None:
+    facts = digest("group size 4 vs 16", notes=[Quote("note-7", "look at seeds")]).facts()
     assert facts["user_notes_quoted"] == [{"id": "note-7", "text": "look at seeds"}]
 
 
@@ -160,9 +160,9 @@ BOOK = Notebook((
     ],
 )  # fmt: skip
 def test_what_cannot_be_written_down_is_refused_with_a_reason(aside: Note | Revise | AskUser, told: str) -> None:
-    assert re.search(told, str(BOOK.refuses(aside)))
+    assert re.search(told, str(BOOK.find_conflict(aside)))
     for new in (Revise(about="idea-3", text="Narrower still.", reason="x"), Note(text="New."), AskUser(text="Idea 3.")):
-        assert BOOK.refuses(new) is None
+        assert BOOK.find_conflict(new) is None
 
 
 def test_ideas_are_shown_as_they_stand_now() -> None:

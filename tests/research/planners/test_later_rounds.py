@@ -116,6 +116,6 @@ def test_what_was_looked_at_in_a_turn_that_came_to_nothing_is_written_down() -> 
     look = says('{"action": "look", "look": "runs", "arguments": {}}')
     landed, _ = flown(Script({(2, "propose"): [look, *NONSENSE]}), rounds=2, name="vain-look")
     [failed] = [act for act in landed.state.planner_acts if act.action == "failed"]
-    assert [entry["name"] for entry in failed.looks] == ["runs"]
+    assert [entry["name"] for entry in failed.tool_calls] == ["runs"]
     assert len(failed.rejected) == 3
     assert landed.state.why_asked.startswith("No model answers (")

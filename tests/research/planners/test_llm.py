@@ -12,16 +12,16 @@ import pytest
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, PlannerFailed
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.llm import (
     ChatCompletion,
     EndpointError,
     Kind,
     LlmPlanner,
     OpenAiEndpoint,
-    Unusable,
+    UnusableAnswer,
     Usage,
-    json_object,
+    parse_json_object,
 )
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Conclude, Decline, Propose, ProposeDesign
@@ -51,7 +51,7 @@ DRAFT = json.dumps({"action": "propose", "hypotheses": [{**HYPOTHESIS, "treatmen
 DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants": []}
 TOPIC = "Do larger groups learn faster?"
 SOURCE = "def reward(task, messages, outcome):\n    return float(outcome['success'])\n"
-MakeDigest = Callable[..., Digest]
+MakeDigest = Callable[..., PlannerContext]
 Replies = list[Reply] | Callable[[dict[str, Any]], Reply]
 RECORDS = accept_hypotheses(Propose.model_validate(PROPOSAL))
 
@@ -65,12 +65,14 @@ def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
     return LlmPlanner("scripted", OpenAiEndpoint(KEY, endpoint.url), **{"patience_s": 0.0, **settings})
 
 
-def ask(replies: Replies, digest: Digest, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
+def ask(replies: Replies, digest: PlannerContext, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
     with scripted_endpoint(replies) as endpoint:
         return planner(endpoint).act(digest, compiled(budget_s, digest.code_allowed)), endpoint
 
 
-def failure(replies: list[Reply], digest: Digest, budget_s: float = 600.0, **settings: Any) -> tuple[str, Endpoint]:
+def failure(
+    replies: list[Reply], digest: PlannerContext, budget_s: float = 600.0, **settings: Any
+) -> tuple[str, Endpoint]:
     with scripted_endpoint(replies) as endpoint, pytest.raises(PlannerFailed) as caught:
         planner(endpoint, **settings).act(digest, compiled(budget_s))
     assert "\n" not in caught.value.message
@@ -130,8 +132,8 @@ def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str
     ],
 )  # fmt: skip
 def test_a_draft_and_half_an_object_are_no_answer(answer: str, why: str) -> None:
-    with pytest.raises(Unusable, match=why):
-        json_object(answer)
+    with pytest.raises(UnusableAnswer, match=why):
+        parse_json_object(answer)
 
 
 def test_parts_of_a_content_are_joined_without_thinking_and_an_endpoint_need_not_count() -> None:
@@ -418,7 +420,7 @@ class Dying:
         answer = DESIGN if "job_defaults" in str(request["messages"]) else PROPOSAL
         return json.dumps({"choices": [{"message": {"content": json.dumps(answer)}}]})
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         return text
 
 

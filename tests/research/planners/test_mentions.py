@@ -11,18 +11,18 @@ import pytest
 
 from research.design.compiler import accept_hypotheses
 from research.errors import BadTopic
-from research.planners.context import Digest, EnvironmentFacts, environment_facts
+from research.planners.context import EnvironmentSpec, PlannerContext, environment_specs
 from research.planners.llm import LlmPlanner
-from research.planners.prompts import left_out
+from research.planners.prompts import find_omission
 from research.planners.rules import RulesPlanner
-from research.planners.topic import readable
+from research.planners.topic import normalize_topic
 from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison
 
 STOCK, SHOP = "stock@9ee1c0bc8381", "shop@123456789012"
 KNOWN = (
-    *environment_facts(),
-    EnvironmentFacts(STOCK, "counting a stock", ("counting", "stock"), "the number is right"),
+    *environment_specs(),
+    EnvironmentSpec(STOCK, "counting a stock", ("counting", "stock"), "the number is right"),
 )
 MODEL = {"kind": "path", "path": "/models/smollm2-135m", "warm_start_steps": 0, "sha256": None}
 PROPOSAL = {
@@ -34,10 +34,10 @@ PROPOSAL = {
 }  # fmt: skip
 
 
-def about(words: str, *, brought: bool = True, **facts: Any) -> Digest:
+def about(words: str, *, brought: bool = True, **facts: Any) -> PlannerContext:
     """Return the digest of a topic that ends in these words, with the environment by a flag unless told otherwise."""
-    wanted = RequestedComparison(environment=STOCK, brought=(STOCK,)) if brought else RequestedComparison()
-    return Digest(
+    wanted = RequestedComparison(environment=STOCK, custom_environments=(STOCK,)) if brought else RequestedComparison()
+    return PlannerContext(
         f"does a higher learning rate help {words}", 720.0, 58.0, 2, wanted=wanted, environments=KNOWN, **facts
     )
 
@@ -49,12 +49,12 @@ FACTS: dict[str, dict[str, Any]] = {
 """What is given beside the topic: an environment by a flag but for `nothing`, and a model or a job."""
 
 
-def by_rules(digest: Digest) -> tuple[str, tuple[str, ...]]:
+def by_rules(digest: PlannerContext) -> tuple[str, tuple[str, ...]]:
     planner = RulesPlanner()
     proposed = planner.act(digest, lambda action: None)
     assert isinstance(proposed.action, Propose)
     assert {entry.variable for entry in proposed.action.hypotheses} == {"learning_rate"}
-    search = Digest(
+    search = PlannerContext(
         digest.topic, 720.0, 58.0, 2, wanted=digest.wanted, environments=KNOWN, fixed=digest.fixed, search=True
     )
     designed = planner.act(search, lambda action: None)
@@ -70,21 +70,21 @@ class Saying:
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         return json.dumps({"choices": [{"message": {"content": json.dumps(PROPOSAL)}}]})
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         return text
 
 
-def by_llm(digest: Digest) -> None:
+def by_llm(digest: PlannerContext) -> None:
     """Ask a language model; raises BadTopic where it is not asked at all."""
     LlmPlanner("m", Saying()).act(digest, lambda action: None)
 
 
-def passed_over(digest: Digest, environment: str) -> str | None:
+def passed_over(digest: PlannerContext, environment: str) -> str | None:
     claims = accept_hypotheses(Propose.model_validate(PROPOSAL))
-    return left_out(replace(digest, hypotheses=claims), ProposeDesign(environment=environment))
+    return find_omission(replace(digest, hypotheses=claims), ProposeDesign(environment=environment))
 
 
-def refused(digest: Digest) -> str:
+def refused(digest: PlannerContext) -> str:
     with pytest.raises(BadTopic, match=r"^expected .*; found .*; ") as caught:
         by_rules(digest)
     assert "\n" not in caught.value.message
@@ -154,7 +154,7 @@ def test_another_than_was_given_stays_refused(told: str, given: str, words: str)
 
 @pytest.mark.parametrize("words", ["in stock", "on ./stock", "on ../stock", "in my stock environment", f"on {STOCK}"])
 def test_what_the_topic_alone_names_is_what_is_studied(words: str) -> None:
-    assert by_rules(replace(about(words), wanted=RequestedComparison(brought=(STOCK,)))) == (STOCK, ())
+    assert by_rules(replace(about(words), wanted=RequestedComparison(custom_environments=(STOCK,)))) == (STOCK, ())
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_what_the_topic_alone_names_is_what_is_studied(words: str) -> None:
 )  # fmt: skip
 def test_one_of_another_package_is_called_by_words_of_its_address(words: str, found: bool) -> None:
     name = "gymnasium-frozenlake-v1-is_slippery-false@0123456789ab"
-    known = (*KNOWN, EnvironmentFacts(name, "t", ("gymnasium-frozenlake-v1-is_slippery-false",), "m"))
-    wanted = RequestedComparison(environment=name, brought=(name,))
+    known = (*KNOWN, EnvironmentSpec(name, "t", ("gymnasium-frozenlake-v1-is_slippery-false",), "m"))
+    wanted = RequestedComparison(environment=name, custom_environments=(name,))
     digest = replace(about(words), wanted=wanted, environments=known)
     if found:
         assert RulesPlanner().act(digest, lambda action: None).not_tested == ()
@@ -179,8 +179,8 @@ def test_one_of_another_package_is_called_by_words_of_its_address(words: str, fo
 
 @pytest.mark.parametrize("words", [f"in {SHOP}", f"in the environment {SHOP}."])
 def test_a_full_name_is_one_word_whatever_its_digits(words: str) -> None:
-    known = (*KNOWN, EnvironmentFacts(SHOP, "a shop", ("shop",), "sold"))
-    digest = Digest(f"does a higher learning rate help {words}", 720.0, 58.0, 2, environments=known)
+    known = (*KNOWN, EnvironmentSpec(SHOP, "a shop", ("shop",), "sold"))
+    digest = PlannerContext(f"does a higher learning rate help {words}", 720.0, 58.0, 2, environments=known)
     assert RulesPlanner().act(digest, lambda action: None).not_tested == ()
     assert passed_over(digest, SHOP) is None
     assert f"names the environment {SHOP}" in str(passed_over(digest, STOCK))
@@ -189,4 +189,4 @@ def test_a_full_name_is_one_word_whatever_its_digits(words: str) -> None:
 @pytest.mark.parametrize("name", ["rate", "higher", "help", "mine"])
 def test_a_model_that_is_called_by_a_word_of_topics_leaves_the_word_alone(name: str) -> None:
     digest = about("in stock", fixed={"model": {**MODEL, "path": f"/models/{name}"}})
-    assert readable(digest) == digest.topic
+    assert normalize_topic(digest) == digest.topic

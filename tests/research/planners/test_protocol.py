@@ -15,30 +15,30 @@ from typing import Any, cast
 
 import pytest
 
-from research.controller.evaluation import ActionCheck, PlanningContext
-from research.controller.planning import Planning, arm_facts
-from research.controller.preview import expected_seeds, preview, run_hours
+from research.controller.evaluation import ActionCheck, PlanningInputs
+from research.controller.planning import Planning, summarize_arms
+from research.controller.preview import average_sample_size, preview, run_hours
 from research.design.comparison import StatisticalRequirements
 from research.design.compiler import CompiledDesign, DesignCompiler
 from research.design.noise_bank import NoiseBank
-from research.design.power import planned_looks
+from research.design.power import plan_analyses
 from research.design.pricing import Pricing, Stage, make_pricing
 from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.installation.home import Home
-from research.planners.context import Digest, TakenLook
-from research.planners.history import Quoted
+from research.planners.context import PlannerContext, ToolResult
+from research.planners.history import Quote
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.flags import RequestedComparison
-from research.proposals.metric_choice import AskedMetric
+from research.proposals.metric_choice import RequestedMetric
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.records import statements
 from studies.records.design import Budget, Hypothesis
-from studies.records.procedure import Look
+from studies.records.procedure import InterimAnalysis
 from studies.records.runs import noise_spec
-from studies.records.verdict import PlannerWords
-from studies.report.next_question import AskedStudy, NextQuestion
+from studies.records.verdict import PlannerMessage
+from studies.report.next_question import NextQuestion, ProposedStudy
 from swarm.job import Job
 from tests.lazily import lazy
 from tests.research.bench import STUDY, Cut, CutLog, Knows
@@ -90,7 +90,7 @@ def test_a_planner_is_told_the_price_of_the_environment_that_is_asked_for(
 ) -> None:
     price = Pricing(lambda job: SECONDS[job.environment], parallel=2, overhead_s=0.0, basis="made up")
     compiler = DesignCompiler(price=price, budget=Budget(wall_clock_s=1000.0), base=base)
-    digest = PlanningContext(topic, compiler, lambda: 1000.0, wanted).digest()
+    digest = PlanningInputs(topic, compiler, lambda: 1000.0, wanted).build_context()
     assert digest.seconds_per_run == SECONDS[environment]
     assert digest.fixed == ({"environment": "market"} if base else {})
 
@@ -99,7 +99,7 @@ stats = lazy("scipy.stats")
 SD = 0.03
 
 
-def simulated(looks: tuple[Look, ...], effect: float, studies: int) -> float:
+def simulated(looks: tuple[InterimAnalysis, ...], effect: float, studies: int) -> float:
     source, ends = random.Random(1), []
     for _ in range(studies):
         differences = [source.gauss(effect, SD * 2**0.5) for _ in range(looks[-1].seeds)]
@@ -116,12 +116,12 @@ def simulated(looks: tuple[Look, ...], effect: float, studies: int) -> float:
 )
 @pytest.mark.parametrize("effect", [0.0, 0.03, 0.06, 0.2])
 def test_expected_seeds_are_those_of_a_simulation(effect: float, studies: int, within: float) -> None:
-    looks = planned_looks(9, 3)
-    assert expected_seeds(looks, effect, SD) == pytest.approx(simulated(looks, effect, studies), abs=within)
+    looks = plan_analyses(9, 3)
+    assert average_sample_size(looks, effect, SD) == pytest.approx(simulated(looks, effect, studies), abs=within)
 
 
 def test_one_look_saves_nothing_and_run_hours_are_those_of_all_runs() -> None:
-    assert expected_seeds(planned_looks(3, 3), 0.5, SD) == 3
+    assert average_sample_size(plan_analyses(3, 3), 0.5, SD) == 3
     assert run_hours([Stage("a", 10, 36.0), Stage("b", 1, 3600.0)]) == pytest.approx(1.1)
 
 
@@ -136,9 +136,9 @@ class Naming:
         }  # fmt: skip
         self._hypothesis = ProposedHypothesis.model_validate({**claim, **changes})
         self._metric = metric
-        self.digests: list[Digest] = []
+        self.digests: list[PlannerContext] = []
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         self.digests.append(digest)
         action: Action = ProposeDesign(environment="guess")
         if digest.stage == "propose":
@@ -146,12 +146,12 @@ class Naming:
         return PlannerTurn(action, refused=check(action))
 
 
-def context(asked: AskedMetric | None = None) -> PlanningContext:
+def context(asked: RequestedMetric | None = None) -> PlanningInputs:
     compiler = DesignCompiler(
         make_pricing(2), Budget(wall_clock_s=100_000), requirements=StatisticalRequirements(metric=asked),
         bank=NoiseBank(),
     )  # fmt: skip
-    return PlanningContext("does a larger group help?", compiler, lambda: 100_000.0)
+    return PlanningInputs("does a larger group help?", compiler, lambda: 100_000.0)
 
 
 def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
@@ -160,7 +160,7 @@ def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
     assert seen.refused is None
     assert seen.metric.key == "hidden/episodes_to_0.7"
     assert seen.hypotheses[0].statement.startswith("group_size = 16 needs fewer episodes")
-    assert statements.tested(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",), (
+    assert statements.list_tests(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",), (
         "before a lock says it"
     )
     assert seen.first.metric == seen.metric
@@ -175,9 +175,9 @@ def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
 
 def test_a_metric_that_the_topics_words_chose_may_be_replaced_and_the_users_own_may_not() -> None:
     planner = Naming("episodes:0.8")
-    assert preview(context(AskedMetric("episodes", 0.7, words="faster")), planner).metric.threshold == 0.8
+    assert preview(context(RequestedMetric("episodes", 0.7, words="faster")), planner).metric.threshold == 0.8
     with pytest.raises(DesignRefused, match=r"the metric episodes:0\.7, which the user"):
-        preview(context(AskedMetric("episodes", 0.7)), Naming("episodes:0.8"))
+        preview(context(RequestedMetric("episodes", 0.7)), Naming("episodes:0.8"))
 
 
 def test_what_a_model_chose_by_itself_and_what_of_the_topic_nobody_read_is_said() -> None:
@@ -268,7 +268,9 @@ def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_wit
     assert noise.noise_seconds > 0
     state = plan(home, log, planner, Knows())
     assert not set(state.design.seeds) & set(state.noise_plan.seeds)
-    assert planning(home, log, planner).conclusion(state, 100.0) is None, "without verdicts nobody is asked to conclude"
+    assert planning(home, log, planner).write_final_message(state, 100.0) is None, (
+        "without verdicts nobody is asked to conclude"
+    )
     assert planner.asked == ["propose", "design"]
 
 
@@ -276,7 +278,7 @@ def test_a_turn_that_another_controller_took_meanwhile_is_not_overwritten(home: 
     class Overtaken(ScriptedPlanner):
         kept = b""
 
-        def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
             turn = super().act(digest, check)
             plan(home, log, ScriptedPlanner(), Knows())
             self.kept = (home.study(STUDY) / "planning" / "propose.json").read_bytes()
@@ -347,13 +349,13 @@ def test_a_design_that_the_noise_drowns_is_asked_for_once_more_with_the_reason(h
 class Thoughtful(ScriptedPlanner):
     """Writes down a note and a question beside its proposal, and looks at a price before."""
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         turn = super().act(digest, check)
         if digest.stage != "propose":
             return turn
         wish = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
-        look = TakenLook("price", wish, str(digest.may_look.answer("price", wish)))
-        return replace(turn, asides=(Note(text="An idea."), AskUser(text="Which?")), looks=(look,))
+        look = ToolResult("price", wish, str(digest.tools.answer("price", wish)))
+        return replace(turn, side_actions=(Note(text="An idea."), AskUser(text="Which?")), tool_results=(look,))
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -368,7 +370,7 @@ def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: 
     assert [(note.kind, note.text) for note in state.notebook] == [("note", "An idea."), ("ask", "Which?")]
     assert [act.action for act in state.planner_acts] == ["propose", "design"]
     assert len(state.hypotheses) == 1
-    [look] = state.planner_acts[0].looks
+    [look] = state.planner_acts[0].tool_calls
     turn = json.loads((home.study(STUDY) / "planning" / "propose.json").read_text())
     assert [kept["name"] for kept in turn["looks"]] == [look["name"]] == ["price"]
     assert look["sha256"] == hashlib.sha256(turn["looks"][0]["answer"].encode()).hexdigest()
@@ -376,14 +378,14 @@ def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: 
 
 def test_a_planner_is_shown_what_earlier_studies_found(home: Home, log: EventLog) -> None:
     class Found:
-        def find(self, words: str, most: int) -> list[Quoted]:
-            return [Quoted("f1", f"Of {words!r}")]
+        def find(self, words: str, most: int) -> list[Quote]:
+            return [Quote("f1", f"Of {words!r}")]
 
     planner = ScriptedPlanner()
     planning(home, log, planner, Knows(), findings=Found()).plan(state_of(log), lambda: 600.0)
     [found] = planner.shown[0].facts()["findings_of_earlier_studies_quoted"]
     assert found == {"id": "f1", "text": f"Of {state_of(log).topic!r}"}
-    assert planner.shown[0].may_look.answer("findings", {"words": "groups"})["quoted"][0]["id"] == "f1"
+    assert planner.shown[0].tools.answer("findings", {"words": "groups"})["quoted"][0]["id"] == "f1"
 
 
 def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, log: EventLog) -> None:
@@ -416,8 +418,8 @@ class Searching:
     def __init__(self, screened: bool = True) -> None:
         self.screened = screened
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
-        asked = Digest(
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
+        asked = PlannerContext(
             "What is the best learning rate and group size?", digest.seconds_left, 10.0, 2, search=digest.search
         )
         turn = RulesPlanner().act(asked, check if self.screened else lambda action: None)
@@ -443,7 +445,7 @@ class Silent(ScriptedPlanner):
         super().__init__()
         self.error = error
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         if digest.stage == "conclude":
             raise self.error
         return super().act(digest, check)
@@ -453,7 +455,7 @@ class Silent(ScriptedPlanner):
 def test_a_locked_study_concludes_without_a_planner_that_fails(
     home: Home, log: EventLog, error: ResearchError, judged: Callable[..., StudyState]
 ) -> None:
-    assert planning(home, log, Silent(error)).conclusion(judged(), 100.0) is None
+    assert planning(home, log, Silent(error)).write_final_message(judged(), 100.0) is None
 
 
 @pytest.fixture
@@ -474,23 +476,23 @@ def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
     home: Home, log: EventLog, judged: Callable[..., StudyState]
 ) -> None:
     planner, state = ScriptedPlanner(), judged()
-    said = planning(home, log, planner).conclusion(state, 100.0)
-    assert said == PlannerWords(by="scripted", text=ANSWERED, unfounded=())
+    said = planning(home, log, planner).write_final_message(state, 100.0)
+    assert said == PlannerMessage(by="scripted", text=ANSWERED, unfounded=())
     (digest,) = planner.shown
     facts = digest.facts()
     assert facts["verdicts"][0]["verdict"] == "equivalent"
     assert facts["linter_warnings"] == ["hardware: other machines"]
     assert [note["text"] for note in facts["user_notes_quoted"]] == ["loud fan"]
-    assert [arm["name"] for arm in facts["arms"]] == [arm.name for arm in arm_facts(state)]
+    assert [arm["name"] for arm in facts["arms"]] == [arm.name for arm in summarize_arms(state)]
     assert facts["budget"]["seconds_left"] == 100
-    assert planning(home, log, planner).conclusion(state_of(log), 50.0) == said
+    assert planning(home, log, planner).write_final_message(state_of(log), 50.0) == said
     assert len(planner.shown) == 1, "the written turn is used again"
 
 
 def test_advice_that_the_compiler_refuses_is_not_given(
     home: Home, log: EventLog, judged: Callable[..., StudyState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, asked = judged(), AskedStudy(6000.0, "learning_rate 0.003 vs 0.01 on guess", effect=0.3)
+    state, asked = judged(), ProposedStudy(6000.0, "learning_rate 0.003 vs 0.01 on guess", effect=0.3)
     wanted = [
         NextQuestion("too much", "ajet research 1", asked),
         NextQuestion("what fits", "ajet research 2", replace(asked, effect=0.02)),
@@ -498,15 +500,15 @@ def test_advice_that_the_compiler_refuses_is_not_given(
     monkeypatch.setattr("research.controller.planning.leads", lambda state: wanted)
     monkeypatch.setattr(Knows, "levels", lambda bank, job, metric: (0.957, 0.958))
     advising = planning(home, log, ScriptedPlanner(), Knows())
-    assert advising.advice(state) == {"why": "what fits", "command": "ajet research 2"}
+    assert advising.suggest_next(state) == {"why": "what fits", "command": "ajet research 2"}
     del wanted[1]
-    assert advising.advice(state)["command"] == ""
-    assert "0.958" in advising.advice(state)["why"]
+    assert advising.suggest_next(state)["command"] == ""
+    assert "0.958" in advising.suggest_next(state)["why"]
 
 
 def test_an_action_of_another_stage_is_refused(home: Home, log: EventLog) -> None:
     class Eager(ScriptedPlanner):
-        def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
             action: Action = ProposeDesign(environment="guess")
             assert "the action 'propose'" in str(check(action))
             return PlannerTurn(action)

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from research.design.compiler import accept_hypotheses
 from research.errors import PlannerFailed, PlannerUnready
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.factory import make_planner
-from research.planners.history import ClaimFacts, InquiryFacts, RoundFacts
+from research.planners.history import CampaignFacts, ClaimFacts, RoundFacts
 from research.planners.llm import EndpointError, LlmPlanner, OpenAiEndpoint
 from research.planners.protocol import PlannerTurn
 from research.planners.recording import Recorder, Replay, request_hash
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Propose, ProposeDesign
-from studies.records.alpha import Ledgers, RoundOutcome
+from studies.records.alpha import AlphaLedgers, RoundOutcome
 from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Knob
 from studies.verdicts.forecasts import brier
@@ -29,16 +29,16 @@ from tests.research.planners.scripted_endpoint import Reply, fails, says, script
 from tests.research.planners.test_llm import DESIGN, KEY, PROPOSAL, RECORDS, TOPIC, compiled
 from tests.studies.verdicts.test_contrasts import MEANS, A, B, crossed, judged, locked, runs
 
-MakeDigest = Callable[..., Digest]
+MakeDigest = Callable[..., PlannerContext]
 
 
-def recorded(replies: list[Reply], file: Path, *digests: Digest) -> list[PlannerTurn]:
+def recorded(replies: list[Reply], file: Path, *digests: PlannerContext) -> list[PlannerTurn]:
     with scripted_endpoint(replies) as endpoint:
         planner = LlmPlanner("scripted", Recorder(OpenAiEndpoint(KEY, endpoint.url), file), patience_s=0.0)
         return [planner.act(digest, compiled()) for digest in digests]
 
 
-def replayed(file: Path, *digests: Digest) -> list[PlannerTurn]:
+def replayed(file: Path, *digests: PlannerContext) -> list[PlannerTurn]:
     planner = make_planner("llm", None, {}, replay=file)
     return [planner.act(digest, compiled()) for digest in digests]
 
@@ -137,14 +137,14 @@ def test_a_replay_gives_recorded_failures_of_any_kind(tmp_path: Path) -> None:
     file.write_text(json.dumps(line) + "\n")
     with pytest.raises(EndpointError) as caught:
         Replay(file).complete(request, 1.0)
-    assert caught.value.passing
+    assert caught.value.is_transient
 
 
 def whole() -> Hypothesis:
     return crossed().model_copy(update={"moderator": ""})
 
 
-def after(claim: Hypothesis, *played: str) -> Digest:
+def after(claim: Hypothesis, *played: str) -> PlannerContext:
     """Return what a planner is shown after rounds that found a claim in these environments."""
     verdict = judged(crossed(), runs(MEANS))
     assert brier(0.5, verdict.verdict) is not None  # it is a finding
@@ -154,11 +154,11 @@ def after(claim: Hypothesis, *played: str) -> Digest:
         RoundFacts(number, design.model_copy(update={"environment": name, "hypotheses": (claim,)}), (facts,), "")
         for number, name in enumerate(played, start=1)
     )
-    ledgers = Ledgers.begin(4)
+    ledgers = AlphaLedgers.begin(4)
     for _ in rounds:
         ledgers = ledgers.after(RoundOutcome(differences=True, equivalences=False))
-    digest = Digest(topic="t", seconds_left=7200.0, seconds_per_run=20.0, parallel=2)
-    return replace(digest, inquiry=InquiryFacts(rounds, ledgers))
+    digest = PlannerContext(topic="t", seconds_left=7200.0, seconds_per_run=20.0, parallel=2)
+    return replace(digest, campaign=CampaignFacts(rounds, ledgers))
 
 
 @pytest.mark.parametrize("claim", [crossed(), whole()], ids=["interaction", "together"])
@@ -178,16 +178,16 @@ def test_a_finding_about_several_fields_is_tried_elsewhere_as_it_was(claim: Hypo
 KNOBS = (Knob(field=A, values=(2, 4, 8, 16)), Knob(field=B, values=(3e-4, 1e-3, 3e-3)))
 
 
-def searched(digest: Digest, *, found: bool = True) -> Digest:
+def searched(digest: PlannerContext, *, found: bool = True) -> PlannerContext:
     """Return the digest with its rounds' arms found by a screen; not `found`: and nothing confirmed."""
-    rounds = tuple(replace(entry, searched=KNOBS) for entry in digest.inquiry.rounds)
+    rounds = tuple(replace(entry, searched=KNOBS) for entry in digest.campaign.rounds)
     if not found:
         open_claims = [replace(told, verdict=None) for told in rounds[-1].claims]
         rounds = (*rounds[:-1], replace(rounds[-1], claims=tuple(open_claims)))
-    return replace(digest, inquiry=replace(digest.inquiry, rounds=rounds))
+    return replace(digest, campaign=replace(digest.campaign, rounds=rounds))
 
 
-def searching(digest: Digest) -> ProposeDesign:
+def searching(digest: PlannerContext) -> ProposeDesign:
     assert RulesPlanner().act(digest, lambda action: None).action == Propose(search=True)
     design = RulesPlanner().act(replace(digest, search=True), lambda action: None).action
     assert isinstance(design, ProposeDesign)

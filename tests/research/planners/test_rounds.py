@@ -15,14 +15,14 @@ from simlab.flights.killing import fly_killed
 from simlab.worlds.world import MainEffect, Planted
 
 from research.errors import PlannerFailed
-from research.planners.context import Digest, tunable_facts
+from research.planners.context import PlannerContext, field_specs
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Conclude
 from research.scheduler.steps import ASK_RULE
 from studies import EventType, StudyState, fold
 from studies.errors import LogCorrupt, ReportError
-from studies.log.event import Event, composed
+from studies.log.event import Event, compose_event
 from studies.records.alpha import weights
 from studies.records.design import Design
 from studies.records.procedure import RoundPlace
@@ -111,7 +111,7 @@ def test_nothing_found_widens_the_ladder_and_then_moves_to_the_next_field() -> N
     told = flight(3, world=world(0.0))
     _, second, third = map(locked, fly(told).state.rounds)
     [wider], [other] = second.hypotheses, third.hypotheses
-    ladder = next(facts.ladder for facts in tunable_facts(told.job) if facts.name == "learning_rate")
+    ladder = next(facts.ladder for facts in field_specs(told.job) if facts.name == "learning_rate")
     assert (wider.variable, wider.control, wider.treatment) == ("learning_rate", ladder[0], ladder[-1])
     assert other.variable != "learning_rate"
 
@@ -156,15 +156,15 @@ class _Silent(RulesPlanner):
     name = "llm"
     model = "silent"
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
-        if digest.inquiry is not None or digest.stage == "conclude":
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
+        if digest.campaign is not None or digest.stage == "conclude":
             raise PlannerFailed("expected an answer; found none")
         return super().act(digest, check)
 
 
 class _Content(_Silent):
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
-        if digest.inquiry is not None:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
+        if digest.campaign is not None:
             return PlannerTurn(Conclude(reason="That is all I wanted to know."))
         return RulesPlanner.act(self, digest, check)
 
@@ -198,7 +198,7 @@ def begun_at() -> int:
 
 def followed(before: Sequence[Event], kind: EventType, payload: Mapping[str, Any]) -> StudyState:
     at = datetime.fromisoformat(before[-1].ts)
-    return fold([*before, composed(before[-1].study, kind, payload, after=before[-1], actor="system", at=at)])
+    return fold([*before, compose_event(before[-1].study, kind, payload, after=before[-1], actor="system", at=at)])
 
 
 def test_a_log_folds_at_every_event_and_keeps_the_rounds_that_are_over() -> None:
@@ -284,7 +284,7 @@ def test_a_budget_that_ends_in_the_aa_runs_of_a_later_round_leaves_a_report_and_
 
 
 class _GivesUp(_Silent):
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         if digest.rejected is not None:
             return PlannerTurn(Conclude(reason="Nothing more."))
         return RulesPlanner.act(self, digest, check)
@@ -329,9 +329,9 @@ def test_a_budget_that_is_raised_in_a_later_round_holds_for_the_study() -> None:
 
 class _Watched(RulesPlanner):
     def __init__(self) -> None:
-        self.shown: list[Digest] = []
+        self.shown: list[PlannerContext] = []
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
         self.shown.append(digest)
         return super().act(digest, check)
 
@@ -346,5 +346,7 @@ def test_a_round_whose_files_are_not_readable_can_be_asked_on_about_and_the_plan
     planner = _Watched()
     landed = fly(flight(2, planner=lambda clock: planner))
     assert (landed.refused, landed.state.round) == (None, 2)
-    told = [entry for digest in planner.shown if digest.inquiry for entry in digest.inquiry.rounds[0].beside]
+    told = [
+        entry for digest in planner.shown if digest.campaign for entry in digest.campaign.rounds[0].secondary_metrics
+    ]
     assert "of run r1; found none" in " ".join(told)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from research.planners.context import LookRefused
-from research.planners.history import Quoted
+from research.planners.context import ToolError
+from research.planners.history import Quote
 from research.planners.tools import COLUMNS, DATA, MOST_LINES
 from studies import RunState
 from studies.checks.evidence import read_collected
@@ -41,7 +41,7 @@ def read(landed: Landed, what: str) -> dict[str, Any]:
 
 
 def refused(landed: Landed, name: str, arguments: Mapping[str, Any]) -> str:
-    with pytest.raises(LookRefused) as caught:
+    with pytest.raises(ToolError) as caught:
         landed.looks().answer(name, arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -134,7 +134,7 @@ def test_a_file_that_is_not_what_was_collected_is_not_shown(landed: Landed) -> N
         path.write_bytes(whole)
     outside = {**run.collected, "evaluation": {**run.collected["evaluation"], "path": "../../../etc/passwd"}}
     stray = replace(landed.state, runs={run.run_id: replace(run, collected=outside)})
-    with pytest.raises(LookRefused, match="outside"):
+    with pytest.raises(ToolError, match="outside"):
         landed.looks(state=stray).answer("episodes", {"run": run.run_id})
 
 
@@ -175,8 +175,8 @@ def test_a_wish_beyond_the_budget_is_priced(landed: Landed) -> None:
 
 def test_findings_are_quoted(landed: Landed) -> None:
     class Found:
-        def find(self, words: str, most: int) -> list[Quoted]:
-            return [Quoted("f1", f"nothing of {words}")][:most]
+        def find(self, words: str, most: int) -> list[Quote]:
+            return [Quote("f1", f"nothing of {words}")][:most]
 
     shown = landed.looks(findings=Found()).answer("findings", {"words": "group size"})
     assert shown["quoted"] == [{"id": "f1", "text": "nothing of group size"}]

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design.comparison import StatisticalRequirements, UnsizedDesign, unsized_design
+from research.design.comparison import DesignDraft, StatisticalRequirements, draft_design
 from research.design.compiler import accept_hypotheses, seed_source
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, DesignRefused
 from research.planners import unsupported
-from research.planners.context import Digest, tunable_facts
+from research.planners.context import PlannerContext, field_specs
 from research.planners.follow_up import predict
 from research.planners.lexicon import DOWN, UP, stem
 from research.planners.protocol import PlannerTurn
@@ -29,7 +29,7 @@ from research.proposals.actions import MOST_KNOBS, Conclude, Propose, ProposeDes
 from research.proposals.flags import RequestedComparison
 from studies.records.design import Budget, Hypothesis
 from studies.records.statements import sentences
-from studies.report.next_question import leads
+from studies.report.next_question import list_next_questions
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
 from tests.research.compiling import compile_design, refusal
@@ -39,7 +39,7 @@ from tests.studies.synthetic import base_job
 
 TOPICS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("topics.json").read_text())
 NAMES = [(field, name) for field, mark in tunables().items() for name in (field, *mark.synonyms)]
-OF_WORDS = [facts for facts in tunable_facts() if facts.of_words]
+OF_WORDS = [facts for facts in field_specs() if facts.is_categorical]
 ALGORITHMS = [(value, text) for value, texts in tunables()["algorithm"].values.items() for text in texts]
 
 
@@ -59,8 +59,8 @@ class Plan:
         assert isinstance(self.designing.action, ProposeDesign)
         return self.designing.action
 
-    def shape(self) -> UnsizedDesign:
-        return unsized_design(self.hypotheses, self.designed, None, StatisticalRequirements())
+    def shape(self) -> DesignDraft:
+        return draft_design(self.hypotheses, self.designed, None, StatisticalRequirements())
 
     def row(self) -> dict[str, Any]:
         designed = self.designed
@@ -89,7 +89,7 @@ def claim(entry: Any, accepted: Hypothesis) -> list[Any]:
 
 def plan(topic: str, **facts: Any) -> Plan:
     def act(**more: Any) -> PlannerTurn:
-        return RulesPlanner().act(Digest(topic, 720.0, 58.0, 2, **facts, **more), lambda action: None)
+        return RulesPlanner().act(PlannerContext(topic, 720.0, 58.0, 2, **facts, **more), lambda action: None)
 
     proposing = act()
     assert isinstance(proposing.action, Propose)
@@ -156,13 +156,13 @@ def test_a_batch_that_gives_no_whole_number_of_steps_is_refused() -> None:
 def test_a_refusal_of_the_design_is_passed_on_with_its_price() -> None:
     hypotheses = plan("larger groups").hypotheses
     means: Any = {"price": make_pricing(2), "budget": Budget(wall_clock_s=60)}
-    digest = Digest("larger groups", 600.0, 58.0, 2, hypotheses=hypotheses)
+    digest = PlannerContext("larger groups", 600.0, 58.0, 2, hypotheses=hypotheses)
     turn = RulesPlanner().act(digest, lambda action: refusal(action, hypotheses, **means))
     assert "--budget" in turn.refused.message
 
 
 def test_verdicts_are_concluded() -> None:
-    digest = Digest(
+    digest = PlannerContext(
         "larger groups", 600.0, 58.0, 2, hypotheses=plan("larger groups").hypotheses,
         verdicts=(make_verdict(verdict="supported"),),
     )  # fmt: skip
@@ -191,7 +191,7 @@ def test_the_next_question_of_a_report_is_read_as_it_was_meant(
     tmp_path: Path, means: tuple[float, float], sd: float, seeds: int, expected: tuple[str, int, int]
 ) -> None:
     design = promised(seeds, base_job=base_job())
-    command = shlex.split(leads(judged(with_means(tmp_path, *means, sd), design))[0].command)
+    command = shlex.split(list_next_questions(judged(with_means(tmp_path, *means, sd), design))[0].command)
     assert compared(command[2]) == [expected]
 
 
@@ -225,7 +225,7 @@ def test_no_number_is_passed_over(number: int, place: str) -> None:
 
 
 def test_the_closed_lists_hold_no_name_and_no_direction() -> None:
-    digest = Digest("", 1.0, 1.0, 1)
+    digest = PlannerContext("", 1.0, 1.0, 1)
     single = {stem(text) for facts in (*digest.fields, *digest.environments) for text in (facts.name, *facts.synonyms)}
     assert not (GRAMMAR | ASKING) & (single - {"step"})
 
@@ -344,7 +344,7 @@ def test_lowering_a_field_mirrors_raising_it(field: str, rises: bool, claim: Any
 
 
 def test_a_comparison_by_flags_needs_no_reading() -> None:
-    wanted = replace(RequestedComparison.asked(["group_size=4,16"], ["steps=80"]), environment="arith")
+    wanted = replace(RequestedComparison.parse(["group_size=4,16"], ["steps=80"]), environment="arith")
     assert RequestedComparison.of(wanted.settings()) == wanted
     assert wanted.text() == "--vary group_size=4,16 --set steps=80 --env arith"
     found = plan(wanted.text(), wanted=wanted)
@@ -362,7 +362,7 @@ def test_a_comparison_by_flags_needs_no_reading() -> None:
     ],
 )
 def test_flags_say_how_fields_go_together(vary: list[str], shape: str, words: list[str] | None) -> None:
-    wanted = RequestedComparison.asked(vary, [], shape=shape)
+    wanted = RequestedComparison.parse(vary, [], shape=shape)
     assert RequestedComparison.of(wanted.settings()) == wanted
     said = "" if shape == "apart" else f" --as {shape}"
     assert wanted.text() == " ".join(f"--vary {entry}" for entry in vary) + said
@@ -385,20 +385,20 @@ def test_flags_say_how_fields_go_together(vary: list[str], shape: str, words: li
 )  # fmt: skip
 def test_flags_that_do_not_go_together_are_refused_by_name(vary: list[str], shape: str, found: str) -> None:
     with pytest.raises(BadTopic, match=re.escape(found)):
-        RequestedComparison.asked(vary, [], shape=shape)
+        RequestedComparison.parse(vary, [], shape=shape)
 
 
 @given(st.data())
 def test_flags_say_what_they_said(data: st.DataObject) -> None:
-    facts = data.draw(st.sampled_from(Digest("", 1.0, 1.0, 1).fields))
+    facts = data.draw(st.sampled_from(PlannerContext("", 1.0, 1.0, 1).fields))
     values = data.draw(st.lists(st.sampled_from(facts.ladder), min_size=2, max_size=3, unique=True))
     wanted = RequestedComparison({facts.name: tuple(values)})
-    assert RequestedComparison.asked([wanted.text().removeprefix("--vary ")], []) == wanted
+    assert RequestedComparison.parse([wanted.text().removeprefix("--vary ")], []) == wanted
     assert [value for _, _, value in compared(wanted.text(), wanted=wanted)] == values[1:]
 
 
 def test_a_flag_names_the_environment_of_a_topic_that_names_none() -> None:
-    wanted = replace(RequestedComparison.asked([], []), environment="arith")
+    wanted = replace(RequestedComparison.parse([], []), environment="arith")
     for topic in ("group size 4 vs 16", "group size 4 vs 16 on sums"):
         assert plan(topic, wanted=wanted).designed.environment == "arith"
     assert "found --env arith and" in refused("group size 4 vs 16 on guess", wanted=wanted)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from research.design.compiler import accept_hypotheses
 from research.errors import BadModel, BadTopic, DesignRefused
 from research.installation.base_job import model_folder
-from research.planners.context import Digest, tunable_facts
+from research.planners.context import PlannerContext, field_specs
 from research.planners.rules import RulesPlanner, require_readable
 from research.proposals.actions import Propose
 from research.proposals.arms import (
@@ -20,13 +20,13 @@ from research.proposals.arms import (
     ComparedModels,
     common_controls,
     compare,
-    feared,
     field_value,
-    folders_in,
+    find_model_folders,
+    job_validator,
     lint_arms,
-    possible,
+    potential_confounders,
 )
-from research.proposals.flags import RequestedComparison, folders_varied
+from research.proposals.flags import RequestedComparison, list_model_folders
 from studies.records.design import MODEL, Hypothesis
 from studies.records.procedure import Prediction
 from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
@@ -60,7 +60,7 @@ def test_a_step_size_that_nobody_says_is_the_usual_one_of_the_model_and_of_what_
     assert compare("guess", varied, {"lora_rank": 8}, base).base.learning_rate == 5e-4
     assert compare("guess", (claim("lora_rank", 8, 16),), {}, base).base.learning_rate == 5e-4
     assert compare("guess", varied, {}, Job(model=base.model, learning_rate=1e-4)).base.learning_rate == 1e-4
-    (rate,) = (facts for facts in tunable_facts(base) if facts.name == "learning_rate")
+    (rate,) = (facts for facts in field_specs(base) if facts.name == "learning_rate")
     assert (rate.default, rate.ladder) == (2e-5, (6e-6, 2e-5, 6e-5))
 
 
@@ -238,12 +238,12 @@ def test_several_declared_variables_may_differ_and_nothing_else() -> None:
     ],
 )
 def test_what_a_declared_variable_brings_with_it_is_feared_from_the_start(variable: str, fear: str) -> None:
-    assert any(fear in line for line in feared({variable}))
-    assert feared({"clip_ratio", "entropy_coef"}) == (), "they bring nothing with them"
+    assert any(fear in line for line in potential_confounders({variable}))
+    assert potential_confounders({"clip_ratio", "entropy_coef"}) == (), "they bring nothing with them"
 
 
 def test_a_combination_is_possible_when_it_is_a_job() -> None:
-    allowed = possible(Job(episodes_per_step=32).model_dump(mode="json"))
+    allowed = job_validator(Job(episodes_per_step=32).model_dump(mode="json"))
     assert allowed({"group_size": 16})
     assert not allowed({"group_size": 5})
     assert not allowed({"learning_rate": -1})
@@ -295,7 +295,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(*folders: str) -> ComparedModels:
-    return ComparedModels.found(folders, model_folder)
+    return ComparedModels.load(folders, model_folder)
 
 
 BOTH = ("models/SmolLM2-135M", "models/qwen.v2")
@@ -329,7 +329,7 @@ def test_a_name_that_is_no_model_is_refused_and_no_path_is_looked_at(place: Path
         of_models("qwen.v2", "models/third", found(*BOTH))
     with pytest.raises(DesignRefused, match="expected models that") as refused:
         of_models("a", "b", NO_MODELS)
-    assert "--" not in refused.value.for_planner
+    assert "--" not in refused.value.model_feedback
 
 
 def test_models_are_compared_alone(place: Path) -> None:
@@ -339,16 +339,16 @@ def test_models_are_compared_alone(place: Path) -> None:
     with pytest.raises(DesignRefused, match="models compared alone"):
         compare("arith", (*both, *other), {})
     with pytest.raises(BadTopic, match="models compared alone"):
-        RequestedComparison.asked([f"model={','.join(BOTH)}", "group_size=4,8"], [], models=models)
+        RequestedComparison.parse([f"model={','.join(BOTH)}", "group_size=4,8"], [], models=models)
 
 
 def test_the_jobs_own_model_has_to_be_among_those_compared(place: Path) -> None:
     models = found(*BOTH)
     vary = [f"model={','.join(BOTH)}"]
     base = Job(model=model_folder("models/qwen.v2"))
-    assert RequestedComparison.asked(vary, [], base, models).vary == {MODEL: ("smollm2-135m", "qwen.v2")}
+    assert RequestedComparison.parse(vary, [], base, models).vary == {MODEL: ("smollm2-135m", "qwen.v2")}
     with pytest.raises(DesignRefused, match="expected model = third, which the"):
-        RequestedComparison.asked(vary, [], Job(model=model_folder("models/third")), models)
+        RequestedComparison.parse(vary, [], Job(model=model_folder("models/third")), models)
 
 
 def test_two_folders_that_cannot_be_told_apart_are_refused(place: Path) -> None:
@@ -363,10 +363,10 @@ def test_two_folders_that_cannot_be_told_apart_are_refused(place: Path) -> None:
 
 
 def test_folders_are_found_in_flags_and_in_topics(place: Path) -> None:
-    assert folders_varied([f"model={','.join(BOTH)}", "group_size=4,8"]) == BOTH
+    assert list_model_folders([f"model={','.join(BOTH)}", "group_size=4,8"]) == BOTH
     topic = f"Which learns more on arith, {BOTH[0]} or '{BOTH[1]}/'?"
-    assert folders_in(topic) == BOTH
-    assert folders_in("and/or models/nothing ~nobody/x \0/x") == ()
+    assert find_model_folders(topic) == BOTH
+    assert find_model_folders("and/or models/nothing ~nobody/x \0/x") == ()
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_a_topic_that_names_two_folders_is_a_comparison_of_them(place: Path, top
     asked, models = topic.format(*BOTH), found(*BOTH)
     wanted = RequestedComparison(models=models)
     require_readable(asked, wanted)
-    digest = Digest(asked, 1e6, 10.0, 2, wanted=wanted, fields=tunable_facts(models=models))
+    digest = PlannerContext(asked, 1e6, 10.0, 2, wanted=wanted, fields=field_specs(models=models))
     turn = RulesPlanner().act(digest, lambda action: None)
     assert isinstance(turn.action, Propose)
     (entry,) = turn.action.hypotheses
@@ -392,8 +392,8 @@ def test_a_topic_that_names_two_folders_is_a_comparison_of_them(place: Path, top
 def test_a_planner_is_shown_the_models_by_their_names_alone(place: Path) -> None:
     models = found(*BOTH)
     wanted: Any = RequestedComparison(models=models)
-    facts = Digest("q", 1e6, 10.0, 2, wanted=wanted, fields=tunable_facts(models=models)).facts()
+    facts = PlannerContext("q", 1e6, 10.0, 2, wanted=wanted, fields=field_specs(models=models)).facts()
     (shown,) = (entry for entry in facts["job_fields"] if entry["name"] == MODEL)
     assert shown["sensible_values"] == ["smollm2-135m", "qwen.v2"]
     assert "gain" in shown["does"]
-    assert MODEL not in {entry["name"] for entry in Digest("q", 1e6, 10.0, 2).facts()["job_fields"]}
+    assert MODEL not in {entry["name"] for entry in PlannerContext("q", 1e6, 10.0, 2).facts()["job_fields"]}

@@ -15,7 +15,7 @@ from research.design.comparison import StatisticalRequirements
 from research.errors import BadMetric, DesignRefused
 from research.proposals.actions import ProposedRule
 from research.proposals.decisions import DEFAULT_TABLE, KILL, UNRULED, Condition, decide, rules_for
-from research.proposals.metric_choice import AskedMetric, MetricChoice, default_effect, scheduled
+from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_evaluations, default_effect
 from research.proposals.reward_code import MOST_BYTES, check_reward, reward_name
 from research.text import describe
 from studies.records.design import GAIN, SUCCESS, Schedule
@@ -28,20 +28,20 @@ JOB = Job(steps=40, episodes_per_step=128, environment="guess")
 
 
 def judge(asked: str | None = None, training_s: float = 30.0) -> MetricChoice:
-    return MetricChoice(None if asked is None else AskedMetric.named(asked), lambda job: training_s)
+    return MetricChoice(None if asked is None else RequestedMetric.parse(asked), lambda job: training_s)
 
 
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("success", AskedMetric("success")), ("area", AskedMetric("area")), ("area:0.6", AskedMetric("area", 0.6)),
-        ("episodes:0.7", AskedMetric("episodes", 0.7)), ("episodes:70%", AskedMetric("episodes", 0.7)),
-        ("fact:guesses", AskedMetric("fact", of="guesses")),
+        ("success", RequestedMetric("success")), ("area", RequestedMetric("area")),
+        ("area:0.6", RequestedMetric("area", 0.6)), ("episodes:0.7", RequestedMetric("episodes", 0.7)),
+        ("episodes:70%", RequestedMetric("episodes", 0.7)), ("fact:guesses", RequestedMetric("fact", of="guesses")),
     ],
 )  # fmt: skip
-def test_a_flag_names_a_kind_with_its_parameters(text: str, asked: AskedMetric) -> None:
-    assert AskedMetric.named(text) == asked
-    assert AskedMetric.named(asked.text) == asked
+def test_a_flag_names_a_kind_with_its_parameters(text: str, asked: RequestedMetric) -> None:
+    assert RequestedMetric.parse(text) == asked
+    assert RequestedMetric.parse(asked.text) == asked
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_a_flag_names_a_kind_with_its_parameters(text: str, asked: AskedMetric) 
 )  # fmt: skip
 def test_what_no_metric_is_called_or_takes_is_refused_in_a_line(text: str, said: str) -> None:
     with pytest.raises(BadMetric, match=said) as refused:
-        AskedMetric.named(text)
+        RequestedMetric.parse(text)
     assert "\n" not in refused.value.message
 
 
 def test_a_study_keeps_what_was_asked_and_an_older_one_asked_for_nothing() -> None:
-    asked = AskedMetric("episodes", 0.7, words="faster")
+    asked = RequestedMetric("episodes", 0.7, words="faster")
     kept = StatisticalRequirements(effect=256.0, metric=asked).settings()
     assert StatisticalRequirements.of(kept) == StatisticalRequirements(effect=256.0, metric=asked)
     older = {"effect": 0.1, "power": 0.8, "looks": 3, "episodes": 512}
@@ -83,7 +83,7 @@ def test_seconds_are_cut_where_no_small_change_of_a_price_moves_them() -> None:
     horizons = {judge("seconds:0.7", seconds).metric([JOB], 512).horizon for seconds in (27.0, 30.0, 34.0)}
     assert horizons == {70.0}
     measured = judge("seconds:0.7").metric([JOB], 512)
-    again = MetricChoice(AskedMetric("seconds", 0.7), lambda job: 90.0, measured_by=measured)
+    again = MetricChoice(RequestedMetric("seconds", 0.7), lambda job: 90.0, measured_by=measured)
     assert again.metric([JOB], 512) == measured
 
 
@@ -103,8 +103,8 @@ def test_what_an_environment_does_not_give_is_refused_in_a_line(text: str, said:
 def test_a_run_is_evaluated_by_the_schedule_and_another_as_it_was() -> None:
     metric = judge("episodes:0.7").metric([JOB], 512)
     assert metric.schedule == Schedule(every=512, episodes=64)
-    assert scheduled(JOB, metric).evaluate_after == tuple(range(4, 40, 4))
-    assert scheduled(JOB, judge().metric([JOB], 512)) == JOB
+    assert add_evaluations(JOB, metric).evaluate_after == tuple(range(4, 40, 4))
+    assert add_evaluations(JOB, judge().metric([JOB], 512)) == JOB
 
 
 ASKED = judged(hypothesis(), {"a": 0.1, "b": 0.2, "c": 0.15}, {"d": 0.5, "e": 0.6}, alpha=0.05)

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from research.controller.evaluation import ask
+from research.controller.evaluation import ask_planner
 from research.errors import BadMetric, BadTopic, DesignRefused
-from research.planners.context import SUCCESS_ALONE, Digest
+from research.planners.context import SUCCESS_ALONE, PlannerContext
 from research.planners.protocol import PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Propose
-from research.proposals.metric_choice import TABLE, AskedMetric, MetricChoice, metric_in
+from research.proposals.metric_choice import TABLE, MetricChoice, RequestedMetric, find_metric
 from studies.metrics import kinds
 from swarm.job import Job
 
 
 def turn_on(topic: str, flag: str | None = None) -> PlannerTurn:
-    said = metric_in(topic)
-    asked = AskedMetric.named(flag) if flag else None if said is None else said.asked
+    said = find_metric(topic)
+    asked = RequestedMetric.parse(flag) if flag else None if said is None else said.asked
     metric = SUCCESS_ALONE if asked is None else MetricChoice(asked, lambda job: 30.0).metric((Job(),), 512)
-    digest = Digest(
-        topic=topic, seconds_left=99_999.0, seconds_per_run=58.0, parallel=2, asked=asked, metric=metric,
+    digest = PlannerContext(
+        topic=topic, seconds_left=99_999.0, seconds_per_run=58.0, parallel=2, requested_metric=asked, metric=metric,
         effect_given=False,
     )  # fmt: skip
-    return ask(RulesPlanner(), digest, lambda action: None)
+    return ask_planner(RulesPlanner(), digest, lambda action: None)
 
 
-def read(topic: str) -> AskedMetric:
-    said = metric_in(topic)
+def read(topic: str) -> RequestedMetric:
+    said = find_metric(topic)
     assert said is not None, topic
     assert said.asked.words
     return said.asked
@@ -115,7 +115,7 @@ ANSWERED = [
 def test_the_metric_is_the_one_that_is_asked_for_and_so_is_the_direction(
     topic: str, metric: str | None, direction: str
 ) -> None:
-    assert (read(topic).text if metric else metric_in(topic)) == metric
+    assert (read(topic).text if metric else find_metric(topic)) == metric
     action, left = proposed(topic)
     assert {claim.direction for claim in action.hypotheses} == {direction}
     assert {claim.sought for claim in action.hypotheses} <= {"difference", "either"}
@@ -252,7 +252,7 @@ def test_a_topic_asks_by_its_words(topic: str, asked: str) -> None:
     "topic", ["does a larger group help?", "group size 4 vs 16", "does a KL penalty prevent entropy collapse?", ""]
 )
 def test_a_topic_that_names_none_asks_for_none(topic: str) -> None:
-    assert metric_in(topic) is None
+    assert find_metric(topic) is None
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_topic_that_names_none_asks_for_none(topic: str) -> None:
     ],
 )  # fmt: skip
 def test_what_the_words_say_of_better_and_worse_stays(topic: str, question: str) -> None:
-    said = metric_in(topic)
+    said = find_metric(topic)
     assert said is not None
     assert said.question == question
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from research.files import write_json
 from research.runs.attempt import Attempt
 from research.runs.files import AttemptFolder, AttemptSpec, Role
-from research.runs.workers import DIED, Account, evaluation_of
+from research.runs.workers import DIED, WorkerStats, evaluation_of
 from swarm.environments.play import EvaluationsFile
 from swarm.errors import Unreachable
 from swarm.job import Job
@@ -61,11 +61,11 @@ class FakeServer:
     async def stop(self) -> None:
         self.asked.append("stop")
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         await self.died.wait()
         return -9
 
-    def last_words(self) -> str:
+    def describe_end(self) -> str:
         return "killed by signal 9"
 
 
@@ -115,14 +115,14 @@ class FakeWorker:
     def __init__(self, work: asyncio.Task[int]) -> None:
         self.work = work
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         await asyncio.wait({self.work})
         return -15 if self.work.cancelled() else self.work.result()
 
     async def stop(self) -> None:
         self.work.cancel()
 
-    def last_words(self) -> str:
+    def describe_end(self) -> str:
         return "its last words"
 
 
@@ -152,7 +152,7 @@ class FakeAttempt(Attempt):
     ) -> None:
         for worker in self._at_work:
             await worker.stop()
-            await worker.ended()
+            await worker.wait()
 
     async def start(self, role: Role) -> FakeWorker:
         self.started.append(role)
@@ -160,8 +160,8 @@ class FakeAttempt(Attempt):
         self._at_work.append(FakeWorker(asyncio.create_task(play(self))))  # type: ignore[arg-type]
         return self._at_work[-1]
 
-    def account(self) -> Account:
-        return Account()
+    def stats(self) -> WorkerStats:
+        return WorkerStats()
 
     @property
     def playing(self) -> int:

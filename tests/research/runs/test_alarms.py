@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.checks.alarms import DEFAULT_WATCHDOG, NOT_FINITE, Alarm, alarms, ending, silence, stopping
+from studies.checks.alarms import (
+    DEFAULT_WATCHDOG,
+    NOT_FINITE,
+    Alarm,
+    detect_silence,
+    find_abort_alarm,
+    find_alarms,
+    find_fatal_alarm,
+)
 from studies.records.procedure import Watchdog
 
 HEALTHY: list[dict[str, Any]] = json.loads((Path(__file__).parent / "healthy_history.json").read_text())
@@ -34,11 +42,11 @@ def codes(found: Sequence[Alarm]) -> list[str]:
 
 
 def test_a_healthy_real_training_raises_nothing() -> None:
-    assert alarms(HEALTHY, DEFAULT_WATCHDOG, 0.328125, 0.671875) == ()
+    assert find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.328125, 0.671875) == ()
 
 
 def test_a_design_that_switched_every_rule_off_hears_of_nothing_but_broken_numbers() -> None:
-    assert alarms(rows(ppo_kl=[9.0] * 5, grad_norm=[999.0] * 5), OFF, 0.9, 0.1) == ()
+    assert find_alarms(rows(ppo_kl=[9.0] * 5, grad_norm=[999.0] * 5), OFF, 0.9, 0.1) == ()
 
 
 @pytest.mark.parametrize(
@@ -55,71 +63,71 @@ def test_a_design_that_switched_every_rule_off_hears_of_nothing_but_broken_numbe
 def test_each_limit_that_is_broken_for_long_enough_is_named(
     broken: dict[str, list[float]], code: str, effect: str
 ) -> None:
-    (found,) = alarms(rows(**broken), DEFAULT_WATCHDOG)
+    (found,) = find_alarms(rows(**broken), DEFAULT_WATCHDOG)
     assert (found.code, found.effect, found.step) == (code, effect, 12)
     for values in broken.values():
         del values[0]
-    assert alarms(rows(**broken), DEFAULT_WATCHDOG) == (), "two steps are no trend"
+    assert find_alarms(rows(**broken), DEFAULT_WATCHDOG) == (), "two steps are no trend"
 
 
 def test_answers_that_grow_beyond_all_bounds_are_named() -> None:
     history = rows()
     for row in history[-3:]:
         row["metrics"]["response_length/mean"] = 60.0
-    assert codes(alarms(history, DEFAULT_WATCHDOG)) == ["length_explosion"]
+    assert codes(find_alarms(history, DEFAULT_WATCHDOG)) == ["length_explosion"]
 
 
 def test_a_number_that_is_none_is_named_at_once() -> None:
     history = [*rows(), {"step": 13, "metrics": {NOT_FINITE: 1.0}}]
-    (found,) = alarms(history, OFF)
+    (found,) = find_alarms(history, OFF)
     assert (found.code, found.effect, found.step) == ("training_nan", "worst", 13)
     logged: list[dict[str, Any]] = rows()
     logged[4]["not_finite"] = ["actor/pg_loss", "timing_s/gen"]
-    assert alarms(logged, OFF)[0].sentence == "actor/pg_loss at step 5 is no finite number"
+    assert find_alarms(logged, OFF)[0].sentence == "actor/pg_loss at step 5 is no finite number"
 
 
 def test_a_reward_that_rises_while_hidden_success_falls_is_named() -> None:
-    assert codes(alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)) == ["reward_hacking"]
-    assert alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, None) == (), "nobody knows yet"
+    assert codes(find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)) == ["reward_hacking"]
+    assert find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, None) == (), "nobody knows yet"
     flat = [{"step": n, "metrics": {"critic/rewards/mean": 0.5}} for n in range(1, 9)]
-    assert alarms(flat, DEFAULT_WATCHDOG, 0.5, 0.3) == (), "training that fails is no hacking"
+    assert find_alarms(flat, DEFAULT_WATCHDOG, 0.5, 0.3) == (), "training that fails is no hacking"
 
 
 def test_episodes_without_a_reward_are_counted_step_by_step() -> None:
     history = rows()
     for place, row in enumerate(history):
         row["metrics"]["lease/aborted"] = 10.0 * max(0, min(place, 4) - 1)  # 10 more at each of three steps
-    (found,) = alarms(history, DEFAULT_WATCHDOG)
+    (found,) = find_alarms(history, DEFAULT_WATCHDOG)
     assert (found.code, found.step) == ("judge_outage", 5)
 
 
 def test_a_streak_is_broken_by_a_good_step() -> None:
-    assert alarms(rows(ppo_kl=[2.0, 2.0, 0.0, 2.0, 2.0]), DEFAULT_WATCHDOG) == ()
+    assert find_alarms(rows(ppo_kl=[2.0, 2.0, 0.0, 2.0, 2.0]), DEFAULT_WATCHDOG) == ()
 
 
 def test_alarms_come_in_the_order_of_their_steps() -> None:
     history = rows(ppo_kl=[2.0] * 4, entropy=[0.0] * 6)
-    assert [(alarm.code, alarm.step) for alarm in alarms(history, DEFAULT_WATCHDOG)] == [
+    assert [(alarm.code, alarm.step) for alarm in find_alarms(history, DEFAULT_WATCHDOG)] == [
         ("entropy_collapse", 9), ("kl_blow_up", 11),
     ]  # fmt: skip
 
 
 def test_what_stops_and_what_ends_a_run_is_found_among_notes() -> None:
-    found = alarms([*rows(ppo_kl=[2.0] * 4), {"step": 13, "metrics": {NOT_FINITE: 1.0}}], DEFAULT_WATCHDOG)
-    stopped, ended = stopping(found), ending(found)
+    found = find_alarms([*rows(ppo_kl=[2.0] * 4), {"step": 13, "metrics": {NOT_FINITE: 1.0}}], DEFAULT_WATCHDOG)
+    stopped, ended = find_abort_alarm(found), find_fatal_alarm(found)
     assert stopped is not None
     assert ended is not None
     assert (stopped.code, ended.code) == ("kl_blow_up", "training_nan")
-    assert stopping(()) is None
-    assert ending(()) is None
+    assert find_abort_alarm(()) is None
+    assert find_fatal_alarm(()) is None
 
 
 def test_a_silent_server_is_an_end_that_says_nothing_of_training() -> None:
-    assert silence(100.0, DEFAULT_WATCHDOG, 3) is None
-    found = silence(121.0, DEFAULT_WATCHDOG, 3)
+    assert detect_silence(100.0, DEFAULT_WATCHDOG, 3) is None
+    found = detect_silence(121.0, DEFAULT_WATCHDOG, 3)
     assert found is not None
     assert (found.code, found.step, found.effect) == ("server_silent", 3, "exclude")
-    assert silence(1e9, OFF, 3) is None
+    assert detect_silence(1e9, OFF, 3) is None
 
 
 wild = st.floats(0, 50, allow_nan=False)
@@ -145,8 +153,8 @@ def test_a_looser_limit_never_raises_more(history: list[dict[str, Any]], name: s
 
     low, high = sorted((one, other))
     loose, strict = (high, low) if LOOSER[name] else (low, high)
-    fewer = {alarm.code: alarm.step for alarm in alarms(history, limited(loose), 0.5, 0.4)}
-    more = {alarm.code: alarm.step for alarm in alarms(history, limited(strict), 0.5, 0.4)}
+    fewer = {alarm.code: alarm.step for alarm in find_alarms(history, limited(loose), 0.5, 0.4)}
+    more = {alarm.code: alarm.step for alarm in find_alarms(history, limited(strict), 0.5, 0.4)}
     assert fewer.keys() <= more.keys()
     assert all(more[code] <= step for code, step in fewer.items())
 
@@ -154,6 +162,6 @@ def test_a_looser_limit_never_raises_more(history: list[dict[str, Any]], name: s
 @given(histories, st.integers(0, 14))
 def test_what_was_heard_while_training_is_heard_again_when_it_is_over(history: list[dict[str, Any]], seen: int) -> None:
     """The rules that stop a training look at no later step, so that the collector finds what the attempt found."""
-    early = stopping(alarms(history[:seen], DEFAULT_WATCHDOG))
-    late = stopping(alarms(history, DEFAULT_WATCHDOG))
+    early = find_abort_alarm(find_alarms(history[:seen], DEFAULT_WATCHDOG))
+    late = find_abort_alarm(find_alarms(history, DEFAULT_WATCHDOG))
     assert early is None or early == late

@@ -20,17 +20,17 @@ from research.runs.files import (
     AttemptSpec,
     Evaluation,
     NewestSuccess,
-    before,
-    due,
-    lacking,
-    read_during,
-    to_keep,
-    write_during,
+    due_versions,
+    evaluations_before,
+    find_kept_file,
+    missing_versions,
+    read_evaluations,
+    write_evaluations,
 )
 from research.runs.launcher import LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR
-from research.runs.provenance import LISTED, READS, decoding, file_hashes, hardware, trained_and_evaluated
+from research.runs.provenance import LISTED, READS, count_overlap, decoding, file_hashes, hardware
 from research.runs.wandb_log import TrackedRun
-from research.runs.workers import playing
+from research.runs.workers import play_arguments
 from studies import EventType
 from studies.records.design import Design, Price
 from swarm.client.async_client import EPISODE_TIMEOUT_S
@@ -72,7 +72,7 @@ def test_a_run_of_hours_with_steps_of_an_hour_is_waited_for(tmp_path: Path) -> N
     assert order.play_s == THREE_HOURS
     assert order.silence_s == 2 * THREE_HOURS / order.job.steps
     for role in ("client", "evaluator-final"):
-        played = playing(order, role, server="http://x", out="out")  # type: ignore[arg-type]
+        played = play_arguments(order, role, server="http://x", out="out")  # type: ignore[arg-type]
         assert played[played.index("--timeout") + 1] == "10800"
 
 
@@ -135,12 +135,12 @@ def test_only_tasks_that_were_both_trained_on_and_evaluated_overlap() -> None:
         episode("c", kind="eval", step=None),
         episode("d", step=None, state="aborted"),
     ]  # fmt: skip
-    assert trained_and_evaluated(listed, {"b", "c", "d", "e"}) == 1
-    assert trained_and_evaluated(listed, {"x"}) == 0
+    assert count_overlap(listed, {"b", "c", "d", "e"}) == 1
+    assert count_overlap(listed, {"x"}) == 0
 
 
 def test_nobody_knows_the_overlap_where_episodes_may_be_missing_from_the_list() -> None:
-    assert trained_and_evaluated([episode("a")] * LISTED, {"a"}) is None
+    assert count_overlap([episode("a")] * LISTED, {"a"}) is None
 
 
 def test_jobs_that_sample_alike_are_decoded_alike() -> None:
@@ -208,42 +208,46 @@ def test_however_often_it_is_gone_on_each_version_has_the_evaluation_of_its_last
         source: AttemptFolder | None = None
         for number, (back, trained, lost) in enumerate([*lives, (0, STEPS, False)]):
             folder, begins = AttemptFolder(Path(place) / str(number)), max(0, reached - back)
-            kept = to_keep(source) if source is not None else None
-            found = before([] if kept is None else read_during(kept), begins)
-            if missing := lacking(spec, found, begins):
+            kept = find_kept_file(source) if source is not None else None
+            found = evaluations_before([] if kept is None else read_evaluations(kept), begins)
+            if missing := missing_versions(spec, found, begins):
                 assert any(version not in expected for version in missing)
                 begins, found = 0, []  # it starts from nothing
             expected = {version: who for version, who in expected.items() if version < begins}
-            write_during(folder.evaluation("during"), found)
+            write_evaluations(folder.evaluation("during"), found)
             reached = min(STEPS, begins + trained)
             new = [version for version in spec.evaluate_after if begins <= version < reached]
             if not lost:
-                current = read_during(folder.evaluation("during"))
-                write_during(folder.evaluation("during"), [*current, *(made_by(number, version) for version in new)])
+                current = read_evaluations(folder.evaluation("during"))
+                write_evaluations(
+                    folder.evaluation("during"), [*current, *(made_by(number, version) for version in new)]
+                )
                 expected |= dict.fromkeys(new, number)
             source = folder
         assert source is not None
-        last = read_during(source.evaluation("during"))
+        last = read_evaluations(source.evaluation("during"))
     assert {each.policy_version: each.episodes[0].sample for each in last} == expected
-    assert lacking(spec, last, reached) == [version for version in due(spec, reached) if version not in expected]
+    assert missing_versions(spec, last, reached) == [
+        version for version in due_versions(spec, reached) if version not in expected
+    ]
 
 
 def test_the_newest_success_is_told_once_and_no_file_and_half_a_file_are_none(tmp_path: Path) -> None:
     path = tmp_path / "evaluation-during.json"
     shown = NewestSuccess(path)
-    assert shown.newest() is None
-    write_during(path, [made_by(1, 2), made_by(2, 4)])
-    assert shown.newest() == 1.0
-    assert shown.newest() is None
+    assert shown.read() is None
+    write_evaluations(path, [made_by(1, 2), made_by(2, 4)])
+    assert shown.read() == 1.0
+    assert shown.read() is None
     path.write_text("{")
-    assert shown.newest() is None
+    assert shown.read() is None
 
 
 @pytest.mark.parametrize("versions", [(4, 2), (2, 2)])
 def test_evaluations_that_do_not_grow_are_none(tmp_path: Path, versions: tuple[int, ...]) -> None:
     path = tmp_path / "evaluation-during.json"
-    write_during(path, [])
+    write_evaluations(path, [])
     texts = ",".join(made_by(0, version).model_dump_json() for version in versions)
     path.write_text(f'{{"evaluations": [{texts}]}}')
     with pytest.raises(ValueError, match="growing"):
-        read_during(path)
+        read_evaluations(path)

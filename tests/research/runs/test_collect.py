@@ -26,7 +26,7 @@ from research.runs.files import (
     ObservedConditions,
     RunEvaluation,
 )
-from research.runs.provenance import conditions_of, neighbours_of
+from research.runs.provenance import build_conditions, count_neighbours
 from research.runs.wandb_log import TrackedRun, TrackingUnreadable, parse, read_log, read_tracking
 from studies.checks.evidence import CollectError
 from studies.log.study import AttemptState
@@ -71,7 +71,7 @@ def test_results_are_read_back_from_a_real_wandb_log(
     folder: AttemptFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
-    job = ORDER.tracked_job(folder)
+    job = ORDER.job_with_tracking(folder)
     assert job.tracking is not None
     tracker = WandbTracker(job, job.tracking)
     for step in range(1, STEPS + 1):
@@ -387,7 +387,7 @@ def conditions(
     plays: dict[str, Any] | None = None, neighbours: int | None = 0,
 ) -> Conditions:  # fmt: skip
     plays = evaluated(("a", 0)) if plays is None else plays
-    return conditions_of(order or make_order(), rows or history(), plays, ObservedConditions(), neighbours, None)
+    return build_conditions(order or make_order(), rows or history(), plays, ObservedConditions(), neighbours, None)
 
 
 def test_amounts_are_summed_over_steps_and_unknown_where_a_step_lacks_them() -> None:
@@ -434,7 +434,7 @@ def attempts_of(*spans: tuple[int, int | None]) -> list[AttemptState]:
 
 def beside(*spans: tuple[int, int | None], at: int) -> int:
     attempts = attempts_of(*spans)
-    return neighbours_of(attempts, attempts[0], BEGIN + timedelta(seconds=at))
+    return count_neighbours(attempts, attempts[0], BEGIN + timedelta(seconds=at))
 
 
 @pytest.mark.parametrize(
@@ -460,14 +460,14 @@ def test_what_ran_later_changes_no_count(others: list[tuple[int, int]]) -> None:
 def test_trainings_of_other_studies_are_neighbours_too() -> None:
     (attempt,) = attempts_of((10, 30))
     others = [(BEGIN + timedelta(seconds=begin), BEGIN + timedelta(seconds=end)) for begin, end in ((0, 20), (15, 90))]
-    assert neighbours_of([attempt], attempt, BEGIN + timedelta(seconds=30), others) == 2
-    assert neighbours_of([attempt], attempt, BEGIN + timedelta(seconds=30), others[:1]) == 1
+    assert count_neighbours([attempt], attempt, BEGIN + timedelta(seconds=30), others) == 2
+    assert count_neighbours([attempt], attempt, BEGIN + timedelta(seconds=30), others[:1]) == 1
 
 
 def test_a_try_that_never_ran_is_nobodys_neighbour() -> None:
     attempts = attempts_of((0, None), (5, None))
     never = replace(attempts[1], status="stopped", seconds=0.0)
-    assert neighbours_of([attempts[0], never], attempts[0], BEGIN + timedelta(seconds=9)) == 0
+    assert count_neighbours([attempts[0], never], attempts[0], BEGIN + timedelta(seconds=9)) == 0
 
 
 @given(st.integers(0, 9), st.sampled_from((64, 216, 512)))

@@ -22,8 +22,8 @@ from research.isolation.access_policy import AccessPolicy
 from research.isolation.mode import EngineThread, Sandboxing
 from research.runs.attempt import Attempt
 from research.runs.collect import collect
-from research.runs.files import AttemptFolder, AttemptSpec, Role, read_during
-from research.runs.resume import reaping
+from research.runs.files import AttemptFolder, AttemptSpec, Role, read_evaluations
+from research.runs.resume import reap_command
 from research.runs.workers import (
     FAILURES,
     ContainerWorker,
@@ -31,8 +31,8 @@ from research.runs.workers import (
     ProcessGroup,
     container_spec,
     engine_failures,
-    take_evaluation,
-    take_evaluations,
+    merge_evaluations,
+    store_evaluation,
     tasks_of,
 )
 from sandboxes import ContainerHandle, DockerSandbox, Exit, SandboxError, SandboxSpec
@@ -72,7 +72,7 @@ class ContainedTrial(Trial):
         self.containers.reap({})
 
     def after_kill(self) -> tuple[str, ...]:
-        return reaping(self.folder.path)
+        return reap_command(self.folder.path)
 
     def running(self) -> dict[str, str]:
         """Return the containers that the engine holds of the attempt, by role."""
@@ -210,7 +210,7 @@ def test_every_end_of_a_container_has_a_code_that_the_lock_names() -> None:
 def test_an_evaluation_that_is_none_is_refused_and_not_put_into_place(tmp_path: Path, text: str) -> None:
     (tmp_path / "left").write_text(text)
     with pytest.raises(AttemptFailed) as failed:
-        take_evaluation(tmp_path / "left", tmp_path / "evaluation.json")
+        store_evaluation(tmp_path / "left", tmp_path / "evaluation.json")
     assert failed.value.code == "evaluator_failed"
     assert len(failed.value.reason) < 1000
     assert not (tmp_path / "evaluation.json").exists()
@@ -225,14 +225,14 @@ def test_evaluations_during_training_are_put_beside_those_that_were_kept(tmp_pat
     left, place = tmp_path / "left", tmp_path / "evaluation-during.json"
     place.write_text(json.dumps({"evaluations": of(2, 4)}))
     left.write_text(json.dumps({"evaluations": of(4, 6, reward=0.0)}))
-    assert take_evaluations(left, place) == hashlib.sha256(left.read_bytes()).hexdigest()
-    found = read_during(place)
+    assert merge_evaluations(left, place) == hashlib.sha256(left.read_bytes()).hexdigest()
+    found = read_evaluations(place)
     assert [(each.policy_version, each.episodes[0].reward) for each in found] == [(2, 1.0), (4, 0.0), (6, 0.0)]
     before = place.read_bytes()
     for text in ("", "[" * 100_000, '{"evaluations": [3]}', json.dumps({"evaluations": of(6, 2)})):
         left.write_text(text)
         with pytest.raises(AttemptFailed) as failed:
-            take_evaluations(left, place)
+            merge_evaluations(left, place)
         assert failed.value.code == "evaluator_failed"
         assert len(failed.value.reason) < 1000
         assert place.read_bytes() == before
@@ -272,7 +272,7 @@ def test_what_failed_is_no_refusal_of_an_attempt(tmp_path: Path) -> None:
         cast(AttemptFolder, None), "client", cast(ContainerHandle, None), cast(EngineThread, None), gateway,
         AccessPolicy("train", set()),
     )  # fmt: skip
-    assert worker.refused() == {"a route": 1, "path": 2}
+    assert worker.count_refusals() == {"a route": 1, "path": 2}
 
 
 @pytest.mark.parametrize(("answer", "code"), [(lambda: True, "container_refused"), (_silent, ENGINE_GONE)])

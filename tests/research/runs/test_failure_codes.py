@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from research.runs.resume import WAYS, way_on
+from research.runs.resume import WAYS, decide_resume
 from research.runs.workers import FAILURES
 from research.scheduler.steps import BUDGET_CODE
 from studies.log.study import AttemptState, RunState
@@ -63,20 +63,20 @@ def ended(code: str, resumes: int | None = None, **job: Any) -> RunState:
 
 def test_every_end_that_can_be_has_a_way_on_and_a_reason() -> None:
     assert WAYS.keys() == {*INVALID_CODES, *BLAMELESS_CODES, "stopped"}
-    assert all(WAYS[code][1] and way_on(ended(code)).why for code in WAYS)
+    assert all(WAYS[code][1] and decide_resume(ended(code)).why for code in WAYS)
 
 
 @pytest.mark.parametrize("code", ["lost", "stopped", "client_killed", "evaluator_died", "disk_full", "engine_gone"])
 def test_what_lay_beside_the_server_is_gone_on_from_however_often(code: str) -> None:
-    assert way_on(ended(code)).goes_on
-    assert way_on(ended(code, resumes=1)).goes_on
+    assert decide_resume(ended(code)).resumes
+    assert decide_resume(ended(code, resumes=1)).resumes
 
 
 @pytest.mark.parametrize("code", ["server_died", "server_silent", "timeout", "attempt_died", "steps_missing"])
 def test_what_the_record_may_have_caused_is_gone_on_from_once(code: str) -> None:
-    assert way_on(ended(code)).goes_on
-    again = way_on(ended(code, resumes=1))
-    assert not again.goes_on
+    assert decide_resume(ended(code)).resumes
+    again = decide_resume(ended(code, resumes=1))
+    assert not again.resumes
     assert "attempt 2" in again.why
 
 
@@ -84,11 +84,11 @@ def test_what_the_record_may_have_caused_is_gone_on_from_once(code: str) -> None
     "code", ["foreign_training", "server_refused", "server_failed", *WORST_CODES, *EVIDENCE_CODES, "never heard of"]
 )
 def test_a_record_in_doubt_is_not_gone_on_from(code: str) -> None:
-    assert not way_on(ended(code)).goes_on
+    assert not decide_resume(ended(code)).resumes
 
 
 def test_a_training_that_is_to_stand_still_is_seen_from_its_first_step() -> None:
-    assert not way_on(ended("lost", learning_rate=0)).goes_on
+    assert not decide_resume(ended("lost", learning_rate=0)).resumes
 
 
 def test_the_lineage_of_a_run_is_what_its_last_attempt_went_on_from() -> None:

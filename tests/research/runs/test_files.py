@@ -24,7 +24,7 @@ from research.runs.files import (
     AttemptOutcome,
     AttemptProgress,
     AttemptSpec,
-    read_during,
+    read_evaluations,
 )
 from research.runs.wandb_log import TrackedRun, TrackingUnreadable
 from research.runs.watchdog import READ_AGAIN_S, TrainingMonitor
@@ -67,7 +67,7 @@ async def test_an_attempt_finishes_with_each_evaluation_in_its_place(folder: Att
     assert attempt.started == ["evaluator-initial", "evaluator-during", "client", "evaluator-final"]
     assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
     assert set(outcome.files) == {f"evaluation-{name}.json" for name in ("initial", "during", "final")}
-    assert [each.policy_version for each in read_during(folder.evaluation("during"))] == [2, 4, 6]
+    assert [each.policy_version for each in read_evaluations(folder.evaluation("during"))] == [2, 4, 6]
     progress = AttemptProgress.model_validate(read_json(folder.progress))
     assert (progress.stage, progress.hidden_success) == ("stop", 0.5)
     assert attempt.server.asked == ["train", "stop"]
@@ -139,7 +139,7 @@ async def test_a_training_that_breaks_down_is_told_as_such_though_its_client_die
             await asyncio.Event().wait()
 
     if busy:
-        monkeypatch.setattr(Attempt, "_take", take)
+        monkeypatch.setattr(Attempt, "_handle_status", take)
     attempt = FakeAttempt(folder, ORDER, client=play)
     assert "no loss" in await refused(attempt, TRAINING_NAN)
     assert attempt.server.asked[-1] == "stop", "so that its log is whole"
@@ -218,7 +218,7 @@ async def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and
     outcome = await attempt.run()
     assert (outcome.status, outcome.resumed_at, "initial" in outcome.stages) == ("finished", step, False)
     assert attempt.started == ["evaluator-during", "client", "evaluator-final"]
-    found = read_during(folder.evaluation("during"))
+    found = read_evaluations(folder.evaluation("during"))
     assert [each.policy_version for each in found] == [2, 4, 6]
     assert [each.episodes[0].reward == 0.25 for each in found] == [True] * kept + [False] * (3 - kept)
 
@@ -326,7 +326,7 @@ async def test_whoever_leaves_a_group_of_processes_ends_those_that_run(folder: A
     async with ProcessGroup(folder.path) as group:
         process = await group.start("x", "y", log=folder.log("server"), python=sleeps)
         assert process.runs
-    assert await process.ended() == -signal.SIGTERM
+    assert await process.wait() == -signal.SIGTERM
 
 
 async def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(folder: AttemptFolder) -> None:
@@ -374,7 +374,7 @@ async def test_a_process_that_goes_on_writing_hides_no_reason_why_the_attempt_en
             raise OSError(39, "Directory not empty")
 
     monkeypatch.setattr("research.runs.workers.shutil.rmtree", written_meanwhile)
-    folder.given("client").mkdir(parents=True)
+    folder.worker_dir("client").mkdir(parents=True)
     workers = ProcessWorkers(ProcessGroup(folder.path), folder, ORDER, "", "")
     with pytest.raises(AttemptFailed) as failed:
         async with workers:
@@ -416,7 +416,7 @@ def watch(log: Log, clock: Clock, limits: Watchdog | None = DEFAULT_WATCHDOG) ->
 def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) -> None:
     async def hear() -> None:
         for step, metrics in enumerate(rows, first):
-            await watching.hear(Status(state=ServerState.ROLLING, step=step, metrics=metrics))
+            await watching.update(Status(state=ServerState.ROLLING, step=step, metrics=metrics))
 
     asyncio.run(hear())
 
@@ -434,7 +434,7 @@ def test_a_limit_that_log_and_server_show_broken_stops_the_training() -> None:
     heard(watching, CALM, BLOWN, BLOWN, BLOWN)
     assert watching.alarm is not None
     assert (watching.alarm.code, watching.alarm.step) == ("kl_blow_up", 4)
-    asyncio.run(asyncio.wait_for(watching.stops(), 60.0))
+    asyncio.run(asyncio.wait_for(watching.wait_for_stop(), 60.0))
 
 
 @pytest.mark.parametrize("log", [Log(CALM, BLOWN, CALM, BLOWN), Log()])
@@ -462,11 +462,11 @@ def test_a_status_without_a_new_step_judges_nothing_again(monkeypatch: pytest.Mo
 
 def test_the_steps_of_an_earlier_attempt_are_judged_before_anything_is_trained() -> None:
     watching = watch(Log(CALM, *[BLOWN] * 3), Clock())
-    asyncio.run(watching.recall(5))
+    asyncio.run(watching.load_history(5))
     assert watching.alarm is not None
     assert watching.alarm.effect == "abort"
     healthy = watch(Log(*[CALM] * 4), Clock())
-    asyncio.run(healthy.recall(5))
+    asyncio.run(healthy.load_history(5))
     assert healthy.alarm is None
 
 
@@ -478,7 +478,7 @@ def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypat
 
     monkeypatch.setattr("research.runs.watchdog.asyncio.sleep", sleep)
     with pytest.raises(AttemptFailed, match=r"expected 4 steps .*found 1"):
-        asyncio.run(watch(log, clock).recall(5))
+        asyncio.run(watch(log, clock).load_history(5))
     assert log.reads > 100
 
 
@@ -496,9 +496,9 @@ def test_a_silence_counts_from_the_last_answer(limits: Watchdog | None) -> None:
     watching = watch(Log(), clock, limits)
     clock.now = LEAST_SILENCE_S + 100
     heard(watching, CALM)
-    assert watching.silent() is None
+    assert watching.check_silence() is None
     clock.now += LEAST_SILENCE_S + 1
-    alarm = watching.silent()
+    alarm = watching.check_silence()
     assert alarm is not None
     assert (alarm.code, alarm.effect) == ("server_silent", "exclude")
 
@@ -510,7 +510,7 @@ def test_an_evaluation_of_which_nothing_ends_is_timed_from_its_last_episode() ->
     def after(seconds: float, version: int, awaited: int) -> float:
         clock.now += seconds
         said = Status(state=ServerState.ROLLING, policy_version=version, awaited_evaluations=awaited)
-        return watching.unevaluated_s(said)
+        return watching.evaluation_wait_s(said)
 
     assert [after(5, 0, 0), after(5, 1, 8), after(5, 1, 8), after(2, 1, 8)] == [0, 0, 5, 7]
     assert [after(1, 1, 7), after(4, 1, 7), after(1, 1, 0), after(9, 1, 0), after(1, 2, 8)] == [0, 4, 0, 0, 0]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from research.design.pricing import locked_price, observed_seconds, price_of
+from research.design.pricing import find_locked_price, median_seconds, price_of
 from research.files import read_json
 from research.isolation.mode import UNISOLATED, Isolation, Sandboxing
 from research.runs.files import AttemptFolder, AttemptProgress, AttemptSpec
@@ -337,6 +337,6 @@ def test_what_a_resumed_attempt_took_is_no_price_of_a_run(tmp_path: Path) -> Non
     bench.sandbox.script = Leaving(bench)
     state = bench.drive(bench.loop()).state
     assert {attempt.seconds for run in state.runs.values() for attempt in run.attempts[1:]} == {5.0}
-    assert price_of(state, "confirm") == locked_price(state, "confirm")
+    assert price_of(state, "confirm") == find_locked_price(state, "confirm")
     with closing(EventLog(bench.home.database)) as log:
-        assert observed_seconds(log) == {}
+        assert median_seconds(log) == {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from research.runs.provenance import Replayed, frames_of, replay
+from research.runs.provenance import ReplayAudit, extract_frames, replay
 from swarm.backends.fake import Script, number_script
 from swarm.client import Agent, AsyncSwarmClient, Episode
 from swarm.environments.base import Outcome, Split, said
@@ -28,14 +28,14 @@ async def served(path: Path, name: str, script: Script = number_script, **fields
     wanted = job(environment=name, episodes_per_step=16, **fields)
     async with (
         serving(path, wanted, script=script) as server,
-        AsyncSwarmClient(server.url, server.server.keys.role("admin")) as client,
+        AsyncSwarmClient(server.url, server.server.keys.role_key("admin")) as client,
     ):
         yield server, client, environment.tasks("hidden")[:48]
 
 
 async def found(
     path: Path, name: str, agent: Agent | None = None, script: Script = number_script, split: Split = "train"
-) -> Replayed:
+) -> ReplayAudit:
     """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
     environment = get_environment(name)
     async with served(path, name, script, max_context=1024, max_tokens=128) as (_, client, hidden):
@@ -116,7 +116,10 @@ def test_special_tokens_are_no_part_of_an_answer() -> None:
         spoken("<0>", str(task.data["low"]), "<1>", special=(0, 2), index=0, context=opening),
         spoken(str(task.data["secret"]), "<1>", special=(1,), index=1, context=str(hint["content"])),
     )
-    assert frames_of(EpisodeRecord.model_construct(record=calls), environment, task) == {(True, "\0"), (False, "<1>\0")}
+    assert extract_frames(EpisodeRecord.model_construct(record=calls), environment, task) == {
+        (True, "\0"),
+        (False, "<1>\0"),
+    }
 
 
 async def hidden_content(episode: Episode[Any]) -> Outcome:
@@ -206,5 +209,5 @@ async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None
     [(64, 0, None), (64, 4, None), (64, 5, "5 of 64"), (8, 1, "1 of 8"), (0, 0, "no training episode")],
 )
 def test_a_few_odd_plays_are_forgiven_and_unseen_ones_are_not(looked_at: int, foreign: int, told: str | None) -> None:
-    complaint = Replayed(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint()
+    complaint = ReplayAudit(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint()
     assert (told is None and complaint is None) or (told is not None and told in str(complaint))

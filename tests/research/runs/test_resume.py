@@ -12,8 +12,8 @@ from filelock import FileLock
 
 from research.files import read_json, write_json
 from research.isolation.mode import Containers
-from research.runs.files import AttemptFolder, AttemptProgress, read_during, write_during
-from research.runs.resume import Beginning, beginning, end_containers, take_over
+from research.runs.files import AttemptFolder, AttemptProgress, read_evaluations, write_evaluations
+from research.runs.resume import ResumePlan, end_containers, plan_resume, transfer_files
 from sandboxes import Result, SandboxError
 from studies import RunState
 from tests.research.factories import with_schedule
@@ -39,14 +39,14 @@ def leave(tries: Tries, code: str = "lost", evaluation: str | None = None) -> No
 
 
 def test_a_first_attempt_begins_from_nothing(tries: Tries) -> None:
-    assert beginning(tries.run, tries.folder) == Beginning()
+    assert plan_resume(tries.run, tries.folder) == ResumePlan()
 
 
 def test_taking_over_again_changes_nothing(tries: Tries) -> None:
     leave(tries)
-    assert beginning(tries.run, tries.folder).resumes == 1
+    assert plan_resume(tries.run, tries.folder).resumes == 1
     for _ in range(2):
-        take_over(tries.folder(1), tries.folder(2))
+        transfer_files(tries.folder(1), tries.folder(2))
         assert not tries.folder(1).server.exists()
         assert (tries.folder(2).server / "store.sqlite3").read_text() == "of attempt 1"
         assert read_json(tries.folder(2).evaluation("initial")) == read_json(tries.folder(1).evaluation("initial"))
@@ -57,7 +57,7 @@ def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(tries: Tries
     """The next attempt's log would lack the steps that an earlier version's server had made."""
     leave(tries)
     path = tries.folder(1).spec
-    assert beginning(tries.run, tries.folder).resumes == 1
+    assert plan_resume(tries.run, tries.folder).resumes == 1
     if spec == "older":  # as it was written before attempts went on from others
         written = read_json(path)
         write_json(path, {name: value for name, value in written.items() if name not in ("resumes", "initial_sha256")})
@@ -65,7 +65,7 @@ def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(tries: Tries
         path.write_text("{")
     else:
         path.unlink()
-    begins = beginning(tries.run, tries.folder)
+    begins = plan_resume(tries.run, tries.folder)
     assert (begins.resumes, "older versions" in begins.why) == (None, True)
 
 
@@ -73,14 +73,14 @@ def test_what_an_attempt_that_never_began_was_to_go_on_from_is_not_lost(tries: T
     leave(tries, "stopped")
     tries.begin(resumes=1)
     tries.ended("stopped", "stopped")
-    assert beginning(tries.run, tries.folder).resumes == 1
+    assert plan_resume(tries.run, tries.folder).resumes == 1
 
 
 def test_a_folder_that_a_server_holds_is_left_to_it(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("research.runs.resume.LETS_GO_S", 0.0)
     leave(tries, "server_died")
     with FileLock(tries.folder(1).server / "server.lock"):
-        begins = beginning(tries.run, tries.folder)
+        begins = plan_resume(tries.run, tries.folder)
     assert (begins.resumes, "still holds" in begins.why) == (None, True)
 
 
@@ -89,7 +89,7 @@ def test_an_attempt_that_did_not_finish_its_first_evaluation_left_nothing_to_go_
     tries: Tries, evaluation: str
 ) -> None:
     leave(tries, evaluation=evaluation)
-    assert beginning(tries.run, tries.folder).resumes is None
+    assert plan_resume(tries.run, tries.folder).resumes is None
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_a_run_begins_anew_whose_evaluations_before_its_last_sign_of_life_were_l
     if made == "damaged":
         folder.evaluation("during").write_text('{"evaluations": [3]}')
     elif not isinstance(made, str):
-        write_during(folder.evaluation("during"), [made_by(1, version) for version in made])
-    begins = beginning(tries.run, tries.folder)
+        write_evaluations(folder.evaluation("during"), [made_by(1, version) for version in made])
+    begins = plan_resume(tries.run, tries.folder)
     assert (begins.resumes == 1, bool(begins.during_sha256), "were lost" in begins.why) == (known, known, not known)
     if known:
-        take_over(folder, tries.folder(2))
+        transfer_files(folder, tries.folder(2))
         assert tries.folder(2).kept.read_bytes() == folder.evaluation("during").read_bytes()
 
 
@@ -139,14 +139,14 @@ class Left:
 @pytest.fixture
 def folder(tmp_path: Path) -> AttemptFolder:
     folder = AttemptFolder(tmp_path / "attempt")
-    write_during(folder.evaluation("during"), [made_by(1, 2)])
-    write_during(tmp_path / "left", [made_by(2, 4)])
+    write_evaluations(folder.evaluation("during"), [made_by(1, 2)])
+    write_evaluations(tmp_path / "left", [made_by(2, 4)])
     return folder
 
 
 def ended(path: Path, folder: AttemptFolder, **said: Any) -> list[int]:
     end_containers(cast(Containers, Left(path, **said)), LABELS, folder)
-    return [each.policy_version for each in read_during(folder.evaluation("during"))]
+    return [each.policy_version for each in read_evaluations(folder.evaluation("during"))]
 
 
 def test_evaluations_of_a_killed_attempt_are_put_beside_those_it_was_given(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from research.environments.install import bring
+from research.environments.install import install_environment
 from research.environments.reference import read_reference
 from research.runs.collect import collect
 from research.runs.files import AttemptSpec
@@ -67,7 +67,7 @@ def order(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Atte
     (folder / "environment.py").write_text(LOOKING)
     (folder / "tasks.json").write_text(" ".join(map(str, range(16))))
     home = make_home(tmp_path / "home")
-    brought = bring(read_reference(str(folder)), home, lambda _: None)
+    brought = install_environment(read_reference(str(folder)), home, lambda _: None)
     assert brought.manifest.hidden_apart
     order = with_run(trial.order(steps=4, environment=brought.name), environment=brought.name)
     return with_schedule(order, 1, PLAYS).model_copy(update={"environments": str(home.environments)})
@@ -84,7 +84,7 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
     assert len(outcome.files) == 4
     assert trial.pids("-m") == []
-    assert not trial.folder.all_given.exists(), "nothing that was handed out is left"
+    assert not trial.folder.worker_dirs.exists(), "nothing that was handed out is left"
     evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
     assert evidence.snapshot["steps"] == 4
     assert {found.key: found.n for found in evidence.measurements}["hidden/area"] == 2 * EPISODES + 3 * PLAYS

@@ -16,7 +16,7 @@ import psutil
 from research.files import read_json, write_json
 from research.isolation.mode import ENGINE_VARIABLES
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec
-from research.runs.resume import beginning, take_over
+from research.runs.resume import plan_resume, transfer_files
 from sandboxes import Handle, ProcessSandbox, SandboxSpec
 from studies import AttemptState, RunState
 from studies.records.procedure import Watchdog
@@ -130,10 +130,10 @@ class Tries:
 
     def launch(self) -> AttemptSpec:
         """Begin the next attempt, as the launcher does."""
-        begins = beginning(self.run, self.folder)
+        begins = plan_resume(self.run, self.folder)
         number = self.begin(begins.resumes)
         if begins.resumes is not None:
-            take_over(self.folder(begins.resumes), self.folder(number))
+            transfer_files(self.folder(begins.resumes), self.folder(number))
         known = {"initial_sha256": begins.initial_sha256, "during_sha256": begins.during_sha256}
         order = self.order.model_copy(update={"attempt": number, "resumes": begins.resumes, **known})
         self.trial(number).launch(order)

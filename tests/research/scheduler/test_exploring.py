@@ -10,7 +10,7 @@ from simlab.flights.flight import Desk, Flight, FlightResult, fly
 from simlab.flights.killing import fly_killed
 from simlab.worlds.world import MainEffect, Planted
 
-from research.planners.context import Digest
+from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
@@ -65,11 +65,11 @@ class Explorer(RulesPlanner):
         self.refused: list[str] = []
         self.told: list[Any] = []
 
-    def act(self, digest: Digest, check: Check) -> PlannerTurn:
-        if digest.inquiry is None or digest.stage != "propose":
+    def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
+        if digest.campaign is None or digest.stage != "propose":
             return super().act(digest, check)
-        self.told.append(digest.inquiry.facts().get("explorations", []))
-        if digest.inquiry.explored >= self.times:
+        self.told.append(digest.campaign.facts().get("explorations", []))
+        if digest.campaign.explored >= self.times:
             return super().act(digest, check)
         for wish in self.wishes:
             if (wrong := check(wish)) is None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from research.controller import interventions
-from research.controller.interventions import answer, open_question
+from research.controller.interventions import answer_question, require_question
 from research.design.pricing import price_of
 from research.errors import BadApproval
-from research.scheduler.approvals import approval_mode
+from research.scheduler.approvals import parse_mode
 from research.scheduler.next_step import next_step
 from research.scheduler.steps import AskApproval, BuildReport, Collect, Decide, PlanRun
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
@@ -79,19 +79,19 @@ def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and
 
 def test_a_question_says_what_it_is_about_and_what_that_costs(fast_path: Path) -> None:
     bench = Bench(fast_path, design=design(16), approve="stages")
-    first = open_question(until_asked(bench)).question
+    first = require_question(until_asked(bench)).question
     assert (first.study, first.number, first.stage, first.runs, first.seconds) == (STUDY, 1, "look 1", 4, 20.0)
     assert "look 1 of 3" in first.would
     assert "group_size=8 vs group_size=16" in first.would
     bench.answer()
     state = until_asked(bench)
-    second = open_question(state).question
+    second = require_question(state).question
     assert (second.number, second.stage, second.runs) == (2, "look 2", 2)
     assert second.seconds == price_of(state, "confirm"), "by what its runs took"
     assert second.left_s < first.left_s
     assert second.lock == state.design_hash
     whole = Bench(fast_path / "whole", design=every_stage(), approve="plan")
-    question = open_question(state := until_asked(whole)).question
+    question = require_question(state := until_asked(whole)).question
     assert (question.runs, question.seconds) == (state.locked_design.price.runs, state.locked_design.price.total_s)
 
 
@@ -107,18 +107,18 @@ def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks
     before = bench.answer(granted=False)
     state = bench.drive(bench.loop()).state
     assert state.status == "stopped"
-    assert state.stopped_reason == before.said()
+    assert state.stopped_reason == before.describe()
     assert "look 2 of 3" in state.stopped_reason
     assert [(verdict.hypothesis, verdict.look) for verdict in state.verdicts] == [("h1", 1)]
     assert state.report is not None
     assert len(state.runs) == 4
 
     bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
-    again = open_question(until_asked(bench))
+    again = require_question(until_asked(bench))
     assert (again.question.stage, again.question.number) == ("look 2", 3)
     assert again.digest != before.asked.digest
     with closing(EventLog(bench.home.database)) as log, pytest.raises(BadApproval, match="asks something else"):
-        answer(StudyLog(log, STUDY), before.asked.digest, "Prefect", granted=True)
+        answer_question(StudyLog(log, STUDY), before.asked.digest, "Prefect", granted=True)
     bench.approves = True
     assert bench.drive(bench.loop()).state.status == "concluded"
 
@@ -148,7 +148,7 @@ def test_a_denied_study_is_denied_by_the_log_alone(fast_path: Path) -> None:
 def test_a_veto_of_all_that_a_question_is_about_makes_it_needless(fast_path: Path) -> None:
     bench = Bench(fast_path, design=design(16), approve="stages")
     looked_at_again(bench)
-    interventions.veto(StudyLog(bench.log, STUDY), "h1", "enough")
+    interventions.veto_hypothesis(StudyLog(bench.log, STUDY), "h1", "enough")
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
     assert state.open_question is None
@@ -183,7 +183,7 @@ def test_a_verdict_formed_again_needs_no_second_approval(fast_path: Path) -> Non
     looked_at_again(bench)
     bench.answer()
     state = until_asked(bench)
-    assert open_question(state).question.stage == "look 3"
+    assert require_question(state).question.stage == "look 3"
     earlier = replace(state, verdicts=(), interim=(), decided={}, open_question=None)
     assert not isinstance(next_step(earlier, 600.0, 2), AskApproval | PlanRun), "look 1 is judged anew"
 
@@ -227,7 +227,7 @@ def test_a_stop_that_comes_between_a_look_and_an_append_is_weighed_anew(fast_pat
 
 def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> None:
     bench = plan_bench(fast_path)
-    digest = open_question(until_asked(bench)).digest
+    digest = require_question(until_asked(bench)).digest
     together = Barrier(8)
 
     def say(number: int) -> bool:
@@ -236,7 +236,9 @@ def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> Non
             record.state()
             together.wait()
             try:
-                return answer(record, digest, "command", str(number), granted=number % 2 == 0).note == str(number)
+                return answer_question(record, digest, "command", str(number), granted=number % 2 == 0).note == str(
+                    number
+                )
             except BadApproval:
                 return False
 
@@ -245,14 +247,14 @@ def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> Non
     state = fold(bench.events())
     assert len(state.approvals) == 1
     with pytest.raises(BadApproval, match="question was answered: "):
-        open_question(state)
+        require_question(state)
     assert (state.denial is None) == state.approvals[0].granted
 
 
 @pytest.mark.parametrize("mode", ["", "yes", "Plan", "stages "])
 def test_a_mode_that_there_is_not_is_refused(mode: str) -> None:
     with pytest.raises(BadApproval, match="expected --approve plan, stages"):
-        approval_mode(mode)
+        parse_mode(mode)
 
 
 def test_a_note_is_one_line_of_bounded_length(fast_path: Path) -> None:
@@ -260,10 +262,10 @@ def test_a_note_is_one_line_of_bounded_length(fast_path: Path) -> None:
     until_asked(bench)
     with closing(EventLog(bench.home.database)) as log:
         record = StudyLog(log, STUDY)
-        digest = open_question(record.state()).digest
+        digest = require_question(record.state()).digest
         with pytest.raises(BadApproval, match="at most 1000 characters; found 1001"):
-            answer(record, digest, "command", "x" * 1001, granted=True)
-        assert answer(record, digest, "command", "in\nsteps", granted=True).note == "in steps"
+            answer_question(record, digest, "command", "x" * 1001, granted=True)
+        assert answer_question(record, digest, "command", "in\nsteps", granted=True).note == "in steps"
 
 
 def test_what_runs_is_finished_and_collected_while_a_question_is_open(fast_path: Path) -> None:

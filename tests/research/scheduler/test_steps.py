@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from research.controller.progress import progress_lines
 from research.runs.files import AttemptSpec
 from research.scheduler.budget import GIVEN_UP
-from research.scheduler.required_runs import given_up
+from research.scheduler.required_runs import find_failure
 from research.scheduler.steps import BUDGET_CODE, BUDGET_RULE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
 from research.text import parse_budget
 from studies import EventType, StudyState
@@ -38,41 +38,41 @@ def run(*codes: str, spec: RunSpec = SPEC, status: AttemptStatus = "failed", **c
 
 @given(st.lists(st.sampled_from(EXCLUDED_CODES), min_size=1, max_size=5), st.integers(1, 5))
 def test_a_failed_machine_is_tried_again_as_often_as_the_lock_says(codes: list[str], most: int) -> None:
-    found = given_up(run(*codes), most)
+    found = find_failure(run(*codes), most)
     assert (found is None) == (len(codes) < most)
     assert found is None or found.code == codes[-1]
 
 
 @pytest.mark.parametrize("code", [*WORST_CODES, "evidence_changed", "evidence_missing", "not_measurable"])
 def test_what_another_try_could_only_improve_is_not_tried_again(code: str) -> None:
-    found = given_up(run(code), 3)
+    found = find_failure(run(code), 3)
     assert found.code == code
     assert found.code not in EXCLUDED_CODES
 
 
 @pytest.mark.parametrize("code", sorted(WITHIN_REACH_OF_CODE))
 def test_an_end_that_generated_code_can_bring_about_is_in_no_class(code: str) -> None:
-    found = given_up(run(code, spec=CODED), 3)
+    found = find_failure(run(code, spec=CODED), 3)
     assert found.code == GENERATED_CODE_FAILED
     assert code in found.reason
     assert found.code in INVALID_CODES
     assert found.code not in (*EXCLUDED_CODES, *WORST_CODES), "so that its verdict is invalid"
-    last = given_up(run("lost", "lost", code, spec=CODED), 3)
+    last = find_failure(run("lost", "lost", code, spec=CODED), 3)
     assert last.code == GENERATED_CODE_FAILED, "the last try is no way out either"
-    assert given_up(run(code), 3) is None, "without generated code it is a machine's failure"
+    assert find_failure(run(code), 3) is None, "without generated code it is a machine's failure"
 
 
 def test_an_attempt_that_was_stopped_from_outside_costs_nothing() -> None:
-    assert given_up(run("stopped", status="stopped"), 1) is None
-    assert given_up(run("ok", status="finished"), 1) is None
+    assert find_failure(run("stopped", status="stopped"), 1) is None
+    assert find_failure(run("ok", status="finished"), 1) is None
 
 
 def test_a_collected_run_falls_by_an_alarm_that_leaves_nothing_to_measure() -> None:
     note = {"code": "entropy_collapse", "step": 3, "sentence": "low", "effect": "note"}
     nan = {"code": "training_nan", "step": 5, "sentence": "no number", "effect": "worst"}
-    assert given_up(run("ok", status="finished", alarms=[note]), 3) is None
-    assert given_up(run("ok", status="finished", snapshot={}, evaluation={}), 3) is None, "a log from before alarms"
-    assert given_up(run("ok", status="finished", alarms=[note, nan]), 3) == ("training_nan", "no number")
+    assert find_failure(run("ok", status="finished", alarms=[note]), 3) is None
+    assert find_failure(run("ok", status="finished", snapshot={}, evaluation={}), 3) is None, "a log from before alarms"
+    assert find_failure(run("ok", status="finished", alarms=[note, nan]), 3) == ("training_nan", "no number")
 
 
 def wide(*rungs: Rung) -> Design:

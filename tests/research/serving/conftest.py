@@ -16,7 +16,14 @@ import psutil
 import pytest
 
 from research.installation.home import Home
-from research.orchestration.server import PrefectServer, client_environment, ensure_server, lives, recorded, stop_server
+from research.orchestration.server import (
+    PrefectServer,
+    client_environment,
+    ensure_server,
+    is_alive,
+    read_process,
+    stop_server,
+)
 from research.orchestration.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
 from tests.furnished import furnish
@@ -74,9 +81,9 @@ class Pages:
 
     @property
     def place(self) -> str:
-        from research.orchestration.prefect_api import place_of
+        from research.orchestration.prefect_api import installation_name
 
-        return place_of(self.home)
+        return installation_name(self.home)
 
     def serve(self, *options: str) -> None:
         """Start `ajet up --work`, and wait until it has told the server what it serves."""
@@ -94,8 +101,8 @@ class Pages:
 
     def server_process(self) -> psutil.Process | None:
         """Return the server's process, as it is recorded; None while it is gone."""
-        known = recorded(self.home.prefect / "server.json")
-        return psutil.Process(int(str(known["pid"]))) if known is not None and lives(known) else None
+        known = read_process(self.home.prefect / "server.json")
+        return psutil.Process(int(str(known["pid"]))) if known is not None and is_alive(known) else None
 
     def kill_server(self) -> None:
         """Kill it; a worker starts it again."""
@@ -119,7 +126,7 @@ class Pages:
         return self.studies()[0]
 
     def sittings(self) -> list[psutil.Process]:
-        known = recorded(self.home.prefect / WORKER)
+        known = read_process(self.home.prefect / WORKER)
         assert known is not None
         children = psutil.Process(int(str(known["pid"]))).children()
         return [child for child in children if "research.orchestration.flow" in child.cmdline()]
@@ -174,7 +181,7 @@ class Pages:
     def _is_served(self) -> bool:
         assert self.worker is not None
         assert self.worker.poll() is None, (self.home.path / "up.log").read_text()
-        known = recorded(self.home.prefect / WORKER)
+        known = read_process(self.home.prefect / WORKER)
         return known is not None and psutil.pid_exists(int(str(known["pid"])))
 
 

@@ -18,9 +18,9 @@ from research.controller.interventions import request_pause, request_stop
 from research.errors import NoWorker
 from research.installation.home import Home
 from research.orchestration import deployment as handing
-from research.orchestration.deployment import MOST_FRUITLESS, Orphans, undoes
+from research.orchestration.deployment import MOST_FRUITLESS, UnownedStudies, overrides_stop
 from research.orchestration.server import PrefectServer
-from research.orchestration.supervision import sitting
+from research.orchestration.supervision import flow_run_process
 from studies import EventLog, EventType, StudyLog, fold
 from studies.log.fold import SERVED
 from studies.log.locks import Holder
@@ -43,13 +43,13 @@ Telling = Callable[[Home], str]
 def tell(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """Tell the server what a worker does, and return its place; an automation would act on other tests' flow runs."""
     from research.orchestration.deployment import ProcessPool, register
-    from research.orchestration.prefect_api import place_of
+    from research.orchestration.prefect_api import installation_name
 
     monkeypatch.setattr(client, "read_automations_by_name", lambda name: [name])
 
     def told(home: Home) -> str:
-        register(client, home, ProcessPool(place_of(home), home.path))
-        return place_of(home)
+        register(client, home, ProcessPool(installation_name(home), home.path))
+        return installation_name(home)
 
     return told
 
@@ -64,7 +64,7 @@ def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.
     monkeypatch.setattr(handing, "require_worker", lambda home: None)
     monkeypatch.setattr(handing, "ensure_server", lambda folder: server)
     monkeypatch.setattr(handing, "client_environment", lambda folder: {})  # as the client of these tests has it
-    return handing.worker_of(home)
+    return handing.worker_scheduler(home)
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
     from prefect.client.schemas.responses import DeploymentResponse
     from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-    from research.orchestration.prefect_api import hand_over, patiently
+    from research.orchestration.prefect_api import retry, schedule_resume
 
     read = client.read_deployment_by_name
 
@@ -106,7 +106,7 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
         raise found.value
 
     monkeypatch.setattr(client, "read_deployment_by_name", overtaken)
-    run = hand_over(client, home, "s-shown", "s-shown/key")
+    run = schedule_resume(client, home, "s-shown", "s-shown/key")
     assert run.deployment_id is not None
     known = client.read_deployment(run.deployment_id)
     assert known.work_pool_name is not None
@@ -115,7 +115,7 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
     assert "research.orchestration.flow" in fixed["command"]
     for name, value in (("command", "touch /tmp/x"), ("env", {"PYTHONPATH": "/tmp"}), ("working_dir", "/tmp")):
         with pytest.raises(PrefectHTTPStatusError) as refused:
-            patiently(partial(create, parameters={"study": "s-shown"}, job_variables={name: value}), print)
+            retry(partial(create, parameters={"study": "s-shown"}, job_variables={name: value}), print)
         assert refused.value.response.status_code == 422
 
 
@@ -148,12 +148,12 @@ def test_one_that_waits_where_no_worker_looks_is_closed_and_given_anew(
 def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
     home: Home, client: SyncPrefectClient, give: handing.Giving, asked: bool
 ) -> None:
-    from research.orchestration.deployment import give_once
+    from research.orchestration.deployment import schedule_once
 
     study = f"s-5-{asked}"
     with created(home, study) as log:
         key = f"{study}/{'0' * 16}" if asked else f"{study}/{'0' * 64}/once"
-        first = give_once(client, home, study, key, again=asked).id
+        first = schedule_once(client, home, study, key, again=asked).id
         assert run_at(give(study)) == first, "it goes on with the study as it is"
         request_pause(log, study, "lunch")
     second = run_at(give(study))
@@ -171,9 +171,9 @@ class Left:
     study: str = field(default_factory=lambda: f"left-{uuid4().hex[:8]}")
 
     def look(self, key: str = "") -> UUID:
-        from research.orchestration.deployment import give_once
+        from research.orchestration.deployment import schedule_once
 
-        return give_once(self.client, self.home, self.study, f"{self.study}{key}", again=False).id
+        return schedule_once(self.client, self.home, self.study, f"{self.study}{key}", again=False).id
 
     def runs(self) -> list[UUID]:
         """Return the flow runs that were asked for, the oldest first."""
@@ -214,22 +214,22 @@ def test_one_whose_process_was_killed_before_it_had_the_study_is_followed_by_so_
 def test_one_that_a_worker_took_and_left_before_it_began_is_put_back_in_line(left: Left) -> None:
     from prefect.states import Pending
 
-    from research.orchestration.deployment import BEGINNING_S, TakenInVain
+    from research.orchestration.deployment import BEGINNING_S, StalledFlowRuns
 
     now = [0.0]
-    looking = TakenInVain(left.home, clock=lambda: now[0])
+    looking = StalledFlowRuns(left.home, clock=lambda: now[0])
     run = left.look()
     left.set(run, Pending(name="Submitting"))
     (left.home.prefect / "sittings").mkdir()
-    with sitting(left.home, run):
+    with flow_run_process(left.home, run):
         for now[0] in (0.0, 2 * BEGINNING_S):
-            looking.put_back(left.client)
+            looking.reschedule(left.client)
     for now[0] in (2 * BEGINNING_S, 3 * BEGINNING_S - 1):
-        looking.put_back(left.client)
+        looking.reschedule(left.client)
         left.look()
         assert left.state(run).is_pending(), "it had a process until a moment ago"
     now[0] = 3 * BEGINNING_S
-    looking.put_back(left.client)
+    looking.reschedule(left.client)
     assert left.state(run).is_scheduled()
     assert left.runs() == [run]
 
@@ -238,13 +238,13 @@ def test_a_sleep_of_the_machine_and_another_clock_of_the_server_begin_nothing_tw
     """Begun twice, Prefect's worker would end, as the flow run has its place in the worker's limit still."""
     from prefect.states import Pending
 
-    from research.orchestration.deployment import TakenInVain
+    from research.orchestration.deployment import StalledFlowRuns
 
     run = left.look()
     left.set(run, Pending(timestamp=datetime.now(UTC) - timedelta(hours=8)))
-    looking = TakenInVain(left.home)
-    looking.put_back(left.client)
-    looking.put_back(left.client)
+    looking = StalledFlowRuns(left.home)
+    looking.reschedule(left.client)
+    looking.reschedule(left.client)
     left.look()
     assert left.state(run).is_pending()
     assert left.runs() == [run]
@@ -253,13 +253,13 @@ def test_a_sleep_of_the_machine_and_another_clock_of_the_server_begin_nothing_tw
 def test_installations_that_share_a_server_have_pools_and_deployments_of_their_own(
     home: Home, tmp_path: Path, client: SyncPrefectClient, tell: Telling
 ) -> None:
-    from research.orchestration.deployment import give_once
+    from research.orchestration.deployment import schedule_once
 
     other = Home.locate({"AJET_HOME": str(tmp_path / "other")}).prepare()
     other.prefect.mkdir()
     mine, others = tell(home), tell(other)
     assert mine != others
-    runs = [client.read_flow_run(give_once(client, at, f"s-of-{n}", f"s-of-{n}", again=False).id) for n, at in
+    runs = [client.read_flow_run(schedule_once(client, at, f"s-of-{n}", f"s-of-{n}", again=False).id) for n, at in
             enumerate((home, other))]  # fmt: skip
     assert [run.work_pool_name for run in runs] == [mine, others]
     assert runs[0].deployment_id != runs[1].deployment_id
@@ -297,7 +297,7 @@ def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
 ) -> None:
     monkeypatch.setattr(handing, "ensure_server", lambda folder: PrefectServer("http://127.0.0.1:9", reused=True))
     with pytest.raises(NoWorker, match="resume s-1 --detach") as refused:
-        handing.worker_of(home)("s-1")
+        handing.worker_scheduler(home)("s-1")
     assert "\n" not in refused.value.message
 
 
@@ -306,17 +306,17 @@ def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
     home: Home, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from research.orchestration import worker
-    from research.orchestration.deployment import ProcessPool, give_once
+    from research.orchestration.deployment import ProcessPool, schedule_once
 
     monkeypatch.setattr(worker, "ensure_server", lambda folder: server)
     with created(home, "s-6") as log:
-        first = give_once(client, home, "s-6", "s-6/1", again=False).id
+        first = schedule_once(client, home, "s-6", "s-6/1", again=False).id
         for name in ("Pending", "Running", "Cancelling"):  # its controller was killed while it ran
             client.set_flow_run_state(first, named(name), force=True)
         looks = worker.StudyWorker(home, ProcessPool("x", home.path), 2, print, print)
         home.study("s-6").mkdir(parents=True)
-        (left,) = Orphans(log, home, Holder.here(home.path)).found()
-        looks._hand_over(client, left)
+        (left,) = UnownedStudies(log, home, Holder.here(home.path)).find()
+        looks._reschedule(client, left)
         assert fold(log.read("s-6")).stopped_reason == CANCELLED
     assert state_of(client.read_flow_run(first)).is_cancelled()
 
@@ -325,8 +325,8 @@ def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
 def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
     home: Home, client: SyncPrefectClient
 ) -> None:
-    from research.orchestration.deployment import give_once, give_or_stop
-    from research.orchestration.prefect_api import wish_of
+    from research.orchestration.deployment import reschedule_or_stop, schedule_once
+    from research.orchestration.prefect_api import request_time
 
     given: list[FlowRun] = []
 
@@ -334,7 +334,7 @@ def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wis
         from research.orchestration.prefect_api import connect
 
         with connect(str(client.api_url)) as own:
-            given.append(give_once(own, home, "s-7", "s-7/again", again=True))
+            given.append(schedule_once(own, home, "s-7", "s-7/again", again=True))
 
     def stop() -> None:
         person.start()
@@ -344,7 +344,7 @@ def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wis
 
     person = threading.Thread(target=go_on)
     with created(home, "s-7") as log:
-        client.set_flow_run_state(give_once(client, home, "s-7", "s-7/1", again=False).id, named("Cancelled"))
-        assert not give_or_stop(client, home, "s-7", "s-7/2", stop)
+        client.set_flow_run_state(schedule_once(client, home, "s-7", "s-7/1", again=False).id, named("Cancelled"))
+        assert not reschedule_or_stop(client, home, "s-7", "s-7/2", stop)
         person.join(60.0)
-        assert undoes(log, "s-7", wish_of(given[0]))
+        assert overrides_stop(log, "s-7", request_time(given[0]))

@@ -33,7 +33,7 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(worker, "ensure_server", lambda folder: PrefectServer("http://here:1", reused=True))
     monkeypatch.setattr(worker, "connect", connected)
     monkeypatch.setattr(worker, "register", lambda *told: None)
-    monkeypatch.setattr(worker, "TakenInVain", lambda home: SimpleNamespace(put_back=lambda client: None))
+    monkeypatch.setattr(worker, "StalledFlowRuns", lambda home: SimpleNamespace(put_back=lambda client: None))
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
     return worker.StudyWorker(home, ProcessPool("x", home.path), 1, lambda line: None, lambda line: None)
 
@@ -48,10 +48,10 @@ def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
     monkeypatch.setattr(looking, "_process", alive)
     monkeypatch.setattr(looking, "_end", lambda: done.append("ended"))
     monkeypatch.setattr(looking, "_start", lambda: done.append(f"started at {looking.server.api}"))
-    looking._look()
+    looking._tick()
     assert done == []
     monkeypatch.setattr(worker, "ensure_server", lambda folder: PrefectServer("http://here:2", reused=False))
-    looking._look()
+    looking._tick()
     assert done == ["ended", "started at http://here:2/api"]
 
 
@@ -65,10 +65,10 @@ def test_a_study_that_cannot_be_handed_over_keeps_no_other_from_it(
         if study == "first":
             raise OSError("its folder cannot be read")
 
-    monkeypatch.setattr(looking, "_hand_over", hand_over)
-    monkeypatch.setattr(looking, "_orphans", SimpleNamespace(found=lambda: ["first", "second"]))
+    monkeypatch.setattr(looking, "_reschedule", hand_over)
+    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(found=lambda: ["first", "second"]))
     with pytest.raises(OSError, match="its folder"):
-        looking._hand_over_all()
+        looking._reschedule_all()
     assert tried == ["first", "second"]
 
 
@@ -77,14 +77,14 @@ def test_nothing_is_handed_over_on_a_full_disk(looking: StudyWorker, monkeypatch
     from research import files
 
     tried: list[str] = []
-    monkeypatch.setattr(looking, "_hand_over", lambda client, study: tried.append(study))
-    monkeypatch.setattr(looking, "_orphans", SimpleNamespace(found=lambda: ["left"]))
+    monkeypatch.setattr(looking, "_reschedule", lambda client, study: tried.append(study))
+    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(found=lambda: ["left"]))
     with monkeypatch.context() as full:
-        full.setattr(files, "room", lambda folder: 0)
+        full.setattr(files, "free_bytes", lambda folder: 0)
         with pytest.raises(SandboxError, match="Free some space"):
-            looking._hand_over_all()
+            looking._reschedule_all()
     assert tried == []
-    looking._hand_over_all()
+    looking._reschedule_all()
     assert tried == ["left"]
 
 
@@ -97,12 +97,12 @@ def test_what_lasts_is_said_once_and_its_end_once(looking: StudyWorker, monkeypa
     monkeypatch.setattr(looking, "_start", lambda: None)
     monkeypatch.setattr(looking, "_warn", said.append)
     with monkeypatch.context() as full:
-        full.setattr(looking, "_hand_over_all", hand_over_all)
+        full.setattr(looking, "_reschedule_all", hand_over_all)
         for _ in range(3):
-            looking._try(looking._look)
+            looking._try(looking._tick)
     assert said == ["the worker waits (SandboxError: no room)"]
-    looking._try(looking._look)
-    looking._try(looking._look)
+    looking._try(looking._tick)
+    looking._try(looking._tick)
     (line,) = said[1:]
     assert "goes on" in line
 
@@ -148,8 +148,8 @@ def test_a_server_that_is_away_is_waited_for_and_said_once(
 
     if raised is not None:
         with pytest.raises(raised):
-            prefect_api.patiently(ask, noted.append, most_s)
+            prefect_api.retry(ask, noted.append, most_s)
         return
-    assert prefect_api.patiently(ask, noted.append, most_s) == "here"
+    assert prefect_api.retry(ask, noted.append, most_s) == "here"
     (line,) = noted
     assert "ConnectError: refused" in line

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from research.installation.home import Home
-from research.orchestration.deployment import MOST_FRUITLESS, Orphans
+from research.orchestration.deployment import MOST_FRUITLESS, UnownedStudies
 from studies import EventType, StudyLog
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import TTL_S, ControllerLeases, Holder
@@ -49,7 +49,9 @@ class Worker:
     def finds(self, me: Holder | None = None, home: Path | str | None = None) -> bool:
         """Return whether the study is left to this holder, whose installation lies in `home`, else in its own."""
         me = me or self.me
-        found = [state.id for state in Orphans(self.log, Home.locate({"AJET_HOME": str(home or me.home)}), me).found()]
+        found = [
+            state.id for state in UnownedStudies(self.log, Home.locate({"AJET_HOME": str(home or me.home)}), me).find()
+        ]
         assert found in ([], [STUDY])
         return bool(found)
 
@@ -105,23 +107,23 @@ def test_one_to_which_nothing_happens_any_more_is_given_up(worker: Worker) -> No
 def test_a_look_reads_only_studies_that_moved(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.change(begun(served=True))
     worker.drive()
-    looking = Orphans(worker.log, worker.home, worker.me)
-    assert [state.id for state in looking.found()] == [STUDY]
+    looking = UnownedStudies(worker.log, worker.home, worker.me)
+    assert [state.id for state in looking.find()] == [STUDY]
     with monkeypatch.context() as patched:
         patched.setattr(worker.log, "read", lambda study: pytest.fail(f"{study} did not move"))
-        assert [state.id for state in looking.found()] == [STUDY]
+        assert [state.id for state in looking.find()] == [STUDY]
     worker.change(begun(served=False))
-    assert list(looking.found()) == []
+    assert list(looking.find()) == []
 
 
 def test_one_whose_machine_was_started_anew_is_taken_up_once_its_lease_stood_still(worker: Worker) -> None:
     now = [0.0]
     worker.change(begun(served=True))
     ControllerLeases(worker.log).take(STUDY, replace(worker.me, boot="the boot before"))
-    looking = Orphans(worker.log, worker.home, worker.me, clock=lambda: now[0])
-    assert list(looking.found()) == []
+    looking = UnownedStudies(worker.log, worker.home, worker.me, clock=lambda: now[0])
+    assert list(looking.find()) == []
     now[0] = TTL_S
-    assert [state.id for state in looking.found()] == [STUDY]
+    assert [state.id for state in looking.find()] == [STUDY]
 
 
 def test_a_study_is_the_installations_however_its_folder_is_spelled(worker: Worker, tmp_path: Path) -> None:

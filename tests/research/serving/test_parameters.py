@@ -7,7 +7,7 @@ import typer.main
 from pydantic import ValidationError
 
 from research.cli.research import research
-from research.orchestration.deployment import ResearchParameters, ResumeParameters, form_of
+from research.orchestration.deployment import ResearchParameters, ResumeParameters, form_schema
 
 ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "server"}
 """Options of the command that are of a terminal, of files beside it, or refused."""
@@ -28,7 +28,7 @@ def test_the_form_asks_for_all_that_the_command_takes() -> None:
 
 def test_each_field_is_described_in_order_and_refers_to_nothing() -> None:
     for parameters in (ResearchParameters, ResumeParameters):
-        form = form_of(parameters)
+        form = form_schema(parameters)
         assert form["type"] == "object"
         fields = list(form["properties"].values())
         assert [field["position"] for field in fields] == list(range(len(fields)))

@@ -18,10 +18,10 @@ import pytest
 
 from research.controller.interventions import request_pause, request_stop
 from research.controller.options import begin_study
-from research.controller.session import StudyRequest, controlling
+from research.controller.session import StudyRequest, hold_lease
 from research.errors import ResearchError, StudyBusy
 from research.installation.home import Home
-from research.orchestration.deployment import Orphans, ResearchParameters
+from research.orchestration.deployment import ResearchParameters, UnownedStudies
 from research.orchestration.prefect_api import SessionEnd
 from research.orchestration.server import PrefectServer
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
@@ -69,11 +69,11 @@ def sits(home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pyte
     from research.orchestration import flow
     from research.orchestration.prefect_api import FlowRun
 
-    monkeypatch.setattr(flow.Sitting, "_drive", lambda self, study, *rest: DROVE)
+    monkeypatch.setattr(flow.FlowRunExecution, "_drive", lambda self, study, *rest: DROVE)
     monkeypatch.setattr(flow, "LOOK_S", 0.01)
 
     def sit(key: str) -> SessionEnd:
-        return flow.Sitting(home, log, FlowRun(client, hand_over(client, home, key))).work()
+        return flow.FlowRunExecution(home, log, FlowRun(client, hand_over(client, home, key))).work()
 
     return sit
 
@@ -85,14 +85,14 @@ def state(log: EventLog) -> StudyState:
 def taking_up(log: EventLog) -> str:
     """Return a key as the worker makes it for what it found left."""
     home = Home.locate()
-    (left,) = Orphans(log, home, Holder.here(home.path)).found()
+    (left,) = UnownedStudies(log, home, Holder.here(home.path)).find()
     return f"{left.id}/{left.head_hash}/{uuid4().hex[:8]}"
 
 
 def hand_over(client: SyncPrefectClient, home: Home, key: str) -> UUID:
     from research.orchestration import prefect_api  # Prefect reads its settings at import
 
-    return prefect_api.hand_over(client, home, STUDY, key).id
+    return prefect_api.schedule_resume(client, home, STUDY, key).id
 
 
 def asking() -> str:
@@ -130,7 +130,7 @@ def test_a_study_that_is_left_paused_is_taken_up_and_stays_so(log: EventLog, sit
 
 def test_a_second_taking_up_lifts_no_pause_of_the_first(home: Home, log: EventLog, sits: Sits) -> None:
     key = taking_up(log)
-    with controlling(home, log, STUDY, print):
+    with hold_lease(home, log, STUDY, print):
         request_pause(log, STUDY, "lunch")
         assert sits(key).how == "concluded"
         assert state(log).paused_reason == "lunch"
@@ -166,7 +166,7 @@ def test_a_study_that_is_still_being_stopped_goes_on_once_it_was(home: Home, log
     ended = threading.Event()
 
     def stop() -> None:
-        with closing(EventLog(home.database)) as own, controlling(home, own, STUDY, print):
+        with closing(EventLog(home.database)) as own, hold_lease(home, own, STUDY, print):
             request_stop(home, own, STUDY)
             stopping.set()
             ended.wait(60.0)
@@ -198,10 +198,10 @@ def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
     monkeypatch.setattr(flow, "PAUSE_S", 0.0)
     monkeypatch.setattr(flow, "EventLog", away_at_first)
     flow_run = FlowRun(client, hand_over(client, home, asking()))
-    assert flow._worked(home, flow_run) == DROVE
-    monkeypatch.setattr(flow, "PATIENCE_S", -1.0)
+    assert flow._execute(home, flow_run) == DROVE
+    monkeypatch.setattr(flow, "RETRY_TIMEOUT_S", -1.0)
     opened.clear()
-    assert flow._worked(home, flow_run) == SessionEnd("failed", why)
+    assert flow._execute(home, flow_run) == SessionEnd("failed", why)
 
 
 RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")
@@ -219,7 +219,7 @@ RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")
 def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_asks_for_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, run: UUID, resumed: bool
 ) -> None:
-    from research.orchestration.flow import Sitting
+    from research.orchestration.flow import FlowRunExecution
     from research.orchestration.prefect_api import FlowRunState, RequestedWork
 
     gone = {"topic": "group size 4 vs 8 on arith", "model_path": "/gone/since"}
@@ -231,8 +231,8 @@ def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_ask
     )
     synthetic = Synthetic(tmp_path, study=begun)
     synthetic.create()
-    monkeypatch.setattr(Sitting, "_resume", lambda self, study, wished: SessionEnd("concluded", study))
-    sitting = Sitting(Home.locate({"AJET_HOME": str(tmp_path)}), synthetic.log, cast("FlowRun", asked))
+    monkeypatch.setattr(FlowRunExecution, "_resume", lambda self, study, wished: SessionEnd("concluded", study))
+    sitting = FlowRunExecution(Home.locate({"AJET_HOME": str(tmp_path)}), synthetic.log, cast("FlowRun", asked))
     if resumed:
         assert sitting.work() == SessionEnd("concluded", begun)
         return
@@ -246,7 +246,7 @@ def test_a_stop_that_takes_too_long_is_said(
     from research.orchestration import flow
 
     monkeypatch.setattr(flow, "STOPPING_S", 0.0)
-    with controlling(home, log, STUDY, print):
+    with hold_lease(home, log, STUDY, print):
         request_stop(home, log, STUDY)
         with pytest.raises(StudyBusy, match="drives it"):
             sits(asking())
@@ -273,14 +273,14 @@ def test_a_flow_run_that_is_refused_is_named_by_its_topic_says_why_in_its_log_an
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
     from research.orchestration import flow
-    from research.orchestration.prefect_api import RESEARCH, FlowRun, deployment_of
+    from research.orchestration.prefect_api import RESEARCH, FlowRun, ensure_deployment
 
-    monkeypatch.setattr(flow.Sitting, "_drive", lambda self, study, *rest: DROVE)
+    monkeypatch.setattr(flow.FlowRunExecution, "_drive", lambda self, study, *rest: DROVE)
     asked = {"topic": "group size 4 vs 8 on arith", "env": "nowhere"}
-    made = client.create_flow_run_from_deployment(deployment_of(client, home, RESEARCH).id, parameters=asked).id
+    made = client.create_flow_run_from_deployment(ensure_deployment(client, home, RESEARCH).id, parameters=asked).id
     flow_run = FlowRun(client, made)
     with pytest.raises(ResearchError) as refused:
-        flow.Sitting(home, log, flow_run).work()
+        flow.FlowRunExecution(home, log, flow_run).work()
     assert client.read_flow_run(made).name == asked["topic"]
     for data in ("once", "sent again, as the server was busy"):
         flow_run.publish("a-plan", "markdown", data, "what is planned")
@@ -292,7 +292,7 @@ def test_a_flow_run_that_is_refused_is_named_by_its_topic_says_why_in_its_log_an
 
 async def test_a_flow_run_that_is_begun_again_while_it_ends_is_left_for_the_next_look() -> None:
     """Prefect's worker ends of one that still holds a place in its limit."""
-    from research.orchestration.worker import once_each
+    from research.orchestration.worker import skip_running
 
     ending, fresh = (SimpleNamespace(flow_run=SimpleNamespace(id=number)) for number in (1, 2))
     limiter = SimpleNamespace(statistics=lambda: SimpleNamespace(borrowers=(1,)))
@@ -300,6 +300,6 @@ async def test_a_flow_run_that_is_begun_again_while_it_ends_is_left_for_the_next
     async def submit(worker: object, found: list[object]) -> list[object]:
         return found
 
-    begin = once_each(submit)
+    begin = skip_running(submit)
     assert await begin(SimpleNamespace(_limiter=limiter), flow_run_response=[ending, fresh]) == [fresh]
     assert await begin(SimpleNamespace(_limiter=None), flow_run_response=[ending]) == [ending]

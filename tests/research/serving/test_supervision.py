@@ -15,8 +15,8 @@ import pytest
 from research.errors import NoWorker, WorkerBusy
 from research.installation.home import Home
 from research.orchestration import supervision
-from research.orchestration.server import record
-from research.orchestration.supervision import LEAVING_S, WORKER, end_worker, require_worker, working
+from research.orchestration.server import record_process
+from research.orchestration.supervision import LEAVING_S, WORKER, become_supervisor, end_worker, require_worker
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def test_only_a_worker_is_one(home: Home, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(supervision, "ASKING_S", 0.0)
     with pytest.raises(NoWorker, match="ajet up --work"):
         require_worker(home)
-    with working(home):
+    with become_supervisor(home):
         require_worker(home)
-        with pytest.raises(WorkerBusy), working(home):
+        with pytest.raises(WorkerBusy), become_supervisor(home):
             pass
     with pytest.raises(NoWorker):
         require_worker(home)
@@ -52,7 +52,7 @@ def test_whoever_only_asks_is_no_worker_for_others_that_ask_nor_for_one_that_beg
             worker.start()
 
     def work() -> None:
-        with working(home):
+        with become_supervisor(home):
             begun.append(True)
 
     worker = threading.Thread(target=work)
@@ -68,7 +68,7 @@ def test_a_worker_that_its_parent_has_not_reaped_is_not_waited_for(home: Home) -
     with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        record(home.prefect / WORKER, process.pid)
+        record_process(home.prefect / WORKER, process.pid)
         began = time.monotonic()
         assert end_worker(home)
         assert time.monotonic() - began < LEAVING_S, "it was a zombie by then"
@@ -92,9 +92,9 @@ def test_the_sittings_of_a_worker_whose_supervisor_was_killed_live_on_under_the_
     )  # fmt: skip
     assert worker.stdout is not None
     sitting = psutil.Process(int(worker.stdout.readline()))
-    record(home.prefect / WORKER, worker.pid)
+    record_process(home.prefect / WORKER, worker.pid)
     try:
-        with working(home):
+        with become_supervisor(home):
             worker.wait(60.0)
             assert sitting.is_running()
             assert sitting.status() != psutil.STATUS_ZOMBIE

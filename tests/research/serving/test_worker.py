@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from research.orchestration.prefect_api import SessionEnd
-from research.orchestration.server import recorded
+from research.orchestration.server import read_process
 from research.orchestration.supervision import WORKER
 from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, artifacts_of, visit, wait_for
 from tests.research.serving.conftest import TOPIC, Pages, stop, trainings
@@ -84,10 +84,10 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
     monkeypatch.setattr(registration, "BEAT_S", 4.0)
     registration.register(pages.client, pages.home, registration.ProcessPool(pages.place, Path.cwd()))
     silent, lively = (FlowRun.begin(pages.client, pages.home, f"s-{n}", "topic", f"key-{n}") for n in (1, 2))
-    silent.beat()
+    silent.send_heartbeat()
 
     def crashed() -> bool:
-        lively.beat()
+        lively.send_heartbeat()
         return pages.shown(silent.id) == "Crashed"
 
     wait_for(crashed)
@@ -131,4 +131,4 @@ def test_a_worker_whose_folder_was_removed_ends_and_starts_nothing_more(pages: P
     (pages.home.prefect / "supervisor.json").unlink()
     assert pages.worker.wait(PATIENCE_S) == 0
     assert "the worker ends" in (pages.home.path / "up.log").read_text()
-    assert recorded(pages.home.prefect / WORKER) is None
+    assert read_process(pages.home.prefect / WORKER) is None

@@ -19,9 +19,9 @@ from research.controller.wandb import (
     LATEST_S,
     SHOWN_S,
     AttemptCopy,
+    CopyState,
     OnlineLogging,
-    Standing,
-    WandbCalls,
+    WandbClient,
     WandbUnavailable,
 )
 from research.runs.files import AttemptFolder
@@ -51,8 +51,8 @@ def standin() -> Iterator[StandIn]:
 
 
 @pytest.fixture
-def calls(standin: StandIn) -> Iterator[WandbCalls]:
-    with WandbCalls(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as found:
+def calls(standin: StandIn) -> Iterator[WandbClient]:
+    with WandbClient(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as found:
         yield found
 
 
@@ -70,26 +70,26 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def copy(tmp_path: Path, calls: WandbCalls, clock: Clock) -> Iterator[AttemptCopy]:
+def copy(tmp_path: Path, calls: WandbClient, clock: Clock) -> Iterator[AttemptCopy]:
     found = AttemptCopy("r1", 1, AttemptFolder(tmp_path), calls, clock)
     yield found
     found.end()
 
 
-def followed(copy: AttemptCopy, clock: Clock, *, over: bool = True, until: Callable[[], bool]) -> list[Standing]:
+def followed(copy: AttemptCopy, clock: Clock, *, over: bool = True, until: Callable[[], bool]) -> list[CopyState]:
     """Go on with a copy until something holds, its waits skipped; return how it stood."""
-    found: list[Standing] = []
+    found: list[CopyState] = []
     deadline = time.monotonic() + DEADLINE_S
     while not until():
         assert time.monotonic() < deadline, (found, copy.reason)
-        if (standing := copy.go_on("standin", over=over, may_send=True)) is not None:
+        if (standing := copy.advance("standin", over=over, may_send=True)) is not None:
             found.append(standing)
         clock.skipped += 0.0 if copy.sends else 5.0
         time.sleep(0.05)
     return found
 
 
-def settled(copy: AttemptCopy, clock: Clock) -> list[Standing]:
+def settled(copy: AttemptCopy, clock: Clock) -> list[CopyState]:
     return followed(copy, clock, until=lambda: copy.settled)
 
 
@@ -162,11 +162,11 @@ def test_an_answer_that_is_lost_doubles_no_row(
 
 @pytest.mark.slow
 def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
-    tmp_path: Path, standin: StandIn, calls: WandbCalls, copy: AttemptCopy, clock: Clock
+    tmp_path: Path, standin: StandIn, calls: WandbClient, copy: AttemptCopy, clock: Clock
 ) -> None:
     writing = Writing(tmp_path, "r1-a1")
     writing.log(1, 2, 3)
-    with WandbCalls(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as killed:
+    with WandbClient(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as killed:
         first = AttemptCopy("r1", 1, AttemptFolder(tmp_path), killed, clock)
         shown = followed(first, clock, over=False, until=lambda: standin.rows("r1-a1") >= 2)
         assert shown == ["sending"]
@@ -180,7 +180,7 @@ def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
 
 @pytest.mark.slow
 def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
-    tmp_path: Path, written: Path, calls: WandbCalls, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, written: Path, calls: WandbClient, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     find_log(tmp_path, "r1-a1").with_suffix(".wandb.syncstate").touch()
@@ -249,7 +249,7 @@ def test_a_finished_log_that_is_synced_by_hand_keeps_its_names_and_steps(
 
 
 @pytest.mark.slow
-def test_a_key_that_is_refused_is_said_in_one_line(standin: StandIn, calls: WandbCalls) -> None:
+def test_a_key_that_is_refused_is_said_in_one_line(standin: StandIn, calls: WandbClient) -> None:
     standin.fail("GetDefaultEntity", status=401, times=50)
     standin.fail("Viewer", status=401, times=50)
     with pytest.raises(WandbUnavailable) as refused:

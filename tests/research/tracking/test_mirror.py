@@ -17,8 +17,8 @@ import pytest
 from research.controller import wandb as calling
 from research.controller import wandb as mirroring
 from research.controller import wandb as sending
-from research.controller.options import mirror_of
-from research.controller.wandb import CopyFinding, OnlineLogging, WandbCalls, WandbMirror, WandbViewer
+from research.controller.options import make_mirror
+from research.controller.wandb import CopyStatus, OnlineLogging, WandbClient, WandbMirror, WandbViewer
 from research.installation.home import Home
 from research.terminal import warn
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
@@ -87,8 +87,8 @@ def test_a_finished_run_is_sent_and_kept_with_its_checkpoint(home: Home, standin
     with mirror(home, standin, said) as shown:
         shown.settle()
         url = f"{standin.url}/standin/ajet/runs/{run_id}-a1"
-        expected = [CopyFinding(run_id, 1, url, "sending"), CopyFinding(run_id, 1, url, "sent")]
-        assert list(shown.found()) == expected
+        expected = [CopyStatus(run_id, 1, url, "sending"), CopyStatus(run_id, 1, url, "sent")]
+        assert list(shown.updates()) == expected
         waited(lambda: any(each.committed for each in standin.artifacts.by_id.values()))
     assert said == [f"W&B         {standin.url}/standin/ajet/groups/s1"]
     assert standin.artifacts.files(f"checkpoint-{run_id}") == {"weights": b"w" * 100}
@@ -118,7 +118,7 @@ def test_a_copy_that_was_sent_is_left_alone(home: Home, standin: StandIn) -> Non
     with mirror(home, standin, []) as shown:
         waited(lambda: "GetDefaultEntity" in standin.seen)
         shown.settle()
-        assert list(shown.found()) == []
+        assert list(shown.updates()) == []
     assert "UpsertBucket" not in standin.seen
 
 
@@ -135,7 +135,7 @@ def test_the_last_copies_of_an_earlier_round_are_still_sent_and_told(home: Home,
     study.begin_next()
     with mirror(home, standin, []) as shown:
         shown.settle()
-        found = list(shown.found())
+        found = list(shown.updates())
     assert [(each.run_id, each.standing) for each in found] == [(late, "sending"), (late, "sent")]
     study.append(EventType.ATTEMPT_COPIED, run_id=late, attempt=1, url=found[-1].url, standing="sent")
     (over,) = study.state().rounds_before
@@ -156,7 +156,7 @@ def test_a_server_that_is_gone_is_said_once_and_not_waited_for(
         began = time.monotonic()
         shown.settle()
         assert time.monotonic() - began < 60.0
-        assert list(shown.found()) == []
+        assert list(shown.updates()) == []
     (line,) = said
     assert line.startswith("W&B does not")
     assert "\n" not in line
@@ -173,15 +173,15 @@ def test_a_study_keeps_what_it_began_with(
 ) -> None:
     online = begun(home, wandb={"base_url": "http://127.0.0.1:9"})
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert mirror_of(home, online, print, warn) is None
+    assert make_mirror(home, online, print, warn) is None
     assert "mode is offline" in capsys.readouterr().err
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:10")
-    assert mirror_of(home, online, print, warn) is None
+    assert make_mirror(home, online, print, warn) is None
     assert "http://127.0.0.1:10 now" in capsys.readouterr().err
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    assert isinstance(mirror_of(home, online, print, warn), WandbMirror)
+    assert isinstance(make_mirror(home, online, print, warn), WandbMirror)
 
 
 def test_a_study_that_was_begun_offline_stays_offline(
@@ -190,10 +190,10 @@ def test_a_study_that_was_begun_offline_stays_offline(
     offline = begun(home)
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert mirror_of(home, offline, print, warn) is None
+    assert make_mirror(home, offline, print, warn) is None
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("WANDB_MODE", "online")
-    assert mirror_of(home, offline, print, warn) is None
+    assert make_mirror(home, offline, print, warn) is None
     assert "began without" in capsys.readouterr().err
 
 
@@ -232,18 +232,18 @@ def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: H
         return monitored
 
     shown._viewer = WandbViewer("standin", standin.url)
-    calls = cast("WandbCalls", None)
-    shown._look(calls, cast("StudyLog", SimpleNamespace(state=read)))
+    calls = cast("WandbClient", None)
+    shown._check_copies(calls, cast("StudyLog", SimpleNamespace(state=read)))
     waits.join(0.3)
     assert waits.is_alive()
-    shown._look(calls, cast("StudyLog", SimpleNamespace(state=lambda: monitored)))
+    shown._check_copies(calls, cast("StudyLog", SimpleNamespace(state=lambda: monitored)))
     waits.join(DEADLINE_S)
     assert not waits.is_alive()
 
 
 def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -> None:
     sent, said = list[str](), list[str]()
-    files = sending.SentFiles(home, "s1", said.append)
+    files = sending.UploadQueue(home, "s1", said.append)
     report = {kind: {"path": f"report.{kind}"} for kind in ("markdown", "html")}
     files.add_report(cast("StudyState", SimpleNamespace(report=report)))
 
@@ -255,9 +255,9 @@ def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -
         return SimpleNamespace(ended=lambda: 0)
 
     with pytest.raises(OSError, match="No space"):
-        files.go_on(cast("WandbCalls", SimpleNamespace(keep=full)), "standin")
-    calls = cast("WandbCalls", SimpleNamespace(keep=keep))
-    assert files.go_on(calls, "standin")
-    assert not files.go_on(calls, "standin")
+        files.advance(cast("WandbClient", SimpleNamespace(keep=full)), "standin")
+    calls = cast("WandbClient", SimpleNamespace(keep=keep))
+    assert files.advance(calls, "standin")
+    assert not files.advance(calls, "standin")
     files.end()
     assert (sent, said) == (["report-s1"], [])

@@ -75,7 +75,7 @@ async def fight(attackers: Attackers, tmp_path_factory: pytest.TempPathFactory) 
         serving_web(allowed) as good,
         serving(folder / "server", wanted) as served,
     ):
-        token = served.server.keys.role("client")
+        token = served.server.keys.role_key("client")
         upstream = Upstream(served.url, token, AccessPolicy("train", {task.id for task in tasks}))
         allow = [Destination.parse(text) for text in ("allowed.example:443", f"127.0.0.1:{good}")]
         doors = Gateway(folder / "attacker", upstream=upstream, allow=allow, log=folder / "egress.jsonl")
@@ -110,7 +110,7 @@ async def fight(attackers: Attackers, tmp_path_factory: pytest.TempPathFactory) 
                 honest,
                 dict(doors.counts),
                 status,
-                [token, served.admin, served.server.keys.role("viewer"), SECRET],
+                [token, served.admin, served.server.keys.role_key("viewer"), SECRET],
                 reached,
                 (folder / "egress.jsonl").read_text(),
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.docker.container import DockerSandbox
-from sandboxes.spec import Exit, SandboxError, until
+from sandboxes.spec import Exit, SandboxError, wait_until
 from tests.sandboxes.attacks.conftest import WAIT_S, Attackers, door
 
 
@@ -22,7 +22,7 @@ def test_pid_1_cannot_be_limited_from_inside(attackers: Attackers, limit: str) -
     attack = attackers.run("pid1.py", "prlimit", limit, "0", "0")
     assert attack.ended() == Exit("error", 7), attack.handle.logs()
     assert "refused: EPERM" in attack.handle.logs()
-    assert attack.handle.refused() == {"report.json": "missing"}, "it still could look"
+    assert attack.handle.refused_results() == {"report.json": "missing"}, "it still could look"
 
 
 def test_a_sender_lost_for_want_of_room_does_not_pose_as_the_engine(attackers: Attackers) -> None:
@@ -40,13 +40,13 @@ def test_forged_words_stay_output(attackers: Attackers) -> None:
     attack = attackers.run("pid1.py", "forge", results={"score.json": 100, "report.json": 100})
     assert attack.ended() == Exit("error", 3)
     assert attack.handle.results() == {}
-    assert attack.handle.refused() == {"score.json": "missing", "report.json": "missing"}
+    assert attack.handle.refused_results() == {"score.json": "missing", "report.json": "missing"}
     assert '"sha256": "0000' in attack.handle.logs()
 
 
 def test_deaf_processes_end_when_they_are_stopped(attackers: Attackers) -> None:
     attack = attackers.run("pid1.py", "survive")
-    assert until(lambda: "deaf" in attack.handle.logs(), WAIT_S)
+    assert wait_until(lambda: "deaf" in attack.handle.logs(), WAIT_S)
     assert attack.handle.stop(grace_s=0.3).reason == "stopped"
 
 

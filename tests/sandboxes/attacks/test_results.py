@@ -19,7 +19,7 @@ TRICKS = {
 def test_only_a_file_of_ones_own_of_a_name_that_was_asked_for_is_collected(attackers: Attackers) -> None:
     attack = attackers.run("results.py", "tricks", results=dict.fromkeys((*TRICKS, "good"), 4096))
     assert attack.ended() == Exit("finished", 0)
-    assert attack.handle.refused() == TRICKS
+    assert attack.handle.refused_results() == TRICKS
     found = attack.handle.results()
     assert {name: result.path.read_text() for name, result in found.items()} == {"good": "good"}
     kept = sorted(path.name for path in (attackers.root / attack.spec.name / "results").iterdir())
@@ -32,7 +32,7 @@ def test_a_folder_of_results_elsewhere_gives_none(attackers: Attackers, target: 
     attack = attackers.run("results.py", "another_folder", target, results=asked)
     assert attack.ended() == Exit("finished", 0)
     assert attack.handle.results() == {}
-    assert set(attack.handle.refused().values()) <= {"its folder is not a folder", "a symbolic link"}
+    assert set(attack.handle.refused_results().values()) <= {"its folder is not a folder", "a symbolic link"}
 
 
 def test_a_file_changed_while_it_is_read_is_not_changed_any_more(attackers: Attackers) -> None:
@@ -40,6 +40,6 @@ def test_a_file_changed_while_it_is_read_is_not_changed_any_more(attackers: Atta
     assert attack.ended() == Exit("finished", 0)
     found = attack.handle.results().get("good")
     if found is None:
-        assert attack.handle.refused()["good"] in ("a symbolic link", "missing")
+        assert attack.handle.refused_results()["good"] in ("a symbolic link", "missing")
     else:
         assert found.path.read_text() == "good"

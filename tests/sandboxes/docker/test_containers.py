@@ -13,7 +13,7 @@ import pytest
 from sandboxes import Exit, Limits, SandboxError
 from sandboxes.docker import container, launch
 from sandboxes.docker.archive import pack
-from sandboxes.spec import until
+from sandboxes.spec import wait_until
 from tests.sandboxes.containing import DEADLINE_S, SLEEPER, STUBBORN, Box
 
 
@@ -36,7 +36,7 @@ def test_a_command_finds_its_input_and_leaves_output_and_results(box: Box) -> No
     result = handle.results()["copy"]
     assert result.path.read_bytes() == data
     assert (result.sha256, result.size) == (hashlib.sha256(data).hexdigest(), len(data))
-    assert handle.refused() == {"big": "too large: 11 bytes; at most 10", "none": "missing"}
+    assert handle.refused_results() == {"big": "too large: 11 bytes; at most 10", "none": "missing"}
     assert box.held == []
     assert (handle.image, handle.labels) == (box.image.id, {"study": "s"})
     written = (box.root / "one" / "spec.json").read_text()
@@ -133,10 +133,10 @@ def test_an_end_from_outside_is_not_our_stop(box: Box) -> None:
     box.api.remove_container(box.in_engine("removed"), force=True)
     assert killed.wait(DEADLINE_S) == Exit("killed", 137)
     assert killed.logs() == "up\n"
-    assert killed.refused() == {"a": "the container ended before it was read"}
+    assert killed.refused_results() == {"a": "the container ended before it was read"}
     assert asked.wait(DEADLINE_S) == Exit("killed", -15)
     assert removed.wait(DEADLINE_S) == Exit("lost", None)
-    assert (removed.logs(), removed.refused()) == ("", {"a": "lost"})
+    assert (removed.logs(), removed.refused_results()) == ("", {"a": "lost"})
     assert box.run(SLEEPER, "removed").poll() == Exit("lost", None), "it never starts again"
     assert box.held == []
 
@@ -175,7 +175,7 @@ def full_disk(most_bytes: int) -> Iterator[None]:
 def test_a_disk_that_is_full_leaves_the_container_to_be_settled_later(box: Box) -> None:
     code = "open('results/a', 'w').write('a' * 100_000)"
     handle = box.run(code, results={"a": 200_000})
-    assert until(lambda: box.state() == "exited", DEADLINE_S)
+    assert wait_until(lambda: box.state() == "exited", DEADLINE_S)
     with full_disk(50_000), pytest.raises(SandboxError, match="make room"):
         handle.poll()
     assert box.held == [f"/{box.in_engine()}"]

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.docker.engine import ContainerEngine, NoEngine, connect, find, lacks, offers_gpus
+from sandboxes.docker.engine import ContainerEngine, EngineNotFound, connect, find, find_lacks, offers_gpus
 
 ABLE: dict[str, Any] = {
     "KernelVersion": os.uname().release,
@@ -85,16 +85,16 @@ def test_docker_host_goes_before_docker_context_and_that_before_the_context_in_u
 
 
 def test_a_context_that_is_not_there_or_has_no_address_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(NoEngine, match=r"context 'other', .*meta\.json"):
+    with pytest.raises(EngineNotFound, match=r"context 'other', .*meta\.json"):
         find({"HOME": str(tmp_path), "DOCKER_CONTEXT": "other"})
-    with pytest.raises(NoEngine, match=r"context 'lab'.*no 'Host' there"):
+    with pytest.raises(EngineNotFound, match=r"context 'lab'.*no 'Host' there"):
         find(docker_context(tmp_path, "lab", {}))
 
 
 def test_an_unreadable_configuration_is_named(tmp_path: Path) -> None:
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker" / "config.json").write_text("{")
-    with pytest.raises(NoEngine, match=r"config\.json"):
+    with pytest.raises(EngineNotFound, match=r"config\.json"):
         find({"HOME": str(tmp_path)})
 
 
@@ -104,14 +104,16 @@ def test_an_unreadable_configuration_is_named(tmp_path: Path) -> None:
 def test_what_is_no_unix_socket_is_refused_in_a_line(tmp_path: Path, host: str) -> None:
     environ = {"DOCKER_TLS_VERIFY": "1", "DOCKER_HOST": host}
     for named, source in ((environ, "DOCKER_HOST"), (docker_context(tmp_path, "lab", {"Host": host}), "context lab")):
-        with pytest.raises(NoEngine, match=rf"expected a Unix socket .*{source}; found {host}; name the") as refusal:
+        with pytest.raises(
+            EngineNotFound, match=rf"expected a Unix socket .*{source}; found {host}; name the"
+        ) as refusal:
             connect(named)
         assert "\n" not in str(refusal.value)
 
 
 @given(st.sampled_from(["tcp", "ssh"]), st.from_regex(r"[a-z0-9]{12,20}", fullmatch=True))
 def test_a_password_is_never_shown(scheme: str, password: str) -> None:
-    with pytest.raises(NoEngine, match=f"found {scheme}://machine:2376;") as refusal:
+    with pytest.raises(EngineNotFound, match=f"found {scheme}://machine:2376;") as refusal:
         find({"DOCKER_HOST": f"{scheme}://somebody:{password}@machine:2376"})
     assert password not in str(refusal.value)
     assert "somebody" not in str(refusal.value)
@@ -146,13 +148,13 @@ def test_an_engine_whose_containers_cannot_use_our_sockets_is_refused(
         assert connect(environ).host == environ["DOCKER_HOST"]
     with (
         fake_engine(DOCKER, {**ABLE, **facts}, created) as environ,
-        pytest.raises(NoEngine, match=f"kernel and files at {environ['DOCKER_HOST']}; found one"),
+        pytest.raises(EngineNotFound, match=f"kernel and files at {environ['DOCKER_HOST']}; found one"),
     ):
         connect(environ)
 
 
 def test_no_engine_is_a_line_that_says_where_it_was_looked_for_and_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(NoEngine, match=r"no\.sock \(from DOCKER_HOST\).*install Docker Engine") as refusal:
+    with pytest.raises(EngineNotFound, match=r"no\.sock \(from DOCKER_HOST\).*install Docker Engine") as refusal:
         connect({"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
     assert "\n" not in str(refusal.value)
     assert "answers (No such file or directory)" in str(refusal.value), "and no tuple of Python"
@@ -163,11 +165,11 @@ def test_a_socket_that_is_closed_to_this_user_is_said_to_be(tmp_path: Path) -> N
         pytest.skip("only root can be somebody else for a moment")
     environ = {"DOCKER_HOST": f"unix://{tmp_path}/closed/docker.sock"}
     (tmp_path / "closed").mkdir(mode=0o700)
-    with pytest.raises(NoEngine, match="none that answers"):  # and everything is imported
+    with pytest.raises(EngineNotFound, match="none that answers"):  # and everything is imported
         connect(environ)
     os.seteuid(65534)
     try:
-        with pytest.raises(NoEngine, match="group `docker`"):
+        with pytest.raises(EngineNotFound, match="group `docker`"):
             connect(environ)
     finally:
         os.seteuid(0)
@@ -179,29 +181,29 @@ def test_a_socket_that_is_closed_to_this_user_is_said_to_be(tmp_path: Path) -> N
     ({**DOCKER, "Version": "18.09.1", "ApiVersion": "1.39"}, r"20\.10 .* found 18\.09\.1 \(API 1\.39\)"),
 ])  # fmt: skip
 def test_an_engine_that_is_unfit_is_refused(version: dict[str, Any], found: str) -> None:
-    with fake_engine(version) as environ, pytest.raises(NoEngine, match=found):
+    with fake_engine(version) as environ, pytest.raises(EngineNotFound, match=found):
         connect(environ)
 
 
 def test_what_answers_but_is_no_engine_is_refused_in_a_line() -> None:
-    with fake_engine({"hello": "world"}) as environ, pytest.raises(NoEngine, match="none that answers"):
+    with fake_engine({"hello": "world"}) as environ, pytest.raises(EngineNotFound, match="none that answers"):
         connect(environ)
 
 
 @pytest.mark.parametrize("fact", ["MemoryLimit", "SwapLimit", "PidsLimit", "CpuCfsQuota"])
 def test_a_limit_the_engine_cannot_set_is_something_it_lacks(fact: str) -> None:
-    assert len(lacks({**ABLE, fact: False})) == 1
-    assert len(lacks({key: value for key, value in ABLE.items() if key != fact})) == 1
+    assert len(find_lacks({**ABLE, fact: False})) == 1
+    assert len(find_lacks({key: value for key, value in ABLE.items() if key != fact})) == 1
 
 
 @pytest.mark.parametrize("options", [None, [], ["name=apparmor"], ["name=seccomp,profile=unconfined"]])
 def test_an_engine_that_filters_no_system_calls_lacks_something(options: list[str] | None) -> None:
-    (missing,) = lacks({**ABLE, "SecurityOptions": options})
+    (missing,) = find_lacks({**ABLE, "SecurityOptions": options})
     assert "filter" in missing
 
 
 def test_a_rootless_engine_with_all_controllers_lacks_nothing() -> None:
-    assert lacks({**ABLE, "SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}) == ()
+    assert find_lacks({**ABLE, "SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}) == ()
 
 
 def test_gpus_are_offered_by_nvidias_runtime_or_by_named_devices() -> None:
@@ -231,7 +233,7 @@ def test_podman_is_refused_in_a_line() -> None:
 def until_answered(ask: Callable[[], object], process: subprocess.Popen[bytes]) -> str:
     """Return the refusal of an engine that is starting."""
     while process.poll() is None:
-        with pytest.raises(NoEngine) as refusal:
+        with pytest.raises(EngineNotFound) as refusal:
             ask()
         if "none that answers" not in str(refusal.value):
             return str(refusal.value)

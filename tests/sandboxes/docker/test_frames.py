@@ -15,8 +15,8 @@ from sandboxes.docker.container import (
     TROUBLE_BYTES,
     Ending,
     FrameReport,
+    classify_exit,
     read_frames,
-    verdict,
 )
 from sandboxes.spec import Exit
 
@@ -134,4 +134,4 @@ def word(reason: str, code: int = 0, oom_kills: int = 0) -> FrameReport:
     ],
 )
 def test_every_end_is_told_apart(report: FrameReport, code: int, oom: bool, asked: dict[str, Any], ended: Exit) -> None:
-    assert verdict({"ExitCode": code, "OOMKilled": oom}, report, asked) == ended
+    assert classify_exit({"ExitCode": code, "OOMKilled": oom}, report, asked) == ended

@@ -195,7 +195,7 @@ async def test_a_name_that_stands_for_an_address_of_our_own_leads_nowhere(tmp_pa
 async def test_an_address_of_our_own_leads_nowhere_even_if_it_is_public(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(egress, "not_public", lambda _: None)
+    monkeypatch.setattr(egress, "why_not_public", lambda _: None)
     for address in ("127.0.0.1", "::1"):
         async with speaking(echo) as port, proxy(tmp_path, f"a.example:{port}", names=FakeNames([address])) as out:
             assert (await out.connect(f"a.example:{port}"))[0] == 403
@@ -215,7 +215,7 @@ async def test_the_checked_address_is_connected_to_and_no_name_is_resolved_twice
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = FakeNames(["10.0.0.1", "203.0.113.1", "203.0.113.2"], ["127.0.0.1"])
-    monkeypatch.setattr(egress, "not_public", lambda address: "private" if str(address) == "10.0.0.1" else None)
+    monkeypatch.setattr(egress, "why_not_public", lambda address: "private" if str(address) == "10.0.0.1" else None)
     loop, tried = asyncio.get_running_loop(), []
 
     async def connect(make: Any, host: str, port: int) -> Any:
@@ -373,7 +373,7 @@ async def test_open_tunnels_count_towards_the_bound_on_connections(
 
 async def test_a_tunnel_counts_until_both_of_its_ends_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandboxes.gateway.gateway.MOST_WAYS_OUT", 1)
-    monkeypatch.setattr(egress._End, "pause_writing", lambda _: None)  # so that much waits for the agent
+    monkeypatch.setattr(egress._TunnelEnd, "pause_writing", lambda _: None)  # so that much waits for the agent
     gone = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

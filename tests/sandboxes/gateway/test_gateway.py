@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.gateway import proxy, reverse_proxy
-from sandboxes.gateway.gateway import DESCRIPTORS, PORTS, Gateway, listening, name_of
+from sandboxes.gateway.gateway import DESCRIPTORS, PORTS, Gateway, listen, short_name
 from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Request, Upstream
 from sandboxes.spec import SandboxError
 from tests.sandboxes.proxies import (
@@ -684,7 +684,7 @@ async def test_the_sockets_are_there_for_the_container_and_gone_afterwards(tmp_p
 
 
 async def test_a_folder_that_others_could_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandboxes.gateway.gateway._private", lambda folder: False)
+    monkeypatch.setattr("sandboxes.gateway.gateway._is_private", lambda folder: False)
     with pytest.raises(SandboxError, match="only its owner"):
         async with Gateway(tmp_path / "exchange", upstream=None, log=tmp_path / "log"):
             pass
@@ -775,9 +775,9 @@ def test_who_listens_at_a_long_path_is_reached_there(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 100)
     folder.mkdir()
     with (
-        listening(folder / "a.sock") as listener,
+        listen(folder / "a.sock") as listener,
         socket.socket(socket.AF_UNIX) as caller,
-        name_of(folder / "a.sock") as name,
+        short_name(folder / "a.sock") as name,
     ):
         caller.connect(name)
         listener.accept()[0].close()

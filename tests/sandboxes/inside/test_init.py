@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sandboxes.inside import init
-from sandboxes.inside.init import GONE_S, LOOK_S, Tie, served
+from sandboxes.inside.init import GONE_S, LOOK_S, ParentWatchdog, is_served
 
 INIT = Path(init.__file__)
 NEW_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]
@@ -40,7 +40,7 @@ def told(**info: int) -> Any:
     ],
 )
 def test_only_a_kill_from_outside_the_container_is_a_request(info: Any, believed: bool) -> None:
-    assert init.asked_to_stop(info) is believed
+    assert init.is_stop_request(info) is believed
 
 
 @pytest.mark.parametrize(
@@ -279,21 +279,21 @@ def listening(path: Path) -> socket.socket:
 
 def test_a_door_that_takes_nobody_just_now_is_served_and_one_whose_holder_is_gone_is_not(tmp_path: Path) -> None:
     path = tmp_path / "door"
-    assert not served(str(path))
+    assert not is_served(str(path))
     with listening(path):
-        assert all(served(str(path)) for _ in range(20)), "its queue is full, and its holder may be stopped"
-    assert not served(str(path))
+        assert all(is_served(str(path)) for _ in range(20)), "its queue is full, and its holder may be stopped"
+    assert not is_served(str(path))
 
 
 def test_a_tie_breaks_only_where_nobody_came_back_in_time(tmp_path: Path) -> None:
     path, clock = tmp_path / "door", Clock()
-    tie = Tie(str(path), clock)
+    tie = ParentWatchdog(str(path), clock)
     for _ in range(3):
         clock.now += GONE_S - LOOK_S
-        assert not tie.broken()
+        assert not tie.is_parent_gone()
         with listening(path):
             clock.now += LOOK_S
-            assert not tie.broken()
+            assert not tie.is_parent_gone()
         path.unlink()
     clock.now += GONE_S
-    assert tie.broken()
+    assert tie.is_parent_gone()

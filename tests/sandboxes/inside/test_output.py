@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sandboxes.inside import init
 from sandboxes.inside import init as module
-from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES, NotAResult, Output
+from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES, InvalidResult, Output
 
 
 def taken(pieces: list[bytes], most_bytes: int) -> tuple[bytes, Output]:
@@ -149,7 +149,7 @@ def test_what_is_no_plain_file_of_one_name_and_of_its_size_is_refused(workspace:
     (folder / "other").hardlink_to(folder / "one")
     (folder / "large").write_bytes(bytes(101))
     for name, why in {"pipe": "regular", "folder": "regular", "one": "second name", "large": "too large: 101"}.items():
-        with pytest.raises(NotAResult, match=why):
+        with pytest.raises(InvalidResult, match=why):
             opened(workspace, name)
     (folder / "other").unlink()
     os.close(opened(workspace, "one"))
@@ -157,13 +157,13 @@ def test_what_is_no_plain_file_of_one_name_and_of_its_size_is_refused(workspace:
 
 def test_a_device_a_link_and_a_file_elsewhere_are_refused_unread(workspace: Path) -> None:
     (workspace / "results" / "link").symlink_to("/etc/passwd")
-    with pytest.raises(NotAResult, match="a symbolic link"):
+    with pytest.raises(InvalidResult, match="a symbolic link"):
         opened(workspace, "link")
-    with pytest.raises(NotAResult, match="missing"):
+    with pytest.raises(InvalidResult, match="missing"):
         opened(workspace, "none")
     (workspace / "results").rename(workspace / "away")
     (workspace / "results").symlink_to("/proc/self")
-    with pytest.raises(NotAResult, match="its folder is not a folder"):
+    with pytest.raises(InvalidResult, match="its folder is not a folder"):
         opened(workspace, "environ")
-    with pytest.raises(NotAResult, match="not in the workspace"):
+    with pytest.raises(InvalidResult, match="not in the workspace"):
         init.check_result(os.stat("/proc/self/environ"), workspace.stat().st_dev, 100)

@@ -20,7 +20,7 @@ import pytest
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxError, SandboxSpec
 from sandboxes import process as sessions
 from sandboxes.shim import LOG_BYTES
-from sandboxes.spec import until
+from sandboxes.spec import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ class Ground:
     def pid(self, file: str = "pid") -> int:
         """Wait for a pid that a program writes down."""
         path = self.folder / file
-        assert until(lambda: path.exists() and path.read_text().endswith("\n"), DEADLINE_S)
+        assert wait_until(lambda: path.exists() and path.read_text().endswith("\n"), DEADLINE_S)
         return int(path.read_text())
 
 
@@ -261,7 +261,7 @@ def test_when_the_command_ends_its_process_group_is_gone_too(ground: Ground) -> 
     plain, group = ground.pid("plain"), ground.pid("group")
     (ground.folder / "go").touch()
     assert handle.wait(DEADLINE_S) == Exit("finished", 0)
-    assert until(lambda: not lives(plain), DEADLINE_S)
+    assert wait_until(lambda: not lives(plain), DEADLINE_S)
     assert handle.stop() == Exit("finished", 0)
     assert not lives(group)
 
@@ -341,7 +341,7 @@ def test_a_sandbox_that_ended_leaves_no_zombie_and_no_process(ground: Ground) ->
     before = set(zombies())  # other tests' of this process
     ground.ended("pass")
     shim = ground.shim
-    assert until(lambda: not lives(shim), DEADLINE_S)
+    assert wait_until(lambda: not lives(shim), DEADLINE_S)
     assert set(zombies()) <= before
 
 
@@ -374,7 +374,7 @@ def leader() -> Iterator[int]:
 
 
 def pids(leader: int, began: float, *, leader_lives: bool = True) -> set[int]:
-    return {process.pid for process in sessions.members(leader, began, leader_lives=leader_lives)}
+    return {process.pid for process in sessions.session_members(leader, began, leader_lives=leader_lives)}
 
 
 def test_leader_and_child_are_members_and_we_are_not(leader: int) -> None:

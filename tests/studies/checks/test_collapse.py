@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.checks.training import WINDOW_EPISODES, collapse, rate, training_curve
+from studies.checks.training import WINDOW_EPISODES, collapse_rate, detect_collapse, training_curve
 from studies.records.procedure import CollapseRule
 from studies.records.runs import Conditions, TrainingCurve
 from tests.golden import assert_golden
@@ -30,7 +30,7 @@ def rows(shares: Sequence[float], batch: float = BATCH) -> list[dict[str, Any]]:
 
 
 def judged(shares: Sequence[float], start: float, end: float, **changes: Any) -> str | None:
-    return collapse(Conditions(course=training_curve(rows(shares), start, end, 512), **changes), RULE)
+    return detect_collapse(Conditions(course=training_curve(rows(shares), start, end, 512), **changes), RULE)
 
 
 def risen(source: random.Random, gain: float, fall: float, steps: int = 40, begun: float = 0.2) -> list[float]:
@@ -68,7 +68,7 @@ def test_a_training_that_the_watchdog_ended_as_it_broke_down_collapsed() -> None
 
 
 def test_a_run_of_which_no_course_is_known_is_not_called_collapsed() -> None:
-    assert collapse(Conditions(), RULE) is None
+    assert detect_collapse(Conditions(), RULE) is None
     assert judged([], 0.5, 0.5) is None
     assert training_curve([{"step": 1, "metrics": {}}], 0.5, 0.5, 512) == TrainingCurve(start=0.5, end=0.5, plays=512)
 
@@ -92,16 +92,16 @@ def test_a_training_that_never_gained_collapses_only_below_its_beginning(
     curve = {"first": first, "peak": max(first, last, peak), "last": last, "error": error}
     known = TrainingCurve(start=start, end=end, plays=512, **curve)
     if known.peak == known.first == known.last and end >= start:
-        assert collapse(Conditions(course=known), RULE) is None
+        assert detect_collapse(Conditions(course=known), RULE) is None
     harsher = CollapseRule(lost=0.4, errors=2.0)
-    if collapse(Conditions(course=known), RULE) is not None:
-        assert collapse(Conditions(course=known), harsher) is not None, "a milder rule finds no more"
+    if detect_collapse(Conditions(course=known), RULE) is not None:
+        assert detect_collapse(Conditions(course=known), harsher) is not None, "a milder rule finds no more"
 
 
 @given(st.integers(0, 12), st.integers(0, 12))
 def test_the_limits_of_a_rate_are_the_exact_ones(count: int, more: int) -> None:
     of = count + more
-    found = rate("a", count, of)
+    found = collapse_rate("a", count, of)
     if of:
         theirs = stats.binomtest(count, of).proportion_ci(0.95, method="exact")
         assert (found.low, found.high) == (pytest.approx(theirs.low, abs=1e-9), pytest.approx(theirs.high, abs=1e-9))
@@ -112,4 +112,4 @@ def test_the_limits_of_a_rate_are_the_exact_ones(count: int, more: int) -> None:
 
 
 def test_five_clean_runs_leave_45_per_cent_open() -> None:
-    assert rate("a", 0, 5).upper == pytest.approx(0.4507, abs=1e-4)
+    assert collapse_rate("a", 0, 5).upper == pytest.approx(0.4507, abs=1e-4)

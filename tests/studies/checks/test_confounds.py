@@ -225,19 +225,19 @@ def test_an_undeclared_field_is_found_wherever_it_differs_and_needs_jobs_on_both
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned, counted = design(), Counter[int]()
-    find = job_fields.differing
+    find = job_fields.find_differing_fields
 
     def differing(jobs: Iterable[job_fields.Fields]) -> tuple[str, ...]:
         counted[len(found := list(jobs))] += 1
         return find(found)
 
-    monkeypatch.setattr(job_fields, "differing", differing)
+    monkeypatch.setattr(job_fields, "find_differing_fields", differing)
     alike = [{**BASE, "seed": seed} for seed in range(20)]
     one = [*alike[1:], {**BASE, "seed": 99, "epochs": 4}]
-    assert job_fields.undeclared(planned, "h1", alike, one) == ("epochs",)
-    assert job_fields.undeclared(planned, "h1", one, alike) == ("epochs",)
-    assert job_fields.undeclared(planned, "h1", alike, alike) == ()
-    assert job_fields.undeclared(planned, "h1", one, ()) == ()
+    assert job_fields.find_undeclared_fields(planned, "h1", alike, one) == ("epochs",)
+    assert job_fields.find_undeclared_fields(planned, "h1", one, alike) == ("epochs",)
+    assert job_fields.find_undeclared_fields(planned, "h1", alike, alike) == ()
+    assert job_fields.find_undeclared_fields(planned, "h1", one, ()) == ()
     assert counted[40] == counted.total() == 3, "each job is looked at once, not once for each of the other arm's"
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import StudyState
-from studies.checks.conditions import conditions_in
-from studies.checks.training import EPISODES_TOLD, unequal_drops, untaught, untaught_by_arm
+from studies.checks.conditions import extract_conditions
+from studies.checks.training import EPISODES_TOLD, count_without_signal, had_no_signal, unequal_drops
 from studies.report.evidence import gather
 from studies.report.summary import headline
 from studies.report.validity import threats
@@ -88,7 +88,7 @@ STEPS = st.lists(st.tuples(st.integers(1, 16), st.integers(0, 16)), min_size=1, 
 def signal_in(history: list[dict[str, Any]]) -> Any:
     part = {"episodes": [{"task_id": "t", "sample": 0, "success": True}], "policy_version": len(history)}
     rows = [{"step": step, "metrics": metrics} for step, metrics in enumerate(history, start=1)]
-    return conditions_in(rows, part, part)["signal_steps"]
+    return extract_conditions(rows, part, part)["signal_steps"]
 
 
 @given(STEPS)
@@ -112,8 +112,8 @@ def test_runs_that_had_nothing_to_learn_from_are_counted_by_arm_and_told(finishe
     state = with_conditions(
         with_conditions(whole, CONTROL, signal_steps=0, steps=40), TREATMENT, signal_steps=1, steps=40
     )
-    assert untaught_by_arm(state) == {CONTROL: (5, 5)}
-    assert [untaught(run) for run in state.runs_of(CONTROL)] == [True] * 5
+    assert count_without_signal(state) == {CONTROL: (5, 5)}
+    assert [had_no_signal(run) for run in state.runs_of(CONTROL)] == [True] * 5
     (text,) = [remark.text for remark in threats(state, gather(*finished)) if "nothing to learn" in remark.text]
     assert_golden(text)
-    assert untaught_by_arm(whole) == {}, "logs of before it was recorded claim nothing"
+    assert count_without_signal(whole) == {}, "logs of before it was recorded claim nothing"

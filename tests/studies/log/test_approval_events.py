@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from studies import EventType, LogCorrupt, StudyState
-from studies.records.verdict import ApprovalQuestion
+from studies.records.verdict import ApprovalRequest
 from studies.report.build import render_report
 from tests.golden import assert_golden, refused
 from tests.studies.synthetic import STUDY, Synthetic
@@ -24,7 +24,7 @@ def ask(synthetic: Synthetic, stage: str = "design", **changes: Any) -> str:
         "study": STUDY, "number": len(state.questions) + 1, "stage": stage, "lock": state.design_hash, "runs": 10,
         "seconds": 375.0, "left_s": 900.0, "would": "all that is locked",
     }  # fmt: skip
-    question = ApprovalQuestion.model_validate(values | changes)
+    question = ApprovalRequest.model_validate(values | changes)
     synthetic.append(EventType.APPROVAL_ASKED, question=question.model_dump(mode="json"), digest=question.digest())
     return question.digest()
 

@@ -304,7 +304,9 @@ def test_a_postgresql_that_is_silent_for_too_long_is_given_up(monkeypatch: pytes
     psycopg = pytest.importorskip("psycopg")
     monkeypatch.setattr(event_log, "time", SimpleNamespace(monotonic=iter((0.0, 29.0, 58.0, 60.0)).__next__))
     closed: list[bool] = []
-    waits = event_log._answered((wanted for wanted in range(9)), SimpleNamespace(close=lambda: closed.append(True)))
+    waits = event_log._wait_for_answer(
+        (wanted for wanted in range(9)), SimpleNamespace(close=lambda: closed.append(True))
+    )
     next(waits)
     waits.send("ready")
     waits.send(0)

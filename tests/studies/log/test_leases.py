@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from studies import ControllerLeaseLost, EventLog, LeaseHeld, StoreError
-from studies.log.locks import Challenge, ControllerLease, ControllerLeases, Holder, kept
+from studies.log.locks import ControllerLease, ControllerLeases, Holder, TakeoverAttempt, renew_in_background
 from tests.golden import assert_golden, refused
 from tests.studies.processes import go, line, start
 
@@ -91,7 +91,7 @@ def test_a_killed_holder_of_this_host_is_followed_at_once(url: str) -> None:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie, which holds no lease
         lease = ControllerLeases(log).take(STUDY, HERE, sleep=never)
-        assert (lease.epoch, lease.believed) == (2, True)
+        assert (lease.fencing_token, lease.believed) == (2, True)
 
 
 def test_a_process_that_bears_a_dead_holders_number_is_another_one() -> None:
@@ -104,10 +104,10 @@ def test_a_silent_holder_that_cannot_be_seen_is_watched_for_the_ttl(
     leases: ControllerLeases, clock: Seconds, before: Holder
 ) -> None:
     told: list[str] = []
-    assert leases.take(STUDY, before).epoch == 1  # and its host dies
+    assert leases.take(STUDY, before).fencing_token == 1  # and its host dies
     lease = leases.take(STUDY, HERE, told.append, clock.sleep)
     assert 5000 + TTL_S <= clock.now < 5000 + TTL_S + 5
-    assert lease.epoch == 2
+    assert lease.fencing_token == 2
     assert_golden("\n".join(told).replace(f"process {before.pid} on {before.host}", "process PID on HOST"))
 
 
@@ -128,11 +128,11 @@ def test_a_holder_of_another_host_that_gives_a_sign_of_life_keeps_its_lease(
 
 
 def test_a_lease_that_was_given_back_is_free_at_once_and_never_believed_again(leases: ControllerLeases) -> None:
-    with kept(leases.take(STUDY, elsewhere("far"))) as first:
+    with renew_in_background(leases.take(STUDY, elsewhere("far"))) as first:
         first.check()
     with pytest.raises(ControllerLeaseLost):
         first.check()
-    assert leases.take(STUDY, HERE, sleep=never).epoch == 2
+    assert leases.take(STUDY, HERE, sleep=never).fencing_token == 2
     with pytest.raises(ControllerLeaseLost):
         first.renew()
 
@@ -191,7 +191,7 @@ def test_a_database_that_is_away_is_borne_until_somebody_else_may_have_the_lease
 
 
 def test_it_is_renewed_from_a_thread_while_it_is_kept(leases: ControllerLeases) -> None:
-    with kept(leases.take(STUDY, HERE), every_s=0.01):
+    with renew_in_background(leases.take(STUDY, HERE), every_s=0.01):
         deadline = time.monotonic() + 60
         while (row := leases.read(STUDY)) is None or row.beat < 4:
             assert time.monotonic() < deadline, row
@@ -286,7 +286,7 @@ class Protocol(RuleBasedStateMachine):
         clocks = [Seconds(offset, self.true) for offset in (0.0, 1e6, -1e4)]
         self.leases = [ControllerLeases(self.log, ttl_s=TTL_S, clock=clock) for clock in clocks]
         self.held: list[tuple[int, ControllerLease]] = []
-        self.wishes: dict[int, Challenge] = {}
+        self.wishes: dict[int, TakeoverAttempt] = {}
 
     @rule(host=HOSTS, pause=PAUSES)
     def a_host_tries_to_take(self, host: int, pause: float) -> None:
@@ -323,7 +323,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(holder=st.integers(0, 9))
     def a_renewal_is_done_and_its_answer_is_lost(self, holder: int) -> None:
         for host, lease in self.held[-1 - holder :][:1]:
-            self.leases[host].beat(STUDY, lease.epoch)
+            self.leases[host].beat(STUDY, lease.fencing_token)
 
     @rule(pause=PAUSES)
     def all_holders_check(self, pause: float) -> None:
@@ -340,11 +340,11 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_believes_in_its_lease(self) -> None:
-        believing = [(host, lease.epoch) for host, lease in self.held if lease.believed]
+        believing = [(host, lease.fencing_token) for host, lease in self.held if lease.believed]
         assert len(believing) <= 1, believing
 
     def _try(self, host: int) -> None:
-        wish = self.wishes.setdefault(host, Challenge(self.leases[host], STUDY, elsewhere(f"host-{host}")))
+        wish = self.wishes.setdefault(host, TakeoverAttempt(self.leases[host], STUDY, elsewhere(f"host-{host}")))
         try:
             lease = wish.attempt()
         except LeaseHeld:
@@ -359,16 +359,16 @@ class Protocol(RuleBasedStateMachine):
             self._renew(host, lease)
 
     def _renew(self, host: int, lease: ControllerLease) -> None:
-        stale = self._epoch(host) != lease.epoch
+        stale = self._epoch(host) != lease.fencing_token
         try:
             lease.renew()
         except ControllerLeaseLost:
-            assert self._epoch(host) != lease.epoch
+            assert self._epoch(host) != lease.fencing_token
         else:
             assert not stale, "a stale holder's renewal was taken"
 
     def _epoch(self, host: int) -> int:
-        return self.leases[host].read(STUDY).epoch
+        return self.leases[host].read(STUDY).fencing_token
 
     def teardown(self) -> None:
         self.log.close()

@@ -7,7 +7,7 @@ import pytest
 
 from studies import EventType, LogCorrupt, StudyState
 from studies.records.procedure import Amendment
-from studies.records.verdict import PlannerWords
+from studies.records.verdict import PlannerMessage
 from studies.report.build import render_report
 from tests.golden import refused
 from tests.studies.synthetic import Synthetic
@@ -74,7 +74,7 @@ def test_the_looks_of_a_turn_are_counted_and_a_turn_of_old_has_none(study: Synth
     look = {"name": "runs", "arguments": {}, "sha256": "0" * 64, "characters": 12}
     study.append(EventType.PLANNER_ACTED, **ACTED)
     study.append(EventType.PLANNER_ACTED, **ACTED, looks=[look])
-    assert [act.looks for act in study.state().planner_acts] == [(), (look,)]
+    assert [act.tool_calls for act in study.state().planner_acts] == [(), (look,)]
 
 
 def test_a_question_may_be_answered_before_the_lock_and_nothing_else_noted(study: Synthetic) -> None:
@@ -102,7 +102,7 @@ def concluded(folder: Path, planner: str, acted: str = "conclude", **payload: ob
 
 
 def test_the_reason_a_study_is_concluded_for_is_codes_and_the_words_are_the_planners(tmp_path: Path) -> None:
-    words = PlannerWords(
+    words = PlannerMessage(
         by="llm m", text="It is SUPPORTED, p < 0.0001.", unfounded=("0.0001",), contradicted=("SUPPORTED",)
     )
     state = concluded(tmp_path, "llm", reason="judged", said=words.model_dump(mode="json"))
@@ -116,6 +116,6 @@ def test_a_reason_concluded_without_words_stands_alone(tmp_path: Path, planner: 
 
 
 def test_a_declined_study_is_concluded_and_says_so(tmp_path: Path) -> None:
-    words = PlannerWords(by="llm m", text="No field is a curriculum.", unfounded=())
+    words = PlannerMessage(by="llm m", text="No field is a curriculum.", unfounded=())
     state = concluded(tmp_path, "llm", "decline", reason="declined", said=words.model_dump(mode="json"), declined=True)
     assert (state.status, state.declined, state.said) == ("concluded", True, words)

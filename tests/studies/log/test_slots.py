@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import EventLog, StoreError
-from studies.log.locks import ControllerLeases, Holder, LeaseWatch, Slot, SlotAsk, SlotRow, Slots, grantable
+from studies.log.locks import ControllerLeases, Holder, LeaseWatch, Slot, SlotRequest, SlotRow, Slots, find_free_slot
 from tests.studies.processes import go, line, start
 
 HOST = "machine"
@@ -30,8 +30,8 @@ def slots(log: EventLog) -> Slots:
     return Slots(log, HOST)
 
 
-def ask(study: str, parts: int, attempt: str = "") -> SlotAsk:
-    return SlotAsk(study, attempt or f"{study}-a1", "/home", parts)
+def ask(study: str, parts: int, attempt: str = "") -> SlotRequest:
+    return SlotRequest(study, attempt or f"{study}-a1", "/home", parts)
 
 
 def slots_of(rows: Sequence[SlotRow]) -> list[Slot]:
@@ -61,7 +61,7 @@ def test_processes_that_contend_share_the_machine_and_leave_nothing_free(url: st
     with closing(EventLog(url)) as log:
         assert sorted(map(str, got)) == sorted(map(str, slots_of(Slots(log, HOST).rows())))
         assert fit(got), got
-        assert all(grantable(Slots(log, HOST).rows(), ask("new", count), [f"study-{n}" for n in parts]) is None
+        assert all(find_free_slot(Slots(log, HOST).rows(), ask("new", count), [f"study-{n}" for n in parts]) is None
                    for count in parts)  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_a_machine_that_cannot_be_written_down_is_said_at_once(log: EventLog, mo
     with pytest.raises(StoreError, match="database is locked"):
         Slots(log, "here")
     sa.event.remove(connection.engine, "before_execute", refuse)
-    assert Slots(log, "here").take(SlotAsk("s", "s-a1", "/home", 1)).slot == Slot(1, 1)
+    assert Slots(log, "here").take(SlotRequest("s", "s-a1", "/home", 1)).slot == Slot(1, 1)
 
 
 def test_a_machine_has_as_many_slots_as_runs_go_at_once_and_machines_have_their_own(
@@ -145,9 +145,9 @@ def test_what_was_left_behind_is_taken_only_as_it_was_seen(slots: Slots) -> None
 
 
 def test_runs_without_a_slot_keep_one_free_each(slots: Slots) -> None:
-    assert slots.take(ask("s", 2, "a1"), beside=1).slot == Slot(1, 2)
-    assert slots.take(ask("s", 2, "a2"), beside=1).slot is None
-    assert slots.take(ask("s", 2, "a2"), beside=0).slot == Slot(2, 2)
+    assert slots.take(ask("s", 2, "a1"), reserved=1).slot == Slot(1, 2)
+    assert slots.take(ask("s", 2, "a2"), reserved=1).slot is None
+    assert slots.take(ask("s", 2, "a2"), reserved=0).slot == Slot(2, 2)
 
 
 def test_a_slot_of_another_version_is_one_clear_line(log: EventLog, slots: Slots) -> None:
@@ -167,9 +167,9 @@ def test_what_is_granted_fits_and_nothing_that_would_fit_alone_is_kept_back(
 ) -> None:
     rows: list[SlotRow] = []
     for number, count in enumerate(taken):
-        if (slot := grantable(rows, ask(f"s{number}", count))) is not None:
+        if (slot := find_free_slot(rows, ask(f"s{number}", count))) is not None:
             rows.append(SlotRow(HOST, f"s{number}", "a", "/home", number, number, slot))
-    granted = grantable(rows, ask("new", parts), beside=beside)
+    granted = find_free_slot(rows, ask("new", parts), reserved=beside)
     assert fit([*slots_of(rows), *([] if granted is None else [granted])])
     free = [Slot(part, parts) for part in range(1, parts + 1)]
     free = [slot for slot in free if fit([*slots_of(rows), slot])]

@@ -10,7 +10,7 @@ import pytest
 
 from research.scheduler.required_runs import EVERY_RUN
 from studies.metrics import Asked, MetricKind, Refused, Results, Value, kind_named, kinds, registry
-from studies.metrics.registry import defined, values_of
+from studies.metrics.registry import define_metric, values_of
 from studies.records.design import SUCCESS, Metric
 from tests.golden import refused
 from tests.outside import install
@@ -113,7 +113,7 @@ def test_a_name_that_is_taken_stays_whose_it_was_and_is_told(packages: list[Entr
 )  # fmt: skip
 def test_a_metric_that_cannot_be_locked_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(Refused, match=said):
-        defined(Given(**fields), ASKED)
+        define_metric(Given(**fields), ASKED)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_number_that_is_none_is_refused(packages: list[EntryPoint], value: Any
     kind = kind_named("given")
     kind.value = value  # type: ignore[attr-defined]
     with pytest.raises(Refused, match=said):
-        values_of(defined(kind, ASKED), RUN)
+        values_of(define_metric(kind, ASKED), RUN)
 
 
 def test_success_stands_beside_whatever_a_package_measures(packages: list[EntryPoint]) -> None:
     packages.append(entry("given", "Given"))
     kind = kind_named("given")
     kind.value = Value(0.5, 2)  # type: ignore[attr-defined]
-    found = values_of(defined(kind, ASKED), RUN)
+    found = values_of(define_metric(kind, ASKED), RUN)
     assert {key: each.value for key, each in found.items()} == {
         "hidden/given": 0.5, SUCCESS: 0.25, f"{SUCCESS}/initial": 0.25,
     }  # fmt: skip
@@ -148,7 +148,7 @@ def test_a_rate_is_of_ones_and_zeros(packages: list[EntryPoint]) -> None:
     kind = kind_named("given")
     kind.value, kind.rates = Value(0.5, 20), True  # type: ignore[attr-defined, misc]
     with pytest.raises(Refused, match="expected 1 or 0"):
-        values_of(defined(kind, ASKED), RUN)
+        values_of(define_metric(kind, ASKED), RUN)
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -177,7 +177,7 @@ def test_the_pages_example_leaves_a_run_measured_where_its_package_is_installed(
     monkeypatch.syspath_prepend(str(folder))
     registry.kinds.cache_clear()
     try:
-        metric = defined(kind_named("hardest"), Asked(measures="it is solved", episodes=20, horizon=100))
+        metric = define_metric(kind_named("hardest"), Asked(measures="it is solved", episodes=20, horizon=100))
         assert len(values_of(metric, HALF)) > EVERY_RUN
     finally:
         registry.kinds.cache_clear()

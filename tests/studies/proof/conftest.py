@@ -54,7 +54,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
         shown = replace(fold(before_report(log.read(study))), newest_report=record.state().newest_report)
         report = build_report(shown, folder)
         record.append(EventType.REPORT_BUILT, report.payload(folder))
-        return Kept(study, log.stored(study), folder)
+        return Kept(study, log.read_unverified(study), folder)
 
 
 @pytest.fixture

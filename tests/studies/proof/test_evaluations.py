@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 
 from studies import EventType, RunState, StudyState, fold
-from studies.checks.conditions import conditions_in
+from studies.checks.conditions import extract_conditions
 from studies.metrics import Asked, Results, kind_named, kind_of
-from studies.proof import export, exported, verify
+from studies.proof import export, read_export, verify
 from studies.proof.evidence import Findings, check_files
 from studies.proof.verify import events_of
 from studies.records.design import Metric, RunSpec, Schedule
 from studies.records.procedure import CollapseRule
-from studies.records.runs import Measurement, evaluated
+from studies.records.runs import Measurement, add_evaluation_steps
 from studies.report import build_report
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.proof.conftest import Kept
@@ -40,7 +40,7 @@ def part(version: int, episodes: int, solved: int, environment: str = "guess") -
 
 def found(metric: Metric, folder: Path, change: Callable[[Any], object], steps: int = STEPS) -> str:
     """Return what is found of a run of so many steps whose stored evaluation was changed, hash and number with it."""
-    job = evaluated({"episodes_per_step": PER_STEP, "steps": STEPS}, metric)
+    job = add_evaluation_steps({"episodes_per_step": PER_STEP, "steps": STEPS}, metric)
     about = {"study": "s", "design_hash": "d", "arm": "a", "environment": "guess", "phase": "noise"}
     spec = RunSpec(**about, seed=7, job=job, metric=metric)
     evaluation = {
@@ -117,7 +117,7 @@ def with_courses(kept: Kept, state: StudyState, change: Callable[[Conditions], C
         snapshot, evaluation = (
             json.loads((kept.folder / run.collected[kind]["path"]).read_text()) for kind in ("snapshot", "evaluation")
         )
-        known = conditions_in(snapshot["history"], evaluation["initial"], evaluation["final"])
+        known = extract_conditions(snapshot["history"], evaluation["initial"], evaluation["final"])
         conditions = change({**(run.collected.get("conditions") or {}), **known})
         runs[run_id] = replace(run, collected={**run.collected, "conditions": conditions})
     return drifts(kept, replace(state, runs=runs))
@@ -158,7 +158,7 @@ def test_without_a_rule_nothing_is_asked_of_older_runs(kept: Kept, state: StudyS
 
 
 def held(folder: Path) -> list[Any]:
-    study, rows, broken = exported(folder)
+    study, rows, broken = read_export(folder)
     return list(verify(study, rows, folder, known=broken).drifts)
 
 
@@ -171,7 +171,7 @@ def test_an_export_holds_and_one_play_that_was_turned_is_named_by_its_file_or_by
     asked = metric(kind, threshold)
     made.whole(measured_design(asked, scope_reached=asked.cut_at is not None))
     made.append(EventType.REPORT_BUILT, **build_report(made.state(), made.folder).payload(made.folder))
-    export(made.study, made.log.stored(made.study), made.folder, folder)
+    export(made.study, made.log.read_unverified(made.study), made.folder, folder)
     assert held(folder) == []
     path = min((folder / "runs").rglob("*evaluation*"))
     before = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -180,7 +180,7 @@ def test_an_export_holds_and_one_play_that_was_turned_is_named_by_its_file_or_by
     play["success"] = not play["success"]
     path.write_text(json.dumps(value))
     assert path.relative_to(folder).as_posix() in [drift.place for drift in held(folder)]
-    study, rows, _ = exported(folder)
+    study, rows, _ = read_export(folder)
     after = hashlib.sha256(path.read_bytes()).hexdigest()
     forged = rehashed([{**row, "payload": row["payload"].replace(before, after)} for row in rows])
     said = [str(drift) for drift in verify(study, forged, folder).drifts]

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from studies import EventType
-from studies.proof import Proof, exported, verify
+from studies.proof import Proof, read_export, verify
 from studies.proof.verify import _same_numbers
 from tests.studies.proof import forging
 from tests.studies.proof.conftest import Kept
@@ -182,7 +182,7 @@ GALLERY = Path(__file__).parents[3] / "studies" / "gallery"
 
 @pytest.mark.parametrize("folder", sorted(path for path in GALLERY.iterdir() if path.is_dir()), ids=lambda p: p.name)
 def test_a_study_in_the_gallery_holds_up_to_the_head_that_its_page_names(folder: Path) -> None:
-    study, rows, broken = exported(folder)
+    study, rows, broken = read_export(folder)
     page = (GALLERY / "README.md").read_text()
     (head,) = re.findall(rf"ajet study verify studies/gallery/{folder.name} --head (\w+)", page)
     assert verify(study, rows, folder, head=head, known=broken).drifts == ()
@@ -204,7 +204,7 @@ def test_a_log_written_anew_is_named_by_a_head_that_was_kept(kept: Kept) -> None
 def test_a_head_of_the_middle_says_how_many_events_were_added(kept: Kept) -> None:
     proof = kept.verified(head=kept.rows[-3]["hash"].upper())
     assert proof.holds
-    assert any("2 of 49 events" in sentence for sentence in proof.told)
+    assert any("2 of 49 events" in sentence for sentence in proof.notes)
 
 
 @pytest.mark.parametrize("damage", ["removed", "swapped", "doubled"])
@@ -232,8 +232,8 @@ def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_nu
         proof = kept.verified(
             forging.rehashed_with_report([*rows, forging.with_payload(report, payload)], folder), folder
         )
-    assert any("other sources (ajet 0.0.1)" in sentence for sentence in proof.told)
-    assert any("0.8481" in sentence for sentence in proof.told)
+    assert any("other sources (ajet 0.0.1)" in sentence for sentence in proof.notes)
+    assert any("0.8481" in sentence for sentence in proof.notes)
 
 
 @pytest.mark.parametrize("path", ["../outside.md", "/etc/hostname", "figures/../../outside.svg"])
@@ -255,7 +255,7 @@ def test_a_runs_file_outside_the_folder_is_named_and_read_by_nobody(kept: Kept, 
         forging.rehashed([*kept.rows[:number], forging.with_payload(row, payload), *kept.rows[number + 1 :]])
     )
     assert f"{outside}: it lies outside" in places(proof)
-    assert any("not built again" in sentence for sentence in proof.told)
+    assert any("not built again" in sentence for sentence in proof.notes)
 
 
 def test_a_reason_in_other_digits_is_the_same_and_one_with_other_numbers_is_not() -> None:

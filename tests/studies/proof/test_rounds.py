@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from studies import EventType, ExportError, StudyState
-from studies.proof import export, exported, verify
+from studies.proof import export, read_export, verify
 from studies.proof.evidence import Findings
 from studies.proof.verify import check_rounds
 from studies.records.base import canonical
 from studies.records.design import Design
-from studies.statistics.sequential import spend
+from studies.statistics.sequential import spend_alpha
 from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.proof.forging import Row, payload_of, rehashed, rehashed_with_report, with_other_byte, with_payload
@@ -61,7 +61,7 @@ def test_an_inquiry_holds_in_every_round(told: Inquiry) -> None:
     proof = told.verified(head=told.rows[-1]["hash"])
     runs = len(told.state.every_run)
     assert [str(drift) for drift in proof.drifts] == []
-    assert proof.told == ()
+    assert proof.notes == ()
     assert {name: proof.held[name] for name in ("lock", "link", "level", "spending", "file", "measurement")} == {
         "lock": 3, "link": 3, "level": 3, "spending": 3, "file": 2 * runs, "measurement": 2 * runs,
     }  # fmt: skip
@@ -148,7 +148,7 @@ def test_claims_of_no_difference_spend_a_part_of_the_level_each(inquiry: Inquiry
 
     def with_two(design: Design) -> Design:
         assert design.inquiry is not None
-        alike = spend([look.seeds for look in design.looks], design.inquiry.equivalence / 2)
+        alike = spend_alpha([look.seeds for look in design.looks], design.inquiry.equivalence / 2)
         looks = [a.model_copy(update={"equivalence": b.alpha}) for a, b in zip(design.looks, alike, strict=True)]
         screen = SimpleNamespace(confirmed=2) if screened else None
         claims = () if screened else design.hypotheses * 2
@@ -163,7 +163,7 @@ def test_an_export_takes_every_round_along_and_verifies_elsewhere(told: Inquiry,
     assert {"design.lock", "design-2.lock", "design-3.lock", "figures/round-1-predictions.svg"} <= set(names)
     assert sum(name.startswith("runs/") for name in names) == 2 * len(told.state.every_run)
     assert "- `design-2.lock`, `design-3.lock`" in (away / "README.md").read_text()
-    study, rows, broken = exported(away)
+    study, rows, broken = read_export(away)
     assert (broken, verify(study, rows, away).drifts) == ([], ())
     (away / "design-2.lock").unlink()
     assert "design-2.lock" in "".join(str(drift) for drift in verify(study, rows, away).drifts)
@@ -175,4 +175,4 @@ def test_an_export_in_which_a_later_lock_is_a_link_is_not_read(told: Inquiry, tm
     (away / "design-2.lock").unlink()
     (away / "design-2.lock").symlink_to(told.folder / "design-2.lock")
     with pytest.raises(ExportError, match=r"design-2\.lock, which"):
-        exported(away)
+        read_export(away)

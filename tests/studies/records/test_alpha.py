@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from studies.records.alpha import (
     MOST_ROUNDS,
-    ErrorLedger,
-    Ledgers,
+    AlphaAllocation,
+    AlphaLedger,
+    AlphaLedgers,
     OverdrawnLedger,
     RoundOutcome,
-    Stake,
-    stake_of_one_round,
+    allocate_single_round,
     weights,
 )
-from studies.records.procedure import Look
+from studies.records.procedure import InterimAnalysis
 from tests.golden import refused
 from tests.studies.synthetic import design as locked
 from tests.studies.synthetic import hypothesis
@@ -33,15 +33,15 @@ DIFFERENCE = RoundOutcome(differences=True, equivalences=False)
 )  # fmt: skip
 def test_without_claims_the_levels_are_the_published_ones(rounds: int, levels: list[float]) -> None:
     assert [100 * 0.05 * share for share in weights(rounds)] == pytest.approx(levels, abs=6e-4)
-    assert [100 * level for level in ErrorLedger(rounds).could_have()] == pytest.approx(levels, abs=6e-4)
+    assert [100 * level for level in AlphaLedger(rounds).future_levels()] == pytest.approx(levels, abs=6e-4)
 
 
 def test_a_claim_hands_its_level_on_and_a_null_does_not_and_neither_ledger_pays_for_the_other() -> None:
-    claimed = ErrorLedger(12).after(handed_on=True)
+    claimed = AlphaLedger(12).after(handed_on=True)
     assert 100 * claimed.level == pytest.approx(3.464, abs=6e-4)
     assert 100 * claimed.after(handed_on=False).level == pytest.approx(0.449, abs=6e-4)
     assert 100 * claimed.after(handed_on=True).level == pytest.approx(0.449 + 3.464, abs=6e-4)
-    after = Ledgers.begin(4).after(DIFFERENCE)
+    after = AlphaLedgers.begin(4).after(DIFFERENCE)
     assert after.differences.level > after.equivalences.level
     assert 100 * after.equivalences.level == pytest.approx(1.024, abs=6e-4)
 
@@ -50,7 +50,7 @@ def test_a_claim_hands_its_level_on_and_a_null_does_not_and_neither_ledger_pays_
 def test_the_levels_of_rounds_without_an_effect_up_to_the_first_false_claim_sum_to_alpha_at_most(
     rounds: int, handed_on: list[bool]
 ) -> None:
-    ledger = ErrorLedger(rounds)
+    ledger = AlphaLedger(rounds)
     for outcome in handed_on[:rounds]:
         ledger = ledger.after(handed_on=outcome)
     entries = ledger.entries()
@@ -60,7 +60,7 @@ def test_the_levels_of_rounds_without_an_effect_up_to_the_first_false_claim_sum_
 
 
 def test_an_inquiry_has_no_more_rounds_than_its_first_lock_says() -> None:
-    ledger = ErrorLedger(1).after(handed_on=True)
+    ledger = AlphaLedger(1).after(handed_on=True)
     with pytest.raises(OverdrawnLedger):
         _ = ledger.level
     with pytest.raises(OverdrawnLedger):
@@ -69,20 +69,20 @@ def test_an_inquiry_has_no_more_rounds_than_its_first_lock_says() -> None:
 
 def test_a_stake_is_drawn_from_ledgers_and_never_made_by_hand() -> None:
     with refused(TypeError, "ledgers"):
-        Stake(object(), locked())
-    assert stake_of_one_round(locked()).difference(1, "confirm") > 0
+        AlphaAllocation(object(), locked())
+    assert allocate_single_round(locked()).difference(1, "confirm") > 0
     with pytest.raises(OverdrawnLedger, match="without a place"):
-        Ledgers.begin(2).stake(locked())
+        AlphaLedgers.begin(2).allocate(locked())
 
 
 def in_round(claims: int, *, equivalence: float, multiplicity: str = "dunnett_bonferroni", level: float = 1.0) -> None:
     """Lock a first round of two with so many claims, each look with these shares of its levels."""
-    place = Ledgers.begin(2).place()
-    look = Look(seeds=5, alpha=level * place.difference, equivalence=equivalence * place.equivalence)
+    place = AlphaLedgers.begin(2).next_place()
+    look = InterimAnalysis(seeds=5, alpha=level * place.difference, equivalence=equivalence * place.equivalence)
     values = (16, 32, 64)[:claims]
     told = tuple(hypothesis(f"h{number}", treatment=value) for number, value in enumerate(values, start=1))
     design = locked(told, inquiry=place, alpha=place.difference, looks=(look,), multiplicity=multiplicity)
-    assert Ledgers.begin(2).stake(design).difference(1, "confirm") == place.difference
+    assert AlphaLedgers.begin(2).allocate(design).difference(1, "confirm") == place.difference
 
 
 def test_claims_of_a_round_share_its_levels() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from studies.checks.conditions import differing
+from studies.checks.conditions import find_differing_fields
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, Metric, RunSpec, Schedule
-from studies.records.runs import evaluated
+from studies.records.runs import add_evaluation_steps
 from swarm.job import Job
 from tests.studies.synthetic import SOURCE, coded_design, design
 
@@ -74,24 +74,24 @@ def test_a_schedule_gives_a_job_growing_steps_before_its_last_near_its_marks(
     steps: int, groups: int, every: int
 ) -> None:
     plain = job(steps, groups)
-    found = evaluated(plain, scheduled(every))
+    found = add_evaluation_steps(plain, scheduled(every))
     after = found.get("evaluate_after", [])
     assert after == sorted(set(after))
     assert all(1 <= step < steps for step in after)
     for step in after:
         nearest = max(1, round(step * 4 * groups / every)) * every
         assert step == 1 or abs(step * 4 * groups - nearest) <= 2 * groups
-    assert Job.recorded(found).evaluate_after == tuple(after)
+    assert Job.from_record(found).evaluate_after == tuple(after)
     assert {**plain, **({"evaluate_after": after, "evaluation_episodes": 8} if after else {})} == found
 
 
 def test_a_metric_without_a_schedule_leaves_the_job_and_so_the_run_as_they_were() -> None:
-    assert evaluated(job(10, 4), PLAIN) == job(10, 4)
+    assert add_evaluation_steps(job(10, 4), PLAIN) == job(10, 4)
 
 
 def test_when_it_is_evaluated_is_no_difference_between_jobs() -> None:
     few, many = job(10, 4), job(10, 4) | {"episodes_per_step": 32}
-    both = [evaluated(each, scheduled(48)) for each in (few, many)]
+    both = [add_evaluation_steps(each, scheduled(48)) for each in (few, many)]
     assert both[0]["evaluate_after"] != both[1]["evaluate_after"]
-    assert differing(both) == ("episodes_per_step",)
-    assert differing([few, evaluated(few, scheduled(48))]) == ()
+    assert find_differing_fields(both) == ("episodes_per_step",)
+    assert find_differing_fields([few, add_evaluation_steps(few, scheduled(48))]) == ()

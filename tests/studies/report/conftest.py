@@ -8,4 +8,4 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave figures empty where only the text of a report is tested: drawing them takes most of its time."""
     from studies.report import plots
 
-    monkeypatch.setattr(plots, "drawn_once", lambda *_: '<svg xmlns="http://www.w3.org/2000/svg"></svg>')
+    monkeypatch.setattr(plots, "render_cached", lambda *_: '<svg xmlns="http://www.w3.org/2000/svg"></svg>')

@@ -15,7 +15,7 @@ from studies.records.design import NoisePlan
 from studies.records.procedure import Prediction
 from studies.records.runs import noise_hash, noise_spec
 from studies.report import Report, build_report, draw_metric, plots
-from studies.report.build import escape_markdown, fenced
+from studies.report.build import code_block, escape_markdown
 from tests.golden import assert_golden
 from tests.studies.report.pages import Page, missing, pages, section
 from tests.studies.synthetic import EPISODES, Synthetic, base_job, design, hypothesis
@@ -79,7 +79,7 @@ def test_references_inside_figures_are_unique_on_the_page_and_all_resolve(built:
 def test_the_same_state_and_files_give_the_same_bytes(built: Built) -> None:
     state, first, _, _ = built
     before = {path: path.read_bytes() for path in (first.markdown, first.html, *first.figures)}
-    plots.drawn_once.cache_clear()
+    plots.render_cached.cache_clear()
     assert build_report(state, first.html.parent) == first
     assert all(path.read_bytes() == data for path, data in before.items())
     assert first.html_sha256 == hashlib.sha256(before[first.html]).hexdigest()
@@ -211,8 +211,8 @@ def test_a_page_that_was_edited_stays_where_the_new_one_cannot_be_written_and_is
 
 def test_markdown_is_escaped_and_a_fence_is_longer_than_any_in_its_text() -> None:
     assert escape_markdown("a_b *c* <d> & [e]") == r"a\_b \*c\* \<d\> &amp; \[e\]"
-    assert fenced("a ``` b").splitlines()[0] == "````"
-    assert fenced("plain") == "```\nplain\n```"
+    assert code_block("a ``` b").splitlines()[0] == "````"
+    assert code_block("plain") == "```\nplain\n```"
 
 
 def test_a_study_that_ended_before_its_design_shows_what_it_did_measure(study: Synthetic) -> None:

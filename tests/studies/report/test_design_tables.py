@@ -11,7 +11,17 @@ from studies import EventType
 from studies.errors import ReportError
 from studies.log.event_log import LOCK_FILE
 from studies.records.design import CONFIGURATION, Arm, Design
-from studies.records.procedure import Knob, Look, Noise, Promise, Replication, Rule, Rung, Screen, Watchdog
+from studies.records.procedure import (
+    InterimAnalysis,
+    Knob,
+    Noise,
+    PowerTarget,
+    Replication,
+    Rule,
+    Rung,
+    Screen,
+    Watchdog,
+)
 from studies.report import design_tables
 from studies.report.build import render_report
 from studies.report.claims import deviation_table
@@ -22,7 +32,7 @@ from tests.studies.report.pages import missing, pages, section
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-LOOKED = design(test="pooled", looks=(Look(seeds=3, alpha=0.014), Look(seeds=5, alpha=0.045)))
+LOOKED = design(test="pooled", looks=(InterimAnalysis(seeds=3, alpha=0.014), InterimAnalysis(seeds=5, alpha=0.045)))
 FUTILE = "verdict == 'inconclusive' and p > 0.5"
 
 
@@ -55,7 +65,7 @@ def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: 
         begin(study, LOOKED, seeds)
         look(study, number)
     state = study.conclude()
-    lines = text(design_tables.looks_taken(state)).splitlines()
+    lines = text(design_tables.interim_table(state)).splitlines()
     assert [line.split(" | ")[1:3] for line in lines] == [["1", "3 + 3"], ["2", "5 + 5"]]
     markdown, page = pages(study)
     assert_golden(section(markdown, "Look by look"))
@@ -92,7 +102,7 @@ def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthet
 
 def test_what_was_locked_is_no_deviation(study: Synthetic) -> None:
     state = study.whole()
-    assert design_tables.looks_taken(state) is None
+    assert design_tables.interim_table(state) is None
     assert deviation_table(state) is None
 
 
@@ -114,9 +124,9 @@ SCREEN = Screen(
 
 def full(**changes: Any) -> Design:
     given: dict[str, Any] = {
-        "test": "pooled", "noise": NOISE, "promise": Promise(power=0.8, effect=0.05), "equivalence_margin": 0.05,
-        "looks": (Look(seeds=3, alpha=0.014), Look(seeds=5, alpha=0.045)), "multiplicity": "dunnett_bh",
-        "counted_as_worst": ("NAN",), "exclusions": ("LOST",), "most_excluded": 0.2,
+        "test": "pooled", "noise": NOISE, "promise": PowerTarget(power=0.8, effect=0.05), "equivalence_margin": 0.05,
+        "looks": (InterimAnalysis(seeds=3, alpha=0.014), InterimAnalysis(seeds=5, alpha=0.045)),
+        "multiplicity": "dunnett_bh", "counted_as_worst": ("NAN",), "exclusions": ("LOST",), "most_excluded": 0.2,
         "replication": Replication(environment="arith", seeds=(1, 2, 3)),
         "watchdog": Watchdog(kl=0.5), "decision_table": (Rule(name="futile", when=FUTILE, then="settle"),),
     }  # fmt: skip
@@ -126,7 +136,11 @@ def full(**changes: Any) -> Design:
 def test_all_that_was_fixed_is_told_and_an_old_design_as_it_was() -> None:
     assert_golden(text(design_tables.design_facts(full(), "ab" * 32)))
     assert_golden(text(design_tables.design_facts(design(), None)))
-    parts = (design_tables.looks_table(design()), design_tables.rules_table(design()), design_tables.limits_table(None))
+    parts = (
+        design_tables.analyses_table(design()),
+        design_tables.rules_table(design()),
+        design_tables.limits_table(None),
+    )
     assert parts == (None, None, None)
     assert design_tables.stakes_table(design().hypotheses) is None
 
@@ -135,7 +149,7 @@ def test_looks_and_rules_are_listed_with_kill_conditions_first() -> None:
     claim = hypothesis(kill_if=FUTILE, smallest_effect=0.05, falsifier="no rise", confounds=("longer episodes",))
     locked = full(hypotheses=(claim,))
     tables = (
-        design_tables.looks_table(locked),
+        design_tables.analyses_table(locked),
         design_tables.rules_table(locked),
         design_tables.stakes_table(locked.hypotheses),
     )
@@ -153,7 +167,7 @@ def test_a_screen_is_described_before_there_are_arms() -> None:
     alone = {"screen": SCREEN, "arms": (Arm(name="control", overrides={}),), "control_arm": "control"}
     locked = Design(**(dict(full()) | alone | {"hypotheses": ()}))
     assert design_tables.what_differs(locked) == "group_size, learning_rate"
-    assert_golden(design_tables.screen_said(SCREEN))
+    assert_golden(design_tables.describe_screen(SCREEN))
 
 
 def test_a_configuration_differs_in_its_fields() -> None:

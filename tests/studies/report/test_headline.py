@@ -12,10 +12,10 @@ import pytest
 
 from studies import EventType, StudyState
 from studies.records.design import Arm, Design
-from studies.records.procedure import CollapseRule, Promise
+from studies.records.procedure import CollapseRule, PowerTarget
 from studies.records.verdict import CollapseRate, Verdict
 from studies.report.claims import rules
-from studies.report.next_question import in_practice, leads
+from studies.report.next_question import in_practice, list_next_questions
 from studies.report.summary import answer_line, headline
 from studies.report.wording import span
 from studies.verdicts.wording import deciding_interval
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def promised(seeds: int = 5, **changes: Any) -> Design:
-    given = {"promise": Promise(power=0.8, effect=0.05), "equivalence_margin": 0.05}
+    given = {"promise": PowerTarget(power=0.8, effect=0.05), "equivalence_margin": 0.05}
     return design(seeds=seeds, **(given | changes))
 
 
@@ -57,7 +57,11 @@ def test_a_verdict_says_what_to_do_and_what_to_ask_next_with_one_interval_at_one
     (answer,) = head.answers
     assert answer.verdict == verdict
     assert_golden(f"{answer.sentence}\n{answer.practice}")
-    assert shlex.split(leads(state)[0].command)[:3] == ["ajet", "research", f"{topic} with 40 training steps"]
+    assert shlex.split(list_next_questions(state)[0].command)[:3] == [
+        "ajet",
+        "research",
+        f"{topic} with 40 training steps",
+    ]
     assert "--effect 0.05" in head.next.command
     interval = deciding_interval(promised(seeds), state.verdicts[0])
     assert interval.level == (0.9 if verdict == "equivalent" else 0.95)
@@ -140,7 +144,7 @@ def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_differenc
     def asked_next(**changes: str) -> str:
         claims = tuple(claim.model_copy(update=changes) for claim in state.design.hypotheses)
         changed = replace(state, design=state.design.model_copy(update={"hypotheses": claims}))
-        return shlex.split(leads(changed)[0].command)[2]
+        return shlex.split(list_next_questions(changed)[0].command)[2]
 
     assert asked_next(matched="episodes") == f"{asked_next()} at the same number of episodes"
     assert asked_next(sought="equivalence") == state.topic
@@ -148,7 +152,9 @@ def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_differenc
 
 def test_only_what_was_compiled_is_advised_and_of_an_older_study_a_plan_that_runs_nothing(study: Synthetic) -> None:
     state = study.whole()
-    assert headline(state).next.command == leads(state)[0].command.replace("ajet research", "ajet study plan")
+    assert headline(state).next.command == list_next_questions(state)[0].command.replace(
+        "ajet research", "ajet study plan"
+    )
     recorded = replace(state, asked_next={"why": "nothing that could be had", "command": ""})
     assert headline(recorded).next.command == ""
 
@@ -161,7 +167,7 @@ def test_trainings_that_collapsed_are_counted_in_what_is_advised(tmp_path: Path,
     )
     claimed = state.verdicts[0].model_copy(update={"verdict": verdict, "estimate": 0.02, "collapses": rates})
     assert in_practice(state, state.design, state.design.hypotheses[0], claimed).startswith(said)
-    commands = [lead.command for lead in leads(replace(state, verdicts=(claimed,)))]
+    commands = [lead.command for lead in list_next_questions(replace(state, verdicts=(claimed,)))]
     assert [command for command in commands if "64" in command] == [], "the treatment itself collapses"
     assert "--metric collapse" in commands[-1]
 
@@ -175,15 +181,15 @@ def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> N
     assert "changes the hidden success" in head.question.tested[0]
     assert "against the prediction" in state.verdicts[0].reason
     assert "against the prediction" not in "".join(rules(state))
-    assert leads(state)[0].why == "whether 1 goes further"
+    assert list_next_questions(state)[0].why == "whether 1 goes further"
 
 
 def test_no_value_beyond_one_that_an_earlier_round_tried_is_asked_next(study: Synthetic) -> None:
     state = study.whole()
     wider = design((hypothesis("h1", 64),))
     known = replace(state, rounds_before=(replace(state, design=wider),))
-    assert "16 vs 64" in leads(state)[0].command
-    assert "4 vs 16" in leads(known)[0].command
+    assert "16 vs 64" in list_next_questions(state)[0].command
+    assert "4 vs 16" in list_next_questions(known)[0].command
 
 
 def test_too_few_trainings_that_did_not_collapse_are_told_in_practice() -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from studies import ReportError, StudyState
 from studies.records.design import CONFIGURATION, Arm
-from studies.records.verdict import PlannerWords
+from studies.records.verdict import PlannerMessage
 from studies.report import plots
 from studies.report.build import render_report
 from studies.report.evidence import gather
-from studies.report.rounds import ledger_section, surprised
-from studies.report.summary import recipe_said, why_ended
-from studies.verdicts.recipe import SettingRecipe, apart, recipes
+from studies.report.rounds import ledger_section, list_surprises
+from studies.report.summary import describe_recipe, why_ended
+from studies.verdicts.recipe import SettingRecipe, find_untested_pairs, recipes
 from tests.golden import assert_golden
 from tests.studies.asked_on import Inquiry
 from tests.studies.report.pages import Page, section
@@ -97,7 +97,7 @@ def test_the_page_is_whole_and_fetches_nothing(html: str) -> None:
 
 def test_the_same_state_and_files_give_the_same_bytes(told: Inquiry) -> None:
     shown = replace(told, events=told.events[:-1])
-    plots.drawn_once.cache_clear()
+    plots.render_cached.cache_clear()
     again = render_report(shown.state, told.folder)
     assert {name: (told.folder / name).read_text() for name in again} == again
 
@@ -127,18 +127,18 @@ def test_a_lock_of_an_earlier_round_that_was_edited_stands_above_the_answers(tol
 
 def test_a_refuted_direction_and_a_missed_prediction_surprise(inquiry: Inquiry) -> None:
     asked, evidence = inquiry.state.rounds[0], gather(inquiry.state.rounds[0], inquiry.folder)
-    assert surprised(asked, evidence) == ()
+    assert list_surprises(asked, evidence) == ()
     refuted = replace(asked, verdicts=(asked.verdicts[0].model_copy(update={"verdict": "refuted"}),))
-    assert surprised(refuted, evidence) == (), "an open question has no direction that could be refuted"
+    assert list_surprises(refuted, evidence) == (), "an open question has no direction that could be refuted"
     sided = (asked.design.hypotheses[0].model_copy(update={"sought": "difference"}),)
     state = replace(asked, design=asked.design.model_copy(update={"hypotheses": sided}))
     for changes in ({"verdict": "refuted"}, {"within_prediction": False}):
         changed = state.verdicts[0].model_copy(update=changes)
-        assert_golden("\n".join(surprised(replace(state, verdicts=(changed,)), evidence)))
+        assert_golden("\n".join(list_surprises(replace(state, verdicts=(changed,)), evidence)))
 
 
 def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claims(inquiry: Inquiry) -> None:
-    said = PlannerWords(by="llm m", text="r2h1 is supported; r3h1 too.", unfounded=())
+    said = PlannerMessage(by="llm m", text="r2h1 is supported; r3h1 too.", unfounded=())
     second = replace(inquiry.state.rounds[1], why_asked="h1 was REFUTED, which is confirmed.")
     state = replace(inquiry.state, said=said, rounds_before=(inquiry.state.rounds[0], second))
     page = render_report(state, inquiry.folder)["report.md"].replace("\\", "")
@@ -192,7 +192,7 @@ def better(*rounds: StudyState) -> list[tuple[int, Any, Any]]:
 def test_each_setting_has_a_recipe_of_its_own(inquiry: Inquiry) -> None:
     found = {recipe.environment: list(recipe.values[0].fields) for recipe in recipes(inquiry.state.rounds)}
     assert found == {"arith": [RATE], "guess": [RATE]}
-    assert_golden("\n".join(recipe_said(inquiry.state)))
+    assert_golden("\n".join(describe_recipe(inquiry.state)))
 
 
 def test_what_a_later_round_did_not_show_again_is_taken_back_and_said(inquiry: Inquiry) -> None:
@@ -200,7 +200,7 @@ def test_what_a_later_round_did_not_show_again_is_taken_back_and_said(inquiry: I
     again = judged(second, 0.003, 0.01, verdict="inconclusive")
     assert better(first, again) == []
     state = replace(third, rounds_before=(first, again), design=None, verdicts=())
-    assert_golden("\n".join(recipe_said(state)))
+    assert_golden("\n".join(describe_recipe(state)))
 
 
 def test_a_further_value_replaces_the_best_one_only_where_it_was_shown_to_be_better(inquiry: Inquiry) -> None:
@@ -228,14 +228,14 @@ def test_values_are_said_to_hold_together_only_where_each_was_tried_with_those_b
     later = replace(third, verdicts=(third.verdicts[0].model_copy(update=shown),))
 
     def together(*rounds: StudyState) -> bool:
-        return not any(apart(in_arith(*rounds).values, {each.round: each.design for each in rounds}))
+        return not any(find_untested_pairs(in_arith(*rounds).values, {each.round: each.design for each in rounds}))
 
     assert together(first, later)
     base = {**later.design.base_job, RATE: 0.003}
     without = replace(later, design=later.design.model_copy(update={"base_job": base}))
     assert not together(first, without)
     assert [list(value.fields) for value in in_arith(first, without).values] == [[RATE], ["episodes_per_step"]]
-    assert_golden("\n".join(recipe_said(replace(without, rounds_before=(first,)))))
+    assert_golden("\n".join(describe_recipe(replace(without, rounds_before=(first,)))))
 
 
 def configured(state: StudyState, control: dict[str, Any], treatment: dict[str, Any], **verdict: Any) -> StudyState:

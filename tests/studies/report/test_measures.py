@@ -61,7 +61,7 @@ def test_every_kind_has_a_report_and_is_verified_down_to_its_files(
     made = study(tmp_path, kind)
     report = build_report(made.state(), tmp_path)
     made.append(EventType.REPORT_BUILT, **report.payload(tmp_path))
-    proof = verify(made.study, made.log.stored(made.study), tmp_path)
+    proof = verify(made.study, made.log.read_unverified(made.study), tmp_path)
     assert proof.drifts == ()
 
 
@@ -143,7 +143,7 @@ def test_a_measure_that_says_something_else_than_the_verdict_is_named(tmp_path: 
 def test_a_metric_that_no_simulated_study_has_flown_says_so(
     tmp_path: Path, episodes: MeasuredStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measures, "FLOWN", frozenset({"", "success"}))
+    monkeypatch.setattr(measures, "SIMULATED_KINDS", frozenset({"", "success"}))
     assert "not measured over simulated" in page(episodes)
     assert "not measured over simulated" not in page(study(tmp_path, "success"))
 
@@ -199,7 +199,7 @@ def test_what_plays_cost_or_say_and_what_is_solved_elsewhere_are_judged_told_and
     assert answer.verdict == "supported"
     assert_golden(f"{answer.sentence}\n{answer.practice}")  # without a cut that no run met
     made.append(EventType.REPORT_BUILT, **build_report(made.state(), tmp_path).payload(tmp_path))
-    assert verify(made.study, made.log.stored(made.study), tmp_path).drifts == ()
+    assert verify(made.study, made.log.read_unverified(made.study), tmp_path).drifts == ()
     assert "got there." not in page(made)
     assert "not measured over simulated" in page(made)
 

@@ -17,7 +17,7 @@ from matplotlib.text import Text
 
 from studies.records.design import Metric
 from studies.report import figure_data, plots
-from studies.report.plots import NARROW, WIDE, wrapped
+from studies.report.plots import NARROW, WIDE, wrap_name
 from studies.report.theme import style
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.wording import DecidingInterval
@@ -63,7 +63,7 @@ def forecasts(*items: figure_data.Forecast, margin: float | None = 0.05) -> figu
 
 def screened() -> figure_data.Screening:
     found = tuple(
-        figure_data.Screened(f"c{n}", NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2)
+        figure_data.ScreenedCandidate(f"c{n}", NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2)
         for n in range(6)
     )
     return figure_data.Screening(found, (10, 20), "success on the search tasks")
@@ -139,8 +139,8 @@ def test_text_crosses_nothing_stays_within_the_figure_and_has_names_of_arms_whol
 
 def test_a_name_of_several_parts_is_broken_between_them_and_loses_nothing() -> None:
     name = "learning_rate=0.003+group_size=4+temperature=0.7"
-    assert wrapped(name, 30) == ["learning_rate=0.003+", "group_size=4+temperature=0.7"]
-    assert wrapped("", 29) == [""]
+    assert wrap_name(name, 30) == ["learning_rate=0.003+", "group_size=4+temperature=0.7"]
+    assert wrap_name("", 29) == [""]
 
 
 def test_margin_and_prediction_are_drawn_and_named() -> None:
@@ -176,14 +176,14 @@ def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet(
 
 @pytest.mark.slow
 def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() -> None:
-    plots.drawn_once.cache_clear()
+    plots.render_cached.cache_clear()
     first = plots.learning_curves(curves())
     assert plots.learning_curves(curves()) == first
-    assert plots.drawn_once.cache_info().misses == 2, "a wide one and a narrow one"
+    assert plots.render_cached.cache_info().misses == 2, "a wide one and a narrow one"
     other = plots.learning_curves(curves(height=0.5))
     assert (other.wide != first.wide, other.narrow != first.narrow) == (True, True)
     assert plots.learning_curves(curves(), "round-2-").wide != first.wide, "ids are kept apart by the name"
-    plots.drawn_once.cache_clear()
+    plots.render_cached.cache_clear()
     assert plots.learning_curves(curves()) == first, "drawn once more it is the same"
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from studies import EventType, LogCorrupt, StudyState, fold
-from studies.checks.conditions import off_design
+from studies.checks.conditions import find_design_deviations
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.report.build import render_report
-from studies.report.claims import reach, written
+from studies.report.claims import describe_authorship, find_escapes
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, reward_curves
 from studies.report.validity import checks, threats
@@ -67,7 +67,7 @@ def test_where_the_code_ran_is_what_the_log_of_its_attempts_says(
     for number, spec in enumerate(entry for entry in begin(study) if entry.code):
         if kind := sandboxes[min(number, 1)]:
             study.launch(spec, sandbox={"kind": kind})
-    assert where in written(study.state())
+    assert where in describe_authorship(study.state())
 
 
 HOSTILE = (
@@ -126,7 +126,7 @@ def test_a_reward_that_rises_while_hidden_success_falls_is_said_to_have_parted(t
     ],
 )  # fmt: skip
 def test_what_a_source_names_beyond_its_arguments_is_read_from_it(source: str, found: tuple[str, ...]) -> None:
-    assert reach(source) == found
+    assert find_escapes(source) == found
 
 
 def test_code_that_reaches_beyond_its_arguments_is_a_threat(study: Synthetic) -> None:
@@ -200,7 +200,7 @@ def test_rewards_of_different_functions_are_never_drawn_on_one_axis(study: Synth
 def test_the_arms_of_a_reward_differ_in_it_and_in_nothing_else(study: Synthetic) -> None:
     state = whole(study, three_arms())
     evidence = gather(state, study.folder)
-    assert off_design(state) == {}
+    assert find_design_deviations(state) == {}
     assert_golden(about("\n".join(remark.text for remark in checks(state, evidence)), "resolved jobs"))
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from studies import EventType, ReportError, StudyState
-from studies.checks.conditions import confounded, off_design
-from studies.records.procedure import CollapseRule, EnvironmentRecord, Noise, Promise, Replication
+from studies.checks.conditions import find_confounders, find_design_deviations
+from studies.records.procedure import CollapseRule, EnvironmentRecord, Noise, PowerTarget, Replication
 from studies.report.build import render_report
 from studies.report.evidence import Evidence, gather
-from studies.report.next_question import sight
-from studies.report.run_tables import brought, sandboxes
-from studies.report.validity import checks, noise_met, other_noise, threats
+from studies.report.next_question import reached_power
+from studies.report.run_tables import warn_custom_environments, warn_sandboxes
+from studies.report.validity import checks, noise_observed, threats, warn_noise
 from studies.verdicts.judge import judge_hypothesis, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.report.pages import pages, section
@@ -47,21 +47,21 @@ def with_job(state: StudyState, arm: str, **changes: object) -> StudyState:
 def test_a_clean_study_passes_every_check(finished: Finished) -> None:
     state, folder = finished
     assert {remark.level for remark in checks(state, gather(state, folder))} == {"passed", "note"}
-    assert confounded(state) == off_design(state) == {}
+    assert find_confounders(state) == find_design_deviations(state) == {}
 
 
 def test_a_confound_between_the_arms_is_found_and_named(finished: Finished) -> None:
     clean, folder = finished
     state = with_job(clean, "group_size=16", learning_rate=3e-3)
-    assert confounded(state) == {"h1": ("learning_rate",)}
+    assert find_confounders(state) == {"h1": ("learning_rate",)}
     assert_golden(said(state, gather(clean, folder)))
 
 
 def test_both_arms_off_the_design_alike_are_found_though_they_do_not_differ(finished: Finished) -> None:
     clean, folder = finished
     state = with_job(with_job(clean, "group_size=16", steps=39), "group_size=4", steps=39)
-    assert confounded(state) == {}
-    assert off_design(state) == {"group_size=4": ("steps",), "group_size=16": ("steps",)}
+    assert find_confounders(state) == {}
+    assert find_design_deviations(state) == {"group_size=4": ("steps",), "group_size=16": ("steps",)}
     assert_golden(said(state, gather(clean, folder)))
 
 
@@ -127,15 +127,15 @@ def test_a_planned_run_that_never_began_is_no_result_that_is_left_out(study: Syn
 
 
 def test_the_power_that_is_told_is_of_the_runs_that_there_are_and_one_number(study: Synthetic) -> None:
-    promised = {"promise": Promise(power=0.8, effect=0.05), "noise": Noise(sd=0.06, df=20, episodes=512, basis="-")}
+    promised = {"promise": PowerTarget(power=0.8, effect=0.05), "noise": Noise(sd=0.06, df=20, episodes=512, basis="-")}
     state = study.whole(design(seeds=5, **promised))
-    (told,) = (remark.text for remark in other_noise(state, gather(state, study.folder)))
+    (told,) = (remark.text for remark in warn_noise(state, gather(state, study.folder)))
     assert ("is seen with 1" in told or "is seen with 9" in told) == ("not the planned" not in told)
     few = state.verdicts[0].model_copy(update={"n_control": 2, "n_treatment": 2})
     locked = state.design.model_copy(update={"collapse": CollapseRule()})
-    assert noise_met(replace(state, verdicts=(few,), design=locked)).power is None
-    assert sight(locked, locked.hypotheses[0], few) is None
-    assert noise_met(replace(state, verdicts=(few,))).power < noise_met(state).power
+    assert noise_observed(replace(state, verdicts=(few,), design=locked)).power is None
+    assert reached_power(locked, locked.hypotheses[0], few) is None
+    assert noise_observed(replace(state, verdicts=(few,))).power < noise_observed(state).power
 
 
 def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Synthetic) -> None:
@@ -177,7 +177,7 @@ def with_attempts(study: Synthetic, *sandboxes: dict[str, Any], **end: Any) -> S
 
 
 def texts(state: StudyState) -> list[str]:
-    return [f"{remark.level}: {remark.text}" for remark in sandboxes(state, NOTHING)]
+    return [f"{remark.level}: {remark.text}" for remark in warn_sandboxes(state, NOTHING)]
 
 
 def test_the_image_of_containers_is_named_in_full(study: Synthetic) -> None:
@@ -215,14 +215,14 @@ def test_what_kept_hidden_tasks_from_clients_follows_from_where_these_ran(
     study: Synthetic, places: tuple[dict[str, Any], ...]
 ) -> None:
     study.design = study.design.model_copy(update={"environments": (SHOP,)})
-    (remark,) = brought(with_attempts(study, *places), NOTHING)
+    (remark,) = warn_custom_environments(with_attempts(study, *places), NOTHING)
     assert remark.level == "note"
     assert_golden(remark.text)
 
 
 def test_code_that_has_its_hidden_tasks_is_a_threat_wherever_it_ran(study: Synthetic) -> None:
     study.design = study.design.model_copy(update={"environments": (SHOP.model_copy(update={"hidden_apart": False}),)})
-    (remark,) = brought(with_attempts(study, DOCKER), NOTHING)
+    (remark,) = warn_custom_environments(with_attempts(study, DOCKER), NOTHING)
     assert remark.level == "threat"
     assert_golden(remark.text)
 

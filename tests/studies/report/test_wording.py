@@ -117,9 +117,13 @@ def test_durations_are_said_as_people_say_them(seconds: float | None, said: str)
 
 
 def test_numbers_keep_their_sign_and_three_decimals_and_commands_can_be_pasted() -> None:
-    assert wording.signed(0.12) == "+0.120"
-    assert wording.signed(-0.0304) == "\N{MINUS SIGN}0.030"
-    assert (wording.signed(-0.0004), wording.number(-0.0004), wording.signed(-0.0)) == ("0.000", "0.000", "0.000")
+    assert wording.format_signed(0.12) == "+0.120"
+    assert wording.format_signed(-0.0304) == "\N{MINUS SIGN}0.030"
+    assert (wording.format_signed(-0.0004), wording.number(-0.0004), wording.format_signed(-0.0)) == (
+        "0.000",
+        "0.000",
+        "0.000",
+    )
     assert wording.number(None) == "–"
     assert wording.p_value(1e-9) == "< 0.001"
     assert wording.percent(0.95) == "95 %"
@@ -150,7 +154,7 @@ def test_the_ladder_never_says_more_than_the_verdict(control: list[int], treatme
     assert ("other side" in text) == (verdict.verdict == "refuted")
     assert "no effect" not in text
     if verdict.verdict in ("supported", "refuted"):
-        assert f"difference {wording.signed(verdict.estimate)}" in text
+        assert f"difference {wording.format_signed(verdict.estimate)}" in text
         assert f"n = {len(treatment)} + {len(control)}" in text
 
 

@@ -15,9 +15,9 @@ from studies.statistics.comparison import (
     Comparison,
     Runs,
     compare,
-    equivalent,
+    is_equivalent,
     mean_interval,
-    pooled,
+    pooled_test,
     spread,
     two_one_sided,
 )
@@ -159,7 +159,7 @@ def test_the_interval_leaves_out_zero_exactly_when_p_is_below_its_level(
 
 
 def test_swapping_the_arms_changes_the_sign_alone() -> None:
-    there, back = (pooled(a, b, others=[OTHER], noise=bank()) for a, b in ((LOW, HIGH), (HIGH, LOW)))
+    there, back = (pooled_test(a, b, others=[OTHER], noise=bank()) for a, b in ((LOW, HIGH), (HIGH, LOW)))
     assert (back.estimate, back.error, back.df, back.p) == pytest.approx(
         (-there.estimate, there.error, there.df, there.p)
     )
@@ -182,12 +182,14 @@ def test_equivalence_holds_exactly_when_both_one_sided_tests_reject(
 ) -> None:
     result = two_one_sided(Comparison("welch", estimate, error, df), margin, alpha)
     if abs(result.p - alpha) > 1e-9:
-        assert equivalent(result) == (result.p < alpha)
-    assert equivalent(result) == (-margin < result.low and result.high < margin)
+        assert is_equivalent(result) == (result.p < alpha)
+    assert is_equivalent(result) == (-margin < result.low and result.high < margin)
 
 
 def test_a_wider_margin_never_takes_equivalence_back() -> None:
-    said = [equivalent(two_one_sided(found("welch", LOW, NEAR), margin, 0.05)) for margin in (0.005, 0.02, 0.05, 0.2)]
+    said = [
+        is_equivalent(two_one_sided(found("welch", LOW, NEAR), margin, 0.05)) for margin in (0.005, 0.02, 0.05, 0.2)
+    ]
     assert said == sorted(said)
     assert said[0] is False
     assert said[-1] is True

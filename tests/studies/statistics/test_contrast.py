@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.records.design import trend_weights
-from studies.records.procedure import Look
-from studies.statistics.comparison import contrast, equivalent, error_of, two_one_sided, welch
+from studies.records.procedure import InterimAnalysis
+from studies.statistics.comparison import contrast, error_of, is_equivalent, two_one_sided, welch
 from studies.statistics.power import PowerDesign, power
 from tests.lazily import lazy
 from tests.studies.synthetic import studies
@@ -79,7 +79,7 @@ def test_the_level_holds_at_few_runs_and_unlike_noise(spreads: tuple[float, ...]
 def test_equivalence_holds_its_level_at_the_margin(studies: int) -> None:
     rng = random.Random(12)  # the truth is on the margin
     found = [contrast(normal(rng, (0, 0, 0, 3), [1] * 4, 5), CROSSED) for _ in range(studies)]
-    wrong = sum(equivalent(two_one_sided(each, 3.0, 0.05)) for each in found)
+    wrong = sum(is_equivalent(two_one_sided(each, 3.0, 0.05)) for each in found)
     assert (studies >= 1000) <= wrong <= stats.binom.ppf(0.999, studies, 0.055)
 
 
@@ -91,12 +91,12 @@ def test_power_is_what_is_seen(weights: tuple[float, ...], seeds: int, studies: 
     means = [effect / math.fsum(each * each for each in weights) * weight for weight in weights]
     found = [contrast(normal(rng, means, [1] * len(weights), seeds), weights) for _ in range(studies)]
     seen = sum(each.p <= 0.05 and each.estimate > 0 for each in found) / studies
-    shape = PowerDesign("contrast", (Look(seeds=seeds, alpha=0.05),), arms=len(weights), weights=weights)
+    shape = PowerDesign("contrast", (InterimAnalysis(seeds=seeds, alpha=0.05),), arms=len(weights), weights=weights)
     assert abs(seen - power(shape, effect, 1.0)) < 3.1 * 0.5 / studies**0.5
 
 
 def test_of_two_arms_power_is_that_of_welchs_test() -> None:
-    looks = (Look(seeds=5, alpha=0.05),)
+    looks = (InterimAnalysis(seeds=5, alpha=0.05),)
     two = PowerDesign("contrast", looks, weights=(-1.0, 1.0))
     assert abs(power(two, 2.0, 1.0) - power(PowerDesign("welch", looks), 2.0, 1.0)) < 0.005
 

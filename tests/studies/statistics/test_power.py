@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.records.procedure import Look
+from studies.records.procedure import InterimAnalysis
 from studies.statistics.comparison import Runs, compare
-from studies.statistics.power import PowerDesign, at_shares, detectable, power, seeds_needed
-from studies.statistics.sequential import crossings, spend, spent
+from studies.statistics.power import PowerDesign, analyses_at_shares, min_detectable_effect, power, seeds_needed
+from studies.statistics.sequential import crossings, cumulative_alpha, spend_alpha
 from tests.lazily import lazy
 from tests.studies.synthetic import studies
 
@@ -18,8 +18,8 @@ powers = lazy("statsmodels.stats.power")
 SCHEDULES = st.lists(st.integers(2, 40), min_size=1, max_size=4, unique=True).map(sorted)
 
 
-def once(seeds: int, alpha: float = 0.05) -> tuple[Look, ...]:
-    return (Look(seeds=seeds, alpha=alpha),)
+def once(seeds: int, alpha: float = 0.05) -> tuple[InterimAnalysis, ...]:
+    return (InterimAnalysis(seeds=seeds, alpha=alpha),)
 
 
 def simulated(shape: PowerDesign, effect: float, studies: int) -> float:
@@ -73,10 +73,10 @@ def test_the_seeds_that_effects_need_are_those_known_for_welchs_test() -> None:
 
 
 def test_the_detectable_effect_has_the_promised_power_and_scales_with_the_noise() -> None:
-    shape = PowerDesign("common", spend((3, 6, 10)), arms=3, compared=2)
-    smallest = detectable(shape, 0.03)
+    shape = PowerDesign("common", spend_alpha((3, 6, 10)), arms=3, compared=2)
+    smallest = min_detectable_effect(shape, 0.03)
     assert power(shape, smallest, 0.03) == pytest.approx(0.8, abs=1e-3)
-    assert detectable(shape, 0.06) == pytest.approx(2 * smallest, rel=1e-3)
+    assert min_detectable_effect(shape, 0.06) == pytest.approx(2 * smallest, rel=1e-3)
 
 
 def test_what_makes_a_comparison_see_more_or_less() -> None:
@@ -96,10 +96,10 @@ def test_what_makes_a_comparison_see_more_or_less() -> None:
 
 
 def test_more_seeds_keep_the_rhythm_of_the_looks() -> None:
-    shape = PowerDesign("welch", spend((3, 6, 10))).with_seeds(20)
-    assert [look.seeds for look in shape.looks] == [6, 12, 20]
-    assert shape.looks == spend((6, 12, 20), 0.05)
-    assert [look.seeds for look in at_shares(3, (0.3, 0.6, 1.0))] == [2, 3]
+    shape = PowerDesign("welch", spend_alpha((3, 6, 10))).with_seeds(20)
+    assert [look.seeds for look in shape.analyses] == [6, 12, 20]
+    assert shape.analyses == spend_alpha((6, 12, 20), 0.05)
+    assert [look.seeds for look in analyses_at_shares(3, (0.3, 0.6, 1.0))] == [2, 3]
 
 
 @pytest.mark.parametrize(("effect", "sd"), [(0, 1), (1, 0), (-1, 1)])
@@ -109,7 +109,7 @@ def test_no_noise_and_no_effect_have_no_power(effect: float, sd: float) -> None:
 
 
 def bounds(seeds: list[int], alpha: float = 0.05, **options: str) -> list[float]:
-    return [float(stats.norm.isf(look.alpha / 2)) for look in spend(seeds, alpha, **options)]  # type: ignore[arg-type]
+    return [float(stats.norm.isf(look.alpha / 2)) for look in spend_alpha(seeds, alpha, **options)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -134,26 +134,26 @@ def test_all_looks_together_spend_alpha(seeds: list[int], alpha: float, by: str)
     so_far = 0.0
     for look, share in zip(found, shares, strict=True):
         so_far += sum(look)
-        assert so_far == pytest.approx(spent(share, alpha, by), rel=1e-4, abs=1e-9)  # type: ignore[arg-type]
+        assert so_far == pytest.approx(cumulative_alpha(share, alpha, by), rel=1e-4, abs=1e-9)  # type: ignore[arg-type]
         assert look.above == pytest.approx(look.below)
 
 
 @pytest.mark.parametrize("seeds", [[3, 6, 9], [2, 4, 6, 8, 10], [3, 6, 10], [3, 5]])
 def test_earlier_looks_need_stronger_evidence(seeds: list[int]) -> None:
-    levels = [look.alpha for look in spend(seeds)]
+    levels = [look.alpha for look in spend_alpha(seeds)]
     assert levels == sorted(levels)
     assert all(0 < level <= 0.05 for level in levels)
 
 
 def test_one_look_has_all_of_alpha() -> None:
-    (look,) = spend([5], 0.05)
+    (look,) = spend_alpha([5], 0.05)
     assert (look.seeds, look.alpha) == (5, pytest.approx(0.05, rel=1e-9))
 
 
 def test_a_share_of_every_look_spends_hardly_more_than_that_share_of_alpha() -> None:
     """What several claims rely on, which divide each look's level."""
     shares = [0.3, 0.6, 1.0]
-    levels = [look.alpha for look in spend([3, 6, 10])]
+    levels = [look.alpha for look in spend_alpha([3, 6, 10])]
     for part in (0.5, 0.25, 0.1):
         found = crossings([float(stats.norm.isf(part * level / 2)) for level in levels], shares)
         assert part * 0.05 <= sum(sum(look) for look in found) <= 1.035 * part * 0.05
@@ -168,4 +168,4 @@ def test_a_drift_is_found_on_its_side_with_the_power_of_a_normal_test() -> None:
 @pytest.mark.parametrize("seeds", [[], [3, 3], [6, 3], [1, 5]])
 def test_looks_that_do_not_grow_are_refused(seeds: list[int]) -> None:
     with pytest.raises(ValueError, match="must grow"):
-        spend(seeds)
+        spend_alpha(seeds)

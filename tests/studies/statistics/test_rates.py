@@ -131,7 +131,7 @@ def test_a_difference_that_no_affordable_study_sees_says_so() -> None:
 
 
 def test_three_seeds_see_nothing_but_nearly_all_against_none() -> None:
-    seen = [exact.rate_seen(seeds) for seeds in (2, 3, 8)]
+    seen = [exact.min_detectable_rate(seeds) for seeds in (2, 3, 8)]
     assert seen[0] is None
     assert seen[1] == pytest.approx(0.8 ** (1 / 3), abs=1e-6)
     assert seen[2] is not None
@@ -139,7 +139,7 @@ def test_three_seeds_see_nothing_but_nearly_all_against_none() -> None:
 
 
 def test_a_margin_holds_from_the_alpha_on_whose_interval_lies_inside_it() -> None:
-    alpha = exact.inside_margin((0, 30), (1, 30), 0.3)
+    alpha = exact.equivalence_p((0, 30), (1, 30), 0.3)
     low, high = exact.difference((0, 30), (1, 30), 1 - 2 * alpha)
     assert max(-low, high) == pytest.approx(0.3, abs=1e-6)
-    assert exact.inside_margin((0, 5), (5, 5), 0.3) == pytest.approx(0.5)
+    assert exact.equivalence_p((0, 5), (5, 5), 0.3) == pytest.approx(0.5)

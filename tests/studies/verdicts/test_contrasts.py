@@ -9,14 +9,14 @@ from pydantic import ValidationError
 
 from studies.checks.conditions import claim_of, pairs_of
 from studies.checks.confounders import lint_jobs
-from studies.records.alpha import stake_of_one_round
+from studies.records.alpha import allocate_single_round
 from studies.records.design import Arm, Design, Hypothesis
 from studies.records.procedure import CollapseRule
 from studies.records.statements import sentences, statement_of
 from studies.records.verdict import Verdict
-from studies.report.next_question import sight
+from studies.report.next_question import reached_power
 from studies.report.wording import finding
-from studies.statistics.sequential import spend
+from studies.statistics.sequential import spend_alpha
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
 from studies.verdicts.wording import deciding_interval
@@ -61,7 +61,7 @@ def runs(means: Sequence[float], seeds: int = 5, sd: float = 0.01, seed: int = 1
 
 
 def judged(claim: Hypothesis, data: dict[str, ArmData], **changes: Any) -> Verdict:
-    return judge(stake_of_one_round(locked(claim, **changes)), claim.id, data, look=1)
+    return judge(allocate_single_round(locked(claim, **changes)), claim.id, data, look=1)
 
 
 def test_an_interaction_is_the_difference_of_two_differences() -> None:
@@ -128,8 +128,8 @@ def test_an_arm_that_lost_too_many_runs_makes_the_whole_invalid() -> None:
 @studies(40, 400)
 def test_no_more_interactions_are_claimed_than_the_level_allows(studies: int) -> None:
     """Over three looks and at unlike noise; the bound comes up once in a thousand times at a true rate of 5.5 %."""
-    looks, rng, claims = spend((3, 5, 7)), random.Random(5), 0
-    stake = stake_of_one_round(locked(crossed(), seeds=7, looks=looks, equivalence_margin=None))
+    looks, rng, claims = spend_alpha((3, 5, 7)), random.Random(5), 0
+    stake = allocate_single_round(locked(crossed(), seeds=7, looks=looks, equivalence_margin=None))
     for _ in range(studies):
         whole = [[rng.gauss(0.5, sd) for _ in range(7)] for sd in (0.03, 0.03, 0.06, 0.06)]
         for number, look in enumerate(looks, start=1):
@@ -162,7 +162,7 @@ def test_claims_say_what_they_are() -> None:
 def test_a_report_tells_all_four_means_and_what_it_could_see() -> None:
     chosen, verdict = locked(crossed()), judged(crossed(), runs(MEANS))
     assert_golden(finding(crossed(), verdict, chosen.metric, deciding_interval(chosen, verdict)))
-    assert sight(chosen, crossed(), verdict).detectable > 0
+    assert reached_power(chosen, crossed(), verdict).detectable > 0
 
 
 @pytest.mark.parametrize(

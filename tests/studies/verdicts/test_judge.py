@@ -9,17 +9,17 @@ import pytest
 
 from studies import Event, EventType, StudyState
 from studies.records.design import Arm, Design, RunSpec
-from studies.records.procedure import Amendment, Look, Replication
+from studies.records.procedure import Amendment, InterimAnalysis, Replication
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
-from studies.statistics.sequential import spend
-from studies.verdicts.judge import NO_RESULT, gather, judge_hypothesis, violations
+from studies.statistics.sequential import spend_alpha
+from studies.verdicts.judge import NO_RESULT, find_violations, gather, judge_hypothesis
 from tests.golden import assert_golden
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 CONTROL, TREATMENT = "group_size=4", "group_size=16"
 CLAIMS = (hypothesis("h1", 16), hypothesis("h2", 8))
-LOOKS = (Look(seeds=3, alpha=0.014), Look(seeds=5, alpha=0.045))
+LOOKS = (InterimAnalysis(seeds=3, alpha=0.014), InterimAnalysis(seeds=5, alpha=0.045))
 
 
 def locked(**changes: Any) -> Design:
@@ -137,13 +137,13 @@ def test_an_effect_that_turns_around_in_every_kind_of_task_is_none(conditioned: 
     conditioned.kinds = {CONTROL: {"easy": [18, 20], "hard": [30, 80]}, TREATMENT: {"easy": [68, 80], "hard": [6, 20]}}
     conditioned.steps = {CONTROL: 40, TREATMENT: 40}
     state = run(conditioned, conditioned.begin(locked()))
-    assert [violation.code for violation in violations(state, "h1", gather(state, look=2))] == ["subgroup"]
+    assert [violation.code for violation in find_violations(state, "h1", gather(state, look=2))] == ["subgroup"]
     assert judge_hypothesis(state, "h1", look=2).verdict == "invalid"
 
 
 def test_arms_that_trained_unlike_are_no_test_until_an_amendment_accepts_it(conditioned: Conditioned) -> None:
     state = run(conditioned, conditioned.begin(locked()))
-    (violation,) = violations(state, "h1", gather(state, look=2))
+    (violation,) = find_violations(state, "h1", gather(state, look=2))
     found = judge_hypothesis(state, "h1", look=2)
     assert found.verdict == "invalid"
     assert found.violations == (f"{violation.code}: {violation.sentence}",)
@@ -200,7 +200,7 @@ def test_an_amendment_that_no_verdict_waited_for_takes_none_back(study: Syntheti
 
 def test_a_hypothesis_settled_at_an_earlier_look_keeps_its_p_and_later_looks_recompute(study: Synthetic) -> None:
     study.means |= {TREATMENT: 0.9, "group_size=8": 0.53}
-    specs = study.begin(locked(hypotheses=CLAIMS, looks=spend((3, 5)), multiplicity="dunnett_bh"))
+    specs = study.begin(locked(hypotheses=CLAIMS, looks=spend_alpha((3, 5)), multiplicity="dunnett_bh"))
     run(study, specs[:9])
     say(study, "h1", "h2")
     state = study.state()
@@ -240,7 +240,7 @@ def test_a_replication_that_was_not_run_is_invalid_and_counts_nothing(study: Syn
 @pytest.mark.parametrize("vetoed", ["before the second look", "between two verdicts of one look"])
 def test_a_veto_of_another_hypothesis_leaves_a_verdict_that_stands_what_it_was(study: Synthetic, vetoed: str) -> None:
     study.means |= {TREATMENT: 0.53, "group_size=8": 0.53}
-    specs = study.begin(locked(hypotheses=CLAIMS, looks=spend((3, 5)), multiplicity="dunnett_bh"))
+    specs = study.begin(locked(hypotheses=CLAIMS, looks=spend_alpha((3, 5)), multiplicity="dunnett_bh"))
     run(study, specs[:9])
     if vetoed == "before the second look":
         say(study, "h2")

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.records.alpha import stake_of_one_round as staked
+from studies.records.alpha import allocate_single_round as staked
 from studies.records.design import Design, Metric
 from studies.records.procedure import CollapseRule
 from studies.records.verdict import Verdict
 from studies.statistics.proportions import boschloo
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
-from studies.verdicts.scope import unseen_of
+from studies.verdicts.scope import find_unobserved_misses
 from tests.golden import assert_golden
 from tests.studies.measured import HORIZON, measured_design, metric
 from tests.studies.synthetic import runs_of
@@ -91,11 +91,11 @@ def test_where_every_run_got_there_a_time_speaks_of_trainings_that_do() -> None:
     """An arm in which nobody of five happened to be stuck looks certain; that one in five may be is not ruled out."""
     found = verdict(measured_design(TIME, scope_reached=True), SLOW, QUICK)
     assert (found.verdict, found.scope) == ("supported", "reached")
-    (behind, ahead) = unseen_of(TIME, found)
-    assert behind.undoes is None  # stuck runs of the slower arm take nothing from the claim
+    (behind, ahead) = find_unobserved_misses(TIME, found)
+    assert behind.breaking_share is None  # stuck runs of the slower arm take nothing from the claim
     assert ahead.upper == pytest.approx(1 - 0.05 ** (1 / 5))
-    assert ahead.undoes * (NEVER - found.mean_treatment) == pytest.approx(-found.high)
-    assert f" {100 * ahead.undoes:.0f} %" in found.reason
+    assert ahead.breaking_share * (NEVER - found.mean_treatment) == pytest.approx(-found.high)
+    assert f" {100 * ahead.breaking_share:.0f} %" in found.reason
     assert_golden(found.reason)
     many = verdict(measured_design(TIME, scope_reached=True), SLOW * 8, QUICK * 8)
     assert (many.verdict, many.scope) == ("supported", "all"), "no open share undoes it"
@@ -109,16 +109,16 @@ def test_runs_of_the_arm_ahead_that_missed_are_in_its_mean_and_its_spread() -> N
     assert (missed.verdict, missed.scope) == ("supported", "all")
     behind = verdict(design, [*SLOW[:4], NEVER], near)
     assert (behind.verdict, behind.scope) == ("supported", "reached")
-    assert [one.arm for one in unseen_of(TIME, behind)] == ["group_size=16"]
+    assert [one.arm for one in find_unobserved_misses(TIME, behind)] == ["group_size=16"]
 
 
 def test_an_equivalence_of_times_is_undone_from_either_arm() -> None:
     design = measured_design(TIME, scope_reached=True, equivalence_margin=512.0)
     found = verdict(design, QUICK, [value + 60 for value in QUICK])
     assert (found.verdict, found.scope) == ("equivalent", "reached")
-    control, treatment = unseen_of(TIME, found)
-    assert control.undoes == pytest.approx((512 + found.equivalence.low) / (NEVER - found.mean_control))
-    assert treatment.undoes < control.undoes  # which is slower already
+    control, treatment = find_unobserved_misses(TIME, found)
+    assert control.breaking_share == pytest.approx((512 + found.equivalence.low) / (NEVER - found.mean_control))
+    assert treatment.breaking_share < control.breaking_share  # which is slower already
     higher = verdict(design, QUICK, QUICK[::-1])
     assert higher.scope == "reached"
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.records.alpha import stake_of_one_round as staked
+from studies.records.alpha import allocate_single_round as staked
 from studies.records.design import Design
 from studies.records.procedure import CollapseRule
 from studies.records.verdict import Verdict
-from studies.statistics.sequential import spend
+from studies.statistics.sequential import spend_alpha
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import LEAST_KEPT, judge
 from tests.golden import assert_golden
@@ -137,7 +137,7 @@ def test_pairs_that_collapses_leave_are_three_at_the_least() -> None:
 
 
 stats = lazy("scipy.stats")
-LOOKS = spend((5, 7, 10))
+LOOKS = spend_alpha((5, 7, 10))
 
 
 def study(rng: random.Random, effect: float) -> Verdict:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.records.alpha import stake_of_one_round as staked
+from studies.records.alpha import allocate_single_round as staked
 from studies.records.design import Design, Hypothesis
-from studies.records.procedure import Look, Noise, Prediction, Replication
+from studies.records.procedure import InterimAnalysis, Noise, Prediction, Replication
 from studies.records.verdict import Verdict, VerdictName
 from studies.statistics.comparison import compare
-from studies.statistics.sequential import adjusted_p, spend
+from studies.statistics.sequential import dunnett_p, spend_alpha
 from studies.verdicts.forecasts import brier, calibration
 from studies.verdicts.inputs import ArmData
 from studies.verdicts.rules import judge
@@ -224,7 +224,7 @@ def test_inputs_no_verdict_can_rest_on_are_refused(wrong: dict[str, Any], named:
 
 
 def test_a_look_uses_its_own_level_and_is_final_only_when_it_decides_or_is_the_last() -> None:
-    looks = spend((3, 5))
+    looks = spend_alpha((3, 5))
     weak, strong = data(LOW[:3], [0.5, 0.55, 0.52]), data(LOW[:3], [0.9, 0.92, 0.91])
     first = judged(design(looks=looks), weak)
     assert (first.verdict, first.final, first.look) == ("inconclusive", False, 1)
@@ -237,7 +237,7 @@ def test_a_look_uses_its_own_level_and_is_final_only_when_it_decides_or_is_the_l
 def test_arms_of_one_variable_are_corrected_by_dunnetts_test() -> None:
     found = judged(design(8, 16, multiplicity="dunnett_bh"), data(LOW, HIGH, MIDDLE), "h2")
     t = found.estimate / (found.sd_pooled * (2 / 5) ** 0.5)
-    assert found.p_adjusted == pytest.approx(adjusted_p(t, found.df or 0, 5, [5, 5]))
+    assert found.p_adjusted == pytest.approx(dunnett_p(t, found.df or 0, 5, [5, 5]))
     assert found.p < found.p_adjusted
     assert found.level == 0.95
     assert_golden(found.reason)
@@ -268,7 +268,7 @@ def test_in_a_study_of_several_claims_a_claim_is_made_exactly_when_its_corrected
 
 
 def test_a_claim_decided_earlier_keeps_its_p_among_the_families() -> None:
-    chosen = mixed(looks=spend((3, 5)))
+    chosen = mixed(looks=spend_alpha((3, 5)))
     values, near = data(LOW, FLAT, FLAT, FLAT[:3]), data(LOW, [x + 0.031 for x in LOW], FLAT, FLAT[:3])
     early = judged(chosen, {**data(LOW[:3], FLAT[:3]), RATE: runs_of([0.9, 0.92, 0.91], RATE)}, "h3")
     assert early.verdict == "supported"
@@ -279,7 +279,7 @@ def test_a_claim_decided_earlier_keeps_its_p_among_the_families() -> None:
 
 
 def test_a_replication_is_one_test_at_alpha_without_bank_or_sharing() -> None:
-    chosen = mixed(looks=spend((3, 5)), replication=Replication(environment="other", seeds=(1, 2, 3, 4, 5)))
+    chosen = mixed(looks=spend_alpha((3, 5)), replication=Replication(environment="other", seeds=(1, 2, 3, 4, 5)))
     found = judged(chosen, data(LOW, HIGH), phase="replicate")
     assert (found.phase, found.level, found.df, found.final) == ("replicate", 0.95, 8, True)
     assert found.p_adjusted is None
@@ -287,7 +287,7 @@ def test_a_replication_is_one_test_at_alpha_without_bank_or_sharing() -> None:
 
 
 def test_a_claim_that_cannot_be_made_counts_as_one_that_shows_nothing() -> None:
-    values, chosen = data(LOW, HIGH, FLAT, [x + 0.4 for x in LOW]), mixed(looks=spend((3, 5)))
+    values, chosen = data(LOW, HIGH, FLAT, [x + 0.4 for x in LOW]), mixed(looks=spend_alpha((3, 5)))
     found = judged(chosen, values, look=2)
     barred = judged(chosen, values, look=2, barred=("h3",))
     assert 1 - found.level == pytest.approx(2 * (1 - barred.level))
@@ -311,7 +311,7 @@ def test_the_order_of_runs_and_arms_is_of_no_account(rng: random.Random) -> None
 def test_the_hash_changes_with_every_input_and_with_nothing_else() -> None:
     base = data(LOW, HIGH)
     early = judged(design(), base)
-    looks = (Look(seeds=3, alpha=0.01), Look(seeds=5, alpha=0.045))
+    looks = (InterimAnalysis(seeds=3, alpha=0.01), InterimAnalysis(seeds=5, alpha=0.045))
     cases: list[tuple[Design, dict[str, ArmData], dict[str, Any]]] = [
         (design(), base, {}), (design(), data(LOW, [*HIGH[:4], 0.6301]), {}),
         (design(), data(LOW, HIGH, excluded={"x": "lost"}), {}), (design(), data(LOW, HIGH, worst={"x": "NAN"}), {}),

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.algorithms.advantages import advantages, call_advantages, constant_groups, episode_reward, whitened
+from swarm.algorithms.advantages import advantages, call_advantages, constant_groups, episode_reward, whiten
 from swarm.algorithms.losses import token_weights
-from swarm.algorithms.rows import flat_tokens, train_rows
-from swarm.backends.local.micro_batch import PaddedRows, padded_rows
+from swarm.algorithms.rows import flatten_tokens, train_rows
+from swarm.backends.local.micro_batch import PaddedRows, pad_rows
 from swarm.backends.protocols import CallReward, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -36,7 +36,7 @@ def _by(algorithm: str, episodes: list[tuple[float, str, int]], **fields: Any) -
 
 
 def test_an_episode_without_tokens_does_not_make_a_constant_batch_vary() -> None:
-    assert whitened([0.1, 0.1, 0.1, 7.0], [3, 1, 2, 0])[:3] == [0.0, 0.0, 0.0]
+    assert whiten([0.1, 0.1, 0.1, 7.0], [3, 1, 2, 0])[:3] == [0.0, 0.0, 0.0]
 
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 9), st.sampled_from(["grpo", "dr_grpo", "rloo", "gspo"]))
@@ -216,10 +216,10 @@ def test_sampled_tokens_are_trained_once_with_all_of_their_own(flags: list[list[
     )
     found = []
     weights = token_weights(Job(), counts, [1.0] * len(episodes))
-    for micro in padded_rows([row for rows in train_rows(episodes) for row in rows], budget):
+    for micro in pad_rows([row for rows in train_rows(episodes) for row in rows], budget):
         assert micro.tokens == micro.ids.numel()
         assert micro.tokens <= budget or len(micro.rows) == 1
-        tokens = flat_tokens(micro.rows, advantages, weights, _CPU)
+        tokens = flatten_tokens(micro.rows, advantages, weights, _CPU)
         columns = (tokens.targets, tokens.rollout, tokens.advantages, tokens.weights)
         found += [
             (int(a), round(float(b), 6), float(c), round(float(d), 6)) for a, b, c, d in zip(*columns, strict=True)
@@ -230,7 +230,7 @@ def test_sampled_tokens_are_trained_once_with_all_of_their_own(flags: list[list[
 def test_a_target_stands_right_after_its_place() -> None:
     episode = _episode(0, [[False, True, False, True, False], [False, False, True]])
     rows = sorted(train_rows([episode])[0], key=lambda row: -len(row.ids))
-    micro, tokens = PaddedRows(rows), flat_tokens(rows, [1.0], [1.0], _CPU)
+    micro, tokens = PaddedRows(rows), flatten_tokens(rows, [1.0], [1.0], _CPU)
     ids = [row.ids for row in episode.rows]
     assert micro.ids.tolist() == [[*ids[0][:3]], [*ids[1][:2], 0]]
     assert micro.places.tolist() == [0, 2, 4]

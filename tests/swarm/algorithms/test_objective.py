@@ -16,7 +16,16 @@ from torch import Tensor
 
 from swarm.algorithms import losses
 from swarm.algorithms.losses import Surrogate, probability_ratio
-from swarm.algorithms.mismatch import MIN_TOKENS, Disputed, MismatchGuard, ReplicaSaid, disputed, distance, side, told
+from swarm.algorithms.mismatch import (
+    MIN_TOKENS,
+    MismatchGuard,
+    MismatchRow,
+    ReplicaScores,
+    diagnose_mismatch,
+    distance,
+    find_mismatches,
+    run_diagnosis,
+)
 from swarm.algorithms.objective import Objective, UpdateSums, batch_metrics
 from swarm.algorithms.rows import Row, Tokens
 from swarm.backends.protocols import Batch, TrainEpisode
@@ -132,7 +141,7 @@ def test_episode_means_are_each_episode_s_own(numbers: list[int]) -> None:
 def test_ratios_far_apart_stay_finite_in_value_and_gradient() -> None:
     present = torch.tensor([0.0, -500.0]).requires_grad_()
     ratio = losses.token_log_ratio(present, torch.tensor([-500.0, 0.0]))
-    loss = losses.clipped(ratio, torch.tensor([-1.0, -1.0]), 0.2, 0.2).loss.sum()
+    loss = losses.ppo_surrogate(ratio, torch.tensor([-1.0, -1.0]), 0.2, 0.2).loss.sum()
     loss = loss + losses.sequence_log_ratio(present, torch.tensor([400.0, 400.0])).exp().sum()
     loss = loss + losses.divergence(present, torch.tensor([-500.0, 500.0]), "k3").sum()
     torch.autograd.backward(loss)
@@ -338,7 +347,9 @@ def third(ids: Tensor, temperature: float) -> Tensor:
 
 def said(engine: float, learner: float, **how: object) -> str:
     truth = TRUTH[PLACES]
-    return side([Disputed(IDS, PLACES, truth + engine, truth - learner)], third, 1.0, 1.1, "float32", **how)  # type: ignore[arg-type]
+    return diagnose_mismatch(
+        [MismatchRow(IDS, PLACES, truth + engine, truth - learner)], third, 1.0, 1.1, "float32", **how
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -357,10 +368,10 @@ def test_the_side_that_is_far_from_the_third_opinion_moved(engine: float, learne
 def test_the_replica_that_is_off_or_serves_an_older_version_is_named() -> None:
     truth, off = TRUTH[PLACES], TRUTH[PLACES] + 0.5
     replicas = {
-        0: ReplicaSaid(7, [truth]),
-        1: ReplicaSaid(7, [off]),
-        2: ReplicaSaid(6, [truth[:2]]),
-        3: ReplicaSaid(refused="its process ended"),
+        0: ReplicaScores(7, [truth]),
+        1: ReplicaScores(7, [off]),
+        2: ReplicaScores(6, [truth[:2]]),
+        3: ReplicaScores(refused="its process ended"),
     }
     found = said(0.5, 0.0, replicas=lambda rows: replicas, version=7)
     assert_golden(found)
@@ -369,15 +380,15 @@ def test_the_replica_that_is_off_or_serves_an_older_version_is_named() -> None:
 
 
 def test_replicas_are_held_to_temperature_1_and_the_sides_to_the_job_s() -> None:
-    rows = [Disputed(IDS, PLACES, (TRUTH / 2)[PLACES] + 0.5, (TRUTH / 2)[PLACES])]
-    replicas = {0: ReplicaSaid(0, [TRUTH[PLACES]])}
-    found = side(rows, third, 2.0, 1.1, "float32", lambda rows: replicas)
+    rows = [MismatchRow(IDS, PLACES, (TRUTH / 2)[PLACES] + 0.5, (TRUTH / 2)[PLACES])]
+    replicas = {0: ReplicaScores(0, [TRUTH[PLACES]])}
+    found = diagnose_mismatch(rows, third, 2.0, 1.1, "float32", lambda rows: replicas)
     assert "The engine moved" in found
     assert "replica 0 is 1 away now" in found
 
 
 def test_replicas_are_not_asked_where_the_engine_did_not_move() -> None:
-    def never(rows: object) -> dict[int, ReplicaSaid]:
+    def never(rows: object) -> dict[int, ReplicaScores]:
         raise AssertionError
 
     assert "The learner moved" in said(0.0, 0.5, replicas=never)
@@ -390,7 +401,7 @@ def row(gap: float, versions: list[int]) -> tuple[Row, Tensor]:
 
 def test_the_rows_that_differ_most_are_disputed_by_the_tokens_of_the_version_alone() -> None:
     rows = [row(0.1 * number, [3, 3, 2]) for number in range(6)]
-    found = disputed([*rows, row(9.0, [2, 2, 2])], version=3)
+    found = find_mismatches([*rows, row(9.0, [2, 2, 2])], version=3)
     assert [round(distance([each.engine], [each.learner]), 3) for each in found] == [1.649, 1.492, 1.35, 1.221]
     assert [each.places.tolist() for each in found] == [[1, 2]] * 4
     assert found[0].ids.tolist() == [0, 1, 2, 3]
@@ -407,7 +418,7 @@ def test_what_fails_or_hangs_meanwhile_is_said_behind_the_guard_s_own_words() ->
         guard.check(1.2, MIN_TOKENS, failing)
     held = threading.Event()
     try:
-        assert "not known" in told(lambda: str(held.wait(60)), 0.05)
+        assert "not known" in run_diagnosis(lambda: str(held.wait(60)), 0.05)
     finally:
         held.set()
 

@@ -34,7 +34,7 @@ from swarm.backends.tiny_model import (
 from swarm.environments import Demonstration, Message, get_environment
 from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel
-from swarm.rendering.messages import BackendError, ToolCall, gathered
+from swarm.rendering.messages import BackendError, ToolCall, assemble_answer
 from swarm.rendering.renderer import HFRenderer
 from swarm.timelines import CallTree, Drift
 
@@ -266,7 +266,7 @@ async def test_a_context_beyond_it_is_refused_before_it_is_made(tmp_path: Path) 
 
 def test_heads_are_as_wide_as_the_spec_says_and_the_usual_model_keeps_its_name(tmp_path: Path) -> None:
     wide = TinyModel(head_size=32, warm_start_steps=0)
-    assert tiny_hash(TinyModel(), "guess") == tiny_hash(TinyModel.recorded(TinyModel().value()), "guess")
+    assert tiny_hash(TinyModel(), "guess") == tiny_hash(TinyModel.from_record(TinyModel().value()), "guess")
     assert tiny_hash(wide, "guess") != tiny_hash(TinyModel(warm_start_steps=0), "guess")
     assert "head_size" not in TinyModel().value()
     config = json.loads((ensure_tiny(wide, "guess", tmp_path) / "config.json").read_text())
@@ -321,7 +321,7 @@ def test_a_conversation_with_calls_comes_back_as_served(renderer: HFRenderer, ar
         call = f'<tool_call>\n{{"name": "add", "arguments": {arguments}}}\n</tool_call>'
         text = f"{words}\n{call}" if words else call
         reader = renderer.answers.reader(prompt.prompt_text, [ADD])
-        read = gathered([*reader.feed(text), *reader.finish()])
+        read = assemble_answer([*reader.feed(text), *reader.finish()])
         assert (read.content, read.tool_calls) == (words, (ToolCall("add", arguments),))
         sampled = [*renderer.encode(text), renderer.eos_id]
         function = {"name": "add", "arguments": arguments}

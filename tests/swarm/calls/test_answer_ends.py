@@ -16,9 +16,9 @@ from swarm.backends.protocols import Chunk, Finish, GenerationRequest, Sampling
 from swarm.calls.generation import AnswerGeneration, SampledPiece
 from swarm.calls.prompts import SamplingPlan
 from swarm.rendering.json_formats import Llama3Format, MistralFormat
-from swarm.rendering.messages import AnswerFormat, ToolCall, gathered
+from swarm.rendering.messages import AnswerFormat, ToolCall, assemble_answer
 from swarm.rendering.tagged import HermesFormat
-from swarm.rollout.state import Gate
+from swarm.rollout.state import GenerationGate
 from swarm.timelines import CallTree
 from tests.swarm.server.agents import ADD, called
 from tests.swarm.server.support import job
@@ -75,11 +75,11 @@ def generated(
     backend.engine = Chunked(ids, ends)  # type: ignore[assignment]
     prompt = CallTree(FakeRenderer()).prompt([{"role": "user", "content": "hi"}], plan.tools)
     found = AnswerGeneration(backend, prompt, plan, "e/1.0", 0)
-    gate = Gate()
+    gate = GenerationGate()
     gate.open()
     heard: list[SampledPiece] = []
     asyncio.run(found.run(gate, heard.append if plan.streamed else None))
-    assert not plan.streamed or gathered([said.piece for said in heard]) == found.answer
+    assert not plan.streamed or assemble_answer([said.piece for said in heard]) == found.answer
     return found
 
 

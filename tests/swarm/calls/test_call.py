@@ -15,8 +15,8 @@ import pytest
 from swarm.calls.call import Call
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.rollout import Rollout
-from swarm.server.model_endpoint import Patience
-from swarm.store import Captured, Change, FakeStore, Withdrawn
+from swarm.server.model_endpoint import StreamTimeouts
+from swarm.store import CallCaptured, CallWithdrawn, Change, FakeStore
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 
 ASK = [{"role": "user", "content": "hi"}]
@@ -33,9 +33,9 @@ async def playing(folder: Path, *, grace_s: float = 30.0) -> AsyncIterator[Serve
     """Serve a model that never says the same twice, with a store that can be held."""
     numbers = iter(range(1000))
     wanted = job(lease_ttl_s=60.0)
-    patience = Patience(grace_s=grace_s)
+    patience = StreamTimeouts(grace_s=grace_s)
     async with serving(folder, wanted, script=lambda *_: f"number {next(numbers)}", patience=patience) as running:
-        running.rollout.ledger.store = Store()
+        running.rollout.registry.store = Store()
         yield running
 
 
@@ -96,9 +96,11 @@ def only(served: Served) -> LeasedEpisode:
 
 
 def kinds(served: Served) -> Counter[str]:
-    store = rollout(served).ledger.store
+    store = rollout(served).registry.store
     assert isinstance(store, Store)
-    return Counter(type(change).__name__ for change in store.changes if isinstance(change, Captured | Withdrawn))
+    return Counter(
+        type(change).__name__ for change in store.changes if isinstance(change, CallCaptured | CallWithdrawn)
+    )
 
 
 async def generating(served: Served, count: int = 1) -> None:
@@ -178,7 +180,7 @@ async def test_a_retry_takes_the_call_that_lost_its_client_and_not_its_sibling(s
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stream: bool) -> None:
-    client, store = Client(served, await served.begin()), rollout(served).ledger.store
+    client, store = Client(served, await served.begin()), rollout(served).registry.store
     assert isinstance(store, Store)
     store.hold()
     async with client.asking(stream=stream) as call:
@@ -191,7 +193,7 @@ async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stre
 
 
 async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served: Served) -> None:
-    lease, store = await served.begin(), rollout(served).ledger.store
+    lease, store = await served.begin(), rollout(served).registry.store
     client = Client(served, lease)
     assert isinstance(store, Store)
     store.fail = "the disk is full"

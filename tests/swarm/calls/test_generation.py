@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.backends.fake import FakeRenderer
-from swarm.calls.call import KEPT_S, Call, Retries
+from swarm.calls.call import KEPT_S, Call, RetryCache
 from swarm.calls.generation import TextStream, read_message, short_name
 from tests.swarm.server.support import Clock
 
@@ -133,12 +133,12 @@ class Standing:
     over_at: float | None = None
 
 
-def add(retries: Retries, key: str, call: Standing) -> Standing:
+def add(retries: RetryCache, key: str, call: Standing) -> Standing:
     retries.add(key, cast(Call, call))
     return call
 
 
-def found(retries: Retries, key: str) -> Any:
+def found(retries: RetryCache, key: str) -> Any:
     return retries.find(key)
 
 
@@ -146,7 +146,7 @@ def found(retries: Retries, key: str) -> Any:
 def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_that_was_served(
     order: tuple[int, ...],
 ) -> None:
-    retries = Retries(Clock())
+    retries = RetryCache(Clock())
     calls: list[Any] = [Standing(waiting=True), Standing(), Standing(served=True, over_at=1000.0)]
     for place in order:
         add(retries, "k", calls[place])
@@ -159,7 +159,7 @@ def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_th
 
 def test_a_call_that_goes_on_is_found_however_long_it_takes() -> None:
     clock = Clock()
-    retries = Retries(clock)
+    retries = RetryCache(clock)
     slow = add(retries, "slow", Standing())
     clock.now += 100 * KEPT_S
     add(retries, "other", Standing())
@@ -173,7 +173,7 @@ def test_a_call_that_goes_on_is_found_however_long_it_takes() -> None:
 @given(lasting=st.lists(st.floats(0, 3 * KEPT_S), max_size=30))
 def test_nothing_is_remembered_for_ever(lasting: list[float]) -> None:
     clock = Clock()
-    retries = Retries(clock)
+    retries = RetryCache(clock)
     for number, seconds in enumerate(lasting):
         add(retries, str(number % 3), Standing(served=True, over_at=clock.now + seconds))
         clock.now += 1.0

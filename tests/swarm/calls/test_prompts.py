@@ -13,10 +13,10 @@ import pytest
 
 from swarm.backends.fake import FakeBackend, FakeRenderer
 from swarm.calls.prompts import LONG, PromptBuilder, SamplingPlan, sampling_plan
-from swarm.dialects.base import Ask, ToolChoice, Wishes
+from swarm.dialects.base import CompletionRequest, RequestedSampling, ToolChoice
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.rollout.episodes import LeasedEpisode, Ledger
+from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.rollout.state import StateMachine
 from swarm.store import FakeStore
 from swarm.timelines import CallTree
@@ -152,94 +152,102 @@ async def test_a_body_in_chunks_is_held_to_the_same_length(tmp_path: Path) -> No
         assert served.rollout.counts["calls"] == 0
 
 
-FOREIGN: list[tuple[str, Ask]] = [
-    ("temperature", Ask((), wishes=Wishes(temperature=0.2))),
-    ("top_p", Ask((), wishes=Wishes(top_p=0.5))),
-    ("top_k", Ask((), wishes=Wishes(top_k=5))),
-    ("tool_choice", Ask((), tools=(ADD,), tool_choice=ToolChoice("required"))),
-    ("response_format", Ask((), wishes=Wishes(json_schema={}))),
-    ("logit_bias", Ask((), wishes=Wishes(others={"logit_bias": {"5": 1}}))),
+FOREIGN: list[tuple[str, CompletionRequest]] = [
+    ("temperature", CompletionRequest((), sampling=RequestedSampling(temperature=0.2))),
+    ("top_p", CompletionRequest((), sampling=RequestedSampling(top_p=0.5))),
+    ("top_k", CompletionRequest((), sampling=RequestedSampling(top_k=5))),
+    ("tool_choice", CompletionRequest((), tools=(ADD,), tool_choice=ToolChoice("required"))),
+    ("response_format", CompletionRequest((), sampling=RequestedSampling(json_schema={}))),
+    ("logit_bias", CompletionRequest((), sampling=RequestedSampling(others={"logit_bias": {"5": 1}}))),
 ]
 JOB = job(temperature=0.7, max_tokens=16)
 
 
-def ledger(wanted: Job) -> Ledger:
-    return Ledger(wanted, StateMachine(), FakeStore(), time.monotonic)
+def ledger(wanted: Job) -> EpisodeRegistry:
+    return EpisodeRegistry(wanted, StateMachine(), FakeStore(), time.monotonic)
 
 
-def judged(ask: Ask, kind: EpisodeKind, wanted: Job = JOB, *, guided: bool = True, prompt: str = "") -> SamplingPlan:
+def judged(
+    ask: CompletionRequest, kind: EpisodeKind, wanted: Job = JOB, *, guided: bool = True, prompt: str = ""
+) -> SamplingPlan:
     backend: FakeBackend = GuidedBackend(wanted, script=lambda *_: "", guided=guided)
     return sampling_plan(ask, kind, ledger(wanted), backend, prompt)
 
 
 @pytest.mark.parametrize(("field", "ask"), FOREIGN, ids=[field for field, _ in FOREIGN])
-def test_a_training_episode_refuses_another_policy_by_name(field: str, ask: Ask) -> None:
+def test_a_training_episode_refuses_another_policy_by_name(field: str, ask: CompletionRequest) -> None:
     with pytest.raises(InvalidRequest, match=r"eval episode.*neutralise") as refusal:
         judged(ask, "train")
     assert refusal.value.param == field
 
 
 @pytest.mark.parametrize(("field", "ask"), FOREIGN, ids=[field for field, _ in FOREIGN])
-def test_a_job_that_neutralises_samples_its_own_way_and_counts(field: str, ask: Ask) -> None:
+def test_a_job_that_neutralises_samples_its_own_way_and_counts(field: str, ask: CompletionRequest) -> None:
     lenient = ledger(JOB.model_copy(update={"foreign_sampling": "neutralise"}))
     backend = GuidedBackend(lenient.job, script=lambda *_: "")
-    assert sampling_plan(ask, "train", lenient, backend, "").sampling == judged(Ask(()), "train").sampling
+    assert sampling_plan(ask, "train", lenient, backend, "").sampling == judged(CompletionRequest(()), "train").sampling
     assert lenient.counts == {f"neutralised_{field}": 1}
 
 
 def test_a_training_call_may_say_what_the_job_says_anyway() -> None:
-    same = Ask((), wishes=Wishes(temperature=0.7, top_p=1.0, top_k=-1))
-    assert judged(same, "train").sampling == judged(Ask(()), "train").sampling
+    same = CompletionRequest((), sampling=RequestedSampling(temperature=0.7, top_p=1.0, top_k=-1))
+    assert judged(same, "train").sampling == judged(CompletionRequest(()), "train").sampling
 
 
 @pytest.mark.parametrize("kind", ["train", "eval"])
 def test_limits_stops_and_seeds_are_always_honoured(kind: EpisodeKind) -> None:
-    found = judged(Ask((), wishes=Wishes(max_tokens=3, seed=9, stop=("x",))), kind)
+    found = judged(CompletionRequest((), sampling=RequestedSampling(max_tokens=3, seed=9, stop=("x",))), kind)
     assert (found.sampling.max_tokens, found.sampling.seed, found.stops) == (3, 9, ("x",))
-    assert judged(Ask((), wishes=Wishes(max_tokens=99)), kind).sampling.max_tokens == 16
+    assert judged(CompletionRequest((), sampling=RequestedSampling(max_tokens=99)), kind).sampling.max_tokens == 16
 
 
 @pytest.mark.parametrize(("asked", "found"), [(None, 10), (99, 10), (16, 10), (12, 12), (3, 3)])
 def test_an_answer_takes_what_is_left_unless_its_caller_asked_for_more(asked: int | None, found: int) -> None:
-    plan = judged(Ask((), wishes=Wishes(max_tokens=asked)), "train").within(JOB, asked, JOB.max_context - 10)
+    plan = judged(CompletionRequest((), sampling=RequestedSampling(max_tokens=asked)), "train").limit_to_context(
+        JOB, asked, JOB.max_context - 10
+    )
     assert plan.sampling.max_tokens == found
 
 
 def test_an_evaluation_that_gives_no_seed_is_given_another_one_for_each_call_and_training_is_not() -> None:
     shared, backend = ledger(JOB), GuidedBackend(JOB, script=lambda *_: "")
-    seeds = [sampling_plan(Ask(()), "eval", shared, backend, "").sampling.seed for _ in range(3)]
+    seeds = [sampling_plan(CompletionRequest(()), "eval", shared, backend, "").sampling.seed for _ in range(3)]
     another = ledger(JOB)
-    assert [sampling_plan(Ask(()), "eval", another, backend, "").sampling.seed for _ in range(3)] == seeds
+    assert [sampling_plan(CompletionRequest(()), "eval", another, backend, "").sampling.seed for _ in range(3)] == seeds
     assert len(set(seeds)) == 3
     shared.version = 1
-    assert sampling_plan(Ask(()), "eval", shared, backend, "").sampling.seed not in seeds
-    assert judged(Ask(()), "train").sampling.seed is None
+    assert sampling_plan(CompletionRequest(()), "eval", shared, backend, "").sampling.seed not in seeds
+    assert judged(CompletionRequest(()), "train").sampling.seed is None
 
 
 def test_an_evaluation_samples_as_it_asks() -> None:
-    found = judged(Ask((), wishes=Wishes(temperature=0.0, top_p=0.5, top_k=3), logprobs=4), "eval").sampling
+    found = judged(
+        CompletionRequest((), sampling=RequestedSampling(temperature=0.0, top_p=0.5, top_k=3), logprobs=4), "eval"
+    ).sampling
     assert (found.temperature, found.top_p, found.top_k, found.top_logprobs) == (0.0, 0.5, 3, 4)
-    assert judged(Ask(()), "eval").sampling.temperature == 0.7
+    assert judged(CompletionRequest(()), "eval").sampling.temperature == 0.7
 
 
 @pytest.mark.parametrize("kind", ["train", "eval"])
 def test_a_model_that_may_call_no_tool_sees_none(kind: EpisodeKind) -> None:
-    assert judged(Ask((), tools=(ADD,), tool_choice=ToolChoice("none")), kind).tools == ()
-    assert judged(Ask((), tools=(ADD,)), kind).tools == (ADD,)
+    assert judged(CompletionRequest((), tools=(ADD,), tool_choice=ToolChoice("none")), kind).tools == ()
+    assert judged(CompletionRequest((), tools=(ADD,)), kind).tools == (ADD,)
 
 
 def test_a_response_format_becomes_a_grammar_where_the_engine_is_guided() -> None:
-    any_object = judged(Ask((), wishes=Wishes(json_schema={})), "eval").sampling.grammar
+    any_object = judged(CompletionRequest((), sampling=RequestedSampling(json_schema={})), "eval").sampling.grammar
     assert any_object is not None
     assert any_object.startswith('start: %json {"type": "object"')
-    integer = judged(Ask((), wishes=Wishes(json_schema={"type": "integer"})), "eval").sampling.grammar
+    integer = judged(
+        CompletionRequest((), sampling=RequestedSampling(json_schema={"type": "integer"})), "eval"
+    ).sampling.grammar
     assert integer is not None
     assert '"type": "integer"' in integer
 
 
 def test_a_forced_tool_becomes_a_grammar_of_that_tool_alone() -> None:
     other: dict[str, Any] = {"type": "function", "function": {"name": "sub", "parameters": {}}}
-    named = Ask((), tools=(ADD, other), tool_choice=ToolChoice("required", "sub"))
+    named = CompletionRequest((), tools=(ADD, other), tool_choice=ToolChoice("required", "sub"))
     grammar = judged(named, "eval").sampling.grammar
     assert grammar is not None
     assert "sub" in grammar
@@ -247,7 +255,7 @@ def test_a_forced_tool_becomes_a_grammar_of_that_tool_alone() -> None:
 
 
 @pytest.mark.parametrize(("field", "ask"), FOREIGN[3:5], ids=[field for field, _ in FOREIGN[3:5]])
-def test_an_engine_that_is_not_guided_refuses_forms_by_name(field: str, ask: Ask) -> None:
+def test_an_engine_that_is_not_guided_refuses_forms_by_name(field: str, ask: CompletionRequest) -> None:
     with pytest.raises(InvalidRequest, match="cannot guide") as refusal:
         judged(ask, "eval", guided=False)
     assert refusal.value.param == field
@@ -255,18 +263,18 @@ def test_an_engine_that_is_not_guided_refuses_forms_by_name(field: str, ask: Ask
 
 def test_an_evaluation_refuses_what_no_engine_does() -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        judged(Ask((), wishes=Wishes(others={"min_p": 0.1})), "eval")
+        judged(CompletionRequest((), sampling=RequestedSampling(others={"min_p": 0.1})), "eval")
     assert refusal.value.param == "min_p"
 
 
 def test_a_response_format_beside_tools_that_may_be_called_is_refused() -> None:
-    ask = Ask((), tools=(ADD,), wishes=Wishes(json_schema={}))
+    ask = CompletionRequest((), tools=(ADD,), sampling=RequestedSampling(json_schema={}))
     with pytest.raises(InvalidRequest) as refusal:
         judged(ask, "eval")
     assert refusal.value.param == "response_format"
 
 
 def test_each_of_several_answers_has_a_seed_of_its_own() -> None:
-    found = judged(Ask((), wishes=Wishes(seed=7)), "train")
-    assert [found.nth(choice).sampling.seed for choice in range(3)] == [7, 8, 9]
-    assert judged(Ask(()), "train").nth(2).sampling.seed is None
+    found = judged(CompletionRequest((), sampling=RequestedSampling(seed=7)), "train")
+    assert [found.for_choice(choice).sampling.seed for choice in range(3)] == [7, 8, 9]
+    assert judged(CompletionRequest(()), "train").for_choice(2).sampling.seed is None

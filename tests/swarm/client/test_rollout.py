@@ -30,7 +30,7 @@ from swarm.client import (
     plain_agent,
 )  # fmt: skip
 from swarm.client.episode import Result, RolloutSummary, UnusableReward, WrongResult
-from swarm.client.rollout import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
+from swarm.client.rollout import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, find_retry_after_s
 from swarm.client.transport import Transports
 from swarm.environments import Outcome
 from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed, StoreUnavailable, SwarmError
@@ -175,7 +175,7 @@ async def test_a_task_whose_plays_always_fail_is_skipped_counted_and_named(
         return raises() if episode.task.id == "b" else 1.0
 
     summary = await client.rollout(agent, [*TASKS, NamedTask("c")], concurrency=2)
-    ledger = served.server.training.rollout.ledger
+    ledger = served.server.training.rollout.registry
     assert (summary.episodes, set(ledger.skipped)) == (12, {"b"})
     assert ledger.counts["tasks_skipped"] == ledger.skipped["b"] > 0
 
@@ -196,7 +196,7 @@ async def test_a_hanging_tool_costs_its_own_play_alone(client: AsyncSwarmClient)
 async def test_a_play_that_heeds_no_cancel_has_an_end(
     client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.client.rollout.GOODBYE_S", 0.01)
+    monkeypatch.setattr("swarm.client.rollout.CLEANUP_TIMEOUT_S", 0.01)
     plays, over = itertools.count(), asyncio.Event()
 
     async def agent(episode: Episode[Any]) -> float:
@@ -330,7 +330,7 @@ async def test_a_fenced_play_is_counted_and_played_again(served: Served, client:
         rollout = served.server.training.rollout
         if not rollout.counts["fenced"]:
             (found,) = [open_ for open_ in rollout.leases if open_.id == episode.id]
-            rollout.ledger.fence(found, "lease_expired")
+            rollout.registry.fence(found, "lease_expired")
             with pytest.raises(LeaseLost):
                 await episode.chat(HI)
         return 1.0
@@ -385,21 +385,21 @@ def caused_by(cause: Exception) -> Exception:
     ],
 )
 def test_rate_limits_are_known_by_what_the_libraries_errors_carry(error: Exception, found: float | None) -> None:
-    assert limited_s(error) == found
+    assert find_retry_after_s(error) == found
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=40))
 def test_pauses_are_bounded_and_never_shorter_than_was_asked_within_the_bound(asked: list[float]) -> None:
     pauses = LimitPauses()
     for seconds in asked:
-        assert min(seconds, MOST_WAIT_S) <= pauses.met(seconds) <= MOST_WAIT_S
+        assert min(seconds, MOST_WAIT_S) <= pauses.extend(seconds) <= MOST_WAIT_S
 
 
 def test_a_pause_begins_anew_after_a_play_without_a_limit() -> None:
     pauses = LimitPauses()
-    grown = [pauses.met(0.0) for _ in range(8)]
-    pauses.over()
-    assert pauses.met(0.0) <= 0.5 < grown[-1]
+    grown = [pauses.extend(0.0) for _ in range(8)]
+    pauses.reset()
+    assert pauses.extend(0.0) <= 0.5 < grown[-1]
 
 
 @pytest.mark.parametrize("kind", ["unusable_reward", "no_calls"])

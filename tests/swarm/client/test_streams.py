@@ -85,13 +85,13 @@ async def test_any_number_of_clients_share_one_pass_over_the_tasks_through_a_res
 async def test_a_client_with_other_tasks_is_refused_by_the_streams_name_and_told_what_to_do(
     client: AsyncSwarmClient, others: list[NamedTask]
 ) -> None:
-    known = await client.name_tasks(TASKS)
+    known = await client.register_tasks(TASKS)
     with pytest.raises(JobConflict, match=r"'default'") as refusal:
         await client.rollout(good, others)
     assert known.digest[:12] in str(refusal.value)
     assert tasks_digest(t.id for t in others)[:12] in str(refusal.value)
     assert_golden(str(refusal.value))
-    await client.name_tasks(others, "mine")
+    await client.register_tasks(others, "mine")
     assert (await client.begin_next(known)).task.id == "a"
 
 
@@ -134,7 +134,7 @@ async def test_shares_can_be_changed_while_training_by_an_admin(served: Served, 
         await client.begin(NamedTask("t"), stream="unknown")
     with pytest.raises(InvalidRequest, match="above 0"):
         await client.share({"a": 0})
-    async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as other:
+    async with AsyncSwarmClient(served.url, served.server.keys.role_key("client")) as other:
         assert len((await other.streams()).streams) == 3
         with pytest.raises(Forbidden):
             await other.share({"a": 1})

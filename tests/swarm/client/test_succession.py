@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from swarm.client import AsyncSwarmClient, NamedTask, SwarmClient
-from swarm.client.identity import Succession, folder_of
+from swarm.client.identity import ClientIdentity, server_folder
 from swarm.errors import EngineUnavailable, Forbidden, InvalidKey, SwarmError, Unreachable
-from swarm.server.__main__ import _claimed
+from swarm.server.__main__ import _lock_directory
 from swarm.wire import ServerState, fingerprint
 from tests.swarm.server.support import job, serving
 from tests.swarm.server.test___main__ import running
@@ -69,7 +69,7 @@ def records(folder: Path) -> list[Path]:
 
 async def take_over(folder: Path, refusal: SwarmError | None = None) -> list[str]:
     """Enter and leave; return whom the server was told of."""
-    mine, released = Succession(URL, "mine", folder), Released(refusal)
+    mine, released = ClientIdentity(URL, "mine", folder), Released(refusal)
     await mine.enter(released)
     mine.leave()
     return released.names
@@ -77,7 +77,7 @@ async def take_over(folder: Path, refusal: SwarmError | None = None) -> list[str
 
 async def test_a_record_for_which_the_disk_had_no_room_is_made_with_the_next_episode(tmp_path: Path) -> None:
     most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    mine = Succession(URL, "mine", tmp_path)
+    mine = ClientIdentity(URL, "mine", tmp_path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
         await mine.enter(Released())
@@ -105,7 +105,7 @@ async def test_only_the_dead_are_taken_over_from_and_once(tmp_path: Path) -> Non
 
 async def test_clients_of_one_process_and_name_leave_each_other_alone(tmp_path: Path) -> None:
     released = Released()
-    many = [Succession(URL, "same", tmp_path) for _ in range(3)]
+    many = [ClientIdentity(URL, "same", tmp_path) for _ in range(3)]
     for one in many:
         await one.enter(released)
     assert released.names == []
@@ -151,7 +151,7 @@ async def test_a_secret_gives_up_the_episodes_of_its_client_alone(tmp_path: Path
         mine, theirs = await one.begin(NamedTask("a")), await other.begin(NamedTask("a"))
         guessed = await served.post("/owners/release", served.admin, {"secret": one.owner.rpartition(":")[2] * 4})
         assert guessed.body == {"episodes": 0}
-        told = await served.post("/owners/release", served.admin, {"secret": one._succession.secret})
+        told = await served.post("/owners/release", served.admin, {"secret": one._identity.secret})
         assert told.body == {"episodes": 1}
         await theirs.heartbeat()
         states = {episode.id: episode.state for episode in (await one.episodes()).episodes}
@@ -160,7 +160,7 @@ async def test_a_secret_gives_up_the_episodes_of_its_client_alone(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_server_that_was_killed_is_not_there_though_its_record_is(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, "speaker")
+    folder = server_folder(tmp_path, "speaker")
     with running(folder, "--port", "0") as (process, url):
         with SwarmClient.from_home("speaker", home=tmp_path, role="client") as client:
             assert client.status().state is ServerState.OFFLINE
@@ -174,7 +174,7 @@ def test_a_server_that_was_killed_is_not_there_though_its_record_is(tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_server_that_is_stopped_in_its_tracks_is_there(tmp_path: Path) -> None:
-    with running(folder_of(tmp_path), "--port", "0") as (process, url):
+    with running(server_folder(tmp_path), "--port", "0") as (process, url):
         process.send_signal(signal.SIGSTOP)
         with SwarmClient.from_home(home=tmp_path) as client:
             assert client.asynchronous().url == url
@@ -188,4 +188,4 @@ def test_a_server_starts_though_a_client_looks_for_it_at_that_moment(
     with (tmp_path / "server.lock").open("rb") as look:
         fcntl.flock(look, fcntl.LOCK_SH)
         monkeypatch.setattr(time, "sleep", lambda _: fcntl.flock(look, fcntl.LOCK_UN))  # while the server tries again
-        _claimed(tmp_path).release()
+        _lock_directory(tmp_path).release()

@@ -161,22 +161,22 @@ async def test_a_followers_server_finds_the_decision_of_a_dead_client_by_itself(
     if decided:
         await both.episodes["speaker"].commit()
     else:
-        await resolver.ask()
+        await resolver.resolve_all()
         assert both.states() == PREPARED
         (held,) = both.rollout("speaker").leases.prepared
         await both.rollout("speaker").teams.decide(held, ended=False, reason="undecided")
-    await resolver.ask()
+    await resolver.resolve_all()
     assert both.states() == (ENDED if decided else ABORTED)
     await resolver.close()
 
 
 async def test_a_decider_that_nobody_knows_decides_no(both: Pair) -> None:
     await both.begin()
-    known, token = both.episodes["speaker"], both.served["speaker"].server.keys.lease("unknown", 1)
+    known, token = both.episodes["speaker"], both.served["speaker"].server.keys.lease_key("unknown", 1)
     lease = known.lease.model_copy(update={"episode_id": "unknown", "lease_token": token})
     await both.episodes["listener"].prepare(0.5, decider=Episode(known._transport, lease, known.task))
     resolver = Resolver(both.rollout("listener").teams, [both.served["speaker"].url])
-    await resolver.ask()
+    await resolver.resolve_all()
     assert both.states()["listener"] == "aborted"
     await resolver.close()
 
@@ -186,7 +186,7 @@ async def test_a_server_asks_nobody_but_its_peers(both: Pair) -> None:
     await both.episodes["speaker"].commit()
     for peers in ([], ["http://127.0.0.1:9"], [both.served["speaker"].url[:-1]]):
         resolver = Resolver(both.rollout("listener").teams, peers)
-        await resolver.ask()
+        await resolver.resolve_all()
         assert both.states()["listener"] == "prepared"
         await resolver.close()
 
@@ -389,7 +389,7 @@ async def test_a_lease_lost_at_one_member_gives_the_others_up_too(both: Pair) ->
         rollout = both.rollout("listener")
         if not rollout.counts["fenced"]:
             (found,) = [open_ for open_ in rollout.leases if open_.id == team["listener"].id]
-            rollout.ledger.fence(found, "lease_expired")
+            rollout.registry.fence(found, "lease_expired")
         return await play(team)
 
     summary = await Team.rollout(both.clients, TASKS, agent, concurrency=CONCURRENCY)

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from swarm.client import threads, transport
-from swarm.client.threads import in_thread
+from swarm.client.threads import run_in_thread
 from swarm.client.transport import Transport
 from swarm.errors import Unreachable
 from tests.swarm.server.support import job, serving
@@ -125,7 +125,7 @@ async def test_a_call_nobody_waits_for_any_more_is_cut() -> None:
 
 
 async def test_the_kernel_is_told_to_ask_whether_a_silent_connection_is_there() -> None:
-    with transport._kept_alive((socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("", 0))) as made:
+    with transport._keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("", 0))) as made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
@@ -137,7 +137,7 @@ async def test_the_loop_goes_on_while_a_function_works() -> None:
         assert go_on.wait(120)
         return "done"
 
-    call = asyncio.create_task(in_thread(slow))
+    call = asyncio.create_task(run_in_thread(slow))
     while not working.is_set():  # noqa: ASYNC110 - a thread sets it
         await asyncio.sleep(0)
     go_on.set()
@@ -147,7 +147,7 @@ async def test_the_loop_goes_on_while_a_function_works() -> None:
 async def test_a_function_sees_the_context_of_its_caller() -> None:
     colour = contextvars.ContextVar("colour", default="none")
     colour.set("red")
-    assert await in_thread(colour.get) == "red"
+    assert await run_in_thread(colour.get) == "red"
 
 
 async def test_no_call_is_made_while_too_many_have_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,14 +156,14 @@ async def test_no_call_is_made_while_too_many_have_not_returned(monkeypatch: pyt
     for _ in range(threads.MOST_LEFT):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):
-                await in_thread(go_on.wait, 120)
+                await run_in_thread(go_on.wait, 120)
     with pytest.raises(TimeoutError, match="have not returned"):
-        await in_thread(int)
+        await run_in_thread(int)
     left = list(threads._left_behind)
     go_on.set()
     for thread in left:
         await asyncio.to_thread(thread.join, 120)
-    assert await in_thread(int) == 0
+    assert await run_in_thread(int) == 0
 
 
 async def test_nobody_waits_for_a_function_whose_loop_is_closed() -> None:
@@ -179,7 +179,7 @@ async def test_nobody_waits_for_a_function_whose_loop_is_closed() -> None:
         async def given_up() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    await in_thread(slow)
+                    await run_in_thread(slow)
 
         asyncio.run(given_up())
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from swarm.job import TinyModel
 from swarm.server import connections
-from swarm.server.model_endpoint import Patience
+from swarm.server.model_endpoint import StreamTimeouts
 from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     PAIR,
@@ -245,7 +245,7 @@ async def test_a_blocking_client_does_the_same(tmp_path: Path, ask: Callable[[Le
 
 @pytest.mark.slow
 async def test_a_silent_stream_of_each_protocol_says_that_it_lives(tmp_path: Path) -> None:
-    patience = Patience(keep_alive_s=0.02)
+    patience = StreamTimeouts(keep_alive_s=0.02)
     async with serving(tmp_path, roomy(), script=saying("at last"), patience=patience) as served:
         lease = await served.begin()
         served.backend.engine.hold()
@@ -315,7 +315,7 @@ async def test_errors_are_the_sdk_s_own_classes(
         assert over.status_code == 410
         fenced = await served.begin()
         (episode,) = served.server.training.rollout.leases
-        served.server.training.rollout.ledger.fence(episode, "lease_expired")
+        served.server.training.rollout.registry.fence(episode, "lease_expired")
         lost = await refusal(errors.ConflictError, fenced, retries=5)
         assert lost.code == "lease_lost" if name == "openai" else lost.type == "conflict_error"
         unknown = {**lease, "api_key": "sk-none"}
@@ -370,7 +370,7 @@ async def test_a_stream_that_breaks_raises(tmp_path: Path, sdk_of: Client) -> No
                 events = await sdk.messages.create(model=MODEL, max_tokens=4000, messages=HI, stream=True)
             async for event in events:
                 if event.type in ("response.output_text.delta", "content_block_delta") and event.type not in seen:
-                    served.server.training.rollout.ledger.fence(episode, "lease_expired")
+                    served.server.training.rollout.registry.fence(episode, "lease_expired")
                 seen.append(event.type)
 
         async with sdk_of(lease) as sdk:

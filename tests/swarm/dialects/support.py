@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from swarm.backends.protocols import Finish
 from swarm.dialects.base import Dialect, Reply, Token
-from swarm.rendering.messages import Message, Piece, Reasoning, ToolCall, Words, gathered
+from swarm.rendering.messages import Message, Piece, Reasoning, ToolCall, Words, assemble_answer
 
 MODEL = "fake"
 NAME = "abc123"
@@ -45,7 +45,7 @@ def reply(
     pieces: Sequence[Piece], *, finish: Finish = "stop", stop: str | None = None, tokens: Sequence[Token] = ()
 ) -> Reply:
     """Return the finished generation of some pieces, with call ids `call0`, `call1`, ..."""
-    answer = gathered(pieces)
+    answer = assemble_answer(pieces)
     ids = tuple(f"call{number}" for number in range(len(answer.tool_calls)))
     return Reply(answer, ids, finish, stop, 40, 30, 7, 3, "key", tuple(tokens))
 
@@ -72,7 +72,7 @@ def streamed(dialect: Dialect, body: dict[str, Any], pieces: Sequence[Piece], fo
     calls = iter(found.call_ids)
     for piece in pieces:
         raw += writer.piece(0, piece, (), next(calls) if isinstance(piece, ToolCall) else None)
-    return events(raw + writer.finished(0, found) + writer.closing([found]))
+    return events(raw + writer.finish(0, found) + writer.closing([found]))
 
 
 def events(raw: bytes) -> list[dict[str, Any]]:
@@ -89,4 +89,4 @@ def events(raw: bytes) -> list[dict[str, Any]]:
 def whole(dialect: Dialect, body: dict[str, Any], found: Reply) -> Any:
     """Return the whole answer."""
     ask = dialect.parse(json.dumps(body).encode(), MODEL)
-    return json.loads(dialect.whole(NAME, MODEL, ask, [found]))
+    return json.loads(dialect.format_reply(NAME, MODEL, ask, [found]))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from swarm.dialects.base import Ask, ToolChoice, sealed, signature
+from swarm.dialects.base import CompletionRequest, ToolChoice, seal, signature
 from swarm.dialects.messages import MessagesDialect, parse_count
 from swarm.errors import (
     ContextExceeded,
@@ -43,7 +43,7 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "max_tokens": 9, "messages": [USER], **fields}
 
 
-def parse(**fields: Any) -> Ask:
+def parse(**fields: Any) -> CompletionRequest:
     return DIALECT.parse(json.dumps(body(**fields)).encode(), MODEL)
 
 
@@ -156,7 +156,7 @@ def test_why_an_answer_ended_is_said(
 @pytest.mark.parametrize("arguments", ['{"a": 1e999}', '{"a":' * 300 + "1" + "}" * 300, "{\n}"])
 def test_arguments_are_served_as_the_model_wrote_them(arguments: str) -> None:
     ask, found = parse(), reply([ToolCall("add", arguments)])
-    raw = DIALECT.whole(NAME, MODEL, ask, [found])
+    raw = DIALECT.format_reply(NAME, MODEL, ask, [found])
     assert arguments.encode() in raw
     assert json.loads(raw)["content"][0]["input"] == json.loads(arguments)
     (delta,) = [
@@ -175,7 +175,7 @@ def test_usage_counts_each_prompt_token_once() -> None:
 
 
 def test_sampling_tools_and_choices_are_understood() -> None:
-    wishes = parse(temperature=1, top_p=0.5, top_k=4, stop_sequences=["a", "b"]).wishes
+    wishes = parse(temperature=1, top_p=0.5, top_k=4, stop_sequences=["a", "b"]).sampling
     assert (wishes.max_tokens, wishes.temperature, wishes.top_p, wishes.top_k, wishes.stop) == (
         9, 1.0, 0.5, 4, ("a", "b"),
     )  # fmt: skip
@@ -191,16 +191,16 @@ def test_sampling_tools_and_choices_are_understood() -> None:
     assert parse().parallel_tool_calls
     assert not parse(tool_choice={"type": "auto", "disable_parallel_tool_use": True}).parallel_tool_calls
     format_ = {"type": "json_schema", "schema": {"type": "object"}}
-    assert parse(output_config={"format": format_}).wishes.json_schema == {"type": "object"}
+    assert parse(output_config={"format": format_}).sampling.json_schema == {"type": "object"}
     advised = parse(output_config={"effort": "high"})
-    assert (advised.left_out, advised.wishes.others) == (("output_config.effort",), {})
+    assert (advised.left_out, advised.sampling.others) == (("output_config.effort",), {})
 
 
 @pytest.mark.parametrize(
     ("block", "place"),
     [
         ({"type": "thinking", "thinking": "other", "signature": signature("hm")}, "signature"),
-        ({"type": "thinking", "thinking": "other", "signature": sealed("hm")}, "signature"),
+        ({"type": "thinking", "thinking": "other", "signature": seal("hm")}, "signature"),
         ({"type": "thinking", "thinking": "hm", "signature": ""}, "signature"),
         ({"type": "thinking", "thinking": "hm"}, "signature"),
         ({"type": "redacted_thinking", "data": "EmwK"}, "data"),
@@ -213,7 +213,7 @@ def test_thinking_that_is_not_ours_is_refused(block: dict[str, Any], place: str)
 
 
 def test_redacted_thinking_is_read_where_this_server_sealed_it() -> None:
-    block = {"type": "redacted_thinking", "data": sealed("hm")}
+    block = {"type": "redacted_thinking", "data": seal("hm")}
     assert turns(USER, {"role": "assistant", "content": [block]}, USER)[1]["reasoning_content"] == "hm"
 
 
@@ -297,7 +297,7 @@ def test_whatever_is_sent_is_read_or_refused_by_name(fields: dict[str, Any], con
         turns = [{"role": "assistant", "content": content}, {"role": "user", "content": content}]
         ask = parse(**{"messages": [USER, *turns], **fields})
         assert all(isinstance(message["content"], str) for message in ask.messages)
-        DIALECT.whole(NAME, MODEL, ask, [reply([Words("x")])])
+        DIALECT.format_reply(NAME, MODEL, ask, [reply([Words("x")])])
 
 
 def test_another_model_is_not_found() -> None:
@@ -318,7 +318,7 @@ def test_errors_have_anthropics_form_and_keep_our_code(error: SwarmError, kind: 
     wire = {"type": kind, "message": "x", "code": error.code, "param": error.param}
     assert json.loads(DIALECT.error(error)) == {"type": "error", "error": wire}
     writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
-    assert events(writer.failed(error)) == [{"type": "error", "error": wire}]
+    assert events(writer.fail(error)) == [{"type": "error", "error": wire}]
 
 
 def test_a_prompt_that_is_too_long_is_told_in_the_words_agents_look_for() -> None:

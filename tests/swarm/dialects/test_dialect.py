@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from swarm.dialects.base import Ask, Token, ToolChoice, sealed
+from swarm.dialects.base import CompletionRequest, Token, ToolChoice, seal
 from swarm.dialects.responses import ResponsesDialect
 from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, NotFound
 from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
@@ -26,7 +26,7 @@ USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "name": "add", "description": "adds", "parameters": {"type": "object"}, "strict": True}
 
 
-def parse(**fields: Any) -> Ask:
+def parse(**fields: Any) -> CompletionRequest:
     return DIALECT.parse(json.dumps({"model": MODEL, "input": "hi", **fields}).encode(), MODEL)
 
 
@@ -140,7 +140,7 @@ def test_the_echo_says_what_held() -> None:
 
 def test_the_echo_is_json_whatever_numbers_were_sent() -> None:
     ask = DIALECT.parse(b'{"model": "fake", "input": "hi", "metadata": {"a": 1e999}}', MODEL)
-    assert b"Infinity" not in DIALECT.whole(NAME, MODEL, ask, [reply([])])
+    assert b"Infinity" not in DIALECT.format_reply(NAME, MODEL, ask, [reply([])])
     assert b"Infinity" not in DIALECT.writer(NAME, MODEL, ask, 0, 40).opening()
 
 
@@ -152,11 +152,11 @@ def test_tools_choices_and_formats_are_understood() -> None:
     assert parse(tools=[TOOL], tool_choice=named).tool_choice == ToolChoice("required", "add")
     schema = {"type": "object"}
     format_ = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
-    assert parse(text={"format": format_}).wishes.json_schema == schema
-    assert parse(text={"format": {"type": "json_object"}}).wishes.json_schema == {}
-    assert parse(text={"format": {"type": "text"}}).wishes.json_schema is None
+    assert parse(text={"format": format_}).sampling.json_schema == schema
+    assert parse(text={"format": {"type": "json_object"}}).sampling.json_schema == {}
+    assert parse(text={"format": {"type": "text"}}).sampling.json_schema is None
     advised = parse(reasoning={"effort": "high"}, text={"verbosity": "low"})
-    assert (advised.left_out, advised.wishes.others) == (("reasoning.effort", "text.verbosity"), {})
+    assert (advised.left_out, advised.sampling.others) == (("reasoning.effort", "text.verbosity"), {})
 
 
 def test_log_probs_of_the_words_are_served_where_they_are_asked_for() -> None:
@@ -173,7 +173,7 @@ def test_log_probs_of_the_words_are_served_where_they_are_asked_for() -> None:
 def test_log_probs_stream_with_their_pieces() -> None:
     writer = DIALECT.writer(NAME, MODEL, parse(include=["message.output_text.logprobs"]), 0, 40)
     raw = writer.opening() + writer.piece(0, Words("a"), [Token("a", -1.0)])
-    raw += writer.piece(0, Words(""), [Token("<e>", -2.0)]) + writer.finished(0, reply([Words("a")]))
+    raw += writer.piece(0, Words(""), [Token("<e>", -2.0)]) + writer.finish(0, reply([Words("a")]))
     seen = events(raw)
     (delta,) = [event for event in seen if event["type"] == "response.output_text.delta"]
     (done,) = [event for event in seen if event["type"] == "response.output_text.done"]
@@ -182,7 +182,7 @@ def test_log_probs_stream_with_their_pieces() -> None:
 
 
 def test_reasoning_comes_back_sealed_or_shown_but_never_changed() -> None:
-    item = {"type": "reasoning", "summary": [], "encrypted_content": sealed("hm")}
+    item = {"type": "reasoning", "summary": [], "encrypted_content": seal("hm")}
     shown = {"content": [{"type": "reasoning_text", "text": "hm"}]}
     for given_back in (item, {**item, **shown}, {"type": "reasoning", **shown}):
         assert parse(input=[USER, given_back]).messages[1]["reasoning_content"] == "hm"
@@ -228,7 +228,7 @@ def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, Any]) -> None
     ],
 )
 def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
-    assert parse(**fields).wishes == Ask(messages=()).wishes
+    assert parse(**fields).sampling == CompletionRequest(messages=()).sampling
 
 
 FIELDS = ("input", "tools", "tool_choice", "text", "include", "reasoning", "metadata", "stream_options", "top_p")
@@ -239,7 +239,7 @@ def test_whatever_is_sent_is_read_or_refused_by_name(fields: dict[str, Any], ite
     with contextlib.suppress(InvalidRequest):
         ask = parse(**{"input": items, **fields})
         assert all(isinstance(message["content"], str) for message in ask.messages)
-        DIALECT.whole(NAME, MODEL, ask, [reply([Words("x")])])
+        DIALECT.format_reply(NAME, MODEL, ask, [reply([Words("x")])])
 
 
 def test_what_a_coding_agent_sends_is_read() -> None:
@@ -248,7 +248,7 @@ def test_what_a_coding_agent_sends_is_read() -> None:
         input=[
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "in /repo"}]},
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-            {"type": "reasoning", "summary": [], "content": None, "encrypted_content": sealed("hm")},
+            {"type": "reasoning", "summary": [], "content": None, "encrypted_content": seal("hm")},
             call(0),
             {"type": "function_call_output", "call_id": "call0", "output": "1"},
         ],
@@ -275,7 +275,7 @@ def test_another_model_is_not_found() -> None:
 def test_a_broken_stream_says_so_twice_and_an_error_is_openais() -> None:
     error = EngineUnavailable("no engine")
     writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
-    seen = events(writer.opening() + writer.failed(error))
+    seen = events(writer.opening() + writer.fail(error))
     assert [event["type"] for event in seen[2:]] == ["response.failed", "error"]
     assert seen[2]["response"]["error"] == {"code": "server_error", "message": "no engine"}
     assert (seen[3]["error"]["code"], seen[3]["code"]) == ("engine_unavailable", "engine_unavailable")

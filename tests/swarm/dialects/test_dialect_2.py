@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.dialects.base import Ask, Token, ToolChoice
+from swarm.dialects.base import CompletionRequest, Token, ToolChoice
 from swarm.dialects.chat import ChatDialect
 from swarm.errors import InvalidRequest, LeaseLost
 from swarm.rendering.messages import Piece, ToolCall, Words
@@ -27,7 +27,7 @@ STORED = "provider_specific_fields"
 HI = {"role": "user", "content": "hi"}
 
 
-def parse(*messages: dict[str, Any], **fields: Any) -> Ask:
+def parse(*messages: dict[str, Any], **fields: Any) -> CompletionRequest:
     body = {"model": MODEL, "messages": messages or [{"role": "user", "content": "hi"}], **fields}
     return CHAT.parse(json.dumps(body).encode(), MODEL)
 
@@ -48,7 +48,7 @@ def test_every_honoured_field_is_read() -> None:
     )  # fmt: skip
     assert (ask.tools, ask.tool_choice, ask.parallel_tool_calls) == ((ADD,), ToolChoice("required", "add"), False)
     assert (ask.n, ask.stream, ask.logprobs, ask.usage_in_stream) == (3, True, 2, True)
-    wishes = ask.wishes
+    wishes = ask.sampling
     assert (wishes.max_tokens, wishes.temperature, wishes.top_p, wishes.top_k, wishes.seed) == (7, 0.5, 0.9, 4, -7)
     others = {"logit_bias": {"5": 1}, "frequency_penalty": 0.5, "presence_penalty": 0.4, "min_tokens": 4}
     assert (wishes.stop, wishes.json_schema, wishes.others) == (("a", "b"), {"type": "array"}, others)
@@ -154,7 +154,7 @@ def test_a_message_that_is_wrong_is_refused_by_its_place(message: dict[str, Any]
 @given(pieces=st.lists(answers, min_size=1, max_size=3))
 def test_what_is_served_comes_back_as_the_message_the_timeline_keeps(pieces: list[list[Piece]]) -> None:
     ask = parse(n=len(pieces))
-    body = json.loads(CHAT.whole(NAME, MODEL, ask, [reply(one) for one in pieces]))
+    body = json.loads(CHAT.format_reply(NAME, MODEL, ask, [reply(one) for one in pieces]))
     types.ChatCompletion.model_validate(body)
     for one, choice in zip(pieces, body["choices"], strict=True):
         found = reply(one)
@@ -166,7 +166,7 @@ def test_what_is_served_comes_back_as_the_message_the_timeline_keeps(pieces: lis
 @pytest.mark.parametrize("calls", [[], [ToolCall("add", "{}")]])
 def test_an_answer_that_was_cut_says_so_whatever_it_called_before(calls: list[Piece]) -> None:
     found = reply([*calls, Words("<tool_call>{")], finish="length")
-    body = json.loads(CHAT.whole(NAME, MODEL, parse(), [found]))
+    body = json.loads(CHAT.format_reply(NAME, MODEL, parse(), [found]))
     assert body["choices"][0]["finish_reason"] == "length"
     assert len(body["choices"][0]["message"].get("tool_calls", [])) == len(calls)
 
@@ -178,12 +178,12 @@ def test_a_stream_says_what_the_whole_answer_says(pieces: list[Piece]) -> None:
     raw, calls = writer.opening(), iter(found.call_ids)
     for piece in pieces:
         raw += writer.piece(0, piece, (), next(calls) if isinstance(piece, ToolCall) else None)
-    raw += writer.finished(0, found) + writer.closing([found])
+    raw += writer.finish(0, found) + writer.closing([found])
     *events, end = [event.removeprefix(b"data: ") for event in raw.split(b"\n\n")[:-1]]
     chunks = [json.loads(event) for event in events]
     for chunk in chunks:
         types.ChatCompletionChunk.model_validate(chunk)
-    whole = json.loads(CHAT.whole(NAME, MODEL, ask, [found]))
+    whole = json.loads(CHAT.format_reply(NAME, MODEL, ask, [found]))
     assert end == b"[DONE]"
     assert chunks[-1]["usage"] == whole["usage"]
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:-1]]
@@ -199,7 +199,7 @@ def test_a_stream_says_what_the_whole_answer_says(pieces: list[Piece]) -> None:
 def test_log_probs_go_out_with_their_alternatives_and_bytes() -> None:
     tokens = (Token("hé", -0.5, (("hé", -0.5), ("ha", -1.5))),)
     found = reply([Words("hé")], tokens=tokens)
-    body = json.loads(CHAT.whole(NAME, MODEL, parse(logprobs=True, top_logprobs=2), [found]))
+    body = json.loads(CHAT.format_reply(NAME, MODEL, parse(logprobs=True, top_logprobs=2), [found]))
     (token,) = body["choices"][0]["logprobs"]["content"]
     assert (token["token"], token["logprob"], bytes(token["bytes"])) == ("hé", -0.5, "hé".encode())
     assert [other["token"] for other in token["top_logprobs"]] == ["hé", "ha"]
@@ -209,7 +209,7 @@ def test_log_probs_go_out_with_their_alternatives_and_bytes() -> None:
 
 
 def test_a_stream_that_fails_ends_with_the_error_and_no_end_mark() -> None:
-    raw = CHAT.writer(NAME, MODEL, parse(stream=True), 3, 40).failed(LeaseLost("gone"))
+    raw = CHAT.writer(NAME, MODEL, parse(stream=True), 3, 40).fail(LeaseLost("gone"))
     assert json.loads(raw.removeprefix(b"data: "))["error"]["code"] == "lease_lost"
     assert b"[DONE]" not in raw
 
@@ -232,5 +232,5 @@ def test_advice_to_the_model_is_left_out_and_told() -> None:
 
 
 def test_an_answer_says_nothing_of_a_refusal_that_there_is_none() -> None:
-    whole = CHAT.whole("n", MODEL, parse(logprobs=True), [reply([Words("x")])])
+    whole = CHAT.format_reply("n", MODEL, parse(logprobs=True), [reply([Words("x")])])
     assert b"refusal" not in whole

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarm.dialects import base
-from swarm.dialects.base import event, named_event, sealed, signature, thinking_of, unsealed
-from swarm.dialects.fields import Fields, body_fields, joined_text, shown
+from swarm.dialects.base import event, named_event, recover_thinking, seal, signature, unseal
+from swarm.dialects.fields import Fields, abbreviate, body_fields, join_text
 from swarm.errors import InvalidRequest
 
 TEXT: Any = {"text": lambda part: None}
@@ -23,7 +23,7 @@ TEXT: Any = {"text": lambda part: None}
 
 def test_what_nobody_took_is_refused_by_its_path() -> None:
     fields = Fields({"a": 1, "b": None, "c": {"d": 2}})
-    assert fields.whole("a", 0) == 1
+    assert fields.integer("a", 0) == 1
     inner = fields.inner("c")
     assert inner is not None
     fields.close()
@@ -66,8 +66,8 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
 
 def test_parts_are_joined_with_nothing_between() -> None:
     parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
-    assert joined_text(parts, "content", TEXT) == "a b"
-    assert joined_text("as it is", "content", TEXT) == "as it is"
+    assert join_text(parts, "content", TEXT) == "a b"
+    assert join_text("as it is", "content", TEXT) == "as it is"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_parts_are_joined_with_nothing_between() -> None:
 )  # fmt: skip
 def test_a_part_that_is_no_text_is_refused_by_its_place(part: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as found:
-        joined_text([part], "content", TEXT)
+        join_text([part], "content", TEXT)
     assert found.value.param == param
 
 
@@ -87,8 +87,8 @@ def test_a_value_is_shown_shortly_at_the_cost_of_what_is_shown() -> None:
     wide: Any = [1, {"b": 2, "a": "x" * 1000}]
     for _ in range(30):
         wide = [wide] * 5
-    assert len(shown(wide)) <= 80
-    assert [shown(value) for value in ("x", 5, None, {"a": [1]})] == ["'x'", "5", "None", "{'a': [1]}"]
+    assert len(abbreviate(wide)) <= 80
+    assert [abbreviate(value) for value in ("x", 5, None, {"a": [1]})] == ["'x'", "5", "None", "{'a': [1]}"]
 
 
 @pytest.mark.parametrize(
@@ -120,38 +120,38 @@ texts = st.text()
 
 @given(texts)
 def test_sealed_thinking_is_unsealed_as_it_was(text: str) -> None:
-    assert unsealed(sealed(text)) == text
-    assert thinking_of("", sealed(text)) == text
+    assert unseal(seal(text)) == text
+    assert recover_thinking("", seal(text)) == text
 
 
 @given(texts, texts)
 def test_a_signature_fits_one_text_alone(text: str, other: str) -> None:
-    assert thinking_of(text, signature(text)) == text
+    assert recover_thinking(text, signature(text)) == text
     assert signature(text) == signature(text)
     if other != text:
-        assert thinking_of(other, signature(text)) is None
-        assert other == "" or thinking_of(other, sealed(text)) is None
+        assert recover_thinking(other, signature(text)) is None
+        assert other == "" or recover_thinking(other, seal(text)) is None
 
 
 @given(texts, st.data())
 def test_a_token_changed_anywhere_is_not_ours(text: str, data: st.DataObject) -> None:
-    token = sealed(text)
+    token = seal(text)
     place = data.draw(st.integers(0, len(token) - 1))
     letter = data.draw(st.sampled_from("Ab0-."))
     changed = token[:place] + letter + token[place + 1 :]
-    assert unsealed(changed) in (None, text)
-    assert unsealed(token[:place]) is None
+    assert unseal(changed) in (None, text)
+    assert unseal(token[:place]) is None
 
 
 @given(st.text())
 def test_any_other_text_is_no_token(token: str) -> None:
-    assert unsealed(token) is None
-    assert unsealed("v1.r." + token) is None
+    assert unseal(token) is None
+    assert unseal("v1.r." + token) is None
 
 
 def test_a_token_cannot_unfold_into_more_than_the_bound() -> None:
     bomb = zlib.compress(b"a" * (4 * base.MOST_CHARACTERS + 1))
-    assert unsealed("v1.r." + base64.urlsafe_b64encode(bytes(24) + bomb).decode()) is None
+    assert unseal("v1.r." + base64.urlsafe_b64encode(bytes(24) + bomb).decode()) is None
 
 
 SAID = "The answer is seven, for two of them were eaten before. "
@@ -159,12 +159,12 @@ SAID = "The answer is seven, for two of them were eaten before. "
 
 def test_thinking_that_packs_too_well_is_carried_as_it_is_and_no_token_unfolds_far() -> None:
     text = "so " * 100_000
-    assert unsealed(sealed(text)) == text
-    assert len(sealed(text)) > len(text)
-    assert len(sealed(SAID * 3)) < 168
+    assert unseal(seal(text)) == text
+    assert len(seal(text)) > len(text)
+    assert len(seal(SAID * 3)) < 168
     packed = zlib.compress(text.encode())
     digest = hashlib.blake2b(text.encode(), digest_size=24).digest()
-    assert unsealed("v1.r." + base64.urlsafe_b64encode(digest + packed).decode()) is None
+    assert unseal("v1.r." + base64.urlsafe_b64encode(digest + packed).decode()) is None
 
 
 def test_a_signature_says_nothing_of_its_text() -> None:
@@ -175,4 +175,4 @@ def test_a_signature_says_nothing_of_its_text() -> None:
 def test_a_token_that_carries_half_a_character_is_none_of_ours() -> None:
     text = "\ud800".encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(text, digest_size=24).digest()
-    assert unsealed("v1.r." + base64.urlsafe_b64encode(digest + zlib.compress(text)).decode()) is None
+    assert unseal("v1.r." + base64.urlsafe_b64encode(digest + zlib.compress(text)).decode()) is None

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from swarm.environments import Environment, Outcome, Task, said
-from swarm.environments.adapters import adapted
+from swarm.environments.adapters import adapt
 from swarm.environments.building import LEAST, draw
 from swarm.environments.textarena_games import ArenaGame
 from swarm.errors import InvalidRequest
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("adapted_packages")
 )
 def test_what_cannot_be_had_or_put_into_words_is_refused(address: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        adapted(address)
+        adapt(address)
 
 
 LAKE = "gymnasium:FrozenLake-v1?is_slippery=false&max_episode_steps=20"
@@ -62,14 +62,14 @@ def best_play(environment: Environment, task: Task) -> Outcome:
 
 @pytest.mark.parametrize("address", [LAKE, "gymnasium:Taxi-v4", "gymnasium:CliffWalking-v1"])
 def test_the_best_play_succeeds_and_is_worth_most(address: str) -> None:
-    environment = adapted(address)
+    environment = adapt(address)
     outcome = best_play(environment, environment.generate(5))
     assert outcome.success
     assert 0.99 < outcome.reward <= 1.0
 
 
 def test_each_task_of_the_lake_has_a_map_that_the_player_sees() -> None:
-    environment = adapted(LAKE)
+    environment = adapt(LAKE)
     maps = [str(environment.generate(seed).data["opening"]) for seed in range(10)]
     assert len(set(maps)) > 5
     assert all("@" in each and "left edge" in each for each in maps)
@@ -78,7 +78,7 @@ def test_each_task_of_the_lake_has_a_map_that_the_player_sees() -> None:
 @pytest.mark.parametrize("size", [3, 4, 5, 8])
 @pytest.mark.parametrize("secret", [b"a" * 32, b"b" * 32, b"c" * 32])
 def test_lakes_of_any_size_are_split_each_map_on_one_side(size: int, secret: bytes) -> None:
-    environment = adapted(f"{LAKE}&size={size}&tasks=16")
+    environment = adapt(f"{LAKE}&size={size}&tasks=16")
     _, drawn = draw(environment, secret)
     maps = {split: {task.data["opening"] for task in tasks} for split, tasks in drawn.items()}
     assert {split: len(own) for split, own in maps.items()} == {split: len(tasks) for split, tasks in drawn.items()}
@@ -87,12 +87,12 @@ def test_lakes_of_any_size_are_split_each_map_on_one_side(size: int, secret: byt
 
 
 def test_a_lake_of_one_map_on_slippery_ice_has_a_task_for_each_chance() -> None:
-    _, drawn = draw(adapted("gymnasium:FrozenLake-v1?map_name=4x4&is_slippery=true&tasks=16"), b"a" * 32)
+    _, drawn = draw(adapt("gymnasium:FrozenLake-v1?map_name=4x4&is_slippery=true&tasks=16"), b"a" * 32)
     assert len({task.data["chance"] for own in drawn.values() for task in own}) == 16 + 4 + 8
 
 
 def test_an_answer_that_names_no_action_ends_the_play_with_the_least_reward() -> None:
-    environment = adapted("gymnasium:Taxi-v4")
+    environment = adapt("gymnasium:Taxi-v4")
     game = environment.game(environment.generate(1))
     assert game.answer(said("no idea")) == []
     outcome = game.outcome()
@@ -100,14 +100,14 @@ def test_an_answer_that_names_no_action_ends_the_play_with_the_least_reward() ->
 
 
 def test_the_action_that_is_named_last_is_taken() -> None:
-    environment = adapted("gymnasium:CliffWalking-v1")
+    environment = adapt("gymnasium:CliffWalking-v1")
     game = environment.game(environment.generate(1))
     (seen,) = game.answer(said("Not right, for there is the cliff: up"))
     assert seen["content"].startswith("row 2 column 0")
 
 
 def test_demonstrations_are_whole_plays_that_reach_the_goal_only_at_times() -> None:
-    environment, rng = adapted(LAKE), random.Random(0)
+    environment, rng = adapt(LAKE), random.Random(0)
     ends = []
     for seed in range(30):
         task = environment.generate(seed)
@@ -120,14 +120,14 @@ def test_demonstrations_are_whole_plays_that_reach_the_goal_only_at_times() -> N
 
 
 def test_a_toy_that_does_not_say_what_follows_has_no_oracle() -> None:
-    environment = adapted("gymnasium:Blackjack-v1")
+    environment = adapt("gymnasium:Blackjack-v1")
     game = environment.game(environment.generate(1))
     assert not environment.has("oracle")
     assert game.answer(said("stick")) == []
 
 
 def reward_of(address: str, seed: int, answer: str) -> float:
-    environment = adapted(address)
+    environment = adapt(address)
     game = environment.game(environment.generate(seed))
     game.opening()
     assert game.answer(said(answer)) == []
@@ -136,7 +136,7 @@ def reward_of(address: str, seed: int, answer: str) -> float:
 
 @pytest.mark.parametrize("name", ["chain_sum", "acre", "word_ladder", "prime_factorization", "game_of_life_halting"])
 def test_the_package_judges_its_own_answer_best_and_none_as_worth_nothing(name: str) -> None:
-    environment = adapted(f"reasoning-gym:{name}")
+    environment = adapt(f"reasoning-gym:{name}")
     task = environment.generate(2**62 + 5)
     assert reward_of(f"reasoning-gym:{name}", 2**62 + 5, str(environment.oracle(task, ()))) == 1.0
     assert reward_of(f"reasoning-gym:{name}", 2**62 + 5, "no tags") == 0.0
@@ -147,7 +147,7 @@ def test_an_answer_that_a_judge_cannot_read_is_worth_nothing() -> None:
 
 
 def test_generators_together_say_which_a_task_is_of_and_take_options_by_name() -> None:
-    environment = adapted("reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=2")
+    environment = adapt("reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=2")
     tasks = [environment.generate(seed) for seed in range(4)]
     assert [task.kind for task in tasks] == ["chain_sum", "leg_counting"] * 2
     assert all(str(task.data["question"]).count("+") <= 1 for task in tasks[::2])
@@ -155,7 +155,7 @@ def test_generators_together_say_which_a_task_is_of_and_take_options_by_name() -
 
 @pytest.mark.slow
 def test_a_task_is_its_question_without_the_answer_and_any_process_makes_the_entry_again() -> None:
-    task = adapted("reasoning-gym:leg_counting").generate(11)
+    task = adapt("reasoning-gym:leg_counting").generate(11)
     assert set(task.data) == {"question"}
     code = (
         "from swarm.environments.adapters import adapted\n"
@@ -169,20 +169,20 @@ def test_a_task_is_its_question_without_the_answer_and_any_process_makes_the_ent
 
 
 def test_a_generator_without_one_answer_has_no_oracle_and_no_demonstrations() -> None:
-    environment = adapted("reasoning-gym:graph_color")
+    environment = adapt("reasoning-gym:graph_color")
     assert not environment.has("oracle")
     assert not environment.has("imitate")
 
 
 def test_a_demonstration_is_right_about_half_of_the_time() -> None:
-    environment, rng = adapted("reasoning-gym:chain_sum"), random.Random(0)
+    environment, rng = adapt("reasoning-gym:chain_sum"), random.Random(0)
     tasks = [environment.generate(seed) for seed in range(60)]
     right = sum(environment.imitate(task, rng)[-1] == said(str(environment.oracle(task, ()))) for task in tasks)
     assert 18 <= right <= 45
 
 
 def begun(address: str, seed: int) -> ArenaGame:
-    environment = adapted(address)
+    environment = adapt(address)
     game = environment.game(environment.generate(seed))
     assert isinstance(game, ArenaGame)
     game.opening()
@@ -196,7 +196,7 @@ def test_a_game_is_played_over_turns_and_the_package_says_what_follows() -> None
 
 
 def test_the_right_move_ends_the_game_with_the_full_reward() -> None:
-    environment = adapted("textarena:GuessTheNumber-v0?max_number=60&max_turns=60")
+    environment = adapt("textarena:GuessTheNumber-v0?max_number=60&max_turns=60")
     game = environment.game(environment.generate(5))
     game.opening()
     for number in range(1, 61):
@@ -231,7 +231,7 @@ def test_plays_at_once_draw_as_they_would_alone_and_nobody_else_sees_it() -> Non
 
 
 def test_seeds_that_begin_the_same_game_are_one_task() -> None:
-    environment = adapted("textarena:TowerOfHanoi-v0")
+    environment = adapt("textarena:TowerOfHanoi-v0")
     assert environment.generate(1).data == environment.generate(2).data
-    codes = adapted("textarena:Mastermind-v0")
+    codes = adapt("textarena:Mastermind-v0")
     assert codes.generate(1).data != codes.generate(2).data

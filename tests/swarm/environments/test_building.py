@@ -12,7 +12,7 @@ import pytest
 from swarm.environments import Environment, Game, Message, Outcome, Split, Task, said
 from swarm.environments.building import PLAYS, SPLITS, probe, write_lines, write_tasks
 from swarm.environments.custom import DEMONSTRATIONS, data_hash, from_json
-from swarm.environments.loading import JudgedTasks
+from swarm.environments.loading import RewardTasks
 from swarm.environments.measuring import LEAK_BYTES, leak, require_declared
 from swarm.environments.user_code import RewardFailed
 from swarm.errors import InvalidRequest
@@ -60,7 +60,7 @@ def test_the_same_lines_are_split_the_same_whatever_their_file_is_called(tmp_pat
     lines = "".join(json.dumps({"prompt": f"say word{n}"}) + "\n" for n in range(80))
     for name in ("one", "other"):
         (tmp_path / f"{name}.jsonl").write_text(lines)
-        write_lines(JudgedTasks(tmp_path / "judge.py"), name, tmp_path / f"{name}.jsonl", tmp_path / name)
+        write_lines(RewardTasks(tmp_path / "judge.py"), name, tmp_path / f"{name}.jsonl", tmp_path / name)
     for split in SPLITS:
         one, other = ((tmp_path / name / "tasks" / f"{split}.json").read_text() for name in ("one", "other"))
         assert one == other
@@ -70,7 +70,7 @@ def test_too_few_lines_are_told_how_to_be_split_by_hand(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
     (tmp_path / "few.jsonl").write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(12)))
     with refused(InvalidRequest, "12 records", "in each line"):
-        write_lines(JudgedTasks(tmp_path / "judge.py"), "few", tmp_path / "few.jsonl", tmp_path / "out")
+        write_lines(RewardTasks(tmp_path / "judge.py"), "few", tmp_path / "few.jsonl", tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["guess", "arith", "market"])

@@ -17,16 +17,16 @@ from swarm.environments.custom import (
     CODE,
     DEMONSTRATIONS,
     MANIFEST,
-    BroughtEnvironment,
     CodeSource,
+    CustomEnvironment,
     Manifest,
     data_hash,
     files_hash,
-    is_brought,
+    is_custom,
     to_json,
 )
-from swarm.environments.loading import playable
-from swarm.environments.registry import environments, get_environment, look_in
+from swarm.environments.loading import load_playable
+from swarm.environments.registry import add_folder, environments, get_environment
 from swarm.errors import InvalidRequest
 from tests.golden import refused
 
@@ -42,7 +42,7 @@ class Echo(Environment):
 """
 
 
-def brought_in(parent: Path, plays: int = 1, **changed: Any) -> BroughtEnvironment:
+def brought_in(parent: Path, plays: int = 1, **changed: Any) -> CustomEnvironment:
     draft = parent / "draft"
     (draft / "tasks").mkdir(parents=True)
     (draft / CODE).mkdir()
@@ -59,19 +59,19 @@ def brought_in(parent: Path, plays: int = 1, **changed: Any) -> BroughtEnvironme
         "hashes": {"code": files_hash({"environment.py": CODE_TEXT.encode()}), "data": data_hash(draft)}, **changed,
     })  # fmt: skip
     (draft / MANIFEST).write_text(manifest.model_dump_json())
-    return BroughtEnvironment.open(draft.rename(parent / manifest.full_name))
+    return CustomEnvironment.open(draft.rename(parent / manifest.full_name))
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> BroughtEnvironment:
+def environment(tmp_path: Path) -> CustomEnvironment:
     return brought_in(tmp_path)
 
 
-def test_what_was_brought_is_opened_without_its_code(environment: BroughtEnvironment) -> None:
+def test_what_was_brought_is_opened_without_its_code(environment: CustomEnvironment) -> None:
     (environment.folder / CODE / "environment.py").unlink()
-    again = BroughtEnvironment.open(environment.folder)
+    again = CustomEnvironment.open(environment.folder)
     assert again.name == environment.folder.name
-    assert is_brought(again.name)
+    assert is_custom(again.name)
     assert again.tasks("hidden")[0] == Task("hidden-0", {"word": "hidden 0"}, "short")
     assert again.imitate(again.tasks("train")[0], random.Random(0))[-1] == said("a")
     assert again.synonyms == ("echo",)
@@ -94,31 +94,31 @@ def test_the_hash_of_files_is_of_their_paths_and_contents_in_no_order(files: dic
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_changed_tasks_are_refused(split: str, environment: BroughtEnvironment) -> None:
+def test_changed_tasks_are_refused(split: str, environment: CustomEnvironment) -> None:
     path = environment.folder / "tasks" / f"{split}.json"
     path.write_text(path.read_text().replace("8", "9").replace("7", "8"))
     with refused(InvalidRequest, "tasks", environment.name):
-        BroughtEnvironment.open(environment.folder).tasks("train")
+        CustomEnvironment.open(environment.folder).tasks("train")
 
 
-def test_tasks_that_are_gone_are_missed_in_a_line(environment: BroughtEnvironment) -> None:
+def test_tasks_that_are_gone_are_missed_in_a_line(environment: CustomEnvironment) -> None:
     (environment.folder / "tasks" / "hidden.json").unlink()
     with refused(InvalidRequest, "tasks", str(environment.folder)):
         environment.tasks("train")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', "\udcff"])
-def test_a_manifest_that_is_none_is_refused_in_a_line(text: str, environment: BroughtEnvironment) -> None:
+def test_a_manifest_that_is_none_is_refused_in_a_line(text: str, environment: CustomEnvironment) -> None:
     (environment.folder / MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
     with refused(InvalidRequest, "manifest.json", str(environment.folder)):
-        BroughtEnvironment.open(environment.folder)
+        CustomEnvironment.open(environment.folder)
 
 
-def test_a_folder_under_another_name_is_refused(environment: BroughtEnvironment) -> None:
+def test_a_folder_under_another_name_is_refused(environment: CustomEnvironment) -> None:
     folder = environment.folder
     other = folder.rename(folder.with_name("echo@000000000000"))
     with refused(InvalidRequest, "echo@000000000000", folder.name):
-        BroughtEnvironment.open(other)
+        CustomEnvironment.open(other)
 
 
 def test_one_without_demonstrations_says_what_to_do_where_they_are_needed(tmp_path: Path) -> None:
@@ -127,16 +127,16 @@ def test_one_without_demonstrations_says_what_to_do_where_they_are_needed(tmp_pa
         environment.imitate(environment.tasks("train")[0], random.Random(0))
 
 
-def test_it_is_played_by_its_code_and_by_no_other(environment: BroughtEnvironment) -> None:
-    look_in(environment.folder.parent)
-    game = playable(environment.name).game(environment.tasks("train")[0])
+def test_it_is_played_by_its_code_and_by_no_other(environment: CustomEnvironment) -> None:
+    add_folder(environment.folder.parent)
+    game = load_playable(environment.name).game(environment.tasks("train")[0])
     assert game.opening() == [{"role": "user", "content": "train 0"}]
     (environment.folder / CODE / "environment.py").write_text(CODE_TEXT + "# another\n")
     with refused(InvalidRequest, "code", environment.name):
-        playable(environment.name)
+        load_playable(environment.name)
 
 
-def test_the_caches_of_python_are_no_change_of_its_code(environment: BroughtEnvironment) -> None:
+def test_the_caches_of_python_are_no_change_of_its_code(environment: CustomEnvironment) -> None:
     caches = environment.folder / CODE / "__pycache__"
     caches.mkdir()
     (caches / "environment.cpython-311.pyc").write_bytes(b"x")
@@ -146,7 +146,7 @@ def test_the_caches_of_python_are_no_change_of_its_code(environment: BroughtEnvi
 def test_a_process_that_looks_in_a_folder_finds_what_lies_there(tmp_path: Path) -> None:
     name = brought_in(tmp_path, title="to be found").name
     assert name not in environments()
-    look_in(tmp_path)
+    add_folder(tmp_path)
     assert name in environments()
     assert get_environment(name).title == "to be found"
     assert name in list(environments())
@@ -158,9 +158,9 @@ def test_a_process_that_looks_in_a_folder_finds_what_lies_there(tmp_path: Path) 
      "x@000000000000/..", "x\0@000000000000", "guess@0", ".x@000000000000"],
 )  # fmt: skip
 def test_what_is_no_name_of_one_leads_to_no_folder(name: str, tmp_path: Path) -> None:
-    look_in(tmp_path)
+    add_folder(tmp_path)
     (tmp_path / "y@000000000000").mkdir()
-    assert not is_brought(name)
+    assert not is_custom(name)
     assert name not in environments()
     with pytest.raises(InvalidRequest, match=r"among arith, "):
         get_environment(name)
@@ -172,7 +172,7 @@ def test_one_that_is_not_here_says_how_it_comes_here() -> None:
 
 
 def test_one_may_have_the_name_of_a_built_in_one_which_stays_what_it_is(tmp_path: Path) -> None:
-    look_in(tmp_path)
+    add_folder(tmp_path)
     mine = brought_in(tmp_path, name="guess").name
     assert get_environment(mine).title == "an echo"
     assert get_environment("guess").title == "the guessing game"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Environment, Split, Task, building
-from swarm.environments.building import SPLITS, Drawn, draw, generated, split_records
+from swarm.environments.building import SPLITS, TaskSplits, draw, generate_tasks, split_records
 from swarm.environments.custom import words
 from swarm.errors import InvalidRequest
 from tests.golden import refused
@@ -54,7 +54,7 @@ def fine() -> dict[Split, list[Task]]:
     return {split: [Task(f"{split}-{n}", {"n": f"{split} {n}"}) for n in range(10)] for split in SPLITS}
 
 
-def problems(drawn: Drawn) -> dict[str, set[str]]:
+def problems(drawn: TaskSplits) -> dict[str, set[str]]:
     return {split: {str(task.data) for task in tasks} for split, tasks in drawn.items()}
 
 
@@ -73,12 +73,12 @@ def test_generated_splits_are_disjoint_full_and_have_each_problem_once(secret: b
 
 
 def test_which_generated_problems_are_hidden_is_not_known_without_the_secret() -> None:
-    hidden, guessed = (problems(generated(Sums(), secret))["hidden"] for secret in (SECRET, OTHER))
+    hidden, guessed = (problems(generate_tasks(Sums(), secret))["hidden"] for secret in (SECRET, OTHER))
     assert len(hidden & guessed) < len(hidden) / 2
 
 
 def test_a_problem_is_of_the_same_split_whatever_order_its_words_are_in() -> None:
-    drawn = generated(Sums(), SECRET)
+    drawn = generate_tasks(Sums(), SECRET)
     where = {words(task): split for split, tasks in drawn.items() for task in tasks}
     assert all(where[words(task)] == split for split, tasks in drawn.items() for task in tasks)
 
@@ -87,7 +87,7 @@ def test_a_world_smaller_than_what_is_asked_for_is_drawn_whole_and_ends() -> Non
     class Few(Sums):
         largest = 9
 
-    found = problems(generated(Few(), SECRET))
+    found = problems(generate_tasks(Few(), SECRET))
     assert all(found.values())
     assert not found["train"] & found["hidden"]
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Outcome, Task, calling, calls_of, get_environment, said, text_of, tool, tool_result
-from swarm.environments.custom import fitting, read_tasks, to_json
-from swarm.environments.loading import JudgedTasks, names_splits, read_lines
-from swarm.environments.play import judged
+from swarm.environments.custom import check_tasks, read_tasks, to_json
+from swarm.environments.loading import RewardTasks, names_splits, read_lines
+from swarm.environments.play import judge_outcome
 from swarm.environments.user_code import RewardFailed
 from swarm.errors import InvalidRequest
 
@@ -89,13 +89,13 @@ def test_all_lines_name_their_split_or_none_does() -> None:
 
 async def worth(folder: Path, body: str, messages: Sequence[str] = ("5",)) -> Outcome:
     (folder / "judge.py").write_text(body)
-    environment = JudgedTasks(folder / "judge.py")
+    environment = RewardTasks(folder / "judge.py")
     game = environment.game(Task("q", {"messages": [{"role": "user", "content": "2+3?"}], "answer": "5"}))
     assert game.opening() == [{"role": "user", "content": "2+3?"}]
     for text in messages:
         assert game.answer(said(text)) == []
     found: Any = game.outcome()
-    return judged(environment, await found)
+    return judge_outcome(environment, await found)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_a_function_that_changes_what_it_is_shown_changes_no_later_play(tm
     body = "def reward(task, messages):\n    task['data'].clear()\n    messages.clear()\n    return 1"
     (tmp_path / "judge.py").write_text(body)
     task = Task("q", {"messages": [{"role": "user", "content": "?"}], "answer": "5"})
-    game = JudgedTasks(tmp_path / "judge.py").game(task)
+    game = RewardTasks(tmp_path / "judge.py").game(task)
     found: Any = game.outcome()
     await found
     assert task == Task("q", {"messages": [{"role": "user", "content": "?"}], "answer": "5"})
@@ -131,7 +131,7 @@ async def test_a_function_that_changes_what_it_is_shown_changes_no_later_play(tm
 def test_a_function_of_other_arguments_is_refused(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("def reward(answer):\n    return 1")
     with pytest.raises(InvalidRequest, match=r"reward\(task, messages\)"):
-        JudgedTasks(tmp_path / "judge.py")
+        RewardTasks(tmp_path / "judge.py")
 
 
 VALUES = st.recursive(
@@ -234,6 +234,6 @@ def test_tasks_an_environment_cannot_pose_are_refused_by_name(tmp_path: Path) ->
     path = tmp_path / "tasks.json"
     path.write_text(json.dumps([{"id": "sum", "data": {"left": 1, "right": 2}}]))
     tasks = read_tasks(path)
-    assert fitting(tasks, get_environment("arith")) == tasks
+    assert check_tasks(tasks, get_environment("arith")) == tasks
     with pytest.raises(InvalidRequest, match=r"guess.*'sum'.*KeyError"):
-        fitting(tasks, get_environment("guess"))
+        check_tasks(tasks, get_environment("guess"))

@@ -41,7 +41,7 @@ def in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     async def unheard(work: Awaitable[None]) -> None:
         await work
 
-    monkeypatch.setattr(process, "_unless_told_to_end", unheard)
+    monkeypatch.setattr(process, "_cancel_on_sigterm", unheard)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     for name, module in list(sys.modules.items()):
@@ -67,7 +67,7 @@ def words(served: Served, *arguments: str) -> list[str]:
 
 
 async def run(served: Served, *arguments: str) -> Ended:
-    token = served.server.keys.role("client")
+    token = served.server.keys.role_key("client")
     return await asyncio.to_thread(main, *words(served, *arguments), token=token)
 
 
@@ -75,7 +75,7 @@ async def run(served: Served, *arguments: str) -> Ended:
 async def started(served: Served, *arguments: str) -> Any:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "swarm.environments", *words(served, *arguments),
-        env={**os.environ, "AJET_TOKEN": served.server.keys.role("client")},
+        env={**os.environ, "AJET_TOKEN": served.server.keys.role_key("client")},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -36,14 +36,14 @@ from swarm.environments import (
     tool,
     tool_result,
 )
-from swarm.environments.adapters import ADAPTERS, adapted, slug
+from swarm.environments.adapters import ADAPTERS, adapt, slug
 from swarm.environments.base import split_of
 from swarm.environments.play import (
     MOST_CHARACTERS,
     MOST_MESSAGES,
     Transcripts,
     agent_of,
-    judged,
+    judge_outcome,
     play,
     rounds,
     write_json,
@@ -59,7 +59,7 @@ def test_a_play_is_kept_once_within_bounds() -> None:
     long = [{"role": "user", "content": "x" * 9000}] * 50
     plays.record(Task("t"), [{"role": "user", "content": parts}, calling("price", item="tea"), *long])
     plays.record(Task("t"), [said("a second play")])
-    (kept,) = plays.kept()
+    (kept,) = plays.to_json()
     assert len(kept["messages"]) == MOST_MESSAGES
     question, call, answer, *_ = (message["content"] for message in kept["messages"])
     assert (question, call) == (json.dumps(parts), 'price({"item": "tea"})')
@@ -276,7 +276,7 @@ async def test_a_reward_function_is_shown_the_conversation_and_what_the_game_sai
 @pytest.mark.parametrize("reward", [math.nan, math.inf, 10**400, None, "1", [1.0], 1.5, -0.1, 1j])
 def test_a_reward_that_is_none_or_out_of_range_is_refused(reward: Any) -> None:
     with pytest.raises(RewardFailed, match=r"finite number as|reward within reward_range"):
-        judged(World(), Outcome(reward, success=True))
+        judge_outcome(World(), Outcome(reward, success=True))
 
 
 @pytest.mark.parametrize(
@@ -291,32 +291,32 @@ def test_a_reward_that_is_none_or_out_of_range_is_refused(reward: Any) -> None:
 )  # fmt: skip
 def test_what_is_no_outcome_no_success_or_no_named_numbers_is_refused(found: Any, named: str) -> None:
     with pytest.raises(RewardFailed, match=named):
-        judged(World(), found)
+        judge_outcome(World(), found)
 
 
 def test_an_outcome_without_success_needs_a_reward_at_which_it_is_solved() -> None:
     with pytest.raises(RewardFailed, match="solved_at"):
-        judged(World(), Outcome(1.0))
+        judge_outcome(World(), Outcome(1.0))
     environment = World(solved_at=0.5)
-    assert [judged(environment, Outcome(reward)).success for reward in (0.4, 0.5, 1)] == [False, True, True]
-    assert judged(environment, Outcome(0.9, success=False)).success is False, "what the game says comes first"
+    assert [judge_outcome(environment, Outcome(reward)).success for reward in (0.4, 0.5, 1)] == [False, True, True]
+    assert judge_outcome(environment, Outcome(0.9, success=False)).success is False, "what the game says comes first"
 
 
 @given(st.integers(-3, 3), st.integers(-3, 3) | st.booleans() | st.fractions(-3, 3) | st.floats(-3, 3))
 def test_any_real_number_within_a_range_is_a_reward_and_none_other(low: int, reward: float | Fraction) -> None:
     environment = World(reward_range=(low, low + 2))
     if low <= reward <= low + 2:
-        found = judged(environment, Outcome(reward, success=False)).reward  # type: ignore[arg-type]
+        found = judge_outcome(environment, Outcome(reward, success=False)).reward  # type: ignore[arg-type]
         assert (type(found), found) == (float, float(reward))
     else:
         with pytest.raises(RewardFailed):
-            judged(environment, Outcome(reward, success=False))  # type: ignore[arg-type]
+            judge_outcome(environment, Outcome(reward, success=False))  # type: ignore[arg-type]
 
 
 def test_the_scalars_of_numpy_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     outcome = Outcome(numpy.float32(0.5), numpy.bool_(True), {"turns": numpy.int64(3)})
-    found = judged(World(), outcome)
+    found = judge_outcome(World(), outcome)
     assert (found.reward, found.success, found.facts) == (0.5, True, {"turns": 3.0})
     assert [type(value) for value in (found.reward, found.success, found.facts["turns"])] == [float, bool, float]
 
@@ -424,7 +424,7 @@ def test_a_missing_package_is_told_with_the_line_to_type(scheme: str, monkeypatc
     adapter = ADAPTERS[scheme]
     monkeypatch.setitem(sys.modules, adapter.package, None)
     with refused(InvalidRequest, adapter.package, adapter.example, f"pip install '{adapter.requirement}'"):
-        adapted(adapter.example)
+        adapt(adapter.example)
 
 
 def test_a_long_address_is_cut_to_a_name() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 from swarm.rendering.harmony import HarmonyFormat
 from swarm.rendering.json_formats import FencedFormat, Llama3Format, MistralFormat
-from swarm.rendering.messages import Answer, AnswerFormat, Piece, ToolCall, gathered
-from swarm.rendering.reading import joined
+from swarm.rendering.messages import Answer, AnswerFormat, Piece, ToolCall, assemble_answer
+from swarm.rendering.reading import join_pieces
 from swarm.rendering.tagged import PLAIN, GlmFormat, HermesFormat, QwenXmlFormat, ThinkFormat
 
 
@@ -38,11 +38,11 @@ def read_parts(
 ) -> list[Piece]:
     reader = answers.reader(prompt, tools)
     pieces = [piece for part in parts for piece in reader.feed(part)]
-    return list(joined([*pieces, *reader.finish()]))
+    return list(join_pieces([*pieces, *reader.finish()]))
 
 
 def read(answers: AnswerFormat, text: str, prompt: str = "", tools: Sequence[Mapping[str, Any]] = TOOLS) -> Answer:
-    return gathered(read_parts(answers, [text], prompt, tools))
+    return assemble_answer(read_parts(answers, [text], prompt, tools))
 
 
 CALL = ToolCall("weather", '{"city": "Bonn"}')

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.rendering.messages import Answer, Message, gathered
+from swarm.rendering.messages import Answer, Message, assemble_answer
 from swarm.rendering.renderer import detect
 from tests.swarm.rendering.support import TOOLS
 from tests.swarm.timelines.families import FAMILIES, Family
@@ -50,7 +50,7 @@ def test_marks_decide_and_nothing_else(template: str, name: str) -> None:
 def test_only_a_template_that_knows_thinking_reads_it() -> None:
     for template, thought in (("<tool_call>", ""), ("<tool_call><think>", "Hm")):
         reader = detect(template).reader("")
-        assert gathered([*reader.feed("<think>Hm</think>5"), *reader.finish()]).reasoning == thought
+        assert assemble_answer([*reader.feed("<think>Hm</think>5"), *reader.finish()]).reasoning == thought
 
 
 def _message(answer: Answer) -> Message:
@@ -80,7 +80,7 @@ def test_what_a_familys_model_writes_is_read_back_and_rendered_as_it_was(
     asked: Message = {"role": "user", "content": "hi"}
     prompt = renderer.render([asked], tools=TOOLS if forced else (), generation_prompt=True)
     reader = answers.reader(prompt, TOOLS)
-    read = gathered([*reader.feed(sampled), *reader.finish()])
+    read = assemble_answer([*reader.feed(sampled), *reader.finish()])
     assert [(call.name, json.loads(call.arguments)) for call in read.tool_calls] == calls
     assert read.content == said
     assert read.reasoning == thought

@@ -30,14 +30,14 @@ def groups(clock: Clock | None = None, **fields: object) -> Groups:
 
 
 def begin(alive: Groups, name: str, task: str, stream: str = "default") -> Group | None:
-    group = alive.room(task, stream)
+    group = alive.find_place(task, stream)
     if group is not None:
         alive.join(group, name)
     return group
 
 
 def sample(alive: Groups, name: str, reward: float = 0.0) -> Sample:
-    group = alive.of(name)
+    group = alive.group_of(name)
     assert group is not None
     return Sample(name, group.task_id, group.stream, "me", group.name, reward, None, 1.0, (NODE,))
 
@@ -58,7 +58,7 @@ def test_a_task_that_fails_more_often_than_it_ends_is_skipped_with_what_was_play
     alive.list_tasks(TasksListed("default", "d", ("a", "b")))
 
     def begin_next(name: str) -> Group:
-        found = alive.next_room("default", "d")
+        found = alive.find_next_place("default", "d")
         assert found is not None
         alive.join(*found[:1], name, found[1])
         return found[0]
@@ -79,7 +79,7 @@ def test_rewards_are_compared_as_the_exact_numbers_that_were_sent() -> None:
     assert play(alive, "e2", "a", 0.3) == []
     play(alive, "e3", "b", 0.0)
     assert [dropped.episode for dropped in play(alive, "e4", "b", -0.0)] == ["e3", "e4"]
-    assert alive.room("c") is not None
+    assert alive.find_place("c") is not None
 
 
 def test_what_is_whole_beyond_the_batch_comes_first_in_the_next() -> None:
@@ -234,7 +234,7 @@ class Overlap(RuleBasedStateMachine):
     def take(self) -> None:
         batch = self.groups.take()
         self.taken += 1
-        self.written = {moved.name: moved for moved in self.groups.streams.standing()}
+        self.written = {moved.name: moved for moved in self.groups.streams.list_rows()}
         if self.dealer is not None:
             owed = Counter(self.dealer.deal() for _ in range(self.places))
             weight = len if self.job.batch_rule == "episodes" else lambda _: 1
@@ -269,7 +269,7 @@ class Overlap(RuleBasedStateMachine):
         self.open = {}
         self.version = self.taken
         self.groups = Groups(self.job, self.clock)
-        self.groups.updated(self.taken)
+        self.groups.finish_update(self.taken)
         self.groups.streams.recover(tuple(self.written.values()), self.job.streams)
         self.oldest = dict(sorted(self.oldest.items()))
         for name in self.oldest:
@@ -280,7 +280,7 @@ class Overlap(RuleBasedStateMachine):
     @rule()
     def update(self) -> None:
         self.version += 1
-        self.groups.updated(self.version)
+        self.groups.finish_update(self.version)
 
     @invariant()
     def nothing_is_too_old_but_for_surplus(self) -> None:
@@ -335,14 +335,14 @@ def selection(*slacks: int, batches: int, needed: int = 2) -> BatchSelection:
 
 def test_a_batch_leaves_room_for_what_later_batches_could_not_all_take() -> None:
     found = selection(1, 1, 1, 1, 2, 2, batches=3)
-    assert not found.takes(BatchPlace("s", 2))  # four places have one batch after this one, which takes two
-    assert [found.takes(BatchPlace("s", 1)) for _ in range(3)] == [True, True, False]
+    assert not found.take(BatchPlace("s", 2))  # four places have one batch after this one, which takes two
+    assert [found.take(BatchPlace("s", 1)) for _ in range(3)] == [True, True, False]
     assert found.whole
 
 
 def test_what_must_be_learned_now_comes_before_what_was_done_first() -> None:
     found = selection(0, 1, 1, batches=2)
-    assert [found.takes(BatchPlace("s", slack)) for slack in (1, 1, 0)] == [True, False, True]
+    assert [found.take(BatchPlace("s", slack)) for slack in (1, 1, 0)] == [True, False, True]
     assert found.whole
 
 

@@ -16,7 +16,7 @@ from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import StateMachine
-from swarm.store import Began, Closed, FakeStore, Recovered, Sample, StreamMoved
+from swarm.store import EpisodeBegan, EpisodeClosed, FakeStore, RecoveredState, Sample, StreamMoved
 from swarm.timelines import Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, PrepareRequest
 from swarm.wire import ServerState as S
@@ -33,24 +33,24 @@ class Scene:
         self.rollout = Rollout(
             job(**{"lease_ttl_s": 30, "drain_timeout_s": 10, **fields}), self.machine, self.store, self.clock
         )
-        self.rollout.ledger.renderer = FakeRenderer()
+        self.rollout.registry.renderer = FakeRenderer()
         for state in states or (S.BOOTING, S.ROLLING):
-            self.machine.to(state, "broke" if state is S.FAILED else None)
+            self.machine.transition_to(state, "broke" if state is S.FAILED else None)
 
     async def begin(self, task: str = "a", kind: EpisodeKind = "train", wait_s: float = 0.0) -> LeasedEpisode:
         return await self.rollout.begin(BeginRequest(task_id=task, kind=kind, wait_s=wait_s))
 
     def call(self, episode: LeasedEpisode) -> None:
         prompt = episode.tree.prompt([{"role": "user", "content": "q"}])
-        version, answer = self.rollout.ledger.version, {"role": "assistant", "content": ""}
+        version, answer = self.rollout.registry.version, {"role": "assistant", "content": ""}
         episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
         self.rollout.leases.touch(episode)
 
     async def end(self, episode: LeasedEpisode, reward: float = 1.0) -> EndAck:
         return await self.rollout.end(claims(episode), EndRequest(reward=reward))
 
-    def closed(self) -> list[Closed]:
-        return [change for change in self.store.changes if isinstance(change, Closed)]
+    def closed(self) -> list[EpisodeClosed]:
+        return [change for change in self.store.changes if isinstance(change, EpisodeClosed)]
 
     async def fill(self) -> list[LeasedEpisode]:
         episodes = [await self.begin(task) for task in "aabb"]
@@ -60,7 +60,7 @@ class Scene:
 
 
 def claims(episode: LeasedEpisode) -> Claims:
-    return Claims("lease", episode=episode.id, epoch=1)
+    return Claims("lease", episode=episode.id, fencing_token=1)
 
 
 async def play(scene: Scene, task: str = "a") -> LeasedEpisode:
@@ -71,7 +71,7 @@ async def play(scene: Scene, task: str = "a") -> LeasedEpisode:
 
 async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
     """Return a begin that stands in line."""
-    line = scene.rollout.ledger.line
+    line = scene.rollout.registry.admission
     before, begun = len(line), asyncio.create_task(scene.begin(task, wait_s=10))
     async with asyncio.timeout(120):
         while len(line) == before and not begun.done():  # noqa: ASYNC110  -- the line tells nobody
@@ -88,7 +88,7 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     assert scene.rollout.counts["throttled"] == 1
     await scene.begin("c", kind="eval")
     scene = Scene()
-    scene.rollout.ledger.finished = True
+    scene.rollout.registry.finished = True
     with pytest.raises(JobFinished):
         await scene.begin("a")
     await scene.begin("a", kind="eval")
@@ -157,7 +157,7 @@ async def draining(ended: int, **asked: Any) -> tuple[Scene, list[LeasedEpisode]
         scene.call(episode)
     for done in episodes[:ended]:
         await scene.end(done)
-    scene.machine.to(S.ROLLING_POST)
+    scene.machine.transition_to(S.ROLLING_POST)
     scene.rollout.drain.begin()
     scene.rollout.sweep()
     return scene, episodes[ended:]
@@ -196,7 +196,7 @@ async def test_who_holds_a_batch_up_is_fenced_once_its_time_is_over_and_its_plac
 async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_heartbeats_give() -> None:
     scene = Scene()
     held = [await scene.rollout.begin(BeginRequest(task_id=task, timeout_s=604_800)) for task in "aabb"]
-    scene.machine.to(S.ROLLING_POST)
+    scene.machine.transition_to(S.ROLLING_POST)
     scene.rollout.drain.begin()
     passes(scene, 700, *held)
     assert scene.rollout.counts["fenced"] == 0
@@ -236,8 +236,8 @@ async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> No
     scene = Scene(S.BOOTING, S.ROLLING, S.ROLLING_POST, S.WEIGHT_SYNCING)
     begun = await waiting(scene, "a")
     assert not begun.done()
-    scene.machine.to(S.ROLLING)
-    scene.rollout.ledger.notify()
+    scene.machine.transition_to(S.ROLLING)
+    scene.rollout.registry.notify()
     assert (await begun).task_id == "a"
     with pytest.raises(EngineUnavailable, match="booting"):
         await Scene(S.BOOTING).begin("a")
@@ -320,7 +320,7 @@ async def test_while_an_end_is_written_nothing_else_gets_at_the_episode() -> Non
     with pytest.raises(EpisodeEnded, match="being ended"):
         await scene.rollout.abort(claims(episode), "")
     with pytest.raises(EpisodeEnded, match="being ended"):
-        scene.rollout.leases.renewed(claims(episode))
+        scene.rollout.leases.find_and_renew(claims(episode))
     scene.store.release()
     assert (await ending).state == "ended"
     assert scene.rollout.counts["fenced"] == scene.rollout.counts["aborted"] == 0
@@ -332,12 +332,12 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason() -> None:
     await scene.rollout.abort(claims(aborted), "no longer wanted")
     await scene.rollout.abort(claims(aborted), "once more")
     await scene.end(silent)
-    scene.rollout.ledger.fence(fenced, "lease_expired")
-    began = [change for change in scene.store.changes if isinstance(change, Began)]
+    scene.rollout.registry.fence(fenced, "lease_expired")
+    began = [change for change in scene.store.changes if isinstance(change, EpisodeBegan)]
     assert [(change.episode, change.group) for change in began] == [
         (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
     ]  # fmt: skip
-    assert [(change.episode, change.state, change.epoch, change.reason) for change in scene.closed()] == [
+    assert [(change.episode, change.state, change.fencing_token, change.reason) for change in scene.closed()] == [
         (aborted.id, "aborted", 1, "no longer wanted"), (silent.id, "ended", 1, None),
         (silent.id, "dropped", 1, "no_calls"), (fenced.id, "fenced", 2, "lease_expired"),
     ]  # fmt: skip
@@ -346,7 +346,7 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason() -> None:
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning() -> None:
     scene = Scene()
     scene.rollout.groups._most_bytes = 500
-    waiting = asyncio.create_task(scene.rollout.drain.until(lambda: scene.rollout.groups.complete))
+    waiting = asyncio.create_task(scene.rollout.drain.wait_until(lambda: scene.rollout.groups.complete))
     for _ in range(20):
         await scene.end(await play(scene))
         await asyncio.sleep(0)
@@ -369,13 +369,13 @@ async def test_what_waits_when_the_last_step_is_done_is_dropped_with_that_reason
     assert len(scene.rollout.leases) == scene.rollout.groups.collected == 0
 
 
-def recovered(scene: Scene, **fields: Any) -> Recovered:
+def recovered(scene: Scene, **fields: Any) -> RecoveredState:
     """What a store would read back of a scene's ended and prepared episodes."""
     nothing: dict[str, Any] = {
         "checkpoints": (), "step": 0, "replay": {}, "pool": (), "prepared": (), "epochs": {}, "streams": (),
         "begun": scene.rollout.counts["begun"], "counts": {},
     }  # fmt: skip
-    return Recovered(**{**nothing, **fields})
+    return RecoveredState(**{**nothing, **fields})
 
 
 def ended(name: str, group: str, reward: float = 1.0) -> Sample:
@@ -388,7 +388,7 @@ async def test_a_prepared_episode_whose_place_was_given_away_before_the_crash_do
     scene, held = Scene(batch_rule="groups"), ended("1", "a#1")
     pool = [ended("2", "a#1"), ended("3", "a#1")]
     scene.rollout.recover(recovered(scene, pool=pool, prepared=[held], begun=3))
-    await scene.rollout.teams.commit(Claims("lease", episode="1", epoch=1))
+    await scene.rollout.teams.commit(Claims("lease", episode="1", fencing_token=1))
     assert [len(group) for group in scene.rollout.groups] == [2, 1]
     await scene.end(await play(scene))
     assert sorted(len(group.ended) for group in scene.rollout.drain.take()) == [2, 2]
@@ -414,7 +414,7 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
         scene.rollout.end(ended, EndRequest(reward=1.0)),
         scene.rollout.abort(ended, ""),
         asyncio.to_thread(scene.rollout.heartbeat, ended),
-        asyncio.to_thread(scene.rollout.playing, ended),
+        asyncio.to_thread(scene.rollout.renew_episode, ended),
         scene.rollout.teams.outcome(ended),
     ):
         with pytest.raises(EngineUnavailable, match="booting"):
@@ -465,17 +465,17 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
     scene = Scene()
     for episode in await scene.fill():
         await scene.end(episode)
-    quiet, apart = scene.rollout.drain.quiet, asyncio.Event()
+    quiet, apart = scene.rollout.drain.quiesce, asyncio.Event()
 
     async def interrupted() -> None:
         await quiet()
         if not apart.is_set():
             apart.set()
             scene.rollout.groups._most_bytes = scene.rollout.groups.bytes - 1
-            scene.rollout.ledger.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
+            scene.rollout.registry.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
 
-    scene.rollout.drain.quiet = interrupted  # type: ignore[method-assign]
-    taking = asyncio.create_task(scene.rollout.drain.batch())
+    scene.rollout.drain.quiesce = interrupted  # type: ignore[method-assign]
+    taking = asyncio.create_task(scene.rollout.drain.wait_for_batch())
     async with asyncio.timeout(120):
         await apart.wait()
         await scene.rollout.gate.enter()
@@ -503,7 +503,7 @@ async def test_places_of_a_stream_that_plays_nothing_are_held_until_it_plays() -
             await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
     await played("b")
     assert Counter(group.stream for group in scene.rollout.drain.take()) == {"a": 1, "b": 1}
-    moved = {change.name: change for change in scene.rollout.groups.streams.standing()}
+    moved = {change.name: change for change in scene.rollout.groups.streams.list_rows()}
     assert {name: (change.trained, change.credit) for name, change in moved.items()} == {"a": (1, 0.0), "b": (1, 0.0)}
 
 

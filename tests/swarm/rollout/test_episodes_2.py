@@ -30,18 +30,18 @@ class FakeCall:
 def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]:
     leases = Leases(30.0, clock)
     episode = leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer()))
-    return leases, episode, Claims("lease", episode=name, epoch=episode.epoch)
+    return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
 
 
 def test_a_lease_runs_out_after_its_time_and_a_heartbeat_renews_it() -> None:
     clock = Clock()
     leases, episode, claims = begun(clock)
     clock.now += 29
-    leases.renewed(claims)
+    leases.find_and_renew(claims)
     clock.now += 29
-    assert leases.expired() == []
+    assert leases.find_expired() == []
     clock.now += 1
-    assert leases.expired() == [episode]
+    assert leases.find_expired() == [episode]
 
 
 def test_a_lease_does_not_run_out_under_a_call_in_flight() -> None:
@@ -49,7 +49,7 @@ def test_a_lease_does_not_run_out_under_a_call_in_flight() -> None:
     leases, episode, _ = begun(clock)
     episode.calls.add(FakeCall())
     clock.now += 1000
-    assert leases.expired() == []
+    assert leases.find_expired() == []
 
 
 def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> None:
@@ -74,7 +74,7 @@ def test_the_same_close_again_is_no_error_and_any_other_call_is(state: Closing, 
         with pytest.raises(EpisodeEnded, match=f"is {state}"):
             leases.find(claims, later)
     with pytest.raises(EpisodeEnded):
-        leases.renewed(claims)
+        leases.find_and_renew(claims)
 
 
 def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +83,8 @@ def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyP
     for name in "abcd":
         leases.close(leases.begin(name, BeginRequest(task_id="t"), "t", CallTree(FakeRenderer())), "ended")
     with pytest.raises(EpisodeEnded, match="long ago"):
-        leases.find(Claims("lease", episode="a", epoch=1))
-    assert leases.find(Claims("lease", episode="d", epoch=1), "ended") is None
+        leases.find(Claims("lease", episode="a", fencing_token=1))
+    assert leases.find(Claims("lease", episode="d", fencing_token=1), "ended") is None
 
 
 class Room:
@@ -124,7 +124,7 @@ async def test_places_go_to_those_who_came_first() -> None:
     waiting = [room.wait(name) for name in "abc"]
     await queued(room, 3)
     room.free["x"] = 2
-    room.line.pump()
+    room.line.admit_waiting()
     assert [await waiting[0], await waiting[1]] == ["a", "b"]
     assert len(room.line) == 1
     waiting[2].cancel()
@@ -135,7 +135,7 @@ async def test_one_who_cannot_use_a_place_does_not_hold_up_the_line() -> None:
     first, second = room.wait("a", "x"), room.wait("b", "y")
     await queued(room, 2)
     room.free["y"] = 1
-    room.line.pump()
+    room.line.admit_waiting()
     assert await second == "b"
     first.cancel()
 
@@ -152,7 +152,7 @@ async def test_a_refusal_reaches_the_waiter() -> None:
     waiting = asyncio.create_task(line.admit(attempt, 10))
     await asyncio.sleep(0)
     refusals.append(JobFinished("done"))
-    line.pump()
+    line.admit_waiting()
     with pytest.raises(JobFinished):
         await waiting
 
@@ -162,7 +162,7 @@ async def test_a_place_given_to_one_who_just_left_is_given_back() -> None:
     waiting = room.wait("a")
     await queued(room, 1)
     room.free["x"] = 1
-    room.line.pump()
+    room.line.admit_waiting()
     waiting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await waiting

@@ -54,7 +54,7 @@ async def test_nobody_erases_what_is_not_theirs(tmp_path: Path) -> None:
             "erased": [], "left": [], "unknown": [episode, "none"],
         }  # fmt: skip
         assert (await state_of(served, episode))[0] == "ended"
-        viewer = served.server.keys.role("viewer")
+        viewer = served.server.keys.role_key("viewer")
         assert (await served.post("/owners/erase", viewer, {"secret": SECRET, "episodes": [episode]})).status == 403
 
 
@@ -119,7 +119,7 @@ async def test_a_task_whose_play_is_erased_while_the_engine_is_off_is_played_aga
     wanted, tasks = job(**ROOMY), [NamedTask("a"), NamedTask("b")]
 
     async def next_of(served: Served, client: AsyncSwarmClient) -> Episode[Any]:
-        episode = await client.begin_next(await client.name_tasks(tasks))
+        episode = await client.begin_next(await client.register_tasks(tasks))
         await episode.chat([{"role": "user", "content": "hi"}])
         return episode
 
@@ -149,7 +149,7 @@ async def test_of_a_training_that_does_not_run_a_batch_without_a_checkpoint_is_l
 async def test_a_failed_server_erases_what_is_over(tmp_path: Path) -> None:
     async with serving(tmp_path, job(**ROOMY)) as served:
         aborted, pooled = await played(served, "a", reward=None), await played(served, "b")
-        served.server.machine.to(ServerState.FAILED, "for a test")
+        served.server.machine.transition_to(ServerState.FAILED, "for a test")
         found = await erase(served, aborted, pooled)
         assert set(found["erased"]) == {aborted, pooled}
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.server.events import EventRing
-from swarm.server.model_endpoint import Patience
+from swarm.server.model_endpoint import StreamTimeouts
 from swarm.store import StoredEvent
 from swarm.wire import ServerEvent
 from tests.swarm.server.support import DEADLINE_S, Served, eventually, job, serving
@@ -53,7 +53,7 @@ def moves(events: list[ServerEvent]) -> list[tuple[Any, Any]]:
 
 
 async def asked(served: Served, query: str = "?wait_s=0", **headers: str) -> list[ServerEvent]:
-    key = {"authorization": f"Bearer {served.server.keys.role('viewer')}", **headers}
+    key = {"authorization": f"Bearer {served.server.keys.role_key('viewer')}", **headers}
     async with served.http.get(f"{served.url}/events{query}", headers=key) as answer:
         assert (answer.status, answer.content_type) == (200, "text/event-stream")
         blocks = (await answer.text()).split("\n\n")
@@ -109,7 +109,7 @@ async def test_a_recovery_is_told_too(tmp_path: Path) -> None:
 
 
 async def test_a_silent_stream_shows_signs_of_life_and_a_gone_listener_is_forgotten(tmp_path: Path) -> None:
-    async with serving(tmp_path, start=False, patience=Patience(keep_alive_s=0.01)) as served:
+    async with serving(tmp_path, start=False, patience=StreamTimeouts(keep_alive_s=0.01)) as served:
         before = len(asyncio.all_tasks())
         async with listening(served) as stream:
             for _ in range(3):

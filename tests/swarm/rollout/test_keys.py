@@ -17,8 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import Forbidden, InvalidKey, ServerFailed
-from swarm.rollout.keys import EPISODE_LIFE_S, ROLE_LIFE_S, Claims, Keys, ServerDirectory, permitted
-from swarm.rollout.state import MOST_S, TRANSITIONS, Gate, IllegalTransition, ServedClock, StateMachine, Transition
+from swarm.rollout.keys import EPISODE_LIFE_S, ROLE_LIFE_S, Claims, Keys, ServerDirectory, require_permission
+from swarm.rollout.state import (
+    MOST_S,
+    TRANSITIONS,
+    GenerationGate,
+    IllegalTransition,
+    LeaseClock,
+    StateMachine,
+    Transition,
+)
 from swarm.server.__main__ import _Uvicorn
 from swarm.wire import BeginRequest
 from swarm.wire import ServerState as S
@@ -29,7 +37,7 @@ LIFE = [S.BOOTING, S.ROLLING, S.ROLLING_POST, S.WEIGHT_SYNCING, S.ROLLING, S.OFF
 
 def walk(machine: StateMachine, *states: S) -> StateMachine:
     for state in states:
-        machine.to(state, "broke" if state is S.FAILED else None)
+        machine.transition_to(state, "broke" if state is S.FAILED else None)
     return machine
 
 
@@ -50,32 +58,32 @@ def test_a_life_is_told_to_the_listener_and_kept() -> None:
 def test_what_is_not_in_the_table_raises_and_changes_nothing(source: S, target: S) -> None:
     machine = reached(source)
     with pytest.raises(IllegalTransition, match=f"{source} -> {target}"):
-        machine.to(target, "why" if target is S.FAILED else None)
+        machine.transition_to(target, "why" if target is S.FAILED else None)
     assert machine.state is source
 
 
 @pytest.mark.parametrize("source", [S.BOOTING, S.ROLLING, S.ROLLING_POST, S.WEIGHT_SYNCING])
 def test_every_running_state_can_fail_with_a_reason_and_be_stopped(source: S) -> None:
     machine = reached(source)
-    machine.to(S.FAILED, "out of memory")
+    machine.transition_to(S.FAILED, "out of memory")
     assert machine.reason == "out of memory"
-    machine.to(S.OFFLINE)
+    machine.transition_to(S.OFFLINE)
     assert machine.reason is None
 
 
 def test_failing_without_a_reason_is_refused() -> None:
     with pytest.raises(IllegalTransition, match="reason"):
-        reached(S.ROLLING).to(S.FAILED)
+        reached(S.ROLLING).transition_to(S.FAILED)
 
 
 def test_a_reason_that_is_no_unicode_can_be_told() -> None:
     machine = reached(S.ROLLING)
-    machine.to(S.FAILED, "no file b\udcff.safetensors")
+    machine.transition_to(S.FAILED, "no file b\udcff.safetensors")
     assert machine.reason == machine.events[-1].reason == r"no file b\udcff.safetensors"
 
 
 async def test_a_shut_gate_holds_calls_until_it_opens() -> None:
-    gate = Gate()
+    gate = GenerationGate()
     entering = asyncio.create_task(gate.enter())
     await asyncio.sleep(0)
     assert gate.in_flight == 0
@@ -85,17 +93,17 @@ async def test_a_shut_gate_holds_calls_until_it_opens() -> None:
 
 
 async def test_it_tells_when_it_is_empty_and_when_that_takes_too_long() -> None:
-    gate = Gate()
+    gate = GenerationGate()
     gate.open()
     await gate.enter()
     gate.shut()
-    assert not await gate.emptied(0.01)
+    assert not await gate.wait_until_empty(0.01)
     gate.leave()
-    assert await gate.emptied(0.01)
+    assert await gate.wait_until_empty(0.01)
 
 
 async def test_a_broken_gate_refuses_those_who_wait_and_those_who_come() -> None:
-    gate = Gate()
+    gate = GenerationGate()
     entering = asyncio.create_task(gate.enter())
     await asyncio.sleep(0)
     gate.fail(ServerFailed("broke"))
@@ -110,7 +118,7 @@ def test_it_never_goes_back_nor_faster_than_time_and_at_most_one_beat_of_a_stall
     passing: list[tuple[float, bool]],
 ) -> None:
     below = Clock()
-    clock = ServedClock(below)
+    clock = LeaseClock(below)
     began, counted, since = clock(), 0.0, 0.0
     for seconds, beats in passing:
         before = clock()
@@ -125,7 +133,7 @@ def test_it_never_goes_back_nor_faster_than_time_and_at_most_one_beat_of_a_stall
 
 async def test_a_loop_that_gets_on_keeps_it_going() -> None:
     below = Clock()
-    clock = ServedClock(below)
+    clock = LeaseClock(below)
     beating, began = asyncio.create_task(clock.run()), clock()
 
     def passed() -> float:
@@ -149,20 +157,20 @@ def test_all_files_are_the_owners_alone(tmp_path: Path) -> None:
     kept = ServerDirectory(tmp_path)
     kept.secret()
     kept.installation()
-    kept.engine_on(job())
+    kept.record_engine_on(job())
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"secret": 0o600, "installation": 0o600, "engine.json": 0o600}
 
 
 def test_the_interrupted_job_is_the_one_whose_engine_was_on(tmp_path: Path) -> None:
     kept = ServerDirectory(tmp_path)
-    assert kept.interrupted() is None
+    assert kept.read_interrupted_job() is None
     wanted = job(streams={"math": 1.5}, tracking={"run_id": "r"})
-    kept.engine_on(wanted)
-    assert ServerDirectory(tmp_path).interrupted() == wanted
-    kept.engine_off()
-    kept.engine_off()
-    assert kept.interrupted() is None
+    kept.record_engine_on(wanted)
+    assert ServerDirectory(tmp_path).read_interrupted_job() == wanted
+    kept.record_engine_off()
+    kept.record_engine_off()
+    assert kept.read_interrupted_job() is None
 
 
 def test_damaged_files_are_said_in_one_line(tmp_path: Path) -> None:
@@ -172,7 +180,7 @@ def test_damaged_files_are_said_in_one_line(tmp_path: Path) -> None:
         kept.secret()
     (tmp_path / "engine.json").write_text('{"steps": 3, "of_a_newer_version": 1}')
     with pytest.raises(ServerFailed, match=r"engine\.json.*delete it"):
-        kept.interrupted()
+        kept.read_interrupted_job()
 
 
 def bearer(key: str) -> str:
@@ -181,19 +189,19 @@ def bearer(key: str) -> str:
 
 def test_a_key_says_what_it_was_made_for() -> None:
     keys = Keys()
-    assert keys.read(keys.role("viewer")) == Claims("role", role="viewer")
-    assert keys.read(keys.model("e", 3)) == Claims("model", episode="e", epoch=3)
-    assert keys.read(keys.lease("e", 3)) == Claims("lease", episode="e", epoch=3)
+    assert keys.read(keys.role_key("viewer")) == Claims("role", role="viewer")
+    assert keys.read(keys.model_key("e", 3)) == Claims("model", episode="e", fencing_token=3)
+    assert keys.read(keys.lease_key("e", 3)) == Claims("lease", episode="e", fencing_token=3)
 
 
 def test_a_name_stands_behind_an_episodes_key_alone() -> None:
     keys = Keys("an/admin/token" * 3)
-    model = keys.model("e", 3)
+    model = keys.model_key("e", 3)
     named = [keys.read_header(bearer(f"{model}/{name}")).agent for name in ("solver", "a%2Fb", "a/b", "")]
     assert named == ["solver", "a/b", "a/b", ""]
     assert keys.read_header(bearer(model)).agent == "", "a name is no part of what is remembered of a key"
     assert keys.read_header(bearer("an/admin/token" * 3)).role == "admin"
-    for key in (keys.role("admin"), keys.lease("e", 3)):
+    for key in (keys.role_key("admin"), keys.lease_key("e", 3)):
         with pytest.raises(InvalidKey, match="episode's key alone"):
             keys.read_header(bearer(f"{key}/solver"))
     with pytest.raises(InvalidKey):
@@ -209,7 +217,7 @@ def test_no_key_and_nonsense_are_refused(header: str | None) -> None:
 def test_a_key_expires_even_when_it_was_read_before() -> None:
     clock = Clock()
     keys = Keys(clock=clock)
-    key = keys.model("e", 1)
+    key = keys.model_key("e", 1)
     keys.read(key)
     clock.now += EPISODE_LIFE_S + 1
     with pytest.raises(InvalidKey, match="expired"):
@@ -219,7 +227,7 @@ def test_a_key_expires_even_when_it_was_read_before() -> None:
 def test_a_key_outlives_the_longest_play() -> None:
     clock = Clock()
     keys = Keys(clock=clock)
-    lease = keys.lease("e", 1)
+    lease = keys.lease_key("e", 1)
     clock.now += BeginRequest(task_id="t", timeout_s=604_800).timeout_s or 0.0
     assert keys.read(lease).episode == "e"
 
@@ -242,13 +250,13 @@ async def test_a_long_lived_server_writes_the_tokens_of_roles_anew(
 def test_a_valid_key_of_the_wrong_kind_is_forbidden_and_says_what_is_needed() -> None:
     keys = Keys()
     with pytest.raises(Forbidden, match="lease key; found a model"):
-        permitted(keys.read(keys.model("e", 1)), uses=("lease",))
+        require_permission(keys.read(keys.model_key("e", 1)), uses=("lease",))
     with pytest.raises(Forbidden, match="admin role; found the viewer"):
-        permitted(keys.read(keys.role("viewer")), roles=("admin",))
+        require_permission(keys.read(keys.role_key("viewer")), roles=("admin",))
 
 
 def test_keys_carry_no_address_and_no_secret() -> None:
-    key = Keys().model("e7", 1)
+    key = Keys().model_key("e7", 1)
     assert set(jwt.decode(key, options={"verify_signature": False})) == {"use", "ep", "epoch", "exp"}
 
 

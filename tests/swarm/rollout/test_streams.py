@@ -36,7 +36,7 @@ def test_shares_that_divide_the_batch_are_exact_in_every_batch(parts: list[int],
     for _ in range(batches):
         batch = window(streams)
         assert batch == {f"s{number}": part * scale for number, part in enumerate(parts)}
-        streams.took(batch)
+        streams.take_batch(batch)
 
 
 def window(streams: Streams) -> Counter[str]:
@@ -58,8 +58,8 @@ def test_a_restart_between_batches_changes_nothing(
         restarted = Streams(shares, needed, surplus, 2)
         restarted.recover(tuple(written.values()), shares)
         assert restarted._window == through._window
-        through.took(Counter(through._window[:needed]))
-        written.update({moved.name: moved for moved in through.moved()})
+        through.take_batch(Counter(through._window[:needed]))
+        written.update({moved.name: moved for moved in through.take_moved()})
     assert sum(moved.credit for moved in written.values()) == pytest.approx(0, abs=1e-9)
     assert sum(moved.trained for moved in written.values()) == batches * needed
 
@@ -75,7 +75,7 @@ def test_new_shares_hold_from_the_next_place_that_is_taken() -> None:
     streams = Streams({"a": 1, "b": 1}, 4, 0, 2)
     streams.set_shares({"b": 1, "c": 1}, ["a", "b"])
     assert window(streams) == {"b": 2, "c": 1}
-    streams.took(Counter({"a": 1, "b": 2, "c": 1}))
+    streams.take_batch(Counter({"a": 1, "b": 2, "c": 1}))
     assert window(streams) == {"b": 2, "c": 2}
 
 
@@ -91,7 +91,7 @@ def fill(alive: Groups, stream: str, groups: int, start: int = 0) -> None:
 def test_a_batch_waits_for_a_stream_that_plays_nothing_and_no_other_has_its_places() -> None:
     alive = mixed(surplus_groups=2)
     fill(alive, "a", 3)
-    assert alive.room("task-a", "a") is None
+    assert alive.find_place("task-a", "a") is None
     assert not alive.complete
     fill(alive, "b", 2)
     assert Counter(group.stream for group in alive.take()) == {"a": 2, "b": 2}
@@ -112,11 +112,11 @@ def test_the_cursor_counts_groups_that_were_played_to_their_end() -> None:
 
 def test_shares_are_written_all_together_and_those_that_went_too() -> None:
     streams = Streams({"a": 1, "b": 3}, 4, 0, 2)
-    streams.played_group("a")
-    written = {moved.name: moved for moved in streams.moved()}
+    streams.count_group("a")
+    written = {moved.name: moved for moved in streams.take_moved()}
     assert {name: moved.share for name, moved in written.items()} == {"a": 0.25, "b": 0.75}
     streams.set_shares({"b": 1, "c": 1}, [])
-    written |= {moved.name: moved for moved in streams.moved()}
+    written |= {moved.name: moved for moved in streams.take_moved()}
     restarted = Streams({"a": 1, "b": 3}, 4, 0, 2)
     restarted.recover(tuple(written.values()), {"a": 1, "b": 3})
     assert restarted.shares == {"b": 0.5, "c": 0.5}
@@ -140,9 +140,9 @@ def test_whatever_begins_ends_or_is_given_up_no_stream_is_off_its_share_by_a_who
         taken -= Counter({name: data.draw(st.integers(0, needed))})
         batch = Counter(streams._window[:needed])
         if batch <= taken:
-            streams.took(batch)
+            streams.take_batch(batch)
             taken, trained = taken - batch, trained + batch
-            written |= {moved.name: moved for moved in streams.standing()}
+            written |= {moved.name: moved for moved in streams.list_rows()}
         if data.draw(st.booleans()):
             streams = Streams(shares, needed, surplus, 2)
             streams.recover(tuple(written.values()), shares)
@@ -170,7 +170,7 @@ def test_forty_thirty_thirty_is_exact_however_late_the_slow_stream_is(
 
 def test_a_stream_that_lost_its_share_leaves_no_place_that_nobody_can_have() -> None:
     alive = mixed()
-    group = alive.room("task-a", "a")
+    group = alive.find_place("task-a", "a")
     assert group is not None
     alive.join(group, "a0")
     alive.streams.set_shares({"b": 1, "c": 1}, ["a"])
@@ -185,7 +185,7 @@ def test_a_server_that_dies_after_a_stream_lost_its_share_starts_again_and_keeps
     streams = Streams({"a": 1, "b": 1}, 4, 0, 2)
     streams.set_shares({"b": 1, "c": 1}, ["a", "a", "a"])
     restarted = Streams({"a": 1, "b": 1}, 4, 0, 2)
-    restarted.recover(streams.moved(), {"a": 1, "b": 1})
+    restarted.recover(streams.take_moved(), {"a": 1, "b": 1})
     restarted.readmit(["a", "a", "a"])
     assert Counter(restarted._window) == {"a": 3, "b": 1}
 
@@ -193,6 +193,6 @@ def test_a_server_that_dies_after_a_stream_lost_its_share_starts_again_and_keeps
 def test_streams_with_curves_of_their_own_are_few_and_those_with_shares_first() -> None:
     streams = Streams({"z": 1}, 4, 0, 2)
     for number in range(100):
-        streams.came(f"s{number}")
+        streams.note_begin(f"s{number}")
     assert streams.charted[:2] == ("z", "s0")
     assert len(streams.charted) == 32

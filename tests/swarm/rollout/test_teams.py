@@ -12,7 +12,7 @@ from swarm.errors import EpisodeEnded, InvalidRequest, JobConflict, LeaseLost, N
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.teams import IN_DOUBT_S
-from swarm.store import Prepared
+from swarm.store import EpisodePrepared
 from swarm.wire import EndRequest, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.rollout.test_episodes import Scene, claims, play, recovered
@@ -38,13 +38,13 @@ async def settled(scene: Scene) -> None:
 async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_before_its_commit() -> None:
     scene = Scene()
     episode = await prepared(scene, **DECIDER)
-    (change,) = [change for change in scene.store.changes if isinstance(change, Prepared)]
-    assert change == Prepared(episode.id, 0.5, None, 2.0, *DECIDER.values())
+    (change,) = [change for change in scene.store.changes if isinstance(change, EpisodePrepared)]
+    assert change == EpisodePrepared(episode.id, 0.5, None, 2.0, *DECIDER.values())
     assert scene.rollout.groups.collected == 0
-    assert scene.rollout.groups.of(episode.id) is not None
+    assert scene.rollout.groups.group_of(episode.id) is not None
     assert scene.rollout.heartbeat(claims(episode)).state == "prepared"
     with pytest.raises(EpisodeEnded, match="prepared"):
-        scene.rollout.leases.renewed(claims(episode))
+        scene.rollout.leases.find_and_renew(claims(episode))
     with pytest.raises(EpisodeEnded, match="prepared"):
         await scene.end(episode)
     assert (await scene.rollout.teams.commit(claims(episode))).state == "ended"
@@ -140,7 +140,7 @@ async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_an
     await settled(scene)
     assert (await scene.rollout.teams.outcome(claims(follower))).state == "fenced"
     (change,) = scene.closed()
-    assert (change.state, change.reason, change.epoch, change.team) == ("fenced", "team_in_doubt", 2, True)
+    assert (change.state, change.reason, change.fencing_token, change.team) == ("fenced", "team_in_doubt", 2, True)
     assert (scene.rollout.counts["fenced"], scene.rollout.counts["drop_team_in_doubt"]) == (1, 1)
     assert f"episode={follower.id}" in caplog.text
     assert DECIDER["decider"] in caplog.text
@@ -162,7 +162,7 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
     in_doubt = await prepared(scene, "a", **DECIDER)
     for task in "abb":
         await scene.end(await play(scene, task))
-    scene.machine.to(S.ROLLING_POST)
+    scene.machine.transition_to(S.ROLLING_POST)
     scene.rollout.drain.begin()
     scene.clock.now += 11
     scene.rollout.sweep()
@@ -178,7 +178,7 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
 async def test_the_outcome_of_an_open_fenced_ended_or_unknown_episode_is_told() -> None:
     scene = Scene()
     open_, fenced, ended = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
-    scene.rollout.ledger.fence(fenced, "lease_expired")
+    scene.rollout.registry.fence(fenced, "lease_expired")
     await scene.end(ended)
     states = [(await scene.rollout.teams.outcome(claims(e))).state for e in (open_, fenced, ended)]
     assert states == ["open", "fenced", "ended"]
@@ -201,7 +201,7 @@ async def test_an_outcome_that_memory_forgot_is_read_from_the_store(written: Epi
         return record
 
     scene.store.episode = read  # type: ignore[method-assign]
-    old = Claims("lease", episode="old", epoch=1)
+    old = Claims("lease", episode="old", fencing_token=1)
     assert (await scene.rollout.teams.outcome(old)).state == told
 
 
@@ -209,7 +209,7 @@ async def test_a_commit_that_is_being_written_while_its_episode_becomes_too_old_
     scene = Scene(max_staleness=1, steps=9)
     outdated = await prepared(scene)
     rollout = scene.rollout
-    rollout.updated(2)
+    rollout.finish_update(2)
     for task in "bbcc":
         await scene.end(await play(scene, task))
     scene.store.hold()

@@ -22,7 +22,7 @@ from swarm.rollout.keys import ServerDirectory
 from swarm.rollout.rollout import Rollout
 from swarm.server import Keys, SwarmServer, make_app
 from swarm.server.connections import LimitedHttp
-from swarm.server.model_endpoint import PATIENCE, Patience
+from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
 from swarm.training.trackers import NullTracker, Tracker
 
 DEADLINE_S = 180.0
@@ -93,7 +93,7 @@ class Served:
 
     @property
     def admin(self) -> str:
-        return self.server.keys.role("admin")
+        return self.server.keys.role_key("admin")
 
     async def call(
         self, method: str, path: str, key: str | None = None, body: Any = None, raw: Any = b"", **headers: str
@@ -146,7 +146,7 @@ class Served:
         return self.server.training.rollout
 
     async def get(self, path: str, role: Any = "admin") -> Any:
-        answer = await self.call("GET", path, self.server.keys.role(role))
+        answer = await self.call("GET", path, self.server.keys.role_key(role))
         assert answer.status == 200, answer
         return answer.body
 
@@ -213,7 +213,7 @@ async def serving(
     backend: Callable[[Job], Backend] | None = None,
     tracker: Callable[[Job], Tracker] = lambda _: NullTracker(),
     clock: Callable[[], float] | None = None,
-    patience: Patience = PATIENCE,
+    patience: StreamTimeouts = STREAM_TIMEOUTS,
     port: int = 0,
     peers: Sequence[str] = (),
     checkpoint_after_s: float | None = None,

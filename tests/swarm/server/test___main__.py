@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from swarm.server.__main__ import main
-from swarm.store.database import check
+from swarm.store.database import check_store
 
 pytestmark = pytest.mark.slow
 
@@ -241,7 +241,7 @@ def test_a_server_that_was_stopped_takes_its_job_up_again_unless_it_is_to_be_idl
 
 def test_a_store_that_is_not_this_directorys_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     store = f"sqlite:///{tmp_path}/shared.sqlite3"
-    check(store, "another installation")
+    check_store(store, "another installation")
     assert "another directory" in refused(tmp_path / "d", "--store", store)
     assert "SQLAlchemy" in refused(tmp_path / "d", "--store", "nonsense")
 

@@ -194,7 +194,7 @@ class World:
         self.training = Training(
             self.job, self.machine, new, folder, lambda: self.backend, lambda _: NullTracker(), self.clock
         )
-        self.machine.to(ServerState.BOOTING)
+        self.machine.transition_to(ServerState.BOOTING)
         self.training.start()
         passing = asyncio.create_task(self.pass_time())
         try:
@@ -241,7 +241,7 @@ class World:
         elif habit == "abort":
             await self.training.rollout.abort(claims(episode), "")
         elif habit == "late":
-            while episode.epoch == 1:  # noqa: ASYNC110  -- a fence tells nobody
+            while episode.fencing_token == 1:  # noqa: ASYNC110  -- a fence tells nobody
                 await asyncio.sleep(0.001)
         if habit not in ("abort", "hasty", "die"):
             await self.end(episode, repeat=habit == "twice")
@@ -260,8 +260,8 @@ class World:
     async def call(self, episode: LeasedEpisode) -> None:
         prompt = episode.tree.prompt([{"role": "user", "content": episode.task_id}])
         plan = SamplingPlan(Sampling(32, stop_ids=(EOS_ID,)))
-        call = Call(self.training.rollout.ledger, self.backend, episode, prompt, plan)
-        with call.attached(comes_back=False):
+        call = Call(self.training.rollout.registry, self.backend, episode, prompt, plan)
+        with call.attach(comes_back=False):
             await call.replies()
 
     async def end_in_a_call(self, episode: LeasedEpisode) -> None:
@@ -281,7 +281,7 @@ class World:
 
 
 def claims(episode: LeasedEpisode) -> Claims:
-    return Claims("lease", episode=episode.id, epoch=1)
+    return Claims("lease", episode=episode.id, fencing_token=1)
 
 
 def check(world: World) -> None:

@@ -26,9 +26,9 @@ from tests.swarm.server.test_control import routes
 
 def forged(keys: Keys) -> dict[str, str | None]:
     """Every kind of key that must open nothing."""
-    good, claims = keys.role("admin"), {"use": "role", "role": "admin", "exp": int(time.time()) + 3600}
+    good, claims = keys.role_key("admin"), {"use": "role", "role": "admin", "exp": int(time.time()) + 3600}
     head, payload, signature = good.split(".")
-    viewer = keys.role("viewer").split(".")
+    viewer = keys.role_key("viewer").split(".")
     plain = json.loads(base64.urlsafe_b64decode(payload + "=="))
     longer = base64.urlsafe_b64encode(json.dumps({**plain, "exp": plain["exp"] + 1}).encode()).decode().rstrip("=")
     return {
@@ -38,7 +38,7 @@ def forged(keys: Keys) -> dict[str, str | None]:
         "without an end": jwt.encode({"use": "role", "role": "admin"}, keys._secret, algorithm="HS256"),
         "of no algorithm": jwt.encode(claims, None, algorithm="none"),
         "of another algorithm": jwt.encode(claims, keys._secret, algorithm="HS512"),
-        "of another server": Keys().role("admin"), "with another's payload": f"{viewer[0]}.{payload}.{viewer[2]}",
+        "of another server": Keys().role_key("admin"), "with another's payload": f"{viewer[0]}.{payload}.{viewer[2]}",
         "with a later end": f"{head}.{longer}.{signature}",
     }  # fmt: skip
 
@@ -59,7 +59,13 @@ async def test_nobody_but_its_holder_moves_an_episode(served: Served, operation:
     mine, other = await served.begin("a", kind="eval"), await served.begin("a", kind="eval")
     path = operation.path.replace("{episode_id}", mine["episode_id"])
     keys = served.server.keys
-    for key in (mine["api_key"], other["lease_token"], other["api_key"], keys.role("admin"), keys.role("client")):
+    for key in (
+        mine["api_key"],
+        other["lease_token"],
+        other["api_key"],
+        keys.role_key("admin"),
+        keys.role_key("client"),
+    ):
         assert (await served.call(operation.method, path, key, {"reward": 1})).status == 403
     assert (await served.verb(mine, "heartbeat")).body["state"] == "open"
 

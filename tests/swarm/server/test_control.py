@@ -53,7 +53,7 @@ async def test_end_abort_and_heartbeat_can_be_repeated_and_late_calls_are_told(s
 async def test_a_fenced_owner_gets_409_and_need_not_try_again(served: Served) -> None:
     lease = await served.begin("a")
     rollout = served.rollout
-    rollout.ledger.fence(next(iter(rollout.leases)), "test")
+    rollout.registry.fence(next(iter(rollout.leases)), "test")
     for late in (await served.end(lease), await served.chat(lease, "x"), await served.verb(lease, "heartbeat")):
         assert (late.status, late.code, late.headers["x-should-retry"]) == (409, "lease_lost", "false")
 
@@ -73,7 +73,7 @@ async def test_a_reward_must_be_a_number_and_a_malformed_begin_names_its_field(s
 async def test_a_client_that_goes_away_leaves_the_line(served: Served) -> None:
     for task in "aabb":
         await served.begin(task)
-    line = served.rollout.ledger.line
+    line = served.rollout.registry.admission
     waiting = asyncio.create_task(served.begin("c", wait_s=30))
     await eventually(lambda: len(line), lambda length: length == 1)
     waiting.cancel()

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import InvalidRequest
-from swarm.server.export import ParquetExport, TokenReading, training_trace
+from swarm.server.export import ParquetExport, TokenDecoder, training_trace
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.lazily import lazy
 
@@ -130,7 +130,7 @@ def test_a_turn_has_the_whole_prompt_the_engine_saw() -> None:
 
 def test_each_call_has_what_it_was_shown_and_said_where_its_ids_can_be_read() -> None:
     record = episode(call(0, None, (1, 2), (3,)), call(1, 0, (4,), (5, 6)))
-    reading = TokenReading(lambda ids: "+".join(map(str, ids)), lambda shown, ids: {"content": [shown, *ids]})
+    reading = TokenDecoder(lambda ids: "+".join(map(str, ids)), lambda shown, ids: {"content": [shown, *ids]})
     _, turn = training_trace(record, reading)["turns"]
     assert turn["metadata"]["message"] == {"content": ["1+2+3+4", 5, 6]}
     assert (turn["metadata"]["prompt_text"], turn["metadata"]["sampled_text"]) == ("1+2+3+4", "5+6")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import NoRoom
+from swarm.backends.protocols import DiskFull
 from swarm.errors import InvalidRequest, NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Keys
 from swarm.server import model_export
-from swarm.server.connections import FAILURES, MOST_PEERS, REFILL_S, Failures, peer_of
-from swarm.server.http import Guard, authorised
-from swarm.server.model_export import Wanted, chosen, exported
-from swarm.store import Outline
+from swarm.server.connections import FAILURES, MOST_PEERS, REFILL_S, FailureLimiter, peer_of
+from swarm.server.http import Guard, authorize
+from swarm.server.model_export import ExportRequest, choose_checkpoint, export_model
+from swarm.store import TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary, EvaluationSummary
 from tests.golden import refused
 from tests.swarm.server.support import Clock
@@ -28,14 +28,14 @@ CHOSEN = "an operator's own words, forty characters"
 class Client:
     """Asks a guarded application, whose one route wants a valid key, from an address."""
 
-    def __init__(self, keys: Keys, failures: Failures) -> None:
+    def __init__(self, keys: Keys, failures: FailureLimiter) -> None:
         self.asked = 0
         self._guard = Guard(self._application, keys, failures)
 
     async def _application(self, scope: Any, receive: Any, send: Any) -> None:
         self.asked += 1
         try:
-            authorised(scope, roles=("admin",))
+            authorize(scope, roles=("admin",))
             status = 200
         except Exception as error:  # noqa: BLE001
             status = error.status  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ def keys() -> Keys:
 
 @pytest.fixture
 def client(keys: Keys, clock: Clock) -> Client:
-    return Client(keys, Failures(clock))
+    return Client(keys, FailureLimiter(clock))
 
 
 async def test_an_address_that_goes_on_failing_is_refused_without_a_look_at_its_key(client: Client) -> None:
@@ -80,13 +80,13 @@ async def test_another_address_is_not_touched(client: Client) -> None:
 
 
 async def test_signed_keys_pass_whatever_a_neighbour_does(client: Client, keys: Keys) -> None:
-    known = keys.role("admin")
+    known = keys.role_key("admin")
     assert await client.ask(known) == 200
     for _ in range(FAILURES + 10):
         await client.ask("wrong")
     assert await client.ask(known) == 200
-    assert await client.ask(Keys(CHOSEN).role("admin")) == 429
-    assert await client.ask(keys.role("admin")) == 200
+    assert await client.ask(Keys(CHOSEN).role_key("admin")) == 429
+    assert await client.ask(keys.role_key("admin")) == 200
 
 
 async def test_the_operators_own_token_waits_like_a_guess_and_no_longer_than_documented(
@@ -107,7 +107,7 @@ async def test_valid_keys_use_nothing_up(client: Client) -> None:
 
 
 def test_allowed_failures_come_back_one_by_one(clock: Clock) -> None:
-    failures = Failures(clock)
+    failures = FailureLimiter(clock)
     for _ in range(FAILURES):
         assert failures.wait_s("a") == 0
         failures.note("a")
@@ -122,7 +122,7 @@ def test_allowed_failures_come_back_one_by_one(clock: Clock) -> None:
 
 
 def test_memory_is_constant_and_the_longest_quiet_is_forgotten_first(clock: Clock) -> None:
-    failures = Failures(clock)
+    failures = FailureLimiter(clock)
     for peer in ("quiet", "persistent"):
         for _ in range(FAILURES):
             failures.note(peer)
@@ -151,17 +151,17 @@ def test_a_request_of_no_known_address_is_a_peer_too() -> None:
     assert peer_of({"type": "http", "client": None}) == "unknown"
 
 
-def wanted(tmp_path: Path) -> Wanted:
-    return Wanted(tmp_path / "server", tmp_path / "models", tmp_path / "out", "latest", False)
+def wanted(tmp_path: Path) -> ExportRequest:
+    return ExportRequest(tmp_path / "server", tmp_path / "models", tmp_path / "out", "latest", False)
 
 
 def found(monkeypatch: pytest.MonkeyPatch, job: Job, written: Any = None) -> None:
-    async def known(_: Wanted) -> tuple[CheckpointSummary, Path, Outline]:
+    async def known(_: ExportRequest) -> tuple[CheckpointSummary, Path, TrainingSummary]:
         summary = CheckpointSummary(name="step-000001", step=1, size_bytes=1)
-        return summary, Path("gone"), Outline(job, job.digest(), {}, 0, None)
+        return summary, Path("gone"), TrainingSummary(job, job.digest(), {}, 0, None)
 
-    monkeypatch.setattr(model_export, "_found", known)
-    monkeypatch.setattr(model_export, "_written", written)
+    monkeypatch.setattr(model_export, "_find_training", known)
+    monkeypatch.setattr(model_export, "_write_draft", written)
 
 
 def test_a_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +170,8 @@ def test_a_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     found(monkeypatch, Job(), full)
-    with refused(NoRoom, "out"):
-        exported(wanted(tmp_path), lambda _: None)
+    with refused(DiskFull, "out"):
+        export_model(wanted(tmp_path), lambda _: None)
     assert not list(tmp_path.iterdir())
 
 
@@ -179,14 +179,14 @@ def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
     with refused(InvalidRequest, "out"):
-        exported(wanted(tmp_path), lambda _: None)
+        export_model(wanted(tmp_path), lambda _: None)
     assert (tmp_path / "out" / "mine").read_text() == "mine"
 
 
 def test_what_the_fake_backend_trained_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, Job(backend="fake"))
     with refused(InvalidRequest, "fake"):
-        exported(wanted(tmp_path), lambda _: None)
+        export_model(wanted(tmp_path), lambda _: None)
 
 
 def test_no_adapter_is_kept_apart_where_all_weights_were_trained(
@@ -194,13 +194,13 @@ def test_no_adapter_is_kept_apart_where_all_weights_were_trained(
 ) -> None:
     found(monkeypatch, Job())
     with refused(InvalidRequest, "lora_rank"):
-        exported(replace(wanted(tmp_path), apart=True), lambda _: None)
+        export_model(replace(wanted(tmp_path), apart=True), lambda _: None)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_without_a_server_is_none(tmp_path: Path) -> None:
     with refused(NotFound):
-        exported(wanted(tmp_path), lambda _: None)
+        export_model(wanted(tmp_path), lambda _: None)
 
 
 def kept(*steps: int, best: int | None = None) -> CheckpointList:
@@ -211,22 +211,22 @@ def kept(*steps: int, best: int | None = None) -> CheckpointList:
 
 def test_a_step_the_latest_and_the_best_are_found() -> None:
     listed = kept(30, 20, 10, best=20)
-    assert [chosen(step, listed).step for step in ("latest", "10", "best")] == [30, 10, 20]
+    assert [choose_checkpoint(step, listed).step for step in ("latest", "10", "best")] == [30, 10, 20]
 
 
 @pytest.mark.parametrize("step", ["25", "-1", "last", "", "030"])
 def test_what_is_not_kept_is_refused_with_what_is(step: str) -> None:
     with refused(NotFound, "10, 20, 30"):
-        chosen(step, kept(30, 20, 10))
+        choose_checkpoint(step, kept(30, 20, 10))
 
 
 def test_without_an_evaluation_there_is_no_best() -> None:
     with refused(NotFound, "eval_every"):
-        chosen("best", kept(30, 20))
+        choose_checkpoint("best", kept(30, 20))
 
 
 def test_where_nothing_was_saved_one_line_says_so() -> None:
     with refused(NotFound):
-        chosen("latest", CheckpointList(job_digest=None, checkpoints=()))
+        choose_checkpoint("latest", CheckpointList(job_digest=None, checkpoints=()))
     with refused(NotFound):
-        chosen("latest", CheckpointList(job_digest="d" * 64, checkpoints=()))
+        choose_checkpoint("latest", CheckpointList(job_digest="d" * 64, checkpoints=()))

@@ -93,7 +93,7 @@ async def test_open_episodes_and_those_that_are_over_are_one_list(served: Served
     assert [(one.id, one.state) for one in listed] == [(second["episode_id"], "open"), (first["episode_id"], "ended")]
     assert [(one.calls, one.tokens) for one in listed] == [(1, 2), (1, 5)]
     assert (listed[1].reward, listed[1].success) == (0.5, True)
-    kept = await Inspection(served.server).kept()
+    kept = await Inspection(served.server).list_exportable()
     assert list(kept.names) == [first["episode_id"], second["episode_id"]]
 
 
@@ -147,7 +147,7 @@ async def test_all_episodes_are_exported_the_oldest_first(served: Served) -> Non
     for lease in leases[:2]:
         await served.chat(lease, "one")
     await served.end(leases[0], 1.0)
-    key = {"authorization": f"Bearer {served.server.keys.role('client')}"}
+    key = {"authorization": f"Bearer {served.server.keys.role_key('client')}"}
     async with served.http.get(f"{served.url}/samples", headers=key) as answer:
         assert answer.content_type == "application/jsonl"
         told = json.loads(answer.headers["X-Ajet-Export"])
@@ -169,7 +169,7 @@ async def test_an_export_that_cannot_be_is_refused_before_its_first_byte(served:
         assert (answer.status, answer.code) == (404, "not_found")
     answer = await served.call("GET", "/samples?format=csv", served.admin)
     assert (answer.status, answer.body["error"]["param"]) == (400, "format")
-    assert (await served.call("GET", "/samples", served.server.keys.role("viewer"))).status == 403
+    assert (await served.call("GET", "/samples", served.server.keys.role_key("viewer"))).status == 403
 
 
 async def test_an_export_counts_what_went_with_old_checkpoints(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

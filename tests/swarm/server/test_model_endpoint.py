@@ -18,7 +18,7 @@ import pytest
 from swarm.backends.fake import EOS_ID, FakeBackend, FakeRenderer
 from swarm.job import Job
 from swarm.rendering.messages import BackendError, Message, Tool
-from swarm.server.model_endpoint import PATIENCE, Patience
+from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
 from swarm.timelines import Drift, Node
 from tests.lazily import lazy
 from tests.swarm.server.agents import ADD, GuidedBackend, called
@@ -133,7 +133,7 @@ TOOLS: list[Any] = [ADD]
 
 @contextlib.asynccontextmanager
 async def speaking(
-    folder: Path, says: str, *, patience: Patience = PATIENCE, guided: bool = True, **fields: Any
+    folder: Path, says: str, *, patience: StreamTimeouts = STREAM_TIMEOUTS, guided: bool = True, **fields: Any
 ) -> AsyncIterator[Served]:
     """Serve a model that says this; its engine is guided."""
     wanted = job(**{"max_tokens": 1000, "max_context": 10_000, **fields})
@@ -272,7 +272,7 @@ async def waiting(served: Served, lease: dict[str, Any]) -> AsyncIterator[aiohtt
 
 
 async def test_a_stream_that_waits_says_that_it_lives(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "yes", patience=Patience(keep_alive_s=0.02)) as served:
+    async with speaking(tmp_path, "yes", patience=StreamTimeouts(keep_alive_s=0.02)) as served:
         async with waiting(served, await served.begin()) as content:
             served.rollout.gate.open()
             events = (await content.read()).decode().split("\n\n")
@@ -281,7 +281,7 @@ async def test_a_stream_that_waits_says_that_it_lives(tmp_path: Path) -> None:
 
 
 async def test_a_stream_that_has_begun_ends_with_its_error(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "yes", patience=Patience(keep_alive_s=0.02)) as served:
+    async with speaking(tmp_path, "yes", patience=StreamTimeouts(keep_alive_s=0.02)) as served:
         lease = await served.begin()
         async with waiting(served, lease) as content:
             assert (await served.verb(lease, "abort", {})).status == 200
@@ -307,7 +307,7 @@ async def test_several_answers_stream_side_by_side(tmp_path: Path) -> None:
 
 async def test_calls_are_told_to_come_back_while_the_engine_is_off(tmp_path: Path) -> None:
     async with serving(tmp_path, start=False) as served:
-        key = served.server.keys.model("e", 1)
+        key = served.server.keys.model_key("e", 1)
         for stream in (False, True):
             body = {"model": MODEL, "messages": ASK, "stream": stream}
             answer = await served.post("/v1/chat/completions", key, body)
@@ -326,7 +326,7 @@ async def test_tools_that_the_chat_template_does_not_show_are_counted_as_left_ou
         counts, lease = served.rollout.counts, await served.begin()
         await served.chat(lease, "hi", tools=TOOLS)
         assert counts["left_out_tools"] == 0
-        served.backend.renderer = served.rollout.ledger.renderer = Toolless()
+        served.backend.renderer = served.rollout.registry.renderer = Toolless()
         lease = await served.begin()
         await served.chat(lease, "hi", tools=TOOLS)
         await served.chat(lease, "hi")

@@ -38,7 +38,7 @@ Samples = dict[tuple[str, str], float]
 
 async def scraped(served: Served, role: Any = "viewer") -> Samples:
     """Return all samples by name and the value of their label ("" without one)."""
-    key = {"authorization": f"Bearer {served.server.keys.role(role)}"}
+    key = {"authorization": f"Bearer {served.server.keys.role_key(role)}"}
     async with served.http.get(f"{served.url}/metrics", headers=key) as answer:
         assert answer.status == 200
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -77,7 +77,7 @@ async def test_a_training_is_seen_as_its_status_tells_it(tmp_path: Path) -> None
         await served.chat(evaluated, "hi")
         await served.end(evaluated)
         rollout = served.rollout
-        rollout.ledger.fence(next(iter(rollout.leases)), "test")
+        rollout.registry.fence(next(iter(rollout.leases)), "test")
         seen, status = await scraped(served), await served.status()
         assert adds_up(seen)
         assert state(seen) == "ROLLING"
@@ -191,7 +191,7 @@ def test_only_the_keys_the_document_names_open_a_door(server: Threaded) -> None:
         lease = server.run(served.begin("keys", kind="eval"))
         held = {"model": lease["api_key"], "lease": lease["lease_token"]}
         for role in ("admin", "client", "viewer"):
-            held[role] = served.server.keys.role(role)  # type: ignore[arg-type]
+            held[role] = served.server.keys.role_key(role)  # type: ignore[arg-type]
         for kind, token in held.items():
             if operation.name in LAST and kind in operation.roles:
                 continue  # they work; the test of the job's life shows it

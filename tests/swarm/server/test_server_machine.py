@@ -23,10 +23,21 @@ from swarm.errors import EpisodeEnded, JobConflict, JobFinished, LeaseLost, Stor
 from swarm.job import Job, Tracking
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
-from swarm.rollout.state import MOST_S, ServedClock
-from swarm.rollout.task_sampler import Group, Turns
+from swarm.rollout.state import MOST_S, LeaseClock
+from swarm.rollout.task_sampler import Group, TaskAssignments
 from swarm.server import Keys, SwarmServer, service
-from swarm.store import Began, Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, StreamMoved, TasksListed
+from swarm.store import (
+    BatchScheduled,
+    CallCaptured,
+    Change,
+    CheckpointSaved,
+    EpisodeBegan,
+    EpisodeClosed,
+    EpisodePrepared,
+    SqlStore,
+    StreamMoved,
+    TasksListed,
+)
 from swarm.store import open_store as open_sql_store
 from swarm.wire import (
     BeginRequest,
@@ -130,31 +141,35 @@ class MortalStore:
 class Row:
     """What a store would keep of an episode."""
 
-    began: Began
+    began: EpisodeBegan
     state: str = "open"
     reason: str | None = None
-    closed: Closed | None = None
+    closed: EpisodeClosed | None = None
 
     @property
     def turn(self) -> int | None:
         """Its turn, as it was when it ended."""
-        return self.closed.turn if self.closed is not None and self.closed.reward is not None else self.began.turn
+        return (
+            self.closed.task_index
+            if self.closed is not None and self.closed.reward is not None
+            else self.began.task_index
+        )
 
 
 def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     for change in changes:
-        if isinstance(change, Began):
+        if isinstance(change, EpisodeBegan):
             rows[change.episode] = Row(change)
-        elif isinstance(change, Prepared):
+        elif isinstance(change, EpisodePrepared):
             rows[change.episode].state = "prepared"
-        elif isinstance(change, Closed):
+        elif isinstance(change, EpisodeClosed):
             row = rows[change.episode]
             if change.state == "dropped" and row.closed is not None:
-                change = replace(change, turn=row.turn)
+                change = replace(change, task_index=row.turn)
             assert change.state != "dropped" or row.state == "ended", "only what ended is dropped"
             row.state, row.reason, row.closed = change.state, change.reason, change
-        elif isinstance(change, InStep):
+        elif isinstance(change, BatchScheduled):
             for episode in change.episodes:
                 assert rows[episode].state == "ended", "only what waits is trained, and once"
                 rows[episode].state = "in_step"
@@ -217,7 +232,7 @@ class Server(RuleBasedStateMachine):
             checkpoint_every=every, checkpoints_kept=kept, max_staleness=staleness,
         )  # fmt: skip
         self.clock = Clock()
-        self.served = ServedClock(self.clock)
+        self.served = LeaseClock(self.clock)
         self.told: dict[str, set[str]] = {}  # what an episode may be, as far as its client knows
         self.unheard: dict[str, set[str]] = {}  # whose client was not answered before a death: what it was told before
         self.rewards: dict[str, float] = {}
@@ -255,23 +270,23 @@ class Server(RuleBasedStateMachine):
             self.store = MortalStore(store, life, changes)
             return self.store, recovered
 
-        there = [c.step for c in changes if isinstance(c, Consumed) and self.checkpoint(c.step).exists()]
+        there = [c.step for c in changes if isinstance(c, CheckpointSaved) and self.checkpoint(c.step).exists()]
         self.loaded = max(there, default=0)
         self.server = SwarmServer(
             self.folder, self.folder, Keys(), backends=make, trackers=lambda _: self.tracker, clock=self.served
         )
         moved = [change for change in changes if isinstance(change, StreamMoved) and change.name == "a"]
-        known = set(range(moved[-1].turn)) - set(moved[-1].unfinished) if moved else set()
+        known = set(range(moved[-1].next_task_index)) - set(moved[-1].unfinished) if moved else set()
         # of a turn that is not over, what no row says is forgotten: it may be given to another group
         self.adopted = {name: turn for name, turn in self.adopted.items() if turn in known}
-        give = Turns.give
+        give = TaskAssignments.assign
 
-        def given(turns: Turns, group: Group, turn: int) -> None:
+        def given(turns: TaskAssignments, group: Group, turn: int) -> None:
             give(turns, group, turn)
             mine = [sample.episode for sample in group.ended]
-            self.adopted |= {name: turn for name in mine if turns.of(name) == turn}
+            self.adopted |= {name: turn for name in mine if turns.index_of(name) == turn}
 
-        with patch.object(service, "open_store", open_store), patch.object(Turns, "give", given):
+        with patch.object(service, "open_store", open_store), patch.object(TaskAssignments, "assign", given):
             self.server.load(self.job)
             await self.server.start()
             await self.quiet()
@@ -325,7 +340,7 @@ class Server(RuleBasedStateMachine):
         changes = self.store.changes
         for name, row in rows_of(changes).items():
             if row.state == "open":
-                changes.append(Closed(name, "fenced", 2, reason="server_restarted"))
+                changes.append(EpisodeClosed(name, "fenced", 2, reason="server_restarted"))
         rows = rows_of(changes)
         for name, told in self.told.items():
             row = rows.get(name)
@@ -345,7 +360,7 @@ class Server(RuleBasedStateMachine):
             self.die(9)
 
     def claims(self, episode: str) -> Claims:
-        return Claims("lease", episode=episode, epoch=1)
+        return Claims("lease", episode=episode, fencing_token=1)
 
     def chosen(self, data: st.DataObject, *states: str) -> str | None:
         """Return an episode that may be in one of the states, or now and then any: by age, as names are random."""
@@ -386,7 +401,7 @@ class Server(RuleBasedStateMachine):
                 version = self.backend.engine.version
                 node = episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
                 with self.asking():
-                    self.do(self.store.write(Captured(episode.id, node)))
+                    self.do(self.store.write(CallCaptured(episode.id, node)))
                     self.rollout.leases.touch(episode)
                 return
 
@@ -552,7 +567,7 @@ class Server(RuleBasedStateMachine):
         lacking, following = self.standing()
         with contextlib.suppress(Throttled, JobFinished):
             episode = self.do(self.rollout.begin(asked))
-            turn = self.rollout.groups.turns.of(episode.id)
+            turn = self.rollout.groups.assignments.index_of(episode.id)
             assert turn in (*lacking, following), "what was begun comes first, then the next of the pass"
             assert self.listed is not None
             assert turn is not None
@@ -602,7 +617,9 @@ class Server(RuleBasedStateMachine):
 
     def saved(self) -> list[int]:
         """Return the steps whose checkpoints the store counts on."""
-        return sorted({c.step for c in self.store.changes if isinstance(c, Consumed)})[-self.job.checkpoints_kept :]
+        return sorted({c.step for c in self.store.changes if isinstance(c, CheckpointSaved)})[
+            -self.job.checkpoints_kept :
+        ]
 
     @rule(point=st.sampled_from(POINTS), kept=st.sampled_from([0, 1, 3, 9]))
     def will_die(self, point: str, kept: int) -> None:
@@ -610,13 +627,13 @@ class Server(RuleBasedStateMachine):
 
     @property
     def listed(self) -> TasksListed | None:
-        found = self.rollout.groups.streams.passes.get("a")
+        found = self.rollout.groups.streams.samplers.get("a")
         return None if found is None else found.listed
 
     def standing(self) -> tuple[tuple[int, ...], int]:
-        found = self.rollout.groups.streams.passes.get("a")
+        found = self.rollout.groups.streams.samplers.get("a")
         assert found is not None
-        return found.unfinished, found.turn
+        return found.unfinished, found.next_task_index
 
     @invariant()
     def nothing_acknowledged_is_lost_or_doubled(self) -> None:
@@ -667,9 +684,9 @@ class Server(RuleBasedStateMachine):
 
     @invariant()
     def each_task_is_played_once_in_a_pass(self) -> None:
-        rows, turns = rows_of(self.store.changes), self.rollout.groups.turns
+        rows, turns = rows_of(self.store.changes), self.rollout.groups.assignments
         for name in rows:
-            if (turn := turns.of(name)) is not None:
+            if (turn := turns.index_of(name)) is not None:
                 self.adopted[name] = turn
         if self.listed is None:
             return
@@ -679,14 +696,14 @@ class Server(RuleBasedStateMachine):
             if turn is not None and row.began.stream == "a" and (row.reason or "") != "partial_group":
                 over[turn] += row.state in ENDED and row.reason != "no_calls"
                 empty[turn] += row.reason == "no_calls"
-        size, found = self.job.group_size, self.rollout.groups.streams.passes.get("a")
+        size, found = self.job.group_size, self.rollout.groups.streams.samplers.get("a")
         counted.update(over)
         for turn, plays in empty.items():
             counted[turn] += plays if self.job.batch_rule == "episodes" else max(0, plays - size)
         assert found is not None
         assert all(plays <= size for plays in over.values()), "none twice"
-        playing = Counter(turns.of(e.id) for e in self.rollout.leases if e.stream == "a")
-        playing.update(turns.of(h.id) for h in self.rollout.leases.prepared if h.sample.stream == "a")
+        playing = Counter(turns.index_of(e.id) for e in self.rollout.leases if e.stream == "a")
+        playing.update(turns.index_of(h.id) for h in self.rollout.leases.prepared if h.sample.stream == "a")
         assert list(found.lacking) == [t for t in found.unfinished if playing[t] + counted[t] < size], "what is lost"
         unfinished, following = self.standing()
         for turn in range(self.first, following):
@@ -698,7 +715,7 @@ class Server(RuleBasedStateMachine):
             return
         (*_, last) = [None, *(c for c in self.store.changes if isinstance(c, StreamMoved) and c.name == "a")]
         unfinished, following = self.standing()
-        assert (last.turn, last.unfinished) == (following, unfinished) if last else following == 0
+        assert (last.next_task_index, last.unfinished) == (following, unfinished) if last else following == 0
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
@@ -715,4 +732,4 @@ TestServer.settings = settings(stateful_step_count=25, suppress_health_check=[He
 
 def test_the_fold_knows_what_must_not_happen() -> None:
     with pytest.raises(AssertionError, match="waits"):
-        rows_of([Began("e", "t", "default", "train", "me", "t#1", 0), InStep(1, ("e",))])
+        rows_of([EpisodeBegan("e", "t", "default", "train", "me", "t#1", 0), BatchScheduled(1, ("e",))])

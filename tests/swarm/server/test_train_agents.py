@@ -144,7 +144,7 @@ async def test_a_name_is_said_once_and_is_a_name(served: Served) -> None:
 
 @pytest.mark.parametrize("name", ["solver", "a/b", "the solver", "Löser", "100%"])
 async def test_a_client_names_an_agent_by_key(served: Served, name: str) -> None:
-    async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as client:
+    async with AsyncSwarmClient(served.url, served.server.keys.role_key("client")) as client:
         episode = await client.begin(NamedTask("t"), kind="eval")
         await episode.chat([{"role": "user", "content": "ask"}], agent=name)
         openai = AsyncOpenAI(base_url=episode.base_url, api_key=episode.key_of(name))
@@ -160,7 +160,7 @@ async def test_an_agent_whose_name_is_wrong_is_refused_after_a_few_plays(served:
         await episode.chat([{"role": "user", "content": "ask"}], agent="slover")
         return 1.0
 
-    async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as client:
+    async with AsyncSwarmClient(served.url, served.server.keys.role_key("client")) as client:
         with pytest.raises(AgentMisplays, match=rf"'slover'.*\({MOST_MISPLAYS} times"):
             await client.rollout(play, [NamedTask("t")], concurrency=1)
         episode = await client.begin(NamedTask("other"))

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.backends.fake import EOS_ID, FakeBackend, FakeLearner
-from swarm.backends.protocols import NoRoom, Sampling
+from swarm.backends.protocols import DiskFull, Sampling
 from swarm.calls.call import Call
 from swarm.calls.prompts import SamplingPlan
 from swarm.dialects.base import Reply
@@ -24,7 +24,16 @@ from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import StateMachine
-from swarm.store import Captured, Change, Closed, Consumed, FakeStore, InStep, SqlStore, Withdrawn
+from swarm.store import (
+    BatchScheduled,
+    CallCaptured,
+    CallWithdrawn,
+    Change,
+    CheckpointSaved,
+    EpisodeClosed,
+    FakeStore,
+    SqlStore,
+)
 from swarm.timelines.node import TrainRow
 from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.conformance.support import saying
@@ -67,7 +76,7 @@ async def test_what_was_served_before_the_disk_was_full_is_trained_once(tmp_path
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-@pytest.mark.parametrize("what", [InStep, Consumed, "save", "publish", "open"])
+@pytest.mark.parametrize("what", [BatchScheduled, CheckpointSaved, "save", "publish", "open"])
 async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Any, staleness: int
 ) -> None:
@@ -87,7 +96,7 @@ async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
 
     def publishing(backend: FakeBackend) -> None:
         if is_full and what == "publish":
-            raise NoRoom("no room in /tmp")
+            raise DiskFull("no room in /tmp")
         publish(backend)
 
     monkeypatch.setattr(SqlStore, "write", writing)
@@ -136,9 +145,9 @@ class World:
 
     async def be_client(self, *, comes_back: bool, reads: bool) -> None:
         try:
-            with self.call.attached(comes_back=comes_back):
+            with self.call.attach(comes_back=comes_back):
                 if reads:
-                    async for _ in self.call.said():
+                    async for _ in self.call.stream_pieces():
                         await asyncio.sleep(0)
                 self.given.append(await self.call.replies())
         except SwarmError:
@@ -151,7 +160,7 @@ class World:
         elif action == "leave" and self.clients:
             self.clients.pop(0).cancel()
         elif action == "end" and self.ending is None:
-            claims = Claims("lease", episode=self.episode.id, epoch=1)
+            claims = Claims("lease", episode=self.episode.id, fencing_token=1)
             self.ending = asyncio.create_task(self.rollout.end(claims, EndRequest(reward=1.0)))
         elif action in ("hold", "release"):
             getattr(self.store, action)()
@@ -164,15 +173,15 @@ class World:
 async def new_world(n: int, grace_s: float, streamed: bool) -> World:
     machine = StateMachine()
     for state in (ServerState.BOOTING, ServerState.ROLLING):
-        machine.to(state)
+        machine.transition_to(state)
     store = FakeStore()
     rollout, backend = Rollout(job(), machine, store), FakeBackend(job(), chunk_size=1)
-    rollout.ledger.renderer = backend.renderer
+    rollout.registry.renderer = backend.renderer
     rollout.gate.open()
     episode = await rollout.begin(BeginRequest(task_id="t"))
     prompt = episode.tree.prompt([{"role": "user", "content": "hi"}])
     plan = SamplingPlan(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
-    call = Call(rollout.ledger, backend, episode, prompt, plan, n=n, grace_s=grace_s)
+    call = Call(rollout.registry, backend, episode, prompt, plan, n=n, grace_s=grace_s)
     return World(rollout, backend, store, episode, call, streamed)
 
 
@@ -206,11 +215,11 @@ def test_a_call_is_trained_if_and_only_if_its_reply_was_given(
     nodes = world.episode.tree.nodes
     assert len(nodes) == (n if world.given else 0)
     assert all(replies == world.given[0] for replies in world.given)
-    captured = [change.node for change in world.store.changes if isinstance(change, Captured)]
-    withdrawn = [change.node for change in world.store.changes if isinstance(change, Withdrawn)]
+    captured = [change.node for change in world.store.changes if isinstance(change, CallCaptured)]
+    withdrawn = [change.node for change in world.store.changes if isinstance(change, CallWithdrawn)]
     assert [node for node in captured if node not in withdrawn] == nodes
     order = [type(change) for change in world.store.changes]
-    assert not {Captured, Withdrawn} & set(order[order.index(Closed) :]), "what ended stays as it is"
+    assert not {CallCaptured, CallWithdrawn} & set(order[order.index(EpisodeClosed) :]), "what ended stays as it is"
     assert (len(world.backend.engine.seen), world.backend.engine.active) <= (n, 0)
     assert (world.rollout.gate.in_flight, world.episode.calls) == (0, set())
 

@@ -9,7 +9,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from swarm.job import Job
-from swarm.store import Began, Captured, Change, Closed, Consumed, InStep, Recovered, SqlStore, open_store
+from swarm.store import (
+    BatchScheduled,
+    CallCaptured,
+    Change,
+    CheckpointSaved,
+    EpisodeBegan,
+    EpisodeClosed,
+    RecoveredState,
+    SqlStore,
+    open_store,
+)
 from swarm.timelines import Drift, Node
 
 HERE = "installation-of-the-tests"
@@ -20,7 +30,7 @@ def job(**fields: Any) -> Job:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, wanted: Job | None = None) -> AsyncIterator[tuple[SqlStore, Recovered]]:
+async def opened(url: str, wanted: Job | None = None) -> AsyncIterator[tuple[SqlStore, RecoveredState]]:
     store, recovered = open_store(url, wanted or job(), HERE)
     try:
         yield store, recovered
@@ -28,12 +38,12 @@ async def opened(url: str, wanted: Job | None = None) -> AsyncIterator[tuple[Sql
         await store.close()
 
 
-async def reopened(url: str, wanted: Job | None = None) -> Recovered:
+async def reopened(url: str, wanted: Job | None = None) -> RecoveredState:
     """Return what a restarted server would go on from, batches and all."""
     async with opened(url, wanted) as (_, recovered):
         replay = dict(recovered.replay)
-    return Recovered(
-        recovered.checkpoints, recovered.step, replay, recovered.pool, recovered.prepared, recovered.epochs,
+    return RecoveredState(
+        recovered.checkpoints, recovered.step, replay, recovered.pool, recovered.prepared, recovered.fencing_tokens,
         recovered.streams, recovered.begun, recovered.counts,
     )  # fmt: skip
 
@@ -61,9 +71,9 @@ def node(index: int = 0, parent: Node | None = None, size: int = 3) -> Node:
     return Node(index, parent, ids, ids[::-1], logprobs, (index,) * size, "", drift, trained)
 
 
-def began(episode: str, **fields: Any) -> Began:
+def began(episode: str, **fields: Any) -> EpisodeBegan:
     plain = {"task_id": "t", "stream": "default", "kind": "train", "owner": "o", "group": "t#1", "version": 0}
-    return Began(episode, **{**plain, **fields})
+    return EpisodeBegan(episode, **{**plain, **fields})
 
 
 def played(episode: str, calls: int = 2, **fields: Any) -> Iterator[Change]:
@@ -72,19 +82,19 @@ def played(episode: str, calls: int = 2, **fields: Any) -> Iterator[Change]:
     last = None
     for index in range(calls):
         last = node(index, last)
-        yield Captured(episode, last)
+        yield CallCaptured(episode, last)
 
 
-def ended(episode: str, reward: float = 1.0, group: str | None = "t#1") -> Closed:
-    return Closed(episode, "ended", 1, reward=reward, success=reward > 0, weight=1.0, group=group)
+def ended(episode: str, reward: float = 1.0, group: str | None = "t#1") -> EpisodeClosed:
+    return EpisodeClosed(episode, "ended", 1, reward=reward, success=reward > 0, weight=1.0, group=group)
 
 
 async def train_step(store: SqlStore, step: int, *, consumed: bool = True) -> None:
     """Play and settle the episode `e{step}`, and save the step's checkpoint where it is consumed."""
     await store.write(*played(f"e{step}"), ended(f"e{step}"))
-    await store.write(InStep(step, (f"e{step}",)))
+    await store.write(BatchScheduled(step, (f"e{step}",)))
     if consumed:
-        await store.write(Consumed(step, f"step-{step}"))
+        await store.write(CheckpointSaved(step, f"step-{step}"))
 
 
 def facts(value: Node) -> tuple[Any, ...]:

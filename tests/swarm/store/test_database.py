@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import ServerFailed
-from swarm.store import Captured
+from swarm.store import CallCaptured
 from swarm.store import database as wal
-from swarm.store.database import LogMover, check, connect, migrate, open_database, pages_in
+from swarm.store.database import WalCheckpointer, check_store, connect, count_wal_pages, migrate, open_database
 from swarm.store.tables import METADATA
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import HERE, began, node, opened, shape
@@ -93,7 +93,7 @@ def test_a_store_of_any_other_schema_is_refused_in_one_line_and_left_as_it_is(ur
         connection.execute(sa.text(f"update alembic_version set version_num = '{version}'"))
     before = shape(engine)
     with pytest.raises(ServerFailed, match=rf"another version.* {NEWEST}, or 0001 .*found {version}; ") as refusal:
-        check(url, HERE)
+        check_store(url, HERE)
     assert "\n" not in str(refusal.value)
     assert shape(engine) == before
     engine.dispose()
@@ -114,10 +114,10 @@ def test_of_many_that_open_a_store_at_once_one_makes_it(url: str, first: bool) -
 
 
 def test_a_database_serves_one_installation(url: str) -> None:
-    check(url, HERE)
-    check(url, HERE)
+    check_store(url, HERE)
+    check_store(url, HERE)
     with pytest.raises(ServerFailed, match="another directory") as refusal:
-        check(url, "another-one")
+        check_store(url, "another-one")
     assert "\n" not in str(refusal.value)
 
 
@@ -131,13 +131,13 @@ def test_a_database_serves_one_installation(url: str) -> None:
 def test_a_wrong_url_or_file_is_said_in_one_line(wrong: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("something else entirely" * 100)
     with pytest.raises(ServerFailed, match=said) as refusal:
-        check(wrong.replace("FOLDER", str(tmp_path)), HERE)
+        check_store(wrong.replace("FOLDER", str(tmp_path)), HERE)
     assert "\n" not in str(refusal.value)
 
 
 def test_no_message_shows_a_password() -> None:
     with pytest.raises(ServerFailed) as refusal:
-        check("postgresql+psycopg://ajet:geheim@127.0.0.1:1/none?connect_timeout=1", HERE)
+        check_store("postgresql+psycopg://ajet:geheim@127.0.0.1:1/none?connect_timeout=1", HERE)
     assert "geheim" not in str(refusal.value)
 
 
@@ -198,14 +198,14 @@ def test_the_pages_of_a_log_are_those_that_sqlite_counts(
             if pages < 0:  # brought over: the log begins anew with the next commit, and its file stays as it is
                 connection.execute("pragma wal_checkpoint(RESTART)")
             grow(connection, max(0, pages))
-            found = pages_in(log_of(path))
+            found = count_wal_pages(log_of(path))
             assert found == connection.execute("pragma wal_checkpoint(PASSIVE)").fetchone()[1]
 
 
 def test_no_log_has_no_pages(tmp_path: Path) -> None:
-    assert pages_in(tmp_path / "none") == 0
+    assert count_wal_pages(tmp_path / "none") == 0
     (tmp_path / "empty").touch()
-    assert pages_in(tmp_path / "empty") == 0
+    assert count_wal_pages(tmp_path / "empty") == 0
 
 
 @pytest.mark.slow
@@ -215,8 +215,8 @@ async def test_the_log_of_a_store_stays_small_and_all_is_there(sqlite_url: str) 
         await store.write(began("e"))
 
         async def pages_after_another(place: int) -> int:
-            await store.write(Captured("e", node(place, size=20_000)))  # some 60 pages
-            return pages_in(log)
+            await store.write(CallCaptured("e", node(place, size=20_000)))  # some 60 pages
+            return count_wal_pages(log)
 
         places = itertools.count()
         for _ in range(60):
@@ -229,20 +229,20 @@ async def test_the_log_of_a_store_stays_small_and_all_is_there(sqlite_url: str) 
 
 async def test_no_commit_waits_until_the_log_is_brought_over(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    move = LogMover._move
+    move = WalCheckpointer._checkpoint
 
-    def held(self: LogMover, how: str) -> None:
+    def held(self: WalCheckpointer, how: str) -> None:
         assert go_on.wait(120)
         move(self, how)
 
-    monkeypatch.setattr(LogMover, "_move", held)
+    monkeypatch.setattr(WalCheckpointer, "_checkpoint", held)
     log = log_of(Path(sa.make_url(sqlite_url).database or ""))
     async with opened(sqlite_url) as (store, _):
         await store.write(began("e"))
         try:
             for place in range(60):
-                await store.write(Captured("e", node(place, size=20_000)))
-            assert pages_in(log) > 2 * wal.USUAL_PAGES, "some commit brought the log over by itself"
+                await store.write(CallCaptured("e", node(place, size=20_000)))
+            assert count_wal_pages(log) > 2 * wal.USUAL_PAGES, "some commit brought the log over by itself"
         finally:
             go_on.set()
 
@@ -254,7 +254,7 @@ def test_the_writer_goes_on_while_a_long_reading_keeps_a_log_that_grew_far(
     monkeypatch.setattr(wal, "MOST_PAGES", 100)
     path, connection = database
     connection.execute("pragma busy_timeout=2000")  # a commit that waits longer is refused
-    mover = LogMover(connect(f"sqlite:///{path}"))
+    mover = WalCheckpointer(connect(f"sqlite:///{path}"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
         grow(connection, 1)
         reader.execute("begin")
@@ -263,8 +263,8 @@ def test_the_writer_goes_on_while_a_long_reading_keeps_a_log_that_grew_far(
 
         async def grown() -> int:
             grow(connection, 20)
-            mover.committed()
-            return mover.moved
+            mover.notify_commit()
+            return mover.checkpoints
 
         asyncio.run(eventually(grown, lambda moved: moved >= 3))
         reader.execute("commit")
@@ -277,17 +277,17 @@ def test_a_log_that_a_reading_keeps_begins_anew_once_it_is_over(
     monkeypatch.setattr(wal, "USUAL_PAGES", 10)
     monkeypatch.setattr(wal, "MOST_PAGES", 100)
     path, connection = database
-    mover = LogMover(connect(f"sqlite:///{path}"))
+    mover = WalCheckpointer(connect(f"sqlite:///{path}"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
         grow(connection, 1)
         reader.execute("begin")
         reader.execute("select count(*) from t").fetchone()
         grow(connection, 200)
-        mover.committed()
+        mover.notify_commit()
         reader.execute("commit")
     grow(connection, 20)
-    mover.committed()
-    asyncio.run(eventually(lambda: mover.moved > 0, bool))
+    mover.notify_commit()
+    asyncio.run(eventually(lambda: mover.checkpoints > 0, bool))
     mover.stop()
     grow(connection, 1)
-    assert pages_in(log_of(path)) < 30
+    assert count_wal_pages(log_of(path)) < 30

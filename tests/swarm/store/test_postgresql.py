@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.store import database
-from swarm.store.database import check, connect
+from swarm.store.database import check_store, connect
 from tests.swarm.store.support import HERE, began, ended, opened, played, reopened
 
 SOON_S = 10.0
@@ -95,7 +95,7 @@ def test_an_address_where_nobody_answers_is_given_up(monkeypatch: pytest.MonkeyP
         url = f"postgresql+psycopg://postgres@127.0.0.1:{silent.getsockname()[1]}/none"
         began_at = time.monotonic()
         with pytest.raises(ServerFailed, match=r"cannot be opened: .*timeout"):
-            check(url, HERE)
+            check_store(url, HERE)
         assert time.monotonic() - began_at < SOON_S
 
 

@@ -18,15 +18,15 @@ from swarm.errors import ServerFailed, StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.store import (
     Archive,
-    Captured,
+    BatchScheduled,
+    CallCaptured,
+    CallWithdrawn,
     Change,
-    Closed,
-    InStep,
-    Prepared,
-    Recovered,
+    EpisodeClosed,
+    EpisodePrepared,
+    RecoveredState,
     StoredEvent,
     StreamMoved,
-    Withdrawn,
 )
 from tests.swarm.store.support import began, ended, facts, job, node, opened, played, reopened, train_step
 
@@ -117,7 +117,7 @@ async def test_a_job_that_keeps_more_checkpoints_goes_on_from_no_step_whose_toke
 
 async def test_a_new_store_has_nothing_to_go_on_from(url: str) -> None:
     found = await reopened(url)
-    assert found == Recovered([], 0, {}, [], [], {}, [], 0, {})
+    assert found == RecoveredState([], 0, {}, [], [], {}, [], 0, {})
 
 
 async def test_an_ended_episode_comes_back_whole(url: str) -> None:
@@ -126,8 +126,8 @@ async def test_an_ended_episode_comes_back_whole(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(began("e", task_id="task 7", stream="math", owner="me"))
         for each in (first, child, other):
-            await store.write(Captured("e", each))
-        await store.write(Closed("e", "ended", 1, reward=-0.25, success=None, weight=0.5, group="task 7#3"))
+            await store.write(CallCaptured("e", each))
+        await store.write(EpisodeClosed("e", "ended", 1, reward=-0.25, success=None, weight=0.5, group="task 7#3"))
     (sample,) = (await reopened(url)).pool
     assert (sample.episode, sample.task_id, sample.stream, sample.owner) == ("e", "task 7", "math", "me")
     assert (sample.group, sample.reward, sample.success, sample.weight) == ("task 7#3", -0.25, None, 0.5)
@@ -138,10 +138,10 @@ async def test_an_ended_episode_comes_back_whole(url: str) -> None:
 async def test_the_open_are_fenced_at_restart_and_the_prepared_stay(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("open"), *played("waits"), *played("evaluation", kind="eval", group=None))
-        await store.write(Prepared("waits", 2.0, True, 1.0, "http://other/episodes/x", "token"))
+        await store.write(EpisodePrepared("waits", 2.0, True, 1.0, "http://other/episodes/x", "token"))
     for _ in range(2):  # a restart changes nothing more
         found = await reopened(url)
-        assert found.epochs == {
+        assert found.fencing_tokens == {
             "open": (2, "fenced", "server_restarted"),
             "evaluation": (2, "fenced", "server_restarted"),
         }
@@ -155,9 +155,11 @@ async def test_the_open_are_fenced_at_restart_and_the_prepared_stay(url: str) ->
 async def test_a_prepared_episode_is_closed_after_a_restart(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a"), *played("b"))
-        await store.write(Prepared("a", 2.0, True, 1.0, None, None), Prepared("b", 1.0, True, 1.0, None, None))
+        await store.write(
+            EpisodePrepared("a", 2.0, True, 1.0, None, None), EpisodePrepared("b", 1.0, True, 1.0, None, None)
+        )
     async with opened(url) as (store, _):
-        await store.write(ended("a", 2.0), Closed("b", "aborted", 1, reason="the team decided so"))
+        await store.write(ended("a", 2.0), EpisodeClosed("b", "aborted", 1, reason="the team decided so"))
     found = await reopened(url)
     assert [sample.episode for sample in found.pool] == ["a"]
     assert (found.prepared, found.counts) == ([], {"ended": 1, "aborted": 1})
@@ -167,8 +169,8 @@ async def test_settled_batches_come_back_in_the_learners_order(url: str) -> None
     async with opened(url) as (store, _):
         for name in "abcdef":
             await store.write(*played(name, calls=1), ended(name))
-        await store.write(InStep(1, ("c", "a")))
-        await store.write(InStep(2, ("f", "b")))
+        await store.write(BatchScheduled(1, ("c", "a")))
+        await store.write(BatchScheduled(2, ("f", "b")))
     found = await reopened(url)
     assert found.step == 2
     order = {step: [s.episode for s in batch] for step, batch in found.replay.items()}
@@ -206,21 +208,26 @@ async def test_the_first_weights_count_as_a_checkpoint(url: str) -> None:
 async def test_a_sample_is_settled_once(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a"), *played("b"), ended("a"))
-        await store.write(InStep(1, ("a",)))
-        for wrong in (InStep(2, ("a",)), InStep(2, ("b",)), InStep(1, ("a",)), InStep(2, ("nobody",))):
+        await store.write(BatchScheduled(1, ("a",)))
+        for wrong in (
+            BatchScheduled(2, ("a",)),
+            BatchScheduled(2, ("b",)),
+            BatchScheduled(1, ("a",)),
+            BatchScheduled(2, ("nobody",)),
+        ):
             with pytest.raises(StoreRefused, match="could not write"):
                 await store.write(wrong)
         await store.write(ended("b"))
-        await store.write(InStep(2, ("b",)))
+        await store.write(BatchScheduled(2, ("b",)))
     assert {step: len(batch) for step, batch in (await reopened(url)).replay.items()} == {1: 1, 2: 1}
 
 
 async def test_a_withdrawn_call_is_no_part_of_its_episode_and_its_place_is_free(url: str) -> None:
     async with opened(url) as (store, _):
         kept, gone, again = node(0), node(1, size=2), node(1, size=5)
-        await store.write(began("e"), Captured("e", kept), Captured("e", gone))
-        store.note(Withdrawn("e", gone))
-        await store.write(Captured("e", again), ended("e"))
+        await store.write(began("e"), CallCaptured("e", kept), CallCaptured("e", gone))
+        store.note(CallWithdrawn("e", gone))
+        await store.write(CallCaptured("e", again), ended("e"))
     (sample,) = (await reopened(url)).pool
     assert list(map(facts, sample.nodes)) == [facts(kept), facts(again)]
 
@@ -230,12 +237,12 @@ async def test_streams_and_dropped_episodes_come_back(url: str) -> None:
         store.note(StreamMoved("math", 0.4, 1, 0, 0.5), StreamMoved("math", 0.5, 2, 1, -0.25))
         store.note(StreamMoved("code", None, 7, 7, 0.0))
         await store.write(*played("a"), ended("a"), *played("b"), ended("b"))
-        await store.write(Closed("a", "dropped", 1, reason="constant_group"))
-        await store.write(*played("c"), Closed("c", "fenced", 2, reason="lease_expired"))
+        await store.write(EpisodeClosed("a", "dropped", 1, reason="constant_group"))
+        await store.write(*played("c"), EpisodeClosed("c", "fenced", 2, reason="lease_expired"))
     found = await reopened(url)
     assert found.streams == [StreamMoved("code", None, 7, 7, 0.0), StreamMoved("math", 0.5, 2, 1, -0.25)]
     assert found.counts == {"ended": 2, "drop_constant_group": 1, "fenced": 1, "drop_lease_expired": 1}
-    assert found.epochs == {
+    assert found.fencing_tokens == {
         "b": (1, "ended", None),
         "a": (1, "dropped", "constant_group"),
         "c": (2, "fenced", "lease_expired"),
@@ -264,7 +271,7 @@ async def test_another_job_has_its_own_training_and_the_first_goes_on_where_it_w
 async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a", calls=3), ended("a"), *played("b", calls=1, kind="eval", group=None))
-        await store.write(InStep(1, ("a",)))
+        await store.write(BatchScheduled(1, ("a",)))
         shown = (await store.episodes(10)).episodes
         assert [(e.id, e.kind, e.state, e.step, e.calls, e.tokens) for e in shown] == [
             ("b", "eval", "open", None, 1, 3),
@@ -301,7 +308,7 @@ async def test_a_change_that_contradicts_fails_alone(url: str) -> None:
     async with opened(url) as (store, _):
         writes = [
             store.write(*played("a"), ended("a")),
-            store.write(Captured("nobody", node())),
+            store.write(CallCaptured("nobody", node())),
             store.write(*played("b"), ended("b")),
             store.write(*played("a")),  # begun before
         ]
@@ -333,9 +340,10 @@ async def test_nothing_is_written_after_the_close(url: str) -> None:
 
 def histories() -> st.SearchStrategy[list[list[Change]]]:
     ends: list[Any] = [
-        [], [ended("?")], [ended("?"), Closed("?", "dropped", 1, reason="pool_bytes")],
-        [Closed("?", "aborted", 1, reason="because")], [Closed("?", "fenced", 2, reason="lease_expired")],
-        [Prepared("?", 1.0, True, 1.0, None, None)], [Prepared("?", 1.0, True, 1.0, None, None), ended("?")],
+        [], [ended("?")], [ended("?"), EpisodeClosed("?", "dropped", 1, reason="pool_bytes")],
+        [EpisodeClosed("?", "aborted", 1, reason="because")], [EpisodeClosed("?", "fenced", 2, reason="lease_expired")],
+        [EpisodePrepared("?", 1.0, True, 1.0, None, None)],
+        [EpisodePrepared("?", 1.0, True, 1.0, None, None), ended("?")],
     ]  # fmt: skip
     episode = st.tuples(st.integers(0, 3), st.sampled_from(ends), st.sampled_from(["train", "eval"]), st.booleans())
     return st.lists(episode, min_size=1, max_size=6).map(
@@ -346,16 +354,16 @@ def histories() -> st.SearchStrategy[list[list[Change]]]:
 def _history(name: str, calls: int, end: list[Any], kind: str, withdrawn: bool) -> list[Change]:
     changes = list(played(name, calls, kind=kind, group=None if kind == "eval" else "t#1"))
     if withdrawn and calls:
-        changes.append(Withdrawn(name, changes[-1].node))  # type: ignore[union-attr]
-        changes.append(Captured(name, changes[-2].node))  # type: ignore[union-attr]
+        changes.append(CallWithdrawn(name, changes[-1].node))  # type: ignore[union-attr]
+        changes.append(CallCaptured(name, changes[-2].node))  # type: ignore[union-attr]
     return [*changes, *(dataclasses.replace(change, episode=name) for change in end)]
 
 
-def gist(found: Recovered) -> Any:
+def gist(found: RecoveredState) -> Any:
     return (
         {s.episode: list(map(facts, s.nodes)) for s in found.pool},
         {s.episode: list(map(facts, s.nodes)) for s in found.prepared},
-        dict(found.epochs), found.begun, dict(found.counts),
+        dict(found.fencing_tokens), found.begun, dict(found.counts),
     )  # fmt: skip
 
 
@@ -383,7 +391,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Iterator[in
     return f"sqlite:///{tmp_path_factory.mktemp('store')}/store.sqlite3", itertools.count()
 
 
-async def written(url: str, wanted: Job, groups: list[list[Change]]) -> Recovered:
+async def written(url: str, wanted: Job, groups: list[list[Change]]) -> RecoveredState:
     async with opened(url, wanted) as (store, _):
         for number, group in enumerate(groups):
             if number % 3:

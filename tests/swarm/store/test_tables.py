@@ -10,8 +10,19 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.store import Captured, Closed, Consumed, Evaluated, InStep, Measured, SqlStore, best_of, retention, writer
-from swarm.store.tables import kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
+from swarm.store import (
+    BatchScheduled,
+    CallCaptured,
+    CheckpointEvaluated,
+    CheckpointSaved,
+    EpisodeClosed,
+    SqlStore,
+    StepMeasured,
+    best_of,
+    retention,
+    writer,
+)
+from swarm.store.tables import choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
 from swarm.wire import EvaluationSummary
 from tests.swarm.store.support import began, ended, job, node, opened, played, reopened, train_step
 
@@ -20,10 +31,10 @@ async def play_step(store: SqlStore, step: int) -> None:
     """Play and consume a step of one trained, one given up and one evaluation episode, with a checkpoint."""
     trained, lost, seen = f"trained-{step}", f"lost-{step}", f"seen-{step}"
     await store.write(*played(trained), ended(trained))
-    await store.write(*played(lost, calls=1), Closed(lost, "fenced", 2, reason="lease_expired"))
+    await store.write(*played(lost, calls=1), EpisodeClosed(lost, "fenced", 2, reason="lease_expired"))
     await store.write(*played(seen, kind="eval", group=None), ended(seen, group=None))
-    await store.write(InStep(step, (trained,)))
-    await store.write(Consumed(step, f"step-{step}"))
+    await store.write(BatchScheduled(step, (trained,)))
+    await store.write(CheckpointSaved(step, f"step-{step}"))
     await store.write()  # the writer tidies up after each group
 
 
@@ -41,7 +52,7 @@ async def test_what_was_consumed_before_the_oldest_kept_checkpoint_loses_its_tok
         assert await with_tokens(store) == ["trained-2", "lost-2", "seen-2"]
         await play_step(store, 3)
         assert await with_tokens(store) == ["trained-3", "lost-3", "seen-3"]
-        assert await store.kept() == (["trained-3", "lost-3", "seen-3"], 6, 0)
+        assert await store.list_exportable() == (["trained-3", "lost-3", "seen-3"], 6, 0)
 
 
 async def test_the_balance_survives_the_collection(url: str) -> None:
@@ -106,9 +117,11 @@ async def test_the_file_does_not_grow_for_ever(sqlite_url: str) -> None:
     async with opened(sqlite_url, job(checkpoints_kept=1)) as (store, _):
         for step in range(1, 61):
             name = f"e{step}"
-            await store.write(began(name), *(Captured(name, node(place, size=4000)) for place in range(4)), ended(name))
-            await store.write(InStep(step, (name,)))
-            await store.write(Consumed(step, f"step-{step}"))
+            await store.write(
+                began(name), *(CallCaptured(name, node(place, size=4000)) for place in range(4)), ended(name)
+            )
+            await store.write(BatchScheduled(step, (name,)))
+            await store.write(CheckpointSaved(step, f"step-{step}"))
             with sa.create_engine(sqlite_url).connect() as connection:
                 sizes.append(connection.exec_driver_sql("PRAGMA page_count").scalar_one())
     assert sizes[-1] <= sizes[5] + 10  # rows of episodes
@@ -165,7 +178,7 @@ def test_reward_decides_where_success_is_not_known_and_what_knows_it_goes_before
 def test_kept_are_the_newest_and_the_best_of_those_that_are_there(
     saved: set[int], newest: int, solved: dict[int, int]
 ) -> None:
-    kept = kept_steps(saved, newest, [evaluation(step, count) for step, count in solved.items()])
+    kept = choose_kept_steps(saved, newest, [evaluation(step, count) for step, count in solved.items()])
     assert set(sorted(saved)[-newest:]) <= kept <= saved
     assert len(kept) <= newest + 1
     scored = {step: count for step, count in solved.items() if step in saved}
@@ -179,7 +192,7 @@ async def test_the_store_keeps_the_best_beside_the_newest_and_knows_it_again(url
     async with opened(url, wanted) as (store, _):
         for step, solved in enumerate((2, 5, 5, 1), 1):
             await train_step(store, step)
-            await store.write(Evaluated(evaluation(step, solved)))
+            await store.write(CheckpointEvaluated(evaluation(step, solved)))
     async with opened(url, wanted) as (_, recovered):
         assert recovered.checkpoints == [(4, "step-4"), (2, "step-2")]
         assert recovered.evaluations == [evaluation(2, 5), evaluation(4, 1)]
@@ -188,8 +201,8 @@ async def test_the_store_keeps_the_best_beside_the_newest_and_knows_it_again(url
 async def test_a_checkpoint_that_is_saved_again_keeps_its_evaluation(url: str) -> None:
     async with opened(url) as (store, _):
         await train_step(store, 1)
-        await store.write(Evaluated(evaluation(1, 3)), Evaluated(evaluation(9, 8)))
-        await store.write(Consumed(1, "again"))
+        await store.write(CheckpointEvaluated(evaluation(1, 3)), CheckpointEvaluated(evaluation(9, 8)))
+        await store.write(CheckpointSaved(1, "again"))
     async with opened(url) as (_, recovered):
         assert (recovered.checkpoints, recovered.evaluations) == ([(1, "again")], [evaluation(1, 3)])
 
@@ -198,8 +211,8 @@ async def test_a_step_that_is_settled_and_not_learned_is_not_told(url: str) -> N
     async with opened(url) as (store, _):
         for step in (1, 2):
             await store.write(*played(f"e{step}"), ended(f"e{step}"))
-            await store.write(InStep(step, (f"e{step}",)), Measured(step, {"timing_s/gen": 1.0}))
-        await store.write(Measured(1, {"timing_s/gen": 1.0, "training/global_step": 1.0}))
+            await store.write(BatchScheduled(step, (f"e{step}",)), StepMeasured(step, {"timing_s/gen": 1.0}))
+        await store.write(StepMeasured(1, {"timing_s/gen": 1.0, "training/global_step": 1.0}))
         assert [step for step, _ in await store.history(0, 10)] == [1]
 
 
@@ -208,9 +221,9 @@ async def test_what_was_measured_long_ago_is_forgotten(url: str, monkeypatch: py
     async with opened(url, job(checkpoints_kept=1)) as (store, _):
         for step in range(1, 6):
             await store.write(*played(f"e{step}"), ended(f"e{step}"))
-            await store.write(InStep(step, (f"e{step}",)))
-            await store.write(Measured(step, {"training/global_step": float(step)}))
-            await store.write(Consumed(step, f"step-{step}"))
+            await store.write(BatchScheduled(step, (f"e{step}",)))
+            await store.write(StepMeasured(step, {"training/global_step": float(step)}))
+            await store.write(CheckpointSaved(step, f"step-{step}"))
         await store.write()  # the writer tidies up after each group
     async with opened(url) as (store, _):
         assert [step for step, _ in await store.history(0, 10)] == [4, 5]

@@ -14,7 +14,18 @@ import pytest
 import sqlalchemy as sa
 
 from swarm.errors import StoreRefused, StoreUnavailable
-from swarm.store import Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, TasksListed, database, writer
+from swarm.store import (
+    BatchScheduled,
+    CallCaptured,
+    Change,
+    CheckpointSaved,
+    EpisodeClosed,
+    EpisodePrepared,
+    SqlStore,
+    TasksListed,
+    database,
+    writer,
+)
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import began, ended, node, opened, played, reopened
 
@@ -50,7 +61,7 @@ async def fill(store: SqlStore, name: str) -> list[int]:
     refusals: list[StoreUnavailable] = []
     for place in range(1000):
         try:
-            await store.write(Captured(name, node(place, size=BIG)))
+            await store.write(CallCaptured(name, node(place, size=BIG)))
         except StoreUnavailable as refusal:
             refusals.append(refusal)
             break
@@ -67,9 +78,9 @@ async def test_a_full_disk_loses_nothing_acknowledged_and_counts_nothing_else(sq
             kept = await fill(store, "e")
             assert kept
             with pytest.raises(StoreUnavailable):
-                await store.write(Captured("e", node(len(kept), size=BIG)))
+                await store.write(CallCaptured("e", node(len(kept), size=BIG)))
     found = await reopened(sqlite_url)
-    assert (found.begun, found.epochs) == (1, {"e": (2, "fenced", "server_restarted")})
+    assert (found.begun, found.fencing_tokens) == (1, {"e": (2, "fenced", "server_restarted")})
     async with opened(sqlite_url) as (store, _):
         record = await store.episode("e")
     assert record is not None
@@ -84,7 +95,7 @@ async def test_the_store_goes_on_by_itself_when_there_is_room_again(
         await store.write(began("e"))
         kept = await fill(store, "e")
         make_room()
-        await store.write(Captured("e", node(len(kept), size=BIG)), ended("e"))
+        await store.write(CallCaptured("e", node(len(kept), size=BIG)), ended("e"))
     (sample,) = (await reopened(sqlite_url)).pool
     assert len(sample.nodes) == len(kept) + 1
     said = [record.message.split()[0] for record in caplog.records]
@@ -97,9 +108,9 @@ async def test_notes_of_a_failed_group_are_written_before_what_comes_later(sqlit
         await fill(store, "e")
         store.note(began("later"))
         with pytest.raises(StoreUnavailable):
-            await store.write(Captured("later", node(0, size=200 * BIG)))
+            await store.write(CallCaptured("later", node(0, size=200 * BIG)))
         make_room()
-        await store.write(Captured("later", node(0)), ended("later"))
+        await store.write(CallCaptured("later", node(0)), ended("later"))
     assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["later"]
 
 
@@ -111,9 +122,9 @@ async def test_kept_notes_are_tried_again_without_another_write(
         await store.write(began("e"))
         await fill(store, "e")
         store.note(*played("noted", calls=60), ended("noted"))
-        store.note(Captured("e", node(999, size=200 * BIG)))
+        store.note(CallCaptured("e", node(999, size=200 * BIG)))
         with pytest.raises(StoreUnavailable):
-            await store.write(Captured("e", node(998, size=200 * BIG)))
+            await store.write(CallCaptured("e", node(998, size=200 * BIG)))
         make_room()
 
         async def noted() -> bool:
@@ -132,12 +143,12 @@ async def test_where_notes_are_lost_nothing_that_came_after_them_is_written(
         await store.write(*played("kept"), ended("kept"), began("e"))
         await fill(store, "e")
         for number in range(5):
-            store.note(began(f"n{number}"), Captured(f"n{number}", node(0, size=100 * BIG)))
+            store.note(began(f"n{number}"), CallCaptured(f"n{number}", node(0, size=100 * BIG)))
         with pytest.raises(StoreRefused, match=r"notes were lost \(more than 3\).*restart the server"):
-            await store.write(Captured("e", node(998, size=BIG)))
+            await store.write(CallCaptured("e", node(998, size=BIG)))
         assert "event=store_broken" in caplog.text
         make_room()
-        for changes in ([began("later")], [InStep(1, ("kept",))], []):
+        for changes in ([began("later")], [BatchScheduled(1, ("kept",))], []):
             store.note(*changes)
             with pytest.raises(StoreRefused, match="notes were lost"):
                 await store.write(*changes)
@@ -149,10 +160,10 @@ async def test_where_notes_are_lost_nothing_that_came_after_them_is_written(
 async def test_a_note_that_is_refused_is_a_note_that_is_lost(url: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a"), ended("a"))
-        store.note(Captured("nobody", node()))
-        store.note(Closed("a", "dropped", 1, reason="constant_group"))
+        store.note(CallCaptured("nobody", node()))
+        store.note(EpisodeClosed("a", "dropped", 1, reason="constant_group"))
         with pytest.raises(StoreRefused, match="is lost: episode nobody"):
-            await store.write(InStep(1, ("a",)))
+            await store.write(BatchScheduled(1, ("a",)))
     found = await reopened(url)
     assert (found.step, [sample.episode for sample in found.pool]) == (0, ["a"])
 
@@ -162,8 +173,8 @@ async def test_what_comes_after_a_kept_note_waits_with_it_though_one_between_nev
     async with on_a_small_disk(sqlite_url) as (store, make_room):
         await store.write(*played("a"), ended("a"), began("e"))
         await fill(store, "e")
-        store.note(Closed("a", "dropped", 1, reason="stale"), Captured("e", node(999, size=200 * BIG)))
-        never, step = store.write(Captured("nobody", node())), store.write(InStep(1, ("a",)))
+        store.note(EpisodeClosed("a", "dropped", 1, reason="stale"), CallCaptured("e", node(999, size=200 * BIG)))
+        never, step = store.write(CallCaptured("nobody", node())), store.write(BatchScheduled(1, ("a",)))
         _, told = await asyncio.gather(never, step, return_exceptions=True)
         assert isinstance(told, StoreUnavailable)
         make_room()
@@ -223,7 +234,7 @@ async def test_garbage_that_cannot_be_collected_stops_nothing(
     async with opened(sqlite_url) as (store, _):
         await store.write(began("e"), ended("e"))
         async with asyncio.timeout(120):
-            await store.write(InStep(1, ("e",)))
+            await store.write(BatchScheduled(1, ("e",)))
         assert "event=store_garbage_left reason='senseless'" in caplog.text
 
 
@@ -233,14 +244,14 @@ FULL = ["PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"]
 @pytest.mark.parametrize(
     ("change", "levels"),
     [
-        (InStep(1, ("a",)), FULL),
-        (Consumed(0, "step-0"), FULL),
-        (Prepared("b", 1.0, None, 1.0, None, None), FULL),
+        (BatchScheduled(1, ("a",)), FULL),
+        (CheckpointSaved(0, "step-0"), FULL),
+        (EpisodePrepared("b", 1.0, None, 1.0, None, None), FULL),
         (TasksListed("a", "0" * 64, ("x",)), FULL),
-        (Closed("b", "ended", 1, 1.0, None, 1.0, "t#1", team=True), FULL),
-        (Closed("b", "aborted", 1, reason="its team aborted", team=True), FULL),
-        (Closed("b", "ended", 1, 1.0, None, 1.0, "t#1"), []),
-        (Captured("b", node(0)), []),
+        (EpisodeClosed("b", "ended", 1, 1.0, None, 1.0, "t#1", team=True), FULL),
+        (EpisodeClosed("b", "aborted", 1, reason="its team aborted", team=True), FULL),
+        (EpisodeClosed("b", "ended", 1, 1.0, None, 1.0, "t#1"), []),
+        (CallCaptured("b", node(0)), []),
     ],
 )
 async def test_what_must_stand_through_a_loss_of_power_is_synced_and_a_call_is_not(

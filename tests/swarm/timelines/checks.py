@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from swarm.algorithms.rows import train_rows
-from swarm.backends.local.micro_batch import PackedRows, depth_first
+from swarm.backends.local.micro_batch import PackedRows, sort_depth_first
 from swarm.backends.protocols import TrainEpisode
-from swarm.timelines import Drift, Node, linear_rows, taught
+from swarm.timelines import Drift, Node, linear_rows, select_trained
 from swarm.timelines.node import TrainRow
 from tests.swarm.timelines.desk import Served
 
@@ -80,7 +80,7 @@ class _Prefixes:
 def packed_rows(episodes: Sequence[Sequence[Node]]) -> PackedRows:
     """Return the learner's packed tree of the linear rows of `episodes`."""
     made = [TrainEpisode(str(number), "group", 0.0, linear_rows(nodes)) for number, nodes in enumerate(episodes)]
-    return PackedRows(depth_first([row for own in train_rows(made) for row in own]))
+    return PackedRows(sort_depth_first([row for own in train_rows(made) for row in own]))
 
 
 def parents(packed: PackedRows) -> list[int]:
@@ -129,7 +129,7 @@ def check_packed(episodes: Sequence[Sequence[Served]]) -> None:
 
 def distinct_prefixes(episodes: Sequence[Sequence[Node]]) -> int:
     """Count by brute force what `tree_tokens` counts."""
-    paths = [tuple(node.path_ids()) for nodes in episodes for node in taught(nodes)]
+    paths = [tuple(node.path_ids()) for nodes in episodes for node in select_trained(nodes)]
     return len({path[:size] for path in paths for size in range(1, len(path) + 1)})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarm.rendering.messages import Renderer, gathered
+from swarm.rendering.messages import Renderer, assemble_answer
 from swarm.timelines import CallTree, Drift, Node, Prompt
 from tests.swarm.timelines.families import Call, Family
 
@@ -85,7 +85,7 @@ class Desk:
     def answer(self, plan: Prompt, sampled: Sequence[int], tools: Tools = ()) -> Served:
         text, message = self._read(plan, sampled, tools)
         logprobs = [-float(next(self.names)) for _ in sampled]
-        node = self.tree.finished(plan, sampled, logprobs, [len(self.calls)] * len(sampled), text=text)
+        node = self.tree.make_node(plan, sampled, logprobs, [len(self.calls)] * len(sampled), text=text)
         self.tree.keep(plan, node, message)
         self.calls.append(Served(node, plan.prompt_ids, message))
         return self.calls[-1]
@@ -96,7 +96,7 @@ class Desk:
         ended = bool(sampled) and sampled[-1] in self.renderer.stop_ids
         text = self.renderer.decode(sampled[:-1] if ended else sampled, special=answers.special)
         reader = answers.reader(plan.prompt_text, tools)
-        answer = gathered([*reader.feed(text), *reader.finish()])
+        answer = assemble_answer([*reader.feed(text), *reader.finish()])
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}
         if answer.reasoning:
             message["reasoning_content"] = answer.reasoning

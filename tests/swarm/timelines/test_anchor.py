@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swarm.backends.fake import FakeRenderer
 from swarm.rendering.messages import BackendError, Message, Tool
 from swarm.timelines import Drift, normalise
-from swarm.timelines.splice import anchored
+from swarm.timelines.splice import select_anchors
 from tests.swarm.timelines.agents import FAKE
 from tests.swarm.timelines.desk import WEATHER, Desk, system, user
 from tests.swarm.timelines.families import FAMILIES, Call, make_renderer
@@ -136,7 +136,7 @@ def test_an_anchored_history_keeps_order_head_last_question_last_thinking_and_en
         else {"role": role, "content": str(n)}
         for n, role in enumerate([*roles, "assistant"])
     ]
-    short = anchored(known)
+    short = select_anchors(known)
     places = [int(message["content"]) for message in short]
     assert places == sorted(set(places))
     head = list(itertools.takewhile(lambda n: known[n]["role"] != "assistant", range(len(known))))

@@ -97,7 +97,7 @@ def test_words_a_template_leaves_out_beside_a_call_are_a_fork() -> None:
     plan = at.tree.prompt(history, at.tools)
     text = 'Let me see. {"name": "weather", "parameters": {"city": "Paris"}}<|eom_id|>'
     sampled = at.renderer.encode(text)
-    node = at.tree.finished(plan, sampled, [-1.0] * len(sampled), [0] * len(sampled), text=text)
+    node = at.tree.make_node(plan, sampled, [-1.0] * len(sampled), [0] * len(sampled), text=text)
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
     answer = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
     at.tree.keep(plan, node, answer)

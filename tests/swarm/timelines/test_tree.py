@@ -134,8 +134,8 @@ def test_calls_of_one_episode_interleave() -> None:
     tree = CallTree(FakeRenderer())
     root = serve(tree, [user("a")], "1")
     left, right = (tree.prompt([user("a"), said("1"), user(name)]) for name in "bc")
-    second = tree.finished(left, [50, EOS_ID], [-0.5] * 2, [0] * 2, text="2")
-    third = tree.finished(right, [51, EOS_ID], [-0.5] * 2, [0] * 2, text="3")
+    second = tree.make_node(left, [50, EOS_ID], [-0.5] * 2, [0] * 2, text="2")
+    third = tree.make_node(right, [51, EOS_ID], [-0.5] * 2, [0] * 2, text="3")
     assert tree.nodes == [root]
     tree.keep(right, third, said("3"))
     fourth = serve(tree, [user("a"), said("1"), user("c"), said("3"), user("d")], "4")
@@ -148,7 +148,7 @@ def test_calls_of_one_episode_interleave() -> None:
 def test_a_call_that_was_not_kept_leaves_a_gap_and_no_trace() -> None:
     tree = CallTree(FakeRenderer())
     lost = tree.prompt([user("a")])
-    tree.finished(lost, [49, EOS_ID], [-0.5] * 2, [0] * 2, text="1")
+    tree.make_node(lost, [49, EOS_ID], [-0.5] * 2, [0] * 2, text="1")
     kept = serve(tree, [user("x")], "2")
     assert (kept.index, tree.nodes) == (1, [kept])
     assert tree.prompt([user("a"), said("1"), user("b")]).parent is None
@@ -229,7 +229,7 @@ def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled() -> None:
     tree = CallTree(FakeRenderer())
     prompt = tree.prompt([user("a")])
     sampled = list(b"one STOP")
-    node = tree.finished(prompt, sampled, [-0.5] * len(sampled), [0] * len(sampled), text="one STOP")
+    node = tree.make_node(prompt, sampled, [-0.5] * len(sampled), [0] * len(sampled), text="one STOP")
     tree.keep(prompt, node, said("one "))
     prompt = tree.prompt([user("a"), said("one"), user("b")])
     assert (prompt.parent, prompt.drift) == (node, Drift.REALIGN)

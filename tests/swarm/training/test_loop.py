@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from swarm.client import AsyncSwarmClient, Episode
 from swarm.environments import get_environment
-from swarm.environments.play import awaited, require_of
+from swarm.environments.play import pending_evaluations, require_version
 from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
-from swarm.training.loop import as_metrics, in_metrics, summed_up
+from swarm.training.loop import evaluation_metrics, parse_evaluation, summarise_evaluation
 from swarm.wire import EvaluationSummary
 from tests.golden import assert_golden
 from tests.swarm.server.support import Clock, Served, eventually, job, serving
@@ -180,11 +180,11 @@ def test_a_schedule_that_contradicts_itself_or_never_comes_is_refused_and_no_ste
     [([(1.0, True), (0.0, False)], 0.5), ([(1.0, True), (0.0, None)], None), ([(1.0, None), (0.0, None)], None)],
 )
 def test_an_evaluation_knows_success_where_every_episode_said_it(outcomes: Outcomes, success: float | None) -> None:
-    found = summed_up(7, outcomes)
+    found = summarise_evaluation(7, outcomes)
     assert found == EvaluationSummary(step=7, episodes=2, reward=0.5, success=success)
-    told: Mapping[str, float] = as_metrics(found)
-    assert in_metrics(7, told) == found
-    assert in_metrics(7, {"critic/rewards/mean": 1.0}) is None
+    told: Mapping[str, float] = evaluation_metrics(found)
+    assert parse_evaluation(7, told) == found
+    assert parse_evaluation(7, {"critic/rewards/mean": 1.0}) is None
 
 
 async def begun(served: Served) -> int:
@@ -231,13 +231,13 @@ async def test_who_evaluates_ends_with_a_server_that_failed_and_after_a_while_wi
     ):
         served.server.training.fail("its learner broke")
         with pytest.raises(ServerFailed, match="its learner broke"):
-            await anext(awaited(client, 64))
+            await anext(pending_evaluations(client, 64))
         await client.stop()
         with pytest.raises(EngineUnavailable, match="is off"):
-            await anext(awaited(client, 64))
+            await anext(pending_evaluations(client, 64))
     async with AsyncSwarmClient(served.url, "gone") as client, asyncio.timeout(120):
         with pytest.raises(Unreachable):
-            await anext(awaited(client, 64))
+            await anext(pending_evaluations(client, 64))
 
 
 async def test_an_evaluation_that_began_with_other_weights_is_none_of_the_awaited(tmp_path: Path) -> None:
@@ -265,10 +265,10 @@ async def test_an_evaluation_is_one_clients_whoever_else_evaluates(tmp_path: Pat
     tasks = get_environment("guess").tasks("hidden")[:2]
     async with (
         serving(tmp_path, job(steps=3, eval_every=1, evaluation_episodes=2)) as served,
-        AsyncSwarmClient(served.url, served.server.keys.role("client")) as client,
+        AsyncSwarmClient(served.url, served.server.keys.role_key("client")) as client,
     ):
         await due(served, 1, 2)
-        evaluations = awaited(client, 2)
+        evaluations = pending_evaluations(client, 2)
         await served.evaluate(True)
         assert (await served.status())["awaited_evaluations"] == 1
         found = await anext(evaluations)
@@ -276,9 +276,9 @@ async def test_an_evaluation_is_one_clients_whoever_else_evaluates(tmp_path: Pat
         results = await client.evaluate(said, tasks, worst=0.0)
         status = await eventually(served.status, lambda status: status["evaluation"] is not None)
         assert (status["evaluation"]["episodes"], status["evaluation"]["reward"]) == (2, 0.5)
-    require_of(results, 1)
+    require_version(results, 1)
     with pytest.raises(InvalidRequest):
-        require_of(results, 2)
+        require_version(results, 2)
 
 
 async def said(episode: Episode[Any]) -> float:
@@ -303,7 +303,7 @@ async def test_a_client_is_told_the_tokens_of_each_play_that_it_evaluates(tmp_pa
     tasks = get_environment("guess").tasks("hidden")[:3]
     async with (
         serving(tmp_path, job()) as served,
-        AsyncSwarmClient(served.url, served.server.keys.role("client")) as client,
+        AsyncSwarmClient(served.url, served.server.keys.role_key("client")) as client,
     ):
         results = await client.evaluate(said, tasks)
         listed = {episode.task_id: episode.tokens for episode in (await client.episodes()).episodes}

@@ -14,12 +14,12 @@ import pytest
 from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch
 from swarm.client import AsyncSwarmClient
-from swarm.rollout.state import Gate
+from swarm.rollout.state import GenerationGate
 from swarm.rollout.task_sampler import Group
 from swarm.store import Sample
 from swarm.timelines import Drift, Node
 from swarm.training import loop
-from swarm.training.checkpoints import Checkpoints, listed
+from swarm.training.checkpoints import Checkpoints, list_checkpoints
 from swarm.training.metrics import STEPS, WINDOW_S, EngineWork, FlatRewards, Pace, Stopwatch, batch_metrics, make_batch
 from swarm.wire import CheckpointList
 from tests.swarm.server.support import Clock, job, serving
@@ -32,10 +32,10 @@ def folders(path: Path) -> set[str]:
 def test_an_older_checkpoint_stays_until_the_newer_one_is_counted_on(tmp_path: Path) -> None:
     learner = FakeBackend(job()).learner
     checkpoints = Checkpoints(tmp_path / "c", 1, [])
-    checkpoints.count_on(1, checkpoints.save(learner, 1))
+    checkpoints.commit(1, checkpoints.save(learner, 1))
     name = checkpoints.save(learner, 2)
     assert folders(tmp_path / "c") == {"step-000001", "step-000002"}
-    checkpoints.count_on(2, name)
+    checkpoints.commit(2, name)
     assert folders(tmp_path / "c") == {"step-000002"}
 
 
@@ -44,7 +44,7 @@ def test_the_newest_one_that_loads_is_loaded(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 3, [])
     for step in (1, 2, 3):
         learner.update(Batch(step, ()))
-        checkpoints.count_on(step, checkpoints.save(learner, step))
+        checkpoints.commit(step, checkpoints.save(learner, step))
     (tmp_path / "step-000003" / "fake.json").unlink()
     fresh = FakeBackend(job()).learner
     known = [(3, "step-000003"), (2, "step-000002"), (1, "step-000001")]
@@ -69,8 +69,10 @@ def test_only_what_is_on_disk_is_listed(tmp_path: Path) -> None:
     name = checkpoints.save(learner, 1)
     size = sum(path.stat().st_size for path in (tmp_path / name).iterdir())
     known = [(1, name), (2, "step-000002")]
-    assert [(found.step, found.name, found.size_bytes) for found in listed(tmp_path, known)] == [(1, name, size)]
-    assert listed(tmp_path / "none", known) == []
+    assert [(found.step, found.name, found.size_bytes) for found in list_checkpoints(tmp_path, known)] == [
+        (1, name, size)
+    ]
+    assert list_checkpoints(tmp_path / "none", known) == []
 
 
 async def test_the_kept_ones_are_told_newest_first_with_the_engine_on_or_off(tmp_path: Path) -> None:
@@ -117,10 +119,10 @@ def test_rewards_near_their_worst_in_equal_groups_are_seen_after_some_steps(
     mean: float, most: float, constant: int, warned: bool
 ) -> None:
     flat, step = FlatRewards(), {"critic/rewards/mean": mean, "critic/rewards/min": 0.0, "critic/rewards/max": most}
-    told = [flat.look({**step, "batch/constant_groups": float(constant), "batch/groups": 16.0}) for _ in range(5)]
+    told = [flat.observe({**step, "batch/constant_groups": float(constant), "batch/groups": 16.0}) for _ in range(5)]
     assert [found is not None for found in told] == [False] * 4 + [warned]
     learned = {**step, "critic/rewards/mean": 0.9, "critic/rewards/max": 1.0}
-    assert flat.look({**learned, "batch/constant_groups": 3.0, "batch/groups": 16.0}) is None
+    assert flat.observe({**learned, "batch/constant_groups": 3.0, "batch/groups": 16.0}) is None
 
 
 def test_an_episodes_age_is_told_by_its_youngest_and_by_its_oldest_token() -> None:
@@ -178,7 +180,7 @@ def test_sampling_is_averaged_over_the_last_seconds_alone() -> None:
     pace = Pace(clock)
     assert pace.sampled_per_s is None
     for second in range(int(3 * WINDOW_S)):
-        pace.sampled(1000 * second if second < 2 * WINDOW_S else int(1000 * 2 * WINDOW_S))
+        pace.record_tokens(1000 * second if second < 2 * WINDOW_S else int(1000 * 2 * WINDOW_S))
         clock.now += 1
     assert pace.sampled_per_s == pytest.approx(0, abs=1000 / WINDOW_S)
 
@@ -186,11 +188,11 @@ def test_sampling_is_averaged_over_the_last_seconds_alone() -> None:
 def test_a_step_takes_what_lies_between_the_ends_of_the_last_ones() -> None:
     clock = Clock()
     pace = Pace(clock)
-    pace.step()
+    pace.record_step()
     assert pace.step_s is None
     for seconds in [100.0] * 5 + [2.0] * STEPS:
         clock.now += seconds
-        pace.step()
+        pace.record_step()
     assert pace.step_s == 2.0
 
 
@@ -225,7 +227,7 @@ def test_a_step_that_is_learned_again_counts_its_rollout_of_before() -> None:
 
 async def test_calls_at_once_make_the_engine_busy_once() -> None:
     clock = Clock()
-    gate = Gate(clock)
+    gate = GenerationGate(clock)
     gate.open()
     await gate.enter()
     clock.now += 1.0
@@ -258,7 +260,7 @@ def test_a_quiet_moment_frees_old_cycles_where_enough_came_to_be(
     try:
         seen = weakref.ref(knot)
         del knot
-        loop.quiet()
+        loop.collect_garbage()
         assert (seen() is not None) == left
     finally:
         gc.enable()

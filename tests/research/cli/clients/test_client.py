@@ -19,7 +19,7 @@ import pytest
 
 from research.agents.request import Confinement
 from research.agents.run import AgentResult
-from research.cli.client import _evaluated, exit_code, show, tell_why
+from research.cli.client import _format_evaluation, exit_code, report_failure, show
 from sandboxes import Exit
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import SwarmError
@@ -199,7 +199,7 @@ def make_result(exit: Exit, action: str = "play", result: Any = None, **fields: 
 def test_how_an_agent_ended_is_the_exit_code_with_a_reason_where_it_gave_none(
     ended: AgentResult, code: int, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell_why(ended)
+    report_failure(ended)
     told = capsys.readouterr().err
     assert (exit_code(ended), word in told, bool(told)) == (code, True, bool(word))
 
@@ -303,5 +303,5 @@ def test_a_brought_environment_is_debugged_by_its_folder_and_then_by_its_name(
 def test_what_an_agent_failed_is_told_beside_what_it_solved() -> None:
     plays = [{"reward": 1.0, "success": True}] * 3 + [{"reward": 0.0, "success": False, "failed": "KeyError: x"}] * 2
     plays += [{"reward": 0.0, "success": False, "failed": "\x1b[2Ja file of a container"}]
-    told = _evaluated({"episodes": plays, "policy_version": 4})
+    told = _format_evaluation({"episodes": plays, "policy_version": 4})
     assert ("solved 0.500" in told, "2 by KeyError, 1 by an error" in told, "\x1b" in told) == (True, True, False)

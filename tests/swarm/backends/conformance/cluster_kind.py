@@ -25,7 +25,7 @@ def _published_oracle(backend: Backend) -> Oracle:
         if not models:
             folder = Path(own.job.model.path)
             models.append(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
-        weights = {name: each for bucket in own.learner.exported() for name, each in ray.get(bucket).items()}
+        weights = {name: each for bucket in own.learner.export_weights() for name, each in ray.get(bucket).items()}
         missing, unknown = models[0].load_state_dict(weights, strict=False)
         assert (list(missing), list(unknown)) == ([], [])
         return models[0]

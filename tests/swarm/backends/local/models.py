@@ -17,7 +17,7 @@ from torch import Tensor
 
 from swarm.algorithms.losses import token_weights
 from swarm.algorithms.objective import Objective, UpdateSums
-from swarm.algorithms.rows import Row, flat_tokens, train_rows
+from swarm.algorithms.rows import Row, flatten_tokens, train_rows
 from swarm.backends.local import LocalBackend
 from swarm.backends.local.batcher import Generation
 from swarm.backends.local.policy import Policy
@@ -218,7 +218,7 @@ def plain_loss(policy: Policy, reference: Policy, batch: Batch, advantages: Sequ
     weights = token_weights(
         job, [sum(len(row.targets) for row in rows) for rows in own], [e.weight for e in batch.episodes]
     )
-    tokens = flat_tokens(rows, advantages, weights, torch.device("cpu"))
+    tokens = flatten_tokens(rows, advantages, weights, torch.device("cpu"))
     with torch.no_grad():
         known = _places(reference, rows, job.temperature).gather(-1, tokens.targets[:, None])[:, 0]
     every = _places(policy, rows, job.temperature)

@@ -234,9 +234,9 @@ def _gradient(leaf: Tensor) -> Tensor:
 def test_there_is_no_dual_clip_unless_asked_for_where_verl_s_is_at_3() -> None:
     job = Job(rollout_correction="off")
     log_ratio, advantage = torch.tensor([2.0]), torch.tensor([-1.0])
-    high = losses.clipped(log_ratio, advantage, job.clip_ratio, job.clip_ratio, job.dual_clip)
+    high = losses.ppo_surrogate(log_ratio, advantage, job.clip_ratio, job.clip_ratio, job.dual_clip)
     assert high.loss.item() == pytest.approx(math.exp(2))
-    assert losses.clipped(log_ratio, advantage, 0.2, 0.2, 3.0).loss.item() == 3.0
+    assert losses.ppo_surrogate(log_ratio, advantage, 0.2, 0.2, 3.0).loss.item() == 3.0
 
 
 @pytest.mark.parametrize("bound", [50.0, -50.0])
@@ -251,7 +251,7 @@ def test_ratios_are_held_as_verl_holds_them(algorithm: str, bound: float) -> Non
     ratio = losses.token_log_ratio(present[0], old[0])
     if algorithm == "gspo":
         ratio = losses.sequence_log_ratio(present[0], (present - old)[0])
-    found = losses.clipped(ratio, advantage[0], 0.2, 0.2).loss.mean()
+    found = losses.ppo_surrogate(ratio, advantage[0], 0.2, 0.2).loss.mean()
     assert found.item() == pytest.approx(expected.item(), rel=1e-9)
 
 

@@ -57,7 +57,7 @@ async def test_threads_that_wait_leave_the_cores_to_others_unless_a_person_says_
 )  # fmt: skip
 async def test_what_is_checked_is_a_chat_and_costs_no_fast_path(fields: dict[str, Any], tmp_path: Path) -> None:
     async with running(_job(save_folder(tmp_path / "small"), **fields), tmp_path / "models") as backend:
-        shown = backend.renderer.decode(backend.policy.checked_ids(200), special=True)
+        shown = backend.renderer.decode(backend.policy.probe_ids(200), special=True)
         assert "<|im_start|>user\n" in shown
         assert backend.model_name == "small"
         metrics = backend.learner.update(await played(backend))

@@ -16,9 +16,9 @@ from swarm.backends.local.kv_cache import (
     SlotAssignment,
     SlotCache,
     SlotTable,
+    count_slots,
     measure_cache_shape,
     slot_bytes,
-    slots_within,
 )
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import REFUSED, SERVED
@@ -78,15 +78,15 @@ def test_rows_change_places_with_what_they_hold() -> None:
 def test_as_many_rows_are_made_as_fit_in_the_bytes() -> None:
     row = slot_bytes(_KEPT, torch.float32, _POSITIONS)
     assert row == sum(held.numel() * held.element_size() for held in _cache(slots=1)._memory)
-    assert slots_within(_KEPT, torch.float32, _POSITIONS, 3 * row + 1, 64) == 3
-    assert slots_within(_KEPT, torch.float32, _POSITIONS, 99 * row, 64) == 64
-    assert slots_within(_KEPT, torch.bfloat16, _POSITIONS, 3 * row, 64) == 6
+    assert count_slots(_KEPT, torch.float32, _POSITIONS, 3 * row + 1, 64) == 3
+    assert count_slots(_KEPT, torch.float32, _POSITIONS, 99 * row, 64) == 64
+    assert count_slots(_KEPT, torch.bfloat16, _POSITIONS, 3 * row, 64) == 6
 
 
 def test_a_bound_too_small_for_one_sequence_is_refused_with_the_bytes_needed() -> None:
     row = slot_bytes(_KEPT, torch.float32, _POSITIONS)
     with pytest.raises(BackendError, match=rf"{row:,} bytes.*allows {row - 1:,}: set kv_cache_bytes to {row:,}"):
-        slots_within(_KEPT, torch.float32, _POSITIONS, row - 1, 64)
+        count_slots(_KEPT, torch.float32, _POSITIONS, row - 1, 64)
 
 
 _EXPECTED = {
@@ -130,7 +130,7 @@ _prompts = st.lists(st.integers(0, 1), min_size=1, max_size=_SLOT_POSITIONS - 1)
 
 
 def _fill(table: SlotTable, slot: int, ids: list[int]) -> None:
-    table.reach(np.array([slot]), np.array([len(ids)]))
+    table.mark_valid(np.array([slot]), np.array([len(ids)]))
 
 
 @given(st.lists(st.tuples(_prompts, st.integers(0, 99)), max_size=40))
@@ -139,9 +139,9 @@ def test_a_placement_s_cached_prefix_is_what_the_slot_or_its_donor_holds(steps: 
     held: dict[int, list[int]] = {}
     busy: list[int] = []
     for prompt, choice in steps:
-        if table.idle() == 0 or (busy and choice % 3 == 0):
+        if table.count_idle() == 0 or (busy and choice % 3 == 0):
             table.release(busy.pop(choice % len(busy)))
-        assert table.idle() == _SLOTS - len(busy)
+        assert table.count_idle() == _SLOTS - len(busy)
         placement = table.place(prompt)
         assert placement.slot not in busy
         assert placement.cached < len(prompt)
@@ -191,31 +191,31 @@ def test_a_sibling_is_told_of_the_oldest_row_that_will_hold_its_prompt_and_borro
     table = SlotTable(4, 200)
     prompt = list(range(100))
     leader, second, third = (table.place([*prompt, tail]).slot for tail in (900, 901, 902))
-    assert table.leader(leader) is None
-    assert table.leader(second) == (leader, 100)
-    assert table.leader(third) == (leader, 100)
-    table.reach(np.array([leader]), np.array([60]))
+    assert table.find_leader(leader) is None
+    assert table.find_leader(second) == (leader, 100)
+    assert table.find_leader(third) == (leader, 100)
+    table.mark_valid(np.array([leader]), np.array([60]))
     assert table.borrow(second) == SlotAssignment(second, 60, leader)
     assert table.borrow(second) is None
-    table.reach(np.array([leader]), np.array([101]))
+    table.mark_valid(np.array([leader]), np.array([101]))
     assert table.borrow(third) == SlotAssignment(third, 100, leader)
-    assert table.leader(third) is None
+    assert table.find_leader(third) is None
 
 
 def test_a_short_shared_opening_is_not_waited_for() -> None:
     table = SlotTable(2, 200)
     table.place(list(range(100)))
-    assert table.leader(table.place([*range(20), *range(500, 560)]).slot) is None
+    assert table.find_leader(table.place([*range(20), *range(500, 560)]).slot) is None
 
 
 def test_rows_that_change_places_take_all_with_them() -> None:
     table = SlotTable(3, _SLOT_POSITIONS)
     busy = table.place([1, 2, 3, 4]).slot
-    table.reach(np.array([busy]), np.array([2]))
+    table.mark_valid(np.array([busy]), np.array([2]))
     assert table.exchange(busy, 2) == 2
-    assert table.lacking().tolist() == [0, 0, 2]
+    assert table.count_missing().tolist() == [0, 0, 2]
     assert table.read(np.array([2]), np.array([[0, 1, 2, 3]])).tolist() == [[1, 2, 3, 4]]
     table.append(np.array([2]), np.array([5]))
     table.release(2)
-    assert table.idle() == 3
+    assert table.count_idle() == 3
     assert table.place([1, 2, 9]) == SlotAssignment(2, 2)

@@ -15,7 +15,7 @@ from swarm.backends.local import checkpoint, model_check, policy
 from swarm.backends.local.checkpoint import Checkpoint, read, write
 from swarm.backends.local.fused_forward import CannotFuse
 from swarm.backends.local.model_check import main
-from swarm.backends.protocols import NoRoom
+from swarm.backends.protocols import DiskFull
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, conditions
 from swarm.rendering.messages import BackendError
@@ -62,7 +62,7 @@ def test_what_is_lost_is_said_with_its_reason(tmp_path: Path, monkeypatch: pytes
     def unfused(*_: object) -> None:
         raise CannotFuse("nobody wrote one")
 
-    monkeypatch.setattr(policy, "fused_forward", unfused)
+    monkeypatch.setattr(policy, "make_fused_forward", unfused)
     found = checked(job(save_folder(tmp_path / "m"), merging="linear"), tmp_path / "out.json")
     assert found.fed_per_sampled_token > 2.5, "prompts are fed once for an episode"
     assert (found.fused, found.fused_lost) == (False, "nobody wrote one")
@@ -183,13 +183,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_told_from_other_failures_and_leaves_no_scraps(small_disk: Path) -> None:
     large = Checkpoint({"a": {"x": torch.zeros(100_000)}}, {"version": 9})
-    with pytest.raises(NoRoom, match="No space left"):
+    with pytest.raises(DiskFull, match="No space left"):
         write(small_disk / "c", large)
     assert list(small_disk.iterdir()) == []
     write(small_disk / "c", _CHECKPOINT)
     with pytest.raises(BackendError) as refusal:
         write(small_disk / "c" / "manifest.json" / "c", _CHECKPOINT)
-    assert not isinstance(refusal.value, NoRoom)
+    assert not isinstance(refusal.value, DiskFull)
 
 
 @pytest.mark.parametrize(

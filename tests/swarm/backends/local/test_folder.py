@@ -13,7 +13,7 @@ import transformers
 from peft import PeftModel
 
 from swarm.backends.local import checkpoint
-from swarm.backends.local.model_files import Written, write_model
+from swarm.backends.local.model_files import WrittenModel, write_model
 from swarm.backends.protocols import GenerationRequest, Sampling
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash
@@ -58,7 +58,7 @@ def logprobs(model: Any, answer: list[int]) -> list[float]:
     return found
 
 
-def written(job: Job, tmp_path: Path, *, apart: bool = False) -> tuple[Path, Written]:
+def written(job: Job, tmp_path: Path, *, apart: bool = False) -> tuple[Path, WrittenModel]:
     to = tmp_path / "out"
     to.mkdir()
     return to, write_model(job, tmp_path / "models", tmp_path / "saved", to, apart=apart, say=lambda _: None)
@@ -103,7 +103,7 @@ async def test_what_several_ranks_saved_is_the_same_folder(tmp_path: Path, rank:
     around = "base_model.model." if rank else ""
     learned = checkpoint.read(tmp_path / "whole").sets["model"]
     for each in range(3):
-        own = {f"{around}{name}": checkpoint.cut(weight, each, 3) for name, weight in learned.items()}
+        own = {f"{around}{name}": checkpoint.take_shard(weight, each, 3) for name, weight in learned.items()}
         checkpoint.write_rank(tmp_path / "saved", each, {checkpoint.MODEL: own})
     checkpoint.write_driver(tmp_path / "saved", 3, checkpoint.Checkpoint({}, {}))
     there, _ = written(job.model_copy(update={"backend": "verl"}), tmp_path)

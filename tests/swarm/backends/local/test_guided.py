@@ -23,7 +23,7 @@ from swarm.backends.protocols import Chunk, GenerationRequest, Sampling
 from swarm.rendering.grammars import json_answer
 from swarm.rendering.guides import Guide, Guides
 from swarm.rendering.json_formats import MistralFormat
-from swarm.rendering.messages import AnswerFormat, GrammarRefused, ToolCall, gathered
+from swarm.rendering.messages import AnswerFormat, GrammarRefused, ToolCall, assemble_answer
 from tests.swarm.backends.local.models import make_model, make_tokenizer
 from tests.swarm.rendering.support import GLM, HERMES, LLAMA3, MISTRAL, TOOLS, tool
 from tests.swarm.server.support import eventually
@@ -155,7 +155,7 @@ async def test_a_lost_grammar_ends_its_own_request_only(engine: LocalEngine, mon
     def lost(guide: Guide) -> None:
         raise GrammarRefused("the engine lost the grammar")
 
-    monkeypatch.setattr(Guide, "allowed", lost)
+    monkeypatch.setattr(Guide, "allowed_mask", lost)
     guided = _collect(engine, PROMPT, _sampling(0, grammar=GRAMMAR))
     plain = _collect(engine, PROMPT, _sampling(0))
     refused, answered = await asyncio.gather(guided, plain, return_exceptions=True)
@@ -198,7 +198,7 @@ def guides_of(hf: Any, vocabulary: int = 0) -> Guides:
 
 def takes(guide: Guide, ids: Sequence[int]) -> bool:
     for token in ids:
-        if not guide.allowed()[token]:
+        if not guide.allowed_mask()[token]:
             return False
         guide.accept(token)
     return True
@@ -209,7 +209,7 @@ def test_json_of_a_schema_is_let_through_and_may_end_only_when_it_is_whole() -> 
     whole = hf.encode('{"name": "é", "sizes": [1, 2]}')
     guide = guides_of(hf).guide(JSON)
     assert takes(guide, whole[:-1])
-    assert not guide.allowed()[hf.eos_token_id]
+    assert not guide.allowed_mask()[hf.eos_token_id]
     assert takes(guide, [whole[-1], hf.eos_token_id])
 
 
@@ -247,7 +247,7 @@ def test_a_tokenizer_that_cannot_be_read_is_a_refusal_too() -> None:
 
 def test_the_mask_has_the_models_width_and_ids_beyond_the_tokenizer_never_come() -> None:
     hf = tokenizer()
-    allowed = guides_of(hf, vocabulary=len(hf) + 13).guide("start: /(?s:.*)/").allowed()
+    allowed = guides_of(hf, vocabulary=len(hf) + 13).guide("start: /(?s:.*)/").allowed_mask()
     assert allowed.shape == (len(hf) + 13,)
     assert allowed.dtype is torch.bool
     assert not allowed[len(hf) :].any()
@@ -278,12 +278,12 @@ def test_a_forced_call_is_the_familys_own_writing_whatever_the_tokenizer_makes_o
     made = guides_of(hf)
     ids = hf.encode(text)
     assert takes(made.guide(grammar), [*ids, hf.eos_token_id])
-    assert not made.guide(grammar).allowed()[hf.eos_token_id]
+    assert not made.guide(grammar).allowed_mask()[hf.eos_token_id]
     assert not takes(made.guide(grammar), hf.encode("Some words"))
     assert not takes(made.guide(grammar), hf.encode(text.replace("weather", "weather2")))
     assert not takes(made.guide(grammar), hf.encode(text.replace("2", "two")))
     reader = answers.reader("", TOOLS)
-    read = gathered([*reader.feed(hf.decode(ids)), *reader.finish()])
+    read = assemble_answer([*reader.feed(hf.decode(ids)), *reader.finish()])
     assert read.tool_calls == (ToolCall("weather", json.dumps({"city": "Bonn", "days": 2})),)
 
 

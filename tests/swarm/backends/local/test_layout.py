@@ -21,9 +21,9 @@ from swarm.backends.local.micro_batch import (
     MicroBatch,
     PackedRows,
     PaddedRows,
-    bounded,
-    depth_first,
-    obstacle,
+    find_tree_obstacle,
+    sort_depth_first,
+    split_branches,
 )
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Batch
@@ -53,12 +53,12 @@ def laid_out(rows: Sequence[Row], policy: Policy | None = None, **fields: Any) -
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_models_with_full_attention_compute_trees(kind: str, dtype: torch.dtype) -> None:
-    assert obstacle(Policy(make_model(kind).to(dtype))) is None
+    assert find_tree_obstacle(Policy(make_model(kind).to(dtype))) is None
 
 
 @pytest.mark.parametrize("text", [WORDS, ()])
 def test_special_tokens_on_which_bfloat16_goes_astray_cost_no_trees(text: Sequence[int]) -> None:
-    assert obstacle(Policy(make_real_vocabulary(torch.bfloat16), text=text)) is None
+    assert find_tree_obstacle(Policy(make_real_vocabulary(torch.bfloat16), text=text)) is None
 
 
 LONG = [row([*each.ids.tolist()] * 4) for each in ALIKE]
@@ -142,7 +142,7 @@ def test_a_model_that_does_not_heed_the_tree_gets_rows(
         return features(self, ids, **others)
 
     monkeypatch.setattr(Policy, "features", blind)
-    assert "differ from those" in (obstacle(policy) or "")
+    assert "differ from those" in (find_tree_obstacle(policy) or "")
     for merging in ("auto", "linear"):
         assert {type(micro) for micro in laid_out(ALIKE, policy, merging=merging)} == {PaddedRows}
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -157,7 +157,7 @@ def test_a_model_that_takes_no_tree_gets_rows(monkeypatch: pytest.MonkeyPatch) -
         return features(self, ids, use_cache=use_cache)
 
     monkeypatch.setattr(Policy, "features", narrow)
-    assert "takes no tree" in (obstacle(policy) or "")
+    assert "takes no tree" in (find_tree_obstacle(policy) or "")
 
 
 def test_a_layout_is_logged_when_it_changes_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,7 +182,7 @@ def prefixes(rows: list[Row]) -> set[tuple[int, ...]]:
 
 @given(ROWS)
 def test_every_place_is_reached_through_its_own_row(drawn: list[list[int]]) -> None:
-    packed = PackedRows(depth_first([row(ids) for ids in drawn]))
+    packed = PackedRows(sort_depth_first([row(ids) for ids in drawn]))
     before = parents(packed)
     places = iter(packed.places.tolist())
     for each in packed.rows:
@@ -199,14 +199,14 @@ def test_every_place_is_reached_through_its_own_row(drawn: list[list[int]]) -> N
 @given(ROWS)
 def test_every_shared_prefix_is_there_once(drawn: list[list[int]]) -> None:
     rows = [row(ids) for ids in drawn]
-    packed = PackedRows(depth_first(rows))
+    packed = PackedRows(sort_depth_first(rows))
     assert packed.tokens == len(prefixes(rows))
     assert sorted(map(id, packed.rows)) == sorted(map(id, rows))
 
 
 @given(ROWS)
 def test_segments_lie_side_by_side_with_all_their_descendants_behind_them(drawn: list[list[int]]) -> None:
-    segments = PackedRows(depth_first([row(ids) for ids in drawn])).tree.segments
+    segments = PackedRows(sort_depth_first([row(ids) for ids in drawn])).tree.segments
     assert [each.start for each in segments] == [0, *(each.end for each in segments[:-1])]
     for number, segment in enumerate(segments):
         assert segment.start < segment.end <= segment.below
@@ -222,7 +222,7 @@ def test_segments_lie_side_by_side_with_all_their_descendants_behind_them(drawn:
 @given(ROWS, st.integers(1, 20))
 def test_no_tree_is_over_the_budget_but_a_single_row(drawn: list[list[int]], tokens: int) -> None:
     rows = [row(ids) for ids in drawn]
-    trees = list(bounded(depth_first(rows), tokens))
+    trees = list(split_branches(sort_depth_first(rows), tokens))
     for tree in trees:
         packed = PackedRows(tree)
         assert packed.tokens == sum(branch.added for branch in tree) == len(prefixes(list(packed.rows)))
@@ -232,12 +232,12 @@ def test_no_tree_is_over_the_budget_but_a_single_row(drawn: list[list[int]], tok
 
 def test_neighbours_that_share_most_stay_together() -> None:
     rows = [row(ids) for ids in ([1, 1, 1, 1], [2, 2, 2, 2], [1, 1, 1, 3], [2, 2, 2, 4])]
-    trees = [PackedRows(tree) for tree in bounded(depth_first(rows), 5)]
+    trees = [PackedRows(tree) for tree in split_branches(sort_depth_first(rows), 5)]
     assert [tree.ids.tolist() for tree in trees] == [[1, 1, 1, 1, 3], [2, 2, 2, 2, 4]]
 
 
 def test_a_row_that_is_the_beginning_of_another_adds_no_segment() -> None:
-    packed = PackedRows(depth_first([row([4, 5, 6]), row([4]), row([4, 5, 6]), row([4, 5])]))
+    packed = PackedRows(sort_depth_first([row([4, 5, 6]), row([4]), row([4, 5, 6]), row([4, 5])]))
     assert packed.ids.tolist() == [4, 5, 6]
     assert [(each.start, each.end, each.below, each.parent) for each in packed.tree.segments] == [(0, 3, 3, -1)]
     assert packed.places.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 0]
@@ -249,7 +249,7 @@ def test_it_is_the_tree_of_the_calls_but_for_last_ids_that_predict_nothing(seed:
     rows = [each for own in train_rows(batch_of(grown).episodes) for each in own]
     calls = {tuple(node.path_ids()) for _, nodes in grown for node in nodes}
     inner = {call[:length] for call in calls for length in range(len(call))}
-    assert PackedRows(depth_first(rows)).tokens == tree_tokens([nodes for _, nodes in grown]) - len(calls - inner)
+    assert PackedRows(sort_depth_first(rows)).tokens == tree_tokens([nodes for _, nodes in grown]) - len(calls - inner)
 
 
 def test_a_branch_says_how_many_ids_it_adds() -> None:
@@ -260,7 +260,7 @@ def test_a_branch_says_how_many_ids_it_adds() -> None:
 
 
 def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece() -> None:
-    packed = PackedRows(depth_first([row([1, 0]), row([1, 2, 0]), row([1, 2, 3, 4, 5]), row([1, 2, 3, 0])]))
+    packed = PackedRows(sort_depth_first([row([1, 0]), row([1, 2, 0]), row([1, 2, 3, 4, 5]), row([1, 2, 3, 0])]))
     assert packed.ids.tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
     assert [(run.start, run.end, run.below, run.seen) for run in packed.tree.runs] == [
         (0, 5, 8, None), (5, 6, 6, slice(0, 3)), (6, 7, 7, slice(0, 2)), (7, 8, 8, slice(0, 1)),
@@ -270,7 +270,7 @@ def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece()
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_the_order_of_rows_makes_no_other_tree(order: tuple[int, ...]) -> None:
     ids = [[1, 2, 3], [1, 2], [9, 1]]
-    assert PackedRows(depth_first([row(ids[n]) for n in order])).ids.tolist() == [1, 2, 3, 9, 1]
+    assert PackedRows(sort_depth_first([row(ids[n]) for n in order])).ids.tolist() == [1, 2, 3, 9, 1]
 
 
 LAYOUTS = ("none", "linear", "tree")
@@ -360,7 +360,7 @@ def test_each_sampled_token_is_trained_exactly_once(seed: int, merging: str, bud
     grown = grow_groups(seed, VOCABULARY)
     learner = learner_of(make_policy(), merging, micro_batch_tokens=budget)
     rows = [row for own in train_rows(batch_of(grown, merged=merging != "none").episodes) for row in own]
-    laid_out = [row for micro in learner._micros(rows) for row in micro.rows]
+    laid_out = [row for micro in learner._micro_batches(rows) for row in micro.rows]
     targets = torch.cat([row.targets for row in laid_out])
     rollout = torch.cat([row.rollout for row in laid_out])
     sampled = [token for _, nodes in grown for node in nodes for token in node.sampled]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from swarm.algorithms.advantages import advantages, group_relative
 from swarm.algorithms.losses import minibatches
 from swarm.algorithms.objective import Objective
-from swarm.algorithms.rows import Tokens, flat_tokens, train_rows, value_calls
+from swarm.algorithms.rows import Tokens, flatten_tokens, set_call_advantages, train_rows
 from swarm.backends.local.checkpoint import read
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
@@ -240,9 +240,9 @@ def test_each_token_has_the_advantage_of_its_call() -> None:
         TrainEpisode("b", "g", 0.0, (plain,)),
     ]
     rows = train_rows(episodes)
-    value_calls(rows[0], {4: 0.5, 7: -0.25})
+    set_call_advantages(rows[0], {4: 0.5, 7: -0.25})
     flat = [one for own in rows for one in own]
-    tokens = flat_tokens(flat, [9.0, 3.0], [1.0, 1.0], torch.device("cpu"))
+    tokens = flatten_tokens(flat, [9.0, 3.0], [1.0, 1.0], torch.device("cpu"))
     assert tokens.advantages.tolist() == [0.5, 0.5, -0.25, 3.0]
 
 

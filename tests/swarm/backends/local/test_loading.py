@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from research.own_process import keep_to_one_thread, shared_by
+from research.own_process import keep_to_one_thread, thread_variables
 from swarm.backends.local import loading
 from swarm.backends.local import loading as module
 from swarm.backends.local.kv_cache import SlotCache, measure_cache_shape
@@ -24,15 +24,15 @@ from swarm.backends.local.loading import (
     RUNS_AT_ONCE,
     SET_BY_HAND,
     _skeleton,
+    choose_device,
     choose_threads,
-    chosen_device,
+    count_threads,
+    device_needs,
     free_bytes,
     host_needs,
     load_policy,
-    needs,
     read_model,
     require_room,
-    threads,
 )
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
@@ -73,18 +73,18 @@ def test_an_adapter_is_there_from_the_start_in_the_job_s_element_type(dtype: str
 def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert chosen_device(Job()).type == "cpu"
+    assert choose_device(Job()).type == "cpu"
     for name in ("cuda", "mps"):
         with pytest.raises(BackendError, match=f"device is {name} .*auto or cpu"):
-            chosen_device(Job(device=name))
+            choose_device(Job(device=name))
 
 
 def test_the_best_device_is_chosen_where_the_job_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert chosen_device(Job()).type == "mps"
+    assert choose_device(Job()).type == "mps"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [chosen_device(Job(device=name)).type for name in ("auto", "cpu")] == ["cuda", "cpu"]
+    assert [choose_device(Job(device=name)).type for name in ("auto", "cpu")] == ["cuda", "cpu"]
 
 
 def test_trees_on_a_gpu_are_refused_before_anything_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def _needs(folder: Path, **fields: Any) -> dict[str, int]:
     job = Job(max_context=64, **fields)
     make_model("qwen2").save_pretrained(folder)
     skeleton = _skeleton(folder, job)
-    return {**host_needs(skeleton, job), **needs(skeleton, job)}
+    return {**host_needs(skeleton, job), **device_needs(skeleton, job)}
 
 
 @pytest.mark.parametrize(
@@ -253,17 +253,17 @@ TINY, REAL = 130_000, 135_000_000
 def test_a_server_takes_the_cores_it_can_use_of_its_share(
     parameters: int, runs: int | None, cores: int, expected: int
 ) -> None:
-    assert threads(parameters, {SET_BY_HAND: "1", RUNS_AT_ONCE: str(runs)} if runs else {}, cores) == expected
+    assert count_threads(parameters, {SET_BY_HAND: "1", RUNS_AT_ONCE: str(runs)} if runs else {}, cores) == expected
 
 
 @given(st.integers(0, 10**12), st.integers(1, 500))
 def test_what_a_person_set_stands(parameters: int, cores: int) -> None:
-    assert threads(parameters, {SET_BY_HAND: "3"}, cores) is None
+    assert count_threads(parameters, {SET_BY_HAND: "3"}, cores) is None
 
 
 @given(st.integers(0, 10**12), st.integers(1, 64), st.integers(1, 500))
 def test_runs_at_once_never_take_more_than_all_cores_or_one_thread_each(parameters: int, runs: int, cores: int) -> None:
-    found = threads(parameters, {RUNS_AT_ONCE: str(runs)}, cores)
+    found = count_threads(parameters, {RUNS_AT_ONCE: str(runs)}, cores)
     assert found is not None
     assert found == 1 or (found * runs <= cores and found * A_THREAD <= parameters)
 
@@ -272,7 +272,7 @@ def test_runs_at_once_never_take_more_than_all_cores_or_one_thread_each(paramete
 def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", found.append)
-    monkeypatch.setattr(module, "_cores", lambda: 6)
+    monkeypatch.setattr(module, "_count_cores", lambda: 6)
     monkeypatch.delenv(SET_BY_HAND, raising=False)
     monkeypatch.delenv(RUNS_AT_ONCE, raising=False)
     return found
@@ -281,7 +281,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_study_s_server_is_told_with_how_many_runs_it_shares_the_machine(
     told: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, value in shared_by(2).items():
+    for name, value in thread_variables(2).items():
         monkeypatch.setenv(name, value)
     with caplog.at_level(logging.INFO):
         choose_threads(REAL)
@@ -303,7 +303,7 @@ def test_a_number_set_by_hand_reaches_the_server_of_a_study_as_it_is(
 ) -> None:
     monkeypatch.setattr("os.environ", {SET_BY_HAND: "5"})
     keep_to_one_thread()
-    assert shared_by(3) == {}
+    assert thread_variables(3) == {}
     with caplog.at_level(logging.INFO):
         choose_threads(TINY)
     assert told == []

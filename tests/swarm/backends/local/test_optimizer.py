@@ -86,14 +86,14 @@ def test_what_was_kept_undoes_every_step_since() -> None:
         parameter, optimizer = _optimizer(start)
         twin, straight = _optimizer(start)
         first, second, third = _gradients(3)
-        fresh = optimizer.keep()
+        fresh = optimizer.snapshot()
         _step(parameter, optimizer, [second])
         optimizer.load(fresh.masters, fresh.moments)
         assert torch.equal(parameter, start)
         assert not optimizer.moments()
         for each, its in ((parameter, optimizer), (twin, straight)):
             _step(each, its, [first.to(start.dtype)])
-        kept = optimizer.keep()
+        kept = optimizer.snapshot()
         _step(parameter, optimizer, [second.to(start.dtype)])
         optimizer.load(kept.masters, kept.moments)
         for each, its in ((parameter, optimizer), (twin, straight)):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from swarm.backends.local import checkpoint
-from swarm.backends.local.fused_forward import CannotFuse, FusedForward, JoinedLinear
+from swarm.backends.local.fused_forward import CannotFuse, FusedForward, FusedLinear
 from swarm.backends.local.kv_cache import SlotCache
-from swarm.backends.local.policy import Policy, add_adapter, frozen_copy, trained
+from swarm.backends.local.policy import Policy, add_adapter, frozen_copy, trainable_parameters
 from tests.swarm.backends.local.models import KINDS, make_model, same_weights
 
 _VOCABULARY = 48
@@ -203,7 +203,7 @@ def test_a_saved_model_is_the_model_and_takes_no_more_room(tmp_path: Path) -> No
 def _train(policy: Policy, seed: int = 0) -> None:
     draws = torch.Generator().manual_seed(seed)
     with policy.rewriting(), torch.no_grad():
-        for value in trained(policy.model).values():
+        for value in trainable_parameters(policy.model).values():
             value.add_(torch.randn(value.shape, generator=draws, dtype=value.dtype), alpha=0.2)
 
 
@@ -282,7 +282,7 @@ def _layers(bias: bool) -> list[nn.Linear]:
 @torch.no_grad()
 def test_one_product_gives_what_the_layers_give_side_by_side(bias: bool) -> None:
     layers, x = _layers(bias), torch.randn(7, 3)
-    projection = JoinedLinear(*layers)
+    projection = FusedLinear(*layers)
     for _ in range(2):
         expected = torch.cat([layer(x) for layer in layers], -1)
         assert torch.allclose(projection(x), expected, atol=1e-6)
@@ -297,7 +297,7 @@ def test_one_product_gives_what_the_layers_give_side_by_side(bias: bool) -> None
 def test_the_values_of_the_layers_stay_as_they_were() -> None:
     layers = _layers(bias=True)
     before = [[value.clone() for value in layer.parameters()] for layer in layers]
-    JoinedLinear(*layers)
+    FusedLinear(*layers)
     for layer, values in zip(layers, before, strict=True):
         assert all(torch.equal(new, old) for new, old in zip(layer.parameters(), values, strict=True))
 
@@ -307,12 +307,12 @@ def test_a_layer_that_does_more_than_a_product_is_refused() -> None:
         pass
 
     with pytest.raises(CannotFuse, match="Louder"):
-        JoinedLinear(nn.Linear(3, 3), Louder(3, 3))
+        FusedLinear(nn.Linear(3, 3), Louder(3, 3))
 
 
 def test_a_bias_on_some_of_the_layers_is_refused() -> None:
     with pytest.raises(CannotFuse, match="only some"):
-        JoinedLinear(nn.Linear(3, 3, bias=True), nn.Linear(3, 3, bias=False))
+        FusedLinear(nn.Linear(3, 3, bias=True), nn.Linear(3, 3, bias=False))
 
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
@@ -355,7 +355,7 @@ def _adapted(kind: str = "llama", seed: int = 0) -> Any:
 
 @torch.no_grad()
 def _disturb(model: Any) -> None:
-    for weight in trained(model).values():
+    for weight in trainable_parameters(model).values():
         weight.add_(0.1)
 
 
@@ -363,8 +363,10 @@ def _disturb(model: Any) -> None:
 def test_every_linear_layer_but_the_head_gets_one_and_nothing_else_learns(kind: str) -> None:
     plain, model = make_model(kind), _adapted(kind)
     layers = {n for n, m in plain.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}
-    assert {name.split(".lora_")[0] for name in trained(model)} == layers
-    assert all(name.split(".lora_")[1] in ("A.default.weight", "B.default.weight") for name in trained(model))
+    assert {name.split(".lora_")[0] for name in trainable_parameters(model)} == layers
+    assert all(
+        name.split(".lora_")[1] in ("A.default.weight", "B.default.weight") for name in trainable_parameters(model)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -382,8 +384,13 @@ def test_the_seed_alone_decides_the_adapter() -> None:
     before = torch.get_rng_state()
     first, again, other = _adapted(seed=1), _adapted(seed=1), _adapted(seed=2)
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(weight, trained(again)[name]) for name, weight in trained(first).items())
-    assert any(not torch.equal(weight, trained(other)[name]) for name, weight in trained(first).items())
+    assert all(
+        torch.equal(weight, trainable_parameters(again)[name]) for name, weight in trainable_parameters(first).items()
+    )
+    assert any(
+        not torch.equal(weight, trainable_parameters(other)[name])
+        for name, weight in trainable_parameters(first).items()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -402,4 +409,4 @@ def test_the_reference_of_a_whole_model_is_a_copy_that_nothing_moves() -> None:
     _disturb(model)
     assert torch.equal(_logits_of(reference), before)
     assert not torch.equal(_logits_of(model), before)
-    assert not trained(reference)
+    assert not trainable_parameters(reference)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from swarm.backends.local import policy as recompute
-from swarm.backends.local.fused_forward import _Added, beyond_rounding, in_fp32
+from swarm.backends.local.fused_forward import _FusedAdapters, compute_in_fp32, describe_difference
 from swarm.backends.local.policy import Policy, add_adapter, recompute_layers
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import KINDS, SPECIAL, WORDS, make_model, make_real_vocabulary
@@ -75,7 +75,7 @@ def _fixed_tolerance(model: Any, ids: Sequence[int]) -> float:
     rows = torch.tensor([ids])
     with torch.no_grad():
         own = model(input_ids=rows, use_cache=False).logits.float()
-        with in_fp32(model):
+        with compute_in_fp32(model):
             exact = model(input_ids=rows, use_cache=False).logits
     return float((own - exact).abs().max() / exact.abs().max())
 
@@ -106,7 +106,7 @@ def test_bfloat16_hides_no_wrong_forward(change: Callable[..., None], caplog: py
 def test_an_adapter_that_would_be_served_wrongly_is_found(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model().to(dtype)
     add_adapter(model, rank=4, alpha=8.0, seed=0)
-    monkeypatch.setattr(_Added, "add_to", lambda *_: None)
+    monkeypatch.setattr(_FusedAdapters, "add_to", lambda *_: None)
     policy = Policy(model, text=WORDS[:20])
     policy.fuse()
     assert "not the same" in (policy.unfused or "")
@@ -144,7 +144,7 @@ def _logits(model: Any) -> Tensor:
 def test_its_modules_compute_as_a_model_of_the_same_weights_in_fp32(kind: str, rank: int) -> None:
     model = _make(kind, rank)
     parameters, before = list(model.parameters()), _logits(model)
-    with in_fp32(model):
+    with compute_in_fp32(model):
         found = _logits(model)
     assert found.dtype == torch.float32
     assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
@@ -155,7 +155,7 @@ def test_its_modules_compute_as_a_model_of_the_same_weights_in_fp32(kind: str, r
 def test_a_forward_that_fails_leaves_the_model_as_it_was() -> None:
     model = _make("llama", 0)
     parameters = list(model.parameters())
-    with pytest.raises(IndexError), in_fp32(model):
+    with pytest.raises(IndexError), compute_in_fp32(model):
         model(input_ids=_IDS + 1000)
     assert all(now is then for now, then in zip(model.parameters(), parameters, strict=True))
     assert _logits(model).dtype == torch.bfloat16
@@ -164,8 +164,8 @@ def test_a_forward_that_fails_leaves_the_model_as_it_was() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_no_number_is_beyond_rounding(dtype: torch.dtype) -> None:
     model = make_model().to(dtype)
-    assert beyond_rounding(model, lambda: _logits(model), _logits(model)) is None
-    assert beyond_rounding(model, lambda: _logits(model), _logits(model) * torch.nan) is not None
+    assert describe_difference(model, lambda: _logits(model), _logits(model)) is None
+    assert describe_difference(model, lambda: _logits(model), _logits(model) * torch.nan) is not None
 
 
 _LONG = torch.arange(40).view(2, 20)

@@ -152,13 +152,13 @@ def test_wrong_copies_and_keys_of_another_prompt_are_found(monkeypatch: pytest.M
         copied.setattr(SlotCache, "copy", lambda *_: None)
         with pytest.raises(BackendError, match="slot engine"):
             check_slots(make_policy())
-    plain = SlotTable._common  # what is kept of a row is taken for more of the next prompt than it is
+    plain = SlotTable._common_prefixes  # what is kept of a row is taken for more of the next prompt than it is
 
     def more(table: SlotTable, prompt: Any) -> Any:
         found = plain(table, prompt)
         return (found + (found > 8) * 2).clip(max=prompt.size)
 
-    monkeypatch.setattr(SlotTable, "_common", more)
+    monkeypatch.setattr(SlotTable, "_common_prefixes", more)
     with pytest.raises(BackendError, match="slot engine"):
         check_slots(make_policy())
 
@@ -168,7 +168,7 @@ def _load(family: str, folder: Path, max_context: int = WINDOW) -> Policy:
 
 
 def test_soft_caps_that_sdpa_drops_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_soft_caps", lambda _: False)
+    monkeypatch.setattr(loading, "_has_soft_caps", lambda _: False)
     with pytest.raises(BackendError, match=r"gemma2 .*softcap"):
         _load("gemma2", tmp_path / "told")
     monkeypatch.setattr(tree_attention, "_DROPPED", ())

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from swarm.backends.local import tree_attention
 from swarm.backends.local.batcher import Batcher
-from swarm.backends.local.micro_batch import PackedRows, PaddedRows, depth_first
+from swarm.backends.local.micro_batch import PackedRows, PaddedRows, sort_depth_first
 from swarm.backends.local.policy import Policy
 from swarm.backends.local.tree_attention import TreeMask
 from swarm.backends.protocols import Sampling
@@ -34,7 +34,9 @@ PAIRS = {"no masks": 0, "some masks": 8, "one mask": 10**6, "as it is": None}
 
 @contextmanager
 def masking(pairs: int | None) -> Iterator[None]:
-    with patch.object(tree_attention, "_pairs", tree_attention._pairs if pairs is None else lambda *_: pairs):
+    with patch.object(
+        tree_attention, "_break_even_pairs", tree_attention._break_even_pairs if pairs is None else lambda *_: pairs
+    ):
         yield
 
 
@@ -80,7 +82,7 @@ def gap(found: list[Tensor], expected: list[Tensor]) -> float:
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
 @given(ROWS)
 def test_each_id_attends_to_its_path_and_to_nothing_else(pairs: int | None, drawn: list[list[int]]) -> None:
-    packed = PackedRows(depth_first([row(ids) for ids in drawn]))
+    packed = PackedRows(sort_depth_first([row(ids) for ids in drawn]))
     inputs = tensors(packed.tokens, torch.float32)
     dense = nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed), scale=0.3)
     assert gap(outcome(attend(inputs, packed.tree, 0.3, pairs), inputs), outcome(dense, inputs)) < 1e-5
@@ -88,7 +90,7 @@ def test_each_id_attends_to_its_path_and_to_nothing_else(pairs: int | None, draw
 
 @pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
 def test_in_bfloat16_it_is_as_near_as_bfloat16_is(pairs: int | None) -> None:
-    packed = PackedRows(depth_first([row([1, 2, 3, n, *range(n, n + 5)]) for n in range(4, 8)]))
+    packed = PackedRows(sort_depth_first([row([1, 2, 3, n, *range(n, n + 5)]) for n in range(4, 8)]))
     inputs = tensors(packed.tokens, torch.bfloat16)
     wide = [each.detach().float().requires_grad_() for each in inputs]
     dense = nn.functional.scaled_dot_product_attention(*wide, attn_mask=sees(packed))
@@ -100,7 +102,7 @@ def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
     rng = random.Random(0)
     prompt = [rng.randrange(9) for _ in range(700)]
     rows = [row([*prompt, *(rng.randrange(9) for _ in range(300 + 100 * n))], [0]) for n in range(2)]
-    packed = PackedRows(depth_first(rows))
+    packed = PackedRows(sort_depth_first(rows))
     inputs = tensors(packed.tokens, torch.float32)
     expected = outcome(nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed)), inputs)
     for pairs in PAIRS.values():
@@ -108,7 +110,7 @@ def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
 
 
 def test_heads_that_share_keys_are_led_to_them_and_without_a_tree_it_is_plain_causal_attention() -> None:
-    packed = PackedRows(depth_first([row([1, 2, 3, 4])]))
+    packed = PackedRows(sort_depth_first([row([1, 2, 3, 4])]))
     inputs = tensors(4, torch.float32, (HEADS, SHARED_HEADS, SHARED_HEADS))
     causal = nn.functional.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
     expected = outcome(causal.transpose(1, 2), inputs)
@@ -122,7 +124,7 @@ def test_heads_that_share_keys_are_led_to_them_and_without_a_tree_it_is_plain_ca
 def test_a_models_features_are_those_of_the_rows(kind: str, pairs: int | None) -> None:
     rng = random.Random(0)
     rows = [row([rng.randrange(2) for _ in range(rng.randint(1, 12))]) for _ in range(30)]
-    packed = PackedRows(depth_first(rows))
+    packed = PackedRows(sort_depth_first(rows))
     assert packed.tokens < 0.6 * sum(len(each.ids) for each in rows)
     policy = make_policy(kind)
     with torch.no_grad(), masking(pairs):
@@ -139,21 +141,21 @@ def test_no_mask_of_all_ids_with_all_ids_is_built(kind: str) -> None:
     for module in policy.model.modules():
         if type(module).__name__.endswith("Attention"):
             module.register_forward_pre_hook(look, with_kwargs=True)
-    PackedRows(depth_first([row([1, 2, 3]), row([1, 5])])).features(policy)
+    PackedRows(sort_depth_first([row([1, 2, 3]), row([1, 5])])).features(policy)
     assert set(found) == {(1, 1, 1, 1)}
 
 
 def test_a_model_that_is_saved_knows_nothing_of_trees(tmp_path: Path) -> None:
     make_policy().model.save_pretrained(tmp_path)
     assert tree_attention.NAME not in (tmp_path / "config.json").read_text()
-    assert not tree_attention.installed(transformers.AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert not tree_attention.is_installed(transformers.AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
 def test_threads_with_and_without_trees_share_a_module() -> None:
     policy = make_policy("qwen3")
     rng = random.Random(1)
     rows = [row([7, 3, *(rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 30)))]) for _ in range(12)]
-    packed, other = (PackedRows(depth_first(each)) for each in (rows, rows[::2]))
+    packed, other = (PackedRows(sort_depth_first(each)) for each in (rows, rows[::2]))
     batcher = Batcher(policy, slots=4, positions=64, seed=0)
     works: list[Callable[[], list[Tensor]]] = [
         lambda: features_and_gradient(policy, packed),

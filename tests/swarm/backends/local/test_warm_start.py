@@ -14,7 +14,7 @@ import transformers
 
 from swarm.backends import tiny_model as tiny
 from swarm.backends.local import warm_start as imitation
-from swarm.backends.local.warm_start import ensure_imitated, imitate, loss_of, rows_of
+from swarm.backends.local.warm_start import demonstration_rows, ensure_warm_start, imitate, mean_loss
 from swarm.backends.tiny_model import assistant_labels, build_tokenizer, encode_plays
 from swarm.environments import Environment, Task, get_environment
 from swarm.environments.base import Split
@@ -47,24 +47,30 @@ def job(folder: Path, **fields: object) -> Job:
 
 def held_out(folder: Path) -> Sequence[TrainRow]:
     market, renderer, rng = get_environment("market"), load_renderer(folder), random.Random(1)
-    return [row for task in market.tasks("search")[:40] for row in rows_of(renderer, market.demonstrate(task, rng))]
+    return [
+        row
+        for task in market.tasks("search")[:40]
+        for row in demonstration_rows(renderer, market.demonstrate(task, rng))
+    ]
 
 
 @pytest.mark.slow
 async def test_it_is_better_at_unseen_demonstrations_and_served_like_any_other(folder: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    made = ensure_imitated(job(folder), tmp_path, lambda done, of: seen.append((done, of)))
+    made = ensure_warm_start(job(folder), tmp_path, lambda done, of: seen.append((done, of)))
     rows = held_out(folder)
-    before, after = (loss_of(transformers.AutoModelForCausalLM.from_pretrained(path), rows) for path in (folder, made))
+    before, after = (
+        mean_loss(transformers.AutoModelForCausalLM.from_pretrained(path), rows) for path in (folder, made)
+    )
     assert after < before
     assert seen == [(step, 12) for step in range(1, 13)]
     assert (made / "chat_template.jinja").read_bytes() == (folder / "chat_template.jinja").read_bytes()
     async with running(job(folder), tmp_path) as backend:
         assert backend.model_name == folder.name
-        loaded = loss_of(backend.policy.model, rows)
+        loaded = mean_loss(backend.policy.model, rows)
     assert loaded == pytest.approx(after, abs=1e-5)
     written = (made / "model.safetensors").stat().st_mtime_ns
-    assert ensure_imitated(job(folder), tmp_path) == made
+    assert ensure_warm_start(job(folder), tmp_path) == made
     assert (made / "model.safetensors").stat().st_mtime_ns == written
 
 
@@ -73,7 +79,7 @@ def test_a_model_by_its_name_is_warm_started_like_the_one_of_its_path(folder: Pa
     models = tmp_path / "models"
     shutil.copytree(folder, models / "mine")
     named = job(folder).model_copy(update={"model": PathModel(path="mine", warm_start_steps=12)})
-    assert ensure_imitated(named, models).name == ensure_imitated(job(folder), tmp_path).name
+    assert ensure_warm_start(named, models).name == ensure_warm_start(job(folder), tmp_path).name
 
 
 @pytest.mark.slow
@@ -83,18 +89,20 @@ def test_enough_steps_teach_the_calls(folder: Path) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
 
     def draw() -> list[TrainRow]:
-        return [row for _ in range(8) for row in rows_of(renderer, market.demonstrate(rng.choice(tasks), rng))]
+        return [
+            row for _ in range(8) for row in demonstration_rows(renderer, market.demonstrate(rng.choice(tasks), rng))
+        ]
 
-    before = loss_of(model, rows)
+    before = mean_loss(model, rows)
     imitate(model, draw, steps=30, learning_rate=1e-2)
-    assert loss_of(model, rows) < 0.5 * before
+    assert mean_loss(model, rows) < 0.5 * before
 
 
 def test_memory_is_bounded_and_the_loss_does_not_depend_on_how(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = transformers.AutoModelForCausalLM.from_pretrained(folder), held_out(folder)
-    whole = loss_of(model, rows)
+    whole = mean_loss(model, rows)
     monkeypatch.setattr("swarm.backends.local.warm_start.TOKENS_AT_ONCE", 1)
-    assert loss_of(model, rows) == pytest.approx(whole, rel=1e-5)
+    assert mean_loss(model, rows) == pytest.approx(whole, rel=1e-5)
 
 
 class Mute(Environment):
@@ -109,13 +117,13 @@ class Mute(Environment):
 def test_without_demonstrations_it_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imitation, "get_environment", lambda name: Mute())
     with pytest.raises(InvalidRequest, match="mute for warm_start_steps 12"):
-        ensure_imitated(job(folder, environment="mute"), tmp_path)
+        ensure_warm_start(job(folder, environment="mute"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_demonstrations_longer_than_the_context_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"within max_context 64.*raise max_context"):
-        ensure_imitated(job(folder, max_context=64), tmp_path)
+        ensure_warm_start(job(folder, max_context=64), tmp_path)
 
 
 def test_a_process_makes_it_and_says_how_far(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +156,7 @@ def test_a_tiny_model_imitates_what_a_server_would_show_and_sample(name: str) ->
     renderer = HFRenderer(tokenizer)
     for task in environment.tasks("train")[::40]:
         play = environment.demonstrate(task, rng)
-        (row,), (ids,) = rows_of(renderer, play), encode_plays(tokenizer, [play])
+        (row,), (ids,) = demonstration_rows(renderer, play), encode_plays(tokenizer, [play])
         assert list(row.ids) == ids[: len(row.ids)]
         assert all(label < 0 for label in assistant_labels(tokenizer, ids)[len(row.ids) :])
         wanted = [token if sampled else -100 for token, sampled in zip(row.ids, row.sampled, strict=True)]
@@ -160,7 +168,7 @@ def test_a_template_that_knows_no_tools_is_refused() -> None:
     tokenizer = build_tokenizer([], 2048)
     tokenizer.chat_template = TEMPLATE
     with pytest.raises(BackendError, match="the tool price"):
-        rows_of(HFRenderer(tokenizer), market.demonstrate(market.tasks("train")[0], random.Random(0)))
+        demonstration_rows(HFRenderer(tokenizer), market.demonstrate(market.tasks("train")[0], random.Random(0)))
 
 
 def test_a_template_that_writes_no_calls_is_refused() -> None:
@@ -170,4 +178,4 @@ def test_a_template_that_writes_no_calls_is_refused() -> None:
     task = market.tasks("train")[0]
     play = next(p for seed in range(99) if len((p := market.demonstrate(task, random.Random(seed))).messages) > 2)
     with pytest.raises(BackendError, match="call of price"):
-        rows_of(HFRenderer(tokenizer), play)
+        demonstration_rows(HFRenderer(tokenizer), play)

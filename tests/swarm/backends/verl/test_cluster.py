@@ -19,7 +19,14 @@ from pydantic import ValidationError
 
 from swarm.backends.verl import backend as backend_module
 from swarm.backends.verl import cluster as cluster_module
-from swarm.backends.verl.cluster import Cluster, _devices, device_of, fewer, private_folder, require_reachable
+from swarm.backends.verl.cluster import (
+    Cluster,
+    _check_devices,
+    advise_fewer,
+    find_device,
+    private_folder,
+    require_reachable,
+)
 from swarm.job import Job, PathModel, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
@@ -41,9 +48,9 @@ def test_a_cluster_that_does_not_answer_is_named_with_what_to_do() -> None:
 
 
 def test_a_device_that_is_not_there_is_refused_and_no_other_taken() -> None:
-    assert device_of(Job(backend="verl", device="cpu")) == "cpu"
+    assert find_device(Job(backend="verl", device="cpu")) == "cpu"
     with pytest.raises(BackendError, match="found mps"):
-        device_of(Job(backend="verl", device="mps"))
+        find_device(Job(backend="verl", device="mps"))
 
 
 def test_devices_are_counted_of_the_backend_s_own_fields() -> None:
@@ -83,30 +90,30 @@ def test_colocated_is_in_no_digest_unless_it_is_said() -> None:
 
 
 def test_too_few_devices_say_what_to_lower() -> None:
-    assert fewer(VerlFields(colocated=True)) == "lower verl.trainers and verl.replicas"
-    assert fewer(VerlFields()).endswith("by verl.colocated")
-    assert "colocated" not in fewer(VerlFields(tensor_parallel=2))
+    assert advise_fewer(VerlFields(colocated=True)) == "lower verl.trainers and verl.replicas"
+    assert advise_fewer(VerlFields()).endswith("by verl.colocated")
+    assert "colocated" not in advise_fewer(VerlFields(tensor_parallel=2))
 
 
 @pytest.mark.parametrize(("there", "said"), [(2, "2 GPUs for 2 trainers"), (1, None)])
 def test_a_check_counts_a_gpu_for_each_pair(there: int, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "device_of", lambda job: "cuda")
+    monkeypatch.setattr(cluster_module, "find_device", lambda job: "cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: there)
     job = Job(backend="verl", verl=VerlFields(trainers=2, replicas=2, colocated=True))
     if said is not None:
-        assert _devices(job).startswith(said)
+        assert _check_devices(job).startswith(said)
         return
     with pytest.raises(
         BackendError, match=r"expected 2 GPUs for .* found 1 here: lower verl.trainers and verl.replicas"
     ):
-        _devices(job)
+        _check_devices(job)
 
 
 def test_on_a_cpu_nothing_is_placed_otherwise_for_sharing() -> None:
     shared, apart = (Cluster(VerlFields(colocated=colocated), "cpu", {}) for colocated in (True, False))
     shared._reserve()
-    assert (shared.for_rank(0), shared.for_replica(0)) == (apart.for_rank(0), apart.for_replica(0))
-    assert Cluster(VerlFields(tensor_parallel=2), "cuda", {"A": "1"}).for_replica(1) == {
+    assert (shared.rank_options(0), shared.replica_options(0)) == (apart.rank_options(0), apart.replica_options(0))
+    assert Cluster(VerlFields(tensor_parallel=2), "cuda", {"A": "1"}).replica_options(1) == {
         "num_gpus": 2,
         "runtime_env": {"env_vars": {"A": "1"}},
     }
@@ -117,14 +124,14 @@ def test_a_job_without_such_fields_keeps_its_digest() -> None:
     assert "verl" not in Job(backend="verl").value()
     model = PathModel(path="models/tiny")
     recorded = Job(backend="verl", model=model).value()
-    assert Job(backend="verl", model=model).digest() == Job.recorded(recorded).digest()
+    assert Job(backend="verl", model=model).digest() == Job.from_record(recorded).digest()
 
 
 def test_a_tiny_model_has_heads_that_the_backend_has_attention_for_and_a_recorded_one_those_it_had() -> None:
     assert head_size(Job()) == 16
     assert head_size(Job(backend="verl")) == 32
     assert head_size(Job(backend="verl", model=TinyModel(head_size=16))) == 16
-    assert head_size(Job.recorded({"backend": "verl"})) == 16
+    assert head_size(Job.from_record({"backend": "verl"})) == 16
 
 
 def head_size(job: Job) -> int:
@@ -244,7 +251,7 @@ def test_without_gpus_ranks_and_replicas_take_turns_on_nodes_with_cores(
         monkeypatch.setitem(sys.modules, name, module)
     cluster = Cluster(VerlFields(address="head:6379", trainers=1, replicas=2), "cpu", {})
     cluster._reserve()
-    options = [cluster.for_rank(0), cluster.for_replica(0), cluster.for_replica(1)]
+    options = [cluster.rank_options(0), cluster.replica_options(0), cluster.replica_options(1)]
     assert [each["num_cpus"] for each in options] == [0.01] * 3
     elsewhere = {"soft": True, "_spill_on_unavailable": True}
     assert [each["scheduling_strategy"] for each in options] == [(name, elsewhere) for name in "aba"]
@@ -262,7 +269,7 @@ class _FakeParts:
         self.may_learn = threading.Event()
         self.cluster: Any = SimpleNamespace(fields=fields, device="cpu", leave=lambda: None)
 
-    def prepared(self, job: Job, models: Path) -> Any:
+    def prepare(self, job: Job, models: Path) -> Any:
         return Path(), SimpleNamespace(template=""), self.cluster
 
     def learner(self, *arguments: Any) -> Any:
@@ -284,10 +291,10 @@ def come_up(monkeypatch: pytest.MonkeyPatch) -> Any:
         parts = _FakeParts(fields)
         for name in ("prepared", "learner", "engine"):
             monkeypatch.setattr(backend_module, f"_{name}", getattr(parts, name))
-        monkeypatch.setattr(backend_module, "_hash_of", lambda learner: "")
+        monkeypatch.setattr(backend_module, "_hash_weights", lambda learner: "")
         if not engine_first:
             asyncio.get_running_loop().call_later(0.05, parts.may_learn.set)
-        await backend_module._begun(Job(backend="verl", verl=fields), Path())
+        await backend_module._start(Job(backend="verl", verl=fields), Path())
         return parts.done
 
     return order

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.protocols import Chunk, GenerationRequest, NoRoom, RequestLost, Sampling
+from swarm.backends.protocols import Chunk, DiskFull, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl import engine as engine_module
 from swarm.backends.verl import processes
-from swarm.backends.verl.backend import _turn
-from swarm.backends.verl.engine import Life, Mailbox, ReplicatedEngine, Router
-from swarm.backends.verl.types import Delivery, Order, ReplicaDied
+from swarm.backends.verl.backend import _use_devices
+from swarm.backends.verl.engine import OutputQueue, ReplicaInstance, ReplicatedEngine, Router
+from swarm.backends.verl.types import Delivery, GenerateCommand, ReplicaDied
 from swarm.rendering.messages import BackendError, RequestRefused
 
 
@@ -163,7 +163,7 @@ async def test_all_dead_beyond_repair_is_a_failure_and_who_waits_is_told() -> No
     world._prepare = lambda fake: setattr(fake, "unbootable", True)
     for fake in list(world.made):
         fake.die()
-    await until(lambda: not world.engine._serving())
+    await until(lambda: not world.engine._serving_instances())
     waiting = world.ask()
     await until(world.engine.failure)
     assert "all 2 replicas are dead" in (world.engine.failure() or "")
@@ -236,7 +236,7 @@ async def test_what_cannot_be_answered_reaches_no_replica(two: World, asked: Gen
 async def test_publishing_without_room_serves_the_older_version_and_succeeds_again(two: World) -> None:
     full, other = two.made
     full.full = 1
-    with pytest.raises(NoRoom, match=r"version 1 .*/tmp"):
+    with pytest.raises(DiskFull, match=r"version 1 .*/tmp"):
         await asyncio.to_thread(two.engine.publish, 1, ["bucket"])
     assert (two.engine.version, two.engine.failure(), full.loaded, full.dead) == (0, None, [], False)
     await asyncio.to_thread(two.engine.publish, 1, ["bucket"])
@@ -248,14 +248,14 @@ async def test_a_replica_that_is_made_again_waits_for_room(two: World) -> None:
     two._prepare = lambda fake: setattr(fake, "full", 3)
     two.made[0].die()
     await until(lambda: len(two.made) == 3 and two.made[2].loaded == [1])
-    await until(lambda: len(two.engine._serving()) == 2)
+    await until(lambda: len(two.engine._serving_instances()) == 2)
     assert len(two.made) == 3
 
 
 async def test_requests_wait_while_replicas_rest_and_go_on_with_the_next_weights(two: World) -> None:
     before = two.ask()
     await until(lambda: two.made[0].orders)
-    await asyncio.to_thread(two.engine.rest)
+    await asyncio.to_thread(two.engine.sleep)
     assert [fake.resting for fake in two.made] == [True, True]
     meanwhile = two.ask()
     await until(lambda: two.made[1].orders)
@@ -267,18 +267,18 @@ async def test_requests_wait_while_replicas_rest_and_go_on_with_the_next_weights
 
 
 def test_a_replica_that_rests_may_be_silent() -> None:
-    life = Life(FakeReplica(0, 0), open={1: Mailbox()})
+    life = ReplicaInstance(FakeReplica(0, 0), open={1: OutputQueue()})
     life.silence._seconds = 2.0
-    assert life.silent(1.0)
-    life.resting = True
-    assert not life.silent(1.0)
+    assert life.is_silent(1.0)
+    life.sleeping = True
+    assert not life.is_silent(1.0)
 
 
 async def test_who_rests_says_so_when_it_is_asked_for_log_probs(two: World) -> None:
-    await asyncio.to_thread(two.engine.rest)
-    assert two.engine.scored([[1, 2]], 1.0) == {0: "it rests", 1: "it rests"}
+    await asyncio.to_thread(two.engine.sleep)
+    assert two.engine.compute_logprobs([[1, 2]], 1.0) == {0: "it rests", 1: "it rests"}
     await asyncio.to_thread(two.engine.publish, 1, [])
-    assert two.engine.scored([[1, 2]], 1.0) == {0: (1, [[-1.0]]), 1: (1, [[-1.0]])}
+    assert two.engine.compute_logprobs([[1, 2]], 1.0) == {0: (1, [[-1.0]]), 1: (1, [[-1.0]])}
 
 
 @pytest.mark.parametrize("how", ["before", "while it is laid down", "while it rests"])
@@ -288,7 +288,7 @@ async def test_who_dies_is_made_again_once_the_learner_s_turn_is_over(two: World
     await until(lambda: dying.orders)
     dying.restless = how == "while it is laid down"
     dying.dead = how == "before"
-    await asyncio.to_thread(two.engine.rest)
+    await asyncio.to_thread(two.engine.sleep)
     dying.die()
     with pytest.raises(RequestLost):
         await lost
@@ -299,16 +299,16 @@ async def test_who_dies_is_made_again_once_the_learner_s_turn_is_over(two: World
     await asyncio.to_thread(two.engine.publish, 1, [])
     living.answer()
     assert (await again)[0].version == 1
-    await until(lambda: len(two.engine._serving()) == 2)
+    await until(lambda: len(two.engine._serving_instances()) == 2)
     assert two.last(0).loaded == [1]
     assert two.engine.failure() is None
 
 
 async def test_with_all_dead_requests_wait_for_those_that_are_made_after_the_turn(two: World) -> None:
-    await asyncio.to_thread(two.engine.rest)
+    await asyncio.to_thread(two.engine.sleep)
     for fake in list(two.made):
         fake.die()
-    await until(lambda: not two.engine._serving())
+    await until(lambda: not two.engine._serving_instances())
     waiting = two.ask()
     await asyncio.to_thread(two.engine.publish, 1, [])
     await until(lambda: any(fake.orders for fake in two.made[2:]))
@@ -322,7 +322,7 @@ async def test_a_turn_begins_once_who_boots_is_up_and_lays_it_down_too(two: Worl
     two._prepare = lambda fake: setattr(fake, "asleep_until", held)
     two.made[0].die()
     await until(lambda: len(two.made) == 3)
-    turn = asyncio.ensure_future(asyncio.to_thread(two.engine.rest))
+    turn = asyncio.ensure_future(asyncio.to_thread(two.engine.sleep))
     await asyncio.sleep(0.02)
     assert not turn.done()
     assert not two.made[1].resting
@@ -339,13 +339,13 @@ async def test_who_does_not_come_up_holds_the_learner_up_within_a_bound(
     await until(lambda: len(two.made) == 3)
     monkeypatch.setattr(engine_module, "UP_S", 0.005)
     with pytest.raises(BackendError, match="beside the learner"):
-        await asyncio.to_thread(two.engine.rest)
+        await asyncio.to_thread(two.engine.sleep)
 
 
 async def test_without_room_for_one_replica_s_weights_it_rests_on_and_the_same_again_wakes_it(two: World) -> None:
-    await asyncio.to_thread(two.engine.rest)
+    await asyncio.to_thread(two.engine.sleep)
     two.made[1].full = 1
-    with pytest.raises(NoRoom):
+    with pytest.raises(DiskFull):
         await asyncio.to_thread(two.engine.publish, 1, [])
     assert [fake.resting for fake in two.made] == [False, True]
     await asyncio.to_thread(two.engine.publish, 1, [])
@@ -353,14 +353,14 @@ async def test_without_room_for_one_replica_s_weights_it_rests_on_and_the_same_a
 
 
 async def test_what_is_over_does_not_rest_and_who_waits_is_told(two: World) -> None:
-    await asyncio.to_thread(two.engine.rest)
+    await asyncio.to_thread(two.engine.sleep)
     waiting = two.ask()
     await until(lambda: two.made[0].orders)
     two.engine.fail("the learner died")
     with pytest.raises(BackendError, match="the learner died"):
         await waiting
     with pytest.raises(BackendError, match="the learner died"):
-        two.engine.rest()
+        two.engine.sleep()
 
 
 class FakeLearner:
@@ -371,14 +371,14 @@ class FakeLearner:
     def __init__(self, *, dead: bool = False) -> None:
         self.dead = dead
 
-    def exported(self) -> list[str]:
+    def export_weights(self) -> list[str]:
         if self.dead:
             raise BackendError("rank 0 of the learner died")
         return ["of version 1"]
 
 
 def turn(world: World, learner: FakeLearner, update: Callable[[], None]) -> None:
-    with _turn(learner, world.engine):  # type: ignore[arg-type]
+    with _use_devices(learner, world.engine):  # type: ignore[arg-type]
         assert all(fake.resting for fake in world.made)
         update()
 
@@ -456,7 +456,7 @@ class FakeReplica:
     def __init__(self, number: int, life: int) -> None:
         self.number, self.life = number, life
         self.version = 0
-        self.orders: dict[int, Order] = {}
+        self.orders: dict[int, GenerateCommand] = {}
         self.cancelled: list[int] = []
         self.loaded: list[int] = []
         self.unbootable = self.dead = self.unloadable = False
@@ -472,7 +472,7 @@ class FakeReplica:
             raise BackendError("no memory for it")
         self.booted = True
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: GenerateCommand) -> None:
         self.orders[order.key] = order
 
     def cancel(self, key: int) -> None:
@@ -507,14 +507,14 @@ class FakeReplica:
             raise ReplicaDied("it was shot")
         if self.full:
             self.full -= 1
-            raise NoRoom("/tmp has no room: free space there")
+            raise DiskFull("/tmp has no room: free space there")
         if self.unloadable:
             raise BackendError("expected all weights, missed lm_head")
         self.version = version
         self.resting = False
         self.loaded.append(version)
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         if self.dead:
             raise ReplicaDied("it was shot")
         if self.restless:

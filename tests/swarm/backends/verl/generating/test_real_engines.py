@@ -141,7 +141,7 @@ async def test_what_an_update_catches_goes_on_under_the_new_weights(served: Serv
     async with aclosing(served.engine.generate(GenerationRequest("r", [6, 4], rule))) as first:
         opened = [await anext(first)]
         if resting:
-            await asyncio.to_thread(served.engine.rest)
+            await asyncio.to_thread(served.engine.sleep)
         older = await served.publish(20 + versions[1])
         found = [[*opened, *[chunk async for chunk in first]], *await asyncio.gather(*asked)]
     caught = 0
@@ -163,7 +163,7 @@ async def test_what_is_cancelled_frees_its_replica(served: Served) -> None:
         async with aclosing(served.engine.generate(GenerationRequest("g", [number], rule))) as chunks:
             await anext(chunks)
     async with asyncio.timeout(30):
-        while any([await open_in(life.handle) for life in served.engine._serving().values()]):  # noqa: ASYNC110
+        while any([await open_in(life.handle) for life in served.engine._serving_instances().values()]):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await served.publish(25)
     await served.alike()
@@ -178,7 +178,7 @@ async def open_in(handle: Any) -> int:
 async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(served: Served, victim: str) -> None:
     """Its worker is halted first, so that what it was asked is open for certain when it dies."""
     await served.publish(30)
-    doomed: Any = served.engine._serving()[0].handle
+    doomed: Any = served.engine._serving_instances()[0].handle
     actor = psutil.Process((await doomed.health())["pid"])
     family = [actor, *actor.children(recursive=True)]
     worker = max(family[1:], key=lambda process: process.memory_info().rss)
@@ -192,7 +192,7 @@ async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(serv
     assert lost == 1
     await served.ask(PROMPT, Sampling(max_tokens=3))
     async with asyncio.timeout(300):
-        while len(served.engine._serving()) < 2:  # noqa: ASYNC110
+        while len(served.engine._serving_instances()) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     await served.alike()
     assert served.engine.failure() is None

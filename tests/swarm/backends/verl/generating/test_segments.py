@@ -14,11 +14,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.protocols import Chunk, NoRoom, Sampling
+from swarm.backends.protocols import Chunk, DiskFull, Sampling
 from swarm.backends.verl import replica as replica_module
 from swarm.backends.verl import replica as segments_module
-from swarm.backends.verl.replica import Outbox, Replica, Segments, _written, finish_of, rest_of
-from swarm.backends.verl.types import Order, Piece, ReplicaDied, ReplicaSpec
+from swarm.backends.verl.replica import Outbox, Replica, RequestRunner, _write_bucket, finish_reason, remaining_sampling
+from swarm.backends.verl.types import GenerateCommand, Piece, ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
 
 
@@ -54,11 +54,11 @@ class FakeStream:
             self.ticks.release()
 
 
-def order(limit: int = 12, stop_ids: tuple[int, ...] = (), seed: int | None = None) -> Order:
-    return Order(1, (10, 20), Sampling(max_tokens=limit, stop_ids=stop_ids, seed=seed), limit)
+def order(limit: int = 12, stop_ids: tuple[int, ...] = (), seed: int | None = None) -> GenerateCommand:
+    return GenerateCommand(1, (10, 20), Sampling(max_tokens=limit, stop_ids=stop_ids, seed=seed), limit)
 
 
-async def until_finished(segments: Segments) -> list[Chunk]:
+async def until_finished(segments: RequestRunner) -> list[Chunk]:
     chunks: list[Chunk] = []
     async with asyncio.timeout(10):
         while not chunks or chunks[-1].finish is None:
@@ -67,7 +67,7 @@ async def until_finished(segments: Segments) -> list[Chunk]:
     return chunks
 
 
-async def until_ids(segments: Segments, count: int) -> list[Chunk]:
+async def until_ids(segments: RequestRunner, count: int) -> list[Chunk]:
     chunks: list[Chunk] = []
     async with asyncio.timeout(10):
         while sum(len(chunk.ids) for chunk in chunks) < count:
@@ -78,7 +78,7 @@ async def until_ids(segments: Segments, count: int) -> list[Chunk]:
 
 async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was() -> None:
     stream = FakeStream()
-    segments = Segments(stream)
+    segments = RequestRunner(stream)
     segments.begin(order(seed=5))
     stream.tick(4)
     before = await until_ids(segments, 4)
@@ -99,7 +99,7 @@ async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was() -> 
 
 async def test_nothing_begins_while_it_is_paused() -> None:
     stream = FakeStream()
-    segments = Segments(stream)
+    segments = RequestRunner(stream)
     await segments.pause()
     segments.begin(order())
     stream.tick(20)
@@ -113,7 +113,7 @@ async def test_nothing_begins_while_it_is_paused() -> None:
 async def test_what_does_not_stop_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments_module, "STILL_S", 0.2)
     stream = FakeStream()
-    segments = Segments(stream)
+    segments = RequestRunner(stream)
     segments.begin(order())
     stream.deaf = True
     stream.tick(1)
@@ -125,7 +125,7 @@ async def test_what_does_not_stop_is_dead(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_a_stop_id_ends_an_answer_and_what_was_cancelled_is_gone() -> None:
     stream = FakeStream()
-    segments = Segments(stream)
+    segments = RequestRunner(stream)
     segments.begin(order(stop_ids=(22,)))
     stream.tick(9)
     chunks = await until_finished(segments)
@@ -145,7 +145,7 @@ async def test_a_stop_id_ends_an_answer_and_what_was_cancelled_is_gone() -> None
 async def test_an_answer_that_ends_for_no_reason_is_lost_and_says_so() -> None:
     stream = FakeStream()
     stream.short = 2
-    segments = Segments(stream)
+    segments = RequestRunner(stream)
     segments.begin(order())
     stream.tick(20)
     async with asyncio.timeout(5):
@@ -157,7 +157,7 @@ async def test_an_answer_that_ends_for_no_reason_is_lost_and_says_so() -> None:
 @given(st.lists(st.integers(0, 5), max_size=8), st.integers(3, 9), st.sets(st.integers(0, 5)))
 def test_an_end_is_told_by_the_ids_alone(answer: list[int], limit: int, stops: set[int]) -> None:
     asked = order(limit, tuple(stops))
-    finish = finish_of(asked, [10, 20, *answer])
+    finish = finish_reason(asked, [10, 20, *answer])
     if answer and answer[-1] in stops:
         assert finish == "stop"
     else:
@@ -165,10 +165,10 @@ def test_an_end_is_told_by_the_ids_alone(answer: list[int], limit: int, stops: s
 
 
 def test_a_seed_gives_other_random_numbers_to_each_part_and_the_same_again() -> None:
-    seeds = [rest_of(order(seed=1), 2, part).seed for part in range(3)]
+    seeds = [remaining_sampling(order(seed=1), 2, part).seed for part in range(3)]
     assert len(set(seeds)) == 3
-    assert seeds[0] == rest_of(order(seed=1), 5, 0).seed
-    assert rest_of(order(), 2, 1).seed is None
+    assert seeds[0] == remaining_sampling(order(seed=1), 5, 0).seed
+    assert remaining_sampling(order(), 2, 1).seed is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())))
@@ -246,7 +246,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def replica_of(model: Model) -> Replica:
     replica = Replica(ReplicaSpec("/models/m", 64, 2, 1 << 16))
-    replica._model, replica._segments = model, Segments(model)  # type: ignore[assignment, arg-type]
+    replica._model, replica._runner = model, RequestRunner(model)  # type: ignore[assignment, arg-type]
     return replica
 
 
@@ -256,8 +256,8 @@ async def arriving(bucket: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_full_disk_is_no_room_with_what_to_free_and_leaves_nothing(disk: list[bool], tmp_path: Path) -> None:
     disk.append(True)
-    with pytest.raises(NoRoom, match=r"room for 16,384 bytes") as caught:
-        _written(BUCKET)
+    with pytest.raises(DiskFull, match=r"room for 16,384 bytes") as caught:
+        _write_bucket(BUCKET)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -266,9 +266,9 @@ async def test_without_room_for_the_first_bucket_nothing_is_stopped_or_changed(d
     model = Model()
     replica = replica_of(model)
     disk.append(True)
-    with pytest.raises(NoRoom):
+    with pytest.raises(DiskFull):
         await replica.load(1, [arriving(BUCKET)])
-    assert (model.called, replica._running().version, replica._running()._open.is_set()) == ([], 0, True)
+    assert (model.called, replica._require_runner().version, replica._require_runner()._open.is_set()) == ([], 0, True)
     assert await replica.load(1, [arriving(BUCKET)]) == 1
     assert torch.equal(model.loaded["w"], BUCKET["w"])
 
@@ -292,17 +292,17 @@ LOADED = ["begin_weights", "load_bucket", "finish_weights"]
 async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_are_there(disk: list[bool]) -> None:
     model = Model()
     replica = replica_of(model)
-    await replica.rest()
-    assert (model.called, replica._running()._open.is_set()) == (["sleep"], False)
+    await replica.sleep()
+    assert (model.called, replica._require_runner()._open.is_set()) == (["sleep"], False)
     with pytest.raises(BackendError, match="it rests"):
         await replica.score([[1, 2]])
     disk.append(True)
-    with pytest.raises(NoRoom):
+    with pytest.raises(DiskFull):
         await replica.load(1, [arriving(BUCKET)])
-    assert (model.called, replica._running()._open.is_set()) == (["sleep"], False)
+    assert (model.called, replica._require_runner()._open.is_set()) == (["sleep"], False)
     assert await replica.load(1, [arriving(BUCKET)]) == 1
     assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget"]
-    assert replica._running()._open.is_set()
+    assert replica._require_runner()._open.is_set()
     assert await replica.score([[1, 2]]) == (1, [[-1.0]])
 
 

@@ -79,7 +79,7 @@ class Ranks:
 
         kept, learner_module.TrainerGroup = learner_module.TrainerGroup, group  # type: ignore[misc, assignment]
         try:
-            kind = CriticLearner if (job.verl or VerlFields()).named.has_critic else VerlLearner
+            kind = CriticLearner if (job.verl or VerlFields()).algorithm.has_critic else VerlLearner
             return kind(folder, job, trainers=world, device=DEVICE)
         finally:
             learner_module.TrainerGroup = kept  # type: ignore[misc]
@@ -143,7 +143,7 @@ def said_again(folder: Path, **facts: Any) -> None:
 def exported(learner: VerlLearner) -> dict[str, torch.Tensor]:
     import ray
 
-    buckets: Sequence[dict[str, torch.Tensor]] = ray.get(list(learner.exported()))
+    buckets: Sequence[dict[str, torch.Tensor]] = ray.get(list(learner.export_weights()))
     return {name: tensor for bucket in buckets for name, tensor in bucket.items()}
 
 

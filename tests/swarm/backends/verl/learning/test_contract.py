@@ -16,15 +16,15 @@ from torch import Tensor
 
 from swarm.algorithms.losses import token_weights
 from swarm.algorithms.objective import Objective, UpdateSums
-from swarm.algorithms.rows import Row, flat_tokens, train_rows
+from swarm.algorithms.rows import Row, flatten_tokens, train_rows
 from swarm.backends.protocols import TrainEpisode
 from swarm.job import Job
 from swarm.timelines.node import TrainRow
 
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
-from swarm.backends.verl.adapter import batch_tokens, sampled, verl_batch
-from swarm.backends.verl.learner import Deal
-from swarm.backends.verl.losses import SharedLoss
+from swarm.backends.verl.adapter import batch_tokens, select_sampled, verl_batch
+from swarm.backends.verl.learner import RowPartition
+from swarm.backends.verl.losses import ObjectiveLoss
 
 _VOCABULARY = 11
 _CPU = torch.device("cpu")
@@ -74,7 +74,7 @@ def _table() -> Tensor:
 
 def _straight(job: Job, rows: list[Row], advantages: list[float], weights: list[float]) -> tuple[Tensor, UpdateSums]:
     """The gradient and the sums of the objective over all tokens at once, from the whole vocabulary's log-probs."""
-    table, tokens, sums = _table(), flat_tokens(rows, advantages, weights, _CPU), UpdateSums(2, job.correction_cap)
+    table, tokens, sums = _table(), flatten_tokens(rows, advantages, weights, _CPU), UpdateSums(2, job.correction_cap)
     given = torch.cat([row.ids[row.places] for row in rows])
     known = [row.reference for row in rows if row.reference is not None]
     reference = torch.cat(known) if known else None
@@ -86,7 +86,7 @@ def _straight(job: Job, rows: list[Row], advantages: list[float], weights: list[
 def test_every_sampled_token_is_there_once_with_all_that_it_carries(seed: int) -> None:
     rows, advantages, weights = _rows(seed, Job(epochs=2))
     found, _ = batch_tokens(verl_batch(rows, advantages, weights, padding=seed))
-    expected = flat_tokens(rows, advantages, weights, _CPU)
+    expected = flatten_tokens(rows, advantages, weights, _CPU)
     for name in ("targets", "rollout", "versions", "proximal", "advantages", "weights", "episodes"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
@@ -112,7 +112,7 @@ def test_an_output_of_the_model_is_read_where_the_token_is_predicted() -> None:
     rows, advantages, weights = _rows(3, Job())
     batch = verl_batch(rows, advantages, weights, padding=2)
     places = [torch.arange(len(part)) for part in batch["input_ids"].unbind()]
-    found = sampled(torch.nested.as_nested_tensor(places, layout=torch.jagged), batch)
+    found = select_sampled(torch.nested.as_nested_tensor(places, layout=torch.jagged), batch)
     assert found.tolist() == torch.cat([row.places for row in rows]).tolist()
 
 
@@ -122,16 +122,16 @@ def test_ranks_and_padding_add_up_to_the_gradient_of_all_tokens_at_once(fields: 
     job = Job(**fields)
     rows, advantages, weights = _rows(world, job)
     expected, straight = _straight(job, rows, advantages, weights)
-    objective, tokens = Objective(job), flat_tokens(rows, advantages, weights, _CPU)
+    objective, tokens = Objective(job), flatten_tokens(rows, advantages, weights, _CPU)
     sequence: list[Tensor] = []
     if objective.needs_sequences:
         given = torch.cat([row.ids[row.places] for row in rows])
         present = _table().detach()[given].log_softmax(-1).gather(-1, tokens.targets[:, None])[:, 0]
         sequence = list(objective.sequences([(present, tokens)])[0].split([len(row.targets) for row in rows]))
     gradients, sums = [], UpdateSums(2, job.correction_cap)
-    for batch in Deal(rows, world).batches(advantages, weights, sequence):
+    for batch in RowPartition(rows, world).batches(advantages, weights, sequence):
         batch.set_non_tensor("dp_size", world)
-        table, loss = _table(), pickle.loads(pickle.dumps(SharedLoss(job, 2)))
+        table, loss = _table(), pickle.loads(pickle.dumps(ObjectiveLoss(job, 2)))
         share, _ = loss(_output(table, batch), batch)
         gradients.append(torch.autograd.grad(share, table)[0])
         sums.merge(loss.sums)
@@ -148,7 +148,7 @@ def test_padding_changes_no_gradient_and_no_metric() -> None:
     for padding in (0, 3):
         batch = verl_batch(rows, advantages, weights, padding=padding)
         batch.set_non_tensor("dp_size", 1)
-        table, loss = _table(), SharedLoss(job, 2)
+        table, loss = _table(), ObjectiveLoss(job, 2)
         share, _ = loss(_output(table, batch), batch)
         found.append((torch.autograd.grad(share, table)[0], dict(loss.sums.metrics())))
     assert torch.equal(found[0][0], found[1][0])
@@ -159,7 +159,7 @@ def test_padding_alone_has_a_gradient_of_0_so_that_its_rank_exchanges_with_the_o
     batch = verl_batch([], [], [], padding=2)
     batch.set_non_tensor("dp_size", 2)
     table = _table()
-    share, _ = SharedLoss(Job(), 0)(_output(table, batch), batch)
+    share, _ = ObjectiveLoss(Job(), 0)(_output(table, batch), batch)
     assert share.item() == 0
     assert torch.autograd.grad(share, table)[0].abs().max() == 0
 
@@ -167,13 +167,13 @@ def test_padding_alone_has_a_gradient_of_0_so_that_its_rank_exchanges_with_the_o
 @pytest.mark.parametrize("world", [1, 2, 4, 20])
 def test_ranks_get_as_many_rows_each_and_their_answers_come_back_in_order(world: int) -> None:
     rows, advantages, weights = _rows(1, Job())
-    deal = Deal(rows, world)
+    deal = RowPartition(rows, world)
     batches = deal.batches(advantages, weights)
     assert len({len(batch["input_ids"].unbind()) for batch in batches}) == 1
     assert sum(len(part) for batch in batches for part in batch["input_ids"].unbind()) == deal.tokens
     answers = [batch_tokens(batch)[0].targets if batch["response_mask"].values().any() else torch.zeros(0).long()
                for batch in batches]  # fmt: skip
-    assert [part.tolist() for part in deal.gathered(answers)] == [row.targets.tolist() for row in rows]
+    assert [part.tolist() for part in deal.gather(answers)] == [row.targets.tolist() for row in rows]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch import Tensor
 from swarm.backends.local import checkpoint
 from swarm.backends.local.model_files import write_model
 from swarm.backends.protocols import Batch, NotFinite, TrainEpisode
-from swarm.backends.verl.cluster import looked
+from swarm.backends.verl.cluster import run_checks
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
@@ -213,7 +213,7 @@ def test_tokens_follow_one_another_as_their_calls_did_however_they_are_merged(ra
             TrainEpisode("b", "g", 0.0, make(nodes[:1], by_call=True)),
         )
         update = learner._begin(Batch(0, episodes))
-        learner._score(update)
+        learner._fill_logprobs(update)
         told.append(
             {
                 (row.episode, call, each): found
@@ -441,7 +441,9 @@ def test_a_model_that_transformers_has_no_critic_of_is_refused_in_a_line(ranks: 
     expected = r"gae: transformers has no token classification of olmo, .*take reinforce"
     with pytest.raises(BackendError, match=expected):
         ranks.learner(tmp_path, _job(), 1)
-    told = {each.what: each for each in looked(_job(model={"kind": "path", "path": str(tmp_path)}), tmp_path)}["model"]
+    told = {each.what: each for each in run_checks(_job(model={"kind": "path", "path": str(tmp_path)}), tmp_path)}[
+        "model"
+    ]
     assert not told.there
     assert re.search(expected, told.said)
     with pytest.raises(BackendError, match=r"critic of stablelm.*take reinforce"):

@@ -17,9 +17,9 @@ import transformers
 
 from swarm.backends.local.loading import state_hash
 from swarm.backends.local.model_files import write_model
-from swarm.backends.protocols import Batch, NoRoom, NotFinite
+from swarm.backends.protocols import Batch, DiskFull, NotFinite
 from swarm.backends.verl import adapter
-from swarm.backends.verl.backend import _hash_of
+from swarm.backends.verl.backend import _hash_weights
 from swarm.backends.verl.learner import VerlLearner
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.test_learning import PROMISED
@@ -257,7 +257,7 @@ def test_an_update_that_cannot_be_undone_ends_the_learner(ranks: Ranks, llama: P
     with pytest.raises(BackendError, match="undo: ValueError: made"):
         learner.update(batch)
     with pytest.raises(BackendError, match="failed in undo"):
-        learner.exported()
+        learner.export_weights()
 
 
 def _beyond_undoing(rank: Any) -> None:
@@ -299,7 +299,7 @@ def test_weights_come_by_name_and_their_hash_is_that_of_all_at_once(
     found = exported(learner)
     assert list(found) == sorted(found)
     assert "lm_head.weight" in found
-    assert _hash_of(learner) == state_hash(found, zero=0)
+    assert _hash_weights(learner) == state_hash(found, zero=0)
 
 
 def test_a_full_object_store_is_no_room_and_the_ranks_go_on(ranks: Ranks, llama: Path) -> None:
@@ -308,11 +308,11 @@ def test_a_full_object_store_is_no_room_and_the_ranks_go_on(ranks: Ranks, llama:
     learner = ranks.learner(llama, job(), 2)
     rank = learner.group._actors[0]
     ray.get(rank.__ray_call__.remote(_fill))
-    with pytest.raises(NoRoom, match=r"object store.* no room .*under /tmp"):
-        learner.exported()
+    with pytest.raises(DiskFull, match=r"object store.* no room .*under /tmp"):
+        learner.export_weights()
     ray.get(rank.__ray_call__.remote(_empty))
     assert exported(learner)
-    assert learner.group.died() is None
+    assert learner.group.poll_failure() is None
 
 
 def _fill(rank: Any) -> None:
@@ -338,9 +338,9 @@ def _empty(rank: Any) -> None:
 
 
 def test_the_port_at_which_ranks_meet_is_taken_from_when_it_is_told(ranks: Ranks) -> None:
-    store = adapter.meeting("127.0.0.1", begin=True)
+    store = adapter.rendezvous("127.0.0.1", begin=True)
     with pytest.raises(OSError, match="in use"), closing(socket.create_server(("", store.port))):
         pass
-    joined = adapter.meeting("127.0.0.1", store.port, begin=False)
+    joined = adapter.rendezvous("127.0.0.1", store.port, begin=False)
     store.set("met", "yes")
     assert joined.get("met") == b"yes"

@@ -136,7 +136,7 @@ def test_what_a_critic_learns_by_is_a_part_of_what_a_training_learns() -> None:
     assert _job({"advantage_estimator": "gae", "critic": {"gae_lambda": 1.0}}).digest() == plain.digest()
     assert "critic" not in plain.value()["verl"]
     assert _job(own).value()["verl"]["critic"] == {"discount": 0.9}
-    assert Job.recorded(_job(own).model_dump_json()) == Job.recorded(_job(own).canonical()) == _job(own)
+    assert Job.from_record(_job(own).model_dump_json()) == Job.from_record(_job(own).canonical()) == _job(own)
     assert not _job(own).continues(plain)
     assert _job(own).continues(_job({**own, "trainers": 2}))
 
@@ -152,7 +152,7 @@ def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_
     assert not {"advantage_estimator", "policy_loss", "rollout_correction"} & set(_job({"trainers": 2}).value()["verl"])
     for verl in ({"advantage_estimator": "opo"}, {"policy_loss": "gspo"}, {"rollout_correction": "disabled"}):
         named = _job({**verl, "trainers": 2})
-        assert Job.recorded(named.model_dump_json()) == Job.recorded(named.canonical()) == named
+        assert Job.from_record(named.model_dump_json()) == Job.from_record(named.canonical()) == named
         assert named.continues(_job(verl))
         assert not named.continues(_job({}))
         assert not _job({}).continues(named)

@@ -23,15 +23,15 @@ from swarm.backends.verl import processes
 from swarm.backends.verl.processes import (
     Bucket,
     ChildOutput,
-    DeviceTurns,
+    DeviceScheduler,
     OneThread,
     Silence,
-    allowed,
+    filter_environment,
     forget_secrets,
-    meet_at,
-    needed_alone,
-    ready_within,
-    within,
+    is_ready_within,
+    restrict_environment,
+    set_gloo_interface,
+    wait_within,
 )
 from swarm.rendering.messages import BackendError
 
@@ -86,23 +86,23 @@ def test_it_is_there_for_what_a_library_does_at_exit_and_holds_nobody_up() -> No
 def test_what_a_child_prints_later_is_kept_too_and_its_end_is_quoted() -> None:
     """The child prints only after this process has its own output back, as vLLM's do that die in their work."""
     kept, nothing = ChildOutput(), ChildOutput()
-    with nothing.taken():
+    with nothing.capture():
         pass
-    assert nothing.quoted() == "nothing"
+    assert nothing.quote_last() == "nothing"
     script = "import sys; input(); print('loaded'); sys.stderr.write('ValueError: no more\\n\\n')"
-    with kept.taken():
+    with kept.capture():
         os.write(1, b"booting\n")
         child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
     child.communicate(b"\n")
     assert kept.lines(wait_s=60) == ["booting", "loaded", "ValueError: no more"]
-    assert kept.quoted() == "booting | loaded | ValueError: no more"
+    assert kept.quote_last() == "booting | loaded | ValueError: no more"
 
 
 def test_it_holds_the_beginning_and_the_end_and_no_more() -> None:
     kept = ChildOutput()
     many = processes.FIRST + 3 * processes.LAST
     script = f"for i in range({many}): print(i)\nprint('x' * 10**6)"
-    with kept.taken():
+    with kept.capture():
         child = subprocess.Popen([sys.executable, "-c", script])
     child.wait()
     lines = kept.lines(wait_s=60)
@@ -110,7 +110,7 @@ def test_it_holds_the_beginning_and_the_end_and_no_more() -> None:
     assert lines[processes.FIRST : -1] == [str(i) for i in range(many - processes.LAST + 1, many)]
     assert set(lines[-1]) == {"x"}
     assert len(lines[-1]) <= processes.LONGEST
-    assert len(kept.quoted()) < 4000
+    assert len(kept.quote_last()) < 4000
 
 
 WAITER = """
@@ -151,7 +151,7 @@ async def test_who_does_not_answer_is_judged_and_not_waited_for(monkeypatch: pyt
     monkeypatch.setattr(processes, "SLICE_S", 0.01)
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     with pytest.raises(TimeoutError):
-        await within(never, 0.05)
+        await wait_within(never, 0.05)
     assert never.cancelled()
 
 
@@ -168,7 +168,7 @@ class _Waits:
 
 @pytest.mark.parametrize(("slices", "ready"), [(0, True), (3, True), (9, False)])
 def test_a_blocking_wait_is_counted_in_slices(slices: int, ready: bool) -> None:
-    assert ready_within(_Waits(slices), 1, 4.5) is ready
+    assert is_ready_within(_Waits(slices), 1, 4.5) is ready
 
 
 def test_a_silence_counts_no_more_between_looks_than_can_pass_while_it_runs(
@@ -178,11 +178,11 @@ def test_a_silence_counts_no_more_between_looks_than_can_pass_while_it_runs(
     monkeypatch.setattr("swarm.backends.verl.processes.time.monotonic", lambda: now[0])
     silence = Silence()
     now[0] = 60.0
-    assert silence.lasts(90) == 60
+    assert silence.duration(90) == 60
     now[0] = 7200.0
-    assert silence.lasts(90) == 150
-    silence.end()
-    assert silence.lasts(90) == 0
+    assert silence.duration(90) == 150
+    silence.reset()
+    assert silence.duration(90) == 0
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_who_would_boot_waits_for_the_end_of_the_learner_s_turn(hasty: None) -> None:
-    turns, booted = DeviceTurns(), asyncio.Event()
+    turns, booted = DeviceScheduler(), asyncio.Event()
 
     async def boot() -> None:
         async with turns.booting(60):
@@ -206,7 +206,7 @@ async def test_who_would_boot_waits_for_the_end_of_the_learner_s_turn(hasty: Non
 
 
 async def test_a_turn_waits_for_all_who_boot_however_that_ends_and_lets_none_begin(hasty: None) -> None:
-    turns, up = DeviceTurns(), asyncio.Event()
+    turns, up = DeviceScheduler(), asyncio.Event()
 
     async def boot(*, fails: bool) -> None:
         async with turns.booting(60):
@@ -229,7 +229,7 @@ async def test_a_turn_waits_for_all_who_boot_however_that_ends_and_lets_none_beg
 
 
 async def test_neither_waits_without_a_bound(hasty: None) -> None:
-    turns = DeviceTurns()
+    turns = DeviceScheduler()
     async with turns.booting(60):
         with pytest.raises(BackendError, match="beside the learner"):
             await asyncio.to_thread(turns.begin, 0.01)
@@ -248,7 +248,7 @@ ROOT = str(Path(__file__).parents[5])
 
 
 def test_what_is_needed_is_passed_and_nothing_else() -> None:
-    assert set(allowed(dict.fromkeys((*SECRETS, *NEEDED), "x"))) == set(NEEDED)
+    assert set(filter_environment(dict.fromkeys((*SECRETS, *NEEDED), "x"))) == set(NEEDED)
 
 
 @pytest.mark.parametrize(
@@ -257,14 +257,14 @@ def test_what_is_needed_is_passed_and_nothing_else() -> None:
     ids=["ours", "another", "none"],
 )
 def test_a_path_of_modules_says_where_this_package_is_alone(path: str, passed: str | None) -> None:
-    assert allowed({"PYTHONPATH": path}).get("PYTHONPATH") == passed
+    assert filter_environment({"PYTHONPATH": path}).get("PYTHONPATH") == passed
 
 
 def test_the_environment_is_as_before_once_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AJET_TOKEN", "secret")
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{ROOT}")
     before = dict(os.environ)
-    with needed_alone():
+    with restrict_environment():
         assert "AJET_TOKEN" not in os.environ
         assert os.environ["PYTHONPATH"] == ROOT
         os.environ["RAY_CLIENT_MODE"] = "0"  # as Ray itself sets some
@@ -312,5 +312,5 @@ def test_ranks_meet_where_a_node_is_reached(
     monkeypatch.setattr("psutil.net_if_addrs", lambda: LINKS)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)  # tests of engines set it for their process
     with patch.dict(os.environ, {} if told is None else {"GLOO_SOCKET_IFNAME": told}):
-        meet_at(address)
+        set_gloo_interface(address)
         assert os.environ.get("GLOO_SOCKET_IFNAME") == link

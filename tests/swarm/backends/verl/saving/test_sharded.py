@@ -21,7 +21,10 @@ SETS = {checkpoint.MODEL: WEIGHTS, checkpoint.OPTIMIZER: MOMENTS}
 
 
 def part(rank: int, world: int) -> dict[str, dict[str, Tensor]]:
-    return {name: {key: checkpoint.cut(value, rank, world) for key, value in own.items()} for name, own in SETS.items()}
+    return {
+        name: {key: checkpoint.take_shard(value, rank, world) for key, value in own.items()}
+        for name, own in SETS.items()
+    }
 
 
 def written(folder: Path, world: int) -> Path:
@@ -41,8 +44,8 @@ def same(one: checkpoint.Sets, other: checkpoint.Sets) -> bool:
 @given(rows=st.integers(0, 20), world=st.integers(1, 8))
 def test_parts_are_the_tensor_again_and_of_the_sizes_that_torch_distributes(rows: int, world: int) -> None:
     value = torch.randn(rows, 2)
-    parts = [checkpoint.cut(value, rank, world) for rank in range(world)]
-    assert torch.equal(checkpoint.joined(parts), value)
+    parts = [checkpoint.take_shard(value, rank, world) for rank in range(world)]
+    assert torch.equal(checkpoint.join_shards(parts), value)
     size = -(-rows // world)  # as FSDP2 pads: all but the last are full
     assert [len(each) for each in parts] == [min(size, max(0, rows - rank * size)) for rank in range(world)]
 

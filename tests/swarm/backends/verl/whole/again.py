@@ -26,8 +26,8 @@ class Holder:
 def main() -> None:
     job = Job(backend="verl", device="cpu")
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-        first.submit(Cluster.joined, job).result().leave()
-        cluster = second.submit(Cluster.joined, job).result()
+        first.submit(Cluster.join, job).result().leave()
+        cluster = second.submit(Cluster.join, job).result()
         import ray
 
         holder = second.submit(ray.remote(Holder).options(num_cpus=0).remote).result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from swarm.backends.verl.cluster import Bundles, Cluster, quiet_and_closed
+from swarm.backends.verl.cluster import Bundles, Cluster, set_ray_environment
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
 
@@ -21,13 +21,13 @@ def seen(cluster: Cluster) -> dict[str, list[str]]:
     import ray
 
     seer = ray.remote(Seer)
-    placed = {"ranks": cluster.for_rank, "replicas": cluster.for_replica}
+    placed = {"ranks": cluster.rank_options, "replicas": cluster.replica_options}
     actors = {name: [seer.options(**own(number)).remote() for number in range(PAIRS)] for name, own in placed.items()}
     return {name: ray.get([each.sees.remote() for each in made]) for name, made in actors.items()}
 
 
 def main() -> None:
-    quiet_and_closed(None)
+    set_ray_environment(None)
     import ray
 
     ray.init(

@@ -67,7 +67,7 @@ def ranks(backend: VerlBackend) -> list[str]:
 def replicas(backend: VerlBackend) -> list[str]:
     import ray
 
-    handles: list[Any] = [life.handle for life in backend.engine._serving().values()]
+    handles: list[Any] = [life.handle for life in backend.engine._serving_instances().values()]
     return ray.get([handle._actor.__ray_call__.remote(node) for handle in handles])
 
 

@@ -32,7 +32,7 @@ async def gaps(backend: VerlBackend) -> list[float]:
 
 async def test_a_replica_over_two_processes_answers_by_the_learner_s_weights(tmp_path: Path) -> None:
     async with started(tmp_path, VerlFields(tensor_parallel=2), learning_rate=1e-3) as backend:
-        handle: Any = backend.engine._serving()[0].handle
+        handle: Any = backend.engine._serving_instances()[0].handle
         below = psutil.Process((await handle.health())["pid"]).children(recursive=True)
         assert sum("VLLM::Worker" in " ".join(each.cmdline()) for each in below) == 2
         assert max(await gaps(backend)) < 1e-4
@@ -56,14 +56,14 @@ class Observed:
 
     def __init__(self, backend: VerlBackend) -> None:
         self._backend, self._loop = backend, asyncio.get_running_loop()
-        self._score = backend.learner._score
+        self._score = backend.learner._fill_logprobs
         self.opinions: list[Any] = []
         self.asked: list[Future[Answer]] = []
         self.early: list[bool] = []
         self.broken = False
 
     def score(self, update: Any) -> None:
-        self.opinions.append(self._backend.engine.scored([[1, 2]], 60.0)[0])
+        self.opinions.append(self._backend.engine.compute_logprobs([[1, 2]], 60.0)[0])
         asking = ask(self._backend, [1, 2, 3], Sampling(max_tokens=4))
         self.asked.append(asyncio.run_coroutine_threadsafe(asking, self._loop))
         time.sleep(1.0)
@@ -79,7 +79,7 @@ class Observed:
 async def test_a_replica_on_the_learner_s_device_rests_and_wakes_with_its_weights(tmp_path: Path) -> None:
     async with started(tmp_path, VerlFields(colocated=True), learning_rate=1e-3) as backend:
         observed = Observed(backend)
-        backend.learner._score = observed.score  # type: ignore[method-assign]
+        backend.learner._fill_logprobs = observed.score  # type: ignore[method-assign]
         assert max(await gaps(backend)) < 1e-4
         assert [opinion.startswith("it rests") for opinion in observed.opinions] == [True, True]
         assert observed.early == [False, False]

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package"
 
 
 async def actor_of(backend: VerlBackend, number: int) -> psutil.Process:
-    handle: Any = backend.engine._serving()[number].handle
+    handle: Any = backend.engine._serving_instances()[number].handle
     return psutil.Process((await handle.health())["pid"])
 
 
@@ -48,7 +48,7 @@ async def test_a_dead_vllm_s_last_words_are_told(pair: VerlBackend, caplog: pyte
     async with asyncio.timeout(300):
         while not any("it said last" in each.getMessage() for each in caplog.records):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        while len(pair.engine._serving()) < 2:  # noqa: ASYNC110
+        while len(pair.engine._serving_instances()) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     said = next(each.getMessage() for each in caplog.records if "it said last" in each.getMessage())
     assert "last: nothing" not in said
@@ -71,7 +71,7 @@ async def test_a_replica_that_serves_other_weights_is_named(pair: VerlBackend) -
     other = {
         name: weight + 0.2 * weight.std() * (weight * 1e3).sin() for name, weight in exported(pair.learner).items()
     }
-    odd: Any = pair.engine._serving()[1].handle
+    odd: Any = pair.engine._serving_instances()[1].handle
     await asyncio.to_thread(odd.load, pair.engine.version, [ray.put(other)])
     said = await stopped(pair, 1)
     assert ". The engine moved: " in said
