@@ -81,7 +81,7 @@ async def looks_on(client: Client) -> None:
         Fault("after_ended", nth=6),
         Fault("before_end_reply", nth=4 + PLAYS),
         Fault("before_status_reply", nth=100),
-        Fault("before_instep", nth=2),
+        Fault("before_batchscheduled", nth=2),
     ],
     ids=lambda fault: f"{fault.point}-{fault.nth}",
 )

@@ -18,15 +18,15 @@ pytestmark = pytest.mark.slow
 
 WANTED = job()
 POINTS = (
-    "before_begin_reply 2, before_generation 3, in_generation 3, before_captured 3, after_captured 3, "
+    "before_begin_reply 2, before_generation 3, in_generation 3, before_callcaptured 3, after_callcaptured 3, "
     "before_call_reply 3, after_call_reply 3, before_ended 2, after_ended 2, before_end_reply 3, after_end_reply 3, "
-    "before_instep 2, after_instep 2, before_update 2, after_update 2, before_publish 2, before_save 1, "
-    "before_rename 1, after_save 1, before_consumed 1, after_consumed 1, before_instep 3, before_rename 2, "
-    "after_consumed 2"
+    "before_batchscheduled 2, after_batchscheduled 2, before_update 2, after_update 2, before_publish 2, "
+    "before_save 1, before_rename 1, after_save 1, before_checkpointsaved 1, after_checkpointsaved 1, "
+    "before_batchscheduled 3, before_rename 2, after_checkpointsaved 2"
 )
 OVERLAPPED = (
-    "before_generation 20, before_instep 2, after_instep 2, before_update 2, after_update 2, before_publish 2, "
-    "before_rename 1, after_save 1, before_consumed 1, after_ended 6"
+    "before_generation 20, before_batchscheduled 2, after_batchscheduled 2, before_update 2, after_update 2, "
+    "before_publish 2, before_rename 1, after_save 1, before_checkpointsaved 1, after_ended 6"
 )
 
 
@@ -64,7 +64,10 @@ async def test_a_server_killed_anywhere_loses_nothing_and_trains_nothing_twice(
 
 async def test_a_server_killed_again_and_again_ends_with_the_same_books(tmp_path: Path) -> None:
     books = Books()
-    faults = [Fault("before_ended", nth=3), Fault("after_instep"), Fault("after_update"), Fault("before_consumed")]
+    faults = [
+        Fault("before_ended", nth=3),
+        *map(Fault, ("after_batchscheduled", "after_update", "before_checkpointsaved")),
+    ]
     async with running(tmp_path, faults[0]) as server, Client(server, books) as client:
         await outlived(server, client, *faults[1:])
         await check(books, WANTED, server)

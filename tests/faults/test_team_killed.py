@@ -63,7 +63,7 @@ async def written(server: Server) -> dict[str, EpisodeSummary]:
 
 
 @pytest.mark.parametrize("role", ["decider", "other"])
-@pytest.mark.parametrize("point", ["before_prepared", "after_prepared", "before_ended", "after_ended"])
+@pytest.mark.parametrize("point", ["before_episodeprepared", "after_episodeprepared", "before_ended", "after_ended"])
 async def test_a_team_ends_whole_whichever_server_dies(tmp_path: Path, role: str, point: str) -> None:
     faults = {role: Fault(point, nth=2)}
     async with (

@@ -60,7 +60,7 @@ class ClockedVerl:
 
         deal = _timed_deal(self.spans, RowPartition)
         metrics = self.spans.timed(MEASURED, batch_metrics)
-        with _replaced(learner, "Deal", deal), _replaced(learner, "batch_metrics", metrics):
+        with _replaced(learner, "RowPartition", deal), _replaced(learner, "batch_metrics", metrics):
             yield
 
     def dealt(self, rows: Sequence[Any], advantages: Sequence[float], weights: Sequence[float]) -> list[Any]:

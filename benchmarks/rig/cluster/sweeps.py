@@ -84,7 +84,7 @@ def published(verl: ClockedVerl, times: int) -> dict[str, float]:
         begun = time.perf_counter()
         backend.publish()
         whole.append(time.perf_counter() - begun)
-        exported.append(sum(end - start for name, start, end in verl.taken()[1] if name.endswith("exported")))
+        exported.append(sum(end - start for name, start, end in verl.taken()[1] if name.endswith("export_weights")))
     buckets = [ray.get(bucket) for bucket in backend.learner.export_weights()]
     size = sum(weight.nbytes for bucket in buckets for weight in bucket.values())
     return {"bytes": size, "seconds": median(whole[1:]), "of that in the learner": median(exported[1:])}

@@ -61,7 +61,7 @@ class TimedRank(Rank):
 
     def export_weights(self) -> list[Any]:
         """See `Rank`."""
-        with self._spans.measured(f"{METHOD}exported"):
+        with self._spans.measured(f"{METHOD}export_weights"):
             return super().export_weights()
 
     def spans(self) -> list[Span]:

@@ -320,7 +320,7 @@ class CriticLearner(VerlLearner):
         order = torch.cat(calls).argsort(stable=True)
         rewards = [self._outcome(episode) for episode in update.episodes]
         asked = (rewards, torch.cat(list(values))[order], episodes[order])
-        found = self.group.call_all("estimated", *asked, timeout_s=self._timeout_s)[0]
+        found = self.group.call_all("estimate_gae", *asked, timeout_s=self._timeout_s)[0]
         own = [torch.empty_like(each).index_copy(0, order, each) for each in (found.advantages, found.returns)]
         parts = zip(rows, values, *(each.split(counts) for each in own), strict=True)
         for row, *worth in parts:

@@ -393,7 +393,7 @@ class VerlLearner:
             return
         tokens = flatten_tokens(rows, update.advantages, update.advantages, torch.device("cpu"))
         asked = (tokens.proximal, tokens.rollout, tokens.episodes)
-        found = self.group.call_all("corrected", *asked, timeout_s=self._timeout_s)[0]
+        found = self.group.call_all("correct_rollout", *asked, timeout_s=self._timeout_s)[0]
         counts = [len(row.targets) for row in rows]
         for row, factors, kept in zip(rows, found.factors.split(counts), found.kept.split(counts), strict=True):
             row.correction, row.kept = factors, kept
@@ -515,7 +515,7 @@ class VerlLearner:
 
     def export_weights(self, timeout_s: float | None = None) -> list[Any]:
         """Return references to buckets of the present weights in Ray's object store: full tensors by their names."""
-        found: list[list[Any]] = self.group.call_all("exported", timeout_s=timeout_s or self._timeout_s)
+        found: list[list[Any]] = self.group.call_all("export_weights", timeout_s=timeout_s or self._timeout_s)
         return found[0]
 
     def save(self, folder: Path) -> None:

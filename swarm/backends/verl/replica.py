@@ -425,7 +425,7 @@ class RayReplica:
 
     def sleep(self) -> None:
         """Have it rest; see `ReplicaHandle`."""
-        self._wait(self._actor.rest.remote(), "did not give its memory back", REST_S)
+        self._wait(self._actor.sleep.remote(), "did not give its memory back", REST_S)
 
     def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
         """Have it score rows; see `ReplicaHandle`."""

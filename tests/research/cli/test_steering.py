@@ -223,6 +223,6 @@ def test_of_a_judged_study_no_hypothesis_is_vetoed_and_a_concluded_one_takes_not
 def test_every_code_of_the_confound_linter_can_be_accepted() -> None:
     folder = Path(__file__).parents[3] / "studies"
     source = "".join((folder / name).read_text() for name in ("checks/confounders.py", "verdicts/judge.py"))
-    named = set(re.findall(r'(?:Violation|_Same)\(\s*"([a-z_]+)"', source))
+    named = set(re.findall(r'(?:Violation|_SameRule)\(\s*"([a-z_]+)"', source))
     assert named == VIOLATION_CODES
     assert set(ACCEPTABLE) >= VIOLATION_CODES

@@ -32,11 +32,11 @@ from tests.research.model_folders import model_at
 CONTROLLER = """
 import sys
 from pathlib import Path
-from research.controller.session import controlling
+from research.controller.session import hold_lease
 from research.installation.home import Home
 from studies import EventLog
 home = Home(Path(sys.argv[1]), sys.argv[2]).prepare()
-with controlling(home, EventLog(home.database), sys.argv[3], print):
+with hold_lease(home, EventLog(home.database), sys.argv[3], print):
     print("drives", flush=True)
     sys.stdin.read()
 """

@@ -225,7 +225,7 @@ def test_a_design_keeps_its_promise_and_every_alternative_in_a_refusal_is_a_desi
     assert design.price.total_s <= given["budget_s"] - given["spent_s"]
     assert design.promise.effect == pytest.approx(given["requirements"].effect)
     assert design.looks[-1].seeds == len(design.seeds) <= MOST_SEEDS
-    assert len(design.looks) <= given["requirements"].looks
+    assert len(design.looks) <= given["requirements"].analyses
     if given["max_runs"] is not None:
         assert design.price.runs + given["runs_made"] <= given["max_runs"]
 
@@ -284,8 +284,9 @@ def test_a_claim_is_worded_by_code_from_its_fields_and_the_planners_words_are_ke
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"power": 0.3}, "a power from 0.5 to 0.99"), ({"power": 1.0}, "a power from"), ({"looks": 0}, "1 to 5 looks"),
-        ({"looks": 99}, "1 to 5 looks"), ({"episodes": 10}, "64 to 8192"), ({"episodes": 100_000}, "64 to 8192"),
+        ({"power": 0.3}, "a power from 0.5 to 0.99"), ({"power": 1.0}, "a power from"),
+        ({"analyses": 0}, "1 to 5 looks"), ({"analyses": 99}, "1 to 5 looks"),
+        ({"episodes": 10}, "64 to 8192"), ({"episodes": 100_000}, "64 to 8192"),
         *(({"effect": effect}, "above 0 and below 1") for effect in (0.0, -0.1, 1.0, 1.5, float("nan"), float("inf"))),
     ],
 )  # fmt: skip

@@ -88,7 +88,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from research.installation.home import Home
-with Home.locate({"AJET_HOME": sys.argv[1]}).beginning():
+with Home.locate({"AJET_HOME": sys.argv[1]}).creation_lock():
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -27,7 +27,7 @@ async def interrupted(method: str) -> list[str]:
 
 
 async def test_clearing_up_is_done_though_a_second_signal_comes_while_it_waits_for_its_turn() -> None:
-    assert await interrupted("see_through") == ["cleared up"]
+    assert await interrupted("do_shielded") == ["cleared up"]
 
 
 async def test_any_other_call_is_not_begun_for_somebody_who_is_gone() -> None:

@@ -187,7 +187,7 @@ def looks_for(arm: str) -> dict[str, Any]:
 
 
 def test_a_look_is_a_tool_call_whose_answer_goes_back_and_takes_no_try(digest: MakeDigest) -> None:
-    turn, endpoint = ask([calls(("runs", '{"arm": "a"}')), says(PROPOSAL)], digest(TOPIC, may_look=Shelf()))
+    turn, endpoint = ask([calls(("runs", '{"arm": "a"}')), says(PROPOSAL)], digest(TOPIC, tools=Shelf()))
     assert (turn.tries, turn.rejected) == (1, ())
     first, second = endpoint.requests
     assert [tool["function"]["name"] for tool in first["tools"]] == ["runs", PLAYS]
@@ -208,7 +208,7 @@ def test_a_look_is_a_tool_call_whose_answer_goes_back_and_takes_no_try(digest: M
 @pytest.mark.parametrize("status", [400, 422])
 def test_where_an_endpoint_takes_no_tools_looks_are_asked_for_in_json(status: int, digest: MakeDigest) -> None:
     replies = [fails(status, "tools are not supported"), says(looks_for("a")), says(PROPOSAL)]
-    turn, endpoint = ask(replies, digest(TOPIC, may_look=Shelf()))
+    turn, endpoint = ask(replies, digest(TOPIC, tools=Shelf()))
     assert turn.tool_results[0].arguments == {"arm": "a"}
     assert "for in JSON." in turn.note
     first, second, third = endpoint.requests
@@ -226,7 +226,7 @@ def test_an_endpoint_that_takes_neither_tools_nor_a_format_is_asked_with_neither
         bare = "tools" not in request and "response_format" not in request
         return says(PROPOSAL) if bare else fails(400, "what is this?")
 
-    turn, endpoint = ask(answer, digest(TOPIC, may_look=Shelf()))
+    turn, endpoint = ask(answer, digest(TOPIC, tools=Shelf()))
     assert turn.tries == 1
     sent = [("tools" in request, "response_format" in request) for request in endpoint.requests]
     assert sent == [(True, True), (False, True), (True, False), (False, False)]
@@ -241,7 +241,7 @@ def test_an_endpoint_that_takes_neither_tools_nor_a_format_is_asked_with_neither
     ],
 )  # fmt: skip
 def test_a_look_in_json_is_understood_in_any_dress(wish: dict[str, Any], digest: MakeDigest) -> None:
-    turn, _ = ask([says(wish), says({**PROPOSAL, "look": "", "arguments": ""})], digest(TOPIC, may_look=Shelf()))
+    turn, _ = ask([says(wish), says({**PROPOSAL, "look": "", "arguments": ""})], digest(TOPIC, tools=Shelf()))
     assert [(look.name, look.arguments) for look in turn.tool_results] == [("runs", {"arm": "b"})]
     assert turn.tries == 1
 
@@ -255,14 +255,14 @@ def test_a_look_in_json_is_understood_in_any_dress(wish: dict[str, Any], digest:
     ],
 )
 def test_a_look_that_cannot_be_had_is_answered_with_the_reason(reply: Reply, told: str, digest: MakeDigest) -> None:
-    turn, _ = ask([reply, says(PROPOSAL)], digest(TOPIC, may_look=Shelf()))
+    turn, _ = ask([reply, says(PROPOSAL)], digest(TOPIC, tools=Shelf()))
     assert told in turn.tool_results[0].answer
     assert turn.tries == 1
 
 
 @pytest.mark.parametrize("mangled", [["x"], [{"function": {"arguments": 3}}], [{"id": 3, "function": None}], [None]])
 def test_a_mangled_tool_call_is_returned_with_the_error(mangled: list[Any], digest: MakeDigest) -> None:
-    turn, _ = ask([says(None, tool_calls=mangled), says(PROPOSAL)], digest(TOPIC, may_look=Shelf()))
+    turn, _ = ask([says(None, tool_calls=mangled), says(PROPOSAL)], digest(TOPIC, tools=Shelf()))
     assert turn.tries == 2
     assert turn.tool_results == ()
 
@@ -278,7 +278,7 @@ def test_who_looks_for_ever_is_told_to_act_and_fails(by_tools: bool, digest: Mak
         return calls(("runs", json.dumps({"arm": str(count)}))) if by_tools else says(looks_for(str(count)))
 
     with scripted_endpoint(answer) as endpoint, pytest.raises(PlannerFailed) as caught:
-        planner(endpoint).act(digest(TOPIC, may_look=Shelf()), compiled())
+        planner(endpoint).act(digest(TOPIC, tools=Shelf()), compiled())
     assert len(endpoint.requests) == MOST_TOOL_CALLS + 3
     assert "this turn; act" in caught.value.message
     assert endpoint.requests[-1]["tool_choice"] == "none"
@@ -287,7 +287,7 @@ def test_who_looks_for_ever_is_told_to_act_and_fails(by_tools: bool, digest: Mak
 
 def test_many_calls_at_once_are_counted_each_and_those_over_the_cap_are_refused(digest: MakeDigest) -> None:
     wishes = [("runs", json.dumps({"arm": str(number)})) for number in range(MOST_TOOL_CALLS + 2)]
-    turn, endpoint = ask([calls(*wishes), says(PROPOSAL)], digest(TOPIC, may_look=Shelf()))
+    turn, endpoint = ask([calls(*wishes), says(PROPOSAL)], digest(TOPIC, tools=Shelf()))
     assert len(turn.tool_results) == MOST_TOOL_CALLS
     answers = [entry["content"] for entry in endpoint.requests[1]["messages"] if entry["role"] == "tool"]
     assert len(answers) == len(wishes), "each call has its answer, or an endpoint would refuse the next request"
@@ -296,7 +296,7 @@ def test_many_calls_at_once_are_counted_each_and_those_over_the_cap_are_refused(
 
 def test_the_characters_of_a_turn_are_capped(digest: MakeDigest) -> None:
     replies = [calls(("runs", "{}"))] * 3 + [says(PROPOSAL)]
-    turn, endpoint = ask(replies, digest(TOPIC, may_look=Shelf("x" * 100_000)))
+    turn, endpoint = ask(replies, digest(TOPIC, tools=Shelf("x" * 100_000)))
     sizes = [len(look.answer) for look in turn.tool_results]
     assert all(size <= MOST_OF_ONE + 30 for size in sizes)
     assert sum(sizes) <= MOST_ANSWERED + 30 * len(sizes)
@@ -306,7 +306,7 @@ def test_the_characters_of_a_turn_are_capped(digest: MakeDigest) -> None:
 
 def test_no_secret_of_this_process_is_shown(digest: MakeDigest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    turn, endpoint = ask([calls(("runs", "{}")), says(PROPOSAL)], digest(TOPIC, may_look=Shelf(f"the key is {KEY}")))
+    turn, endpoint = ask([calls(("runs", "{}")), says(PROPOSAL)], digest(TOPIC, tools=Shelf(f"the key is {KEY}")))
     assert KEY not in json.dumps(endpoint.requests)
     assert "the key is ***" in turn.tool_results[0].answer
 
@@ -314,7 +314,7 @@ def test_no_secret_of_this_process_is_shown(digest: MakeDigest, monkeypatch: pyt
 def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDigest) -> None:
     coded = {"action": "propose", "hypotheses": [CODED]}
     plain = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "code": None}]}
-    shown = digest(REWARD_TOPIC, may_look=Shelf(), code_allowed=True)
+    shown = digest(REWARD_TOPIC, tools=Shelf(), code_allowed=True)
     turn, _ = ask([calls((PLAYS, '{"run": "a"}')), says(coded), says(plain)], shown)
     assert "reward function could" in turn.rejected[0]
     assert isinstance(turn.action, Propose)
@@ -324,6 +324,6 @@ def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDig
 
 
 def test_a_conclusion_is_drawn_without_looks(digest: MakeDigest) -> None:
-    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),), may_look=Shelf())
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),), tools=Shelf())
     _, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
     assert "tools" not in endpoint.requests[0]

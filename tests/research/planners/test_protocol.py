@@ -497,7 +497,7 @@ def test_advice_that_the_compiler_refuses_is_not_given(
         NextQuestion("too much", "ajet research 1", asked),
         NextQuestion("what fits", "ajet research 2", replace(asked, effect=0.02)),
     ]
-    monkeypatch.setattr("research.controller.planning.leads", lambda state: wanted)
+    monkeypatch.setattr("research.controller.planning.list_next_questions", lambda state: wanted)
     monkeypatch.setattr(Knows, "levels", lambda bank, job, metric: (0.957, 0.958))
     advising = planning(home, log, ScriptedPlanner(), Knows())
     assert advising.suggest_next(state) == {"why": "what fits", "command": "ajet research 2"}

@@ -358,7 +358,7 @@ def test_the_code_of_an_environment_is_blamed_only_where_it_can_be_its_doing(
     folder: AttemptFolder, failure: str, code: int, doubt: str
 ) -> None:
     attempt = Attempt(folder, with_run(ORDER, environment="shop@0123456789ab"))
-    worker = SimpleNamespace(failure=failure, last_words=lambda: "its last words")
+    worker = SimpleNamespace(failure=failure, describe_end=lambda: "its last words")
     with pytest.raises(AttemptFailed) as ended:
         attempt._require_good_end("client", worker, code)  # type: ignore[arg-type]
     assert ended.value.code == f"client_{failure}"
@@ -453,7 +453,7 @@ def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a
 
 def test_a_status_without_a_new_step_judges_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
-    monkeypatch.setattr("research.runs.watchdog.alarms", lambda rows, _: judged.append(len(rows)) or ())
+    monkeypatch.setattr("research.runs.watchdog.find_alarms", lambda rows, _: judged.append(len(rows)) or ())
     watching = watch(Log(), Clock())
     for _ in range(3):
         heard(watching, CALM, CALM)

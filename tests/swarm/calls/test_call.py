@@ -141,7 +141,7 @@ async def test_a_request_that_is_sent_again_finds_its_generation(served: Served,
         answer = await again
     assert "number 0" in (answer if stream else text(answer))
     assert len(served.backend.engine.seen) == len(only(served).tree.nodes) == 1
-    assert kinds(served) == {"Captured": 1}
+    assert kinds(served) == {"CallCaptured": 1}
 
 
 async def test_a_reply_that_was_served_is_served_again_to_who_did_not_get_it(served: Served) -> None:
@@ -203,7 +203,7 @@ async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served:
     assert only(served).tree.nodes == []
     store.fail = None
     assert text(await client.ask(1)) == "number 2", "a retry of what failed is a new call"
-    assert kinds(served) == {"Captured": 1}
+    assert kinds(served) == {"CallCaptured": 1}
     assert rollout(served).counts["calls_failed"] == 2
 
 

@@ -26,10 +26,10 @@ URL = "http://127.0.0.1:9"
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from swarm.client.identity import Succession
+from swarm.client.identity import ClientIdentity
 
 async def release(secret): raise AssertionError(secret)
-held = Succession(sys.argv[1], "other", Path(sys.argv[2]))
+held = ClientIdentity(sys.argv[1], "other", Path(sys.argv[2]))
 asyncio.run(held.enter(release))
 print(held.owner, flush=True)
 sys.stdin.read()

@@ -158,8 +158,8 @@ def test_a_task_is_its_question_without_the_answer_and_any_process_makes_the_ent
     task = adapt("reasoning-gym:leg_counting").generate(11)
     assert set(task.data) == {"question"}
     code = (
-        "from swarm.environments.adapters import adapted\n"
-        "print(adapted('reasoning-gym:leg_counting').generate(11).data['question'])"
+        "from swarm.environments.adapters import adapt\n"
+        "print(adapt('reasoning-gym:leg_counting').generate(11).data['question'])"
     )
     other = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.append({str(ADAPTED.there())!r})\n{code}"],

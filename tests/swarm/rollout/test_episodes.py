@@ -372,7 +372,7 @@ async def test_what_waits_when_the_last_step_is_done_is_dropped_with_that_reason
 def recovered(scene: Scene, **fields: Any) -> RecoveredState:
     """What a store would read back of a scene's ended and prepared episodes."""
     nothing: dict[str, Any] = {
-        "checkpoints": (), "step": 0, "replay": {}, "pool": (), "prepared": (), "epochs": {}, "streams": (),
+        "checkpoints": (), "step": 0, "replay": {}, "pool": (), "prepared": (), "fencing_tokens": {}, "streams": (),
         "begun": scene.rollout.counts["begun"], "counts": {},
     }  # fmt: skip
     return RecoveredState(**{**nothing, **fields})

@@ -61,7 +61,16 @@ OF_THE_MOMENT = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "drop
 OF_ROLLOUT = ("timing_s/gen", "tokens/generated")
 POINTS = [
     f"{when} {what}"
-    for what in ("Captured", "Closed", "Prepared", "TasksListed", "InStep", "Consumed", "update", "save")
+    for what in (
+        "CallCaptured",
+        "EpisodeClosed",
+        "EpisodePrepared",
+        "TasksListed",
+        "BatchScheduled",
+        "CheckpointSaved",
+        "update",
+        "save",
+    )
     for when in ("before", "after")
 ]
 

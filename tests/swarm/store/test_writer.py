@@ -230,7 +230,7 @@ async def test_garbage_that_cannot_be_collected_stops_nothing(
     def broken(*_: object) -> bool:
         raise ValueError("senseless")
 
-    monkeypatch.setattr(writer.retention, "collect", broken)
+    monkeypatch.setattr(writer.retention, "collect_garbage", broken)
     async with opened(sqlite_url) as (store, _):
         await store.write(began("e"), ended("e"))
         async with asyncio.timeout(120):
@@ -337,12 +337,12 @@ KILLED = """
 import asyncio, sys
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import began, ended, job, node, HERE
-from swarm.store import Captured, open_store
+from swarm.store import CallCaptured, open_store
 
 async def play(store, name):
     await store.write(began(name))
     for place in range(3):
-        await store.write(Captured(name, node(place)))
+        await store.write(CallCaptured(name, node(place)))
         print(name, place, flush=True)
     await store.write(ended(name))
     print(name, "ended", flush=True)

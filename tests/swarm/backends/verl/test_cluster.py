@@ -289,7 +289,7 @@ class _FakeParts:
 def come_up(monkeypatch: pytest.MonkeyPatch) -> Any:
     async def order(fields: VerlFields, *, engine_first: bool) -> list[str]:
         parts = _FakeParts(fields)
-        for name in ("prepared", "learner", "engine"):
+        for name in ("prepare", "learner", "engine"):
             monkeypatch.setattr(backend_module, f"_{name}", getattr(parts, name))
         monkeypatch.setattr(backend_module, "_hash_weights", lambda learner: "")
         if not engine_first:

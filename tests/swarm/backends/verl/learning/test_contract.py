@@ -205,7 +205,7 @@ class _FakeEngine:
 @pytest.fixture
 def sharing(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> _FakeEngine:
     engine = _FakeEngine()
-    monkeypatch.setattr(adapter, "_empty", lambda engine: engine.done.append("emptied"))
+    monkeypatch.setattr(adapter, "_empty_cache", lambda engine: engine.done.append("emptied"))
     return engine
 
 

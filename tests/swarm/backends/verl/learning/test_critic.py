@@ -177,7 +177,7 @@ def test_both_gradients_are_those_of_verl_s(world: int, micro: int, weighting: s
 def test_an_estimate_by_hand() -> None:
     """Two episodes, whose tokens lie in rows that take turns: V 0.5, 0.25, 0.1 and R 1; V 0.2, 0.4 and R 0."""
     pytest.importorskip("verl")
-    found = critic.estimated(
+    found = critic.estimate_gae(
         _job({"discount": 0.9, "gae_lambda": 0.5}), [0.0, 1.0, 9.0], torch.tensor([0.2, 0.5, 0.25, 0.4, 0.1]),
         torch.tensor([0, 1, 1, 0, 1]),
     )  # fmt: skip

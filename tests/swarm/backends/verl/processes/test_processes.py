@@ -122,7 +122,7 @@ async def main():
     answer = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     print("waits", flush=True)
     try:
-        print("answered", (await own_time.within(answer, 2.0)).strip(), flush=True)
+        print("answered", (await own_time.wait_within(answer, 2.0)).strip(), flush=True)
     except TimeoutError:
         print("judged", flush=True)
     import os
