@@ -221,7 +221,7 @@ class Call:
         self._leave()
         while not self._takers:
             await self._wait_for_change()
-        self._ledger.leases.renewed(self._claims)
+        self._registry.leases.find_and_renew(self._claims)
         self._enter()
 
     def _enter(self) -> None:

@@ -109,7 +109,7 @@ def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
     flow_run.put([training("r")])
     flow_run.put([training("r")])
     assert sent == [3, 3], "all of it when it is back, and nothing after that"
-    assert not flow_run.doubtful
+    assert not flow_run.needs_resend
 
 
 def test_runs_that_ended_while_nobody_looked_are_told_at_once(client: SyncPrefectClient, flow_run: FlowRun) -> None:

@@ -255,8 +255,8 @@ def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -
         return SimpleNamespace(ended=lambda: 0)
 
     with pytest.raises(OSError, match="No space"):
-        files.advance(cast("WandbClient", SimpleNamespace(keep=full)), "standin")
-    calls = cast("WandbClient", SimpleNamespace(keep=keep))
+        files.advance(cast("WandbClient", SimpleNamespace(log_artifact=full)), "standin")
+    calls = cast("WandbClient", SimpleNamespace(log_artifact=keep))
     assert files.advance(calls, "standin")
     assert not files.advance(calls, "standin")
     files.end()

@@ -35,15 +35,15 @@ def test_what_nobody_took_is_refused_by_its_path() -> None:
 @pytest.mark.parametrize(
     ("value", "read"),
     [
-        (True, lambda fields: fields.whole("x", 0)), (1.5, lambda fields: fields.whole("x", 0)),
-        (5, lambda fields: fields.whole("x", 0, 4)), (True, lambda fields: fields.number("x", 0, 2)),
+        (True, lambda fields: fields.integer("x", 0)), (1.5, lambda fields: fields.integer("x", 0)),
+        (5, lambda fields: fields.integer("x", 0, 4)), (True, lambda fields: fields.number("x", 0, 2)),
         (3, lambda fields: fields.number("x", 0, 2)), ("1", lambda fields: fields.number("x", 0, 2)),
         (1, lambda fields: fields.flag("x")), (1, lambda fields: fields.text("x")),
-        (None, lambda fields: fields.words("x")), ([""], lambda fields: fields.stops("x")),
+        (None, lambda fields: fields.required_text("x")), ([""], lambda fields: fields.stops("x")),
         ("ab", lambda fields: fields.stops("x")), ("c", lambda fields: fields.choice("x", ("a", "b"))),
         ([], lambda fields: fields.choice("x", ("a", "b"))), ([], lambda fields: fields.inner("x")),
-        ({}, lambda fields: fields.items("x")), (True, lambda fields: fields.neutral(x=(1,))),
-        ("x", lambda fields: fields.neutral(x=())),
+        ({}, lambda fields: fields.items("x")), (True, lambda fields: fields.require_neutral(x=(1,))),
+        ("x", lambda fields: fields.require_neutral(x=())),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_with_what_was_found(value: Any, read: Callable[[Fields], Any]) -> None:

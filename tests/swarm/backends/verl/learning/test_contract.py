@@ -210,15 +210,15 @@ def sharing(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> _FakeEngine:
 
 
 def test_a_device_is_left_after_each_pass(adapter: Any, sharing: _FakeEngine) -> None:
-    with adapter.computing(sharing, sharing.mode()):
+    with adapter.enter_mode(sharing, sharing.mode()):
         sharing.done.append("computed")
     assert sharing.done == ["there", "computed", "back", "emptied"]
 
 
 def test_what_fails_on_the_way_or_within_leaves_it_too(adapter: Any, sharing: _FakeEngine) -> None:
-    with pytest.raises(MemoryError), adapter.computing(sharing, sharing.mode(fails=True)):
+    with pytest.raises(MemoryError), adapter.enter_mode(sharing, sharing.mode(fails=True)):
         pass
-    with pytest.raises(ValueError, match="within"), adapter.computing(sharing, sharing.mode()):
+    with pytest.raises(ValueError, match="within"), adapter.enter_mode(sharing, sharing.mode()):
         raise ValueError("within")
     moved = "to cpu: model, optimizer, grad"
     assert sharing.done == ["there", moved, "emptied", "there", "back", moved, "emptied"]
