@@ -110,7 +110,7 @@ class ProcessHandle:
     @property
     def labels(self) -> Mapping[str, str]:
         """The spec's labels."""
-        return cast(Mapping[str, str], self._spec().get("labels", {}))
+        return cast(Mapping[str, str], (read(self._folder / "spec.json") or {}).get("labels", {}))
 
     def run_times(self) -> tuple[float, float | None]:
         """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
@@ -201,9 +201,6 @@ class ProcessHandle:
 
     def _has_started(self) -> bool:
         return (self._folder / "started.json").exists()
-
-    def _spec(self) -> dict[str, Any]:
-        return read(self._folder / "spec.json") or {}
 
     def _exit(self) -> Exit | None:
         value = read(self._folder / "exit.json")

@@ -53,7 +53,7 @@ def backend_names() -> tuple[str, ...]:
 
 def load(group: str, name: str) -> Any:
     """Import and return what a package brings under a name; raise EntryPointBroken for what cannot be had."""
-    found = _group_by_value(group, name)
+    found = {f"{_package(entry)} ({entry.value})": entry for entry in entry_points(group=group, name=name)}
     if len(found) != 1:
         packages = " and ".join(sorted(found)) or "none"
         raise BrokenEntryPoint(
@@ -68,11 +68,6 @@ def load(group: str, name: str) -> Any:
             f"expected {name!r} of {group} to be imported ({entry.value}, of {_package(entry)}); found {said}; mend or "
             "remove that package"
         ) from error
-
-
-def _group_by_value(group: str, name: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a name, by what they say: one that is listed twice is one."""
-    return {f"{_package(entry)} ({entry.value})": entry for entry in entry_points(group=group, name=name)}
 
 
 def _package(entry: EntryPoint) -> str:

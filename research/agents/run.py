@@ -87,7 +87,10 @@ def restart_reason(ended: Exit) -> str | None:
     if ended.reason == "timeout" or (ended.reason == "error" and code == BAD_INPUT):
         return None
     if ended.reason == "error":
-        return _describe_code(code)
+        if code is not None and code < 0:
+            return f"it was killed by signal {-code}"
+        lost = "the server was lost, the disk was full, or the agent failed again and again"
+        return f"it ended with exit code {code}" + (f": {lost}" if code == _LOST else "")
     return {
         "finished": "it ended before the job was finished",
         "out_of_memory": "it used up its memory",
@@ -95,13 +98,6 @@ def restart_reason(ended: Exit) -> str | None:
         "killed": "it was killed",
         "lost": "its container is gone",
     }[ended.reason]
-
-
-def _describe_code(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"it was killed by signal {-code}"
-    lost = "the server was lost, the disk was full, or the agent failed again and again"
-    return f"it ended with exit code {code}" + (f": {lost}" if code == _LOST else "")
 
 
 PROGRESS_S = 5.0

@@ -148,7 +148,11 @@ def run() -> NoReturn:
     """Run the command line and exit."""
     begin_process()
     try:
-        _check_text(sys.argv[1:])
+        for argument in sys.argv[1:]:
+            try:
+                argument.encode()
+            except UnicodeEncodeError:
+                _fail(f"expected arguments in UTF-8; found {argument[:80]!r}; type it again, or set LANG=C.UTF-8")
         app()
     except SystemExit:  # how a command ends; nothing more is imported to say so
         raise
@@ -171,15 +175,6 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from swarm.errors import SwarmError
 
     return ResearchError, StudiesError, SwarmError, SandboxError
-
-
-def _check_text(arguments: Sequence[str]) -> None:
-    """Refuse what no file of a study can hold: Python passes bytes that are no text on as lone surrogates."""
-    for argument in arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            _fail(f"expected arguments in UTF-8; found {argument[:80]!r}; type it again, or set LANG=C.UTF-8")
 
 
 def _fail(message: str) -> NoReturn:

@@ -133,13 +133,9 @@ def recipe(name: Name = None, json: Json = False) -> None:
     if json:
         print_json({"study": state.id, **_recipe_json(told)})
         return
-    for line in _lines(told):
+    for line in [*map(_line, told.confirmed), *told.apart, *told.notes]:
         warn(line)
     print_json(told.job)
-
-
-def _lines(told: Recipe) -> list[str]:
-    return [*map(_line, told.confirmed), *told.apart, *told.notes]
 
 
 def _line(value: ConfirmedValue) -> str:

@@ -288,12 +288,15 @@ def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
         table.add_column(column, header_style="dim", justify="right", no_wrap=True)
     for row in seen.rounds:
         levels = (f"{row.difference:.2%}", f"{row.equivalence:.2%}")
-        table.add_row(str(row.number), *levels, *(_format_effect(seen, effect) for effect in (row.sees, row.at_half)))
+        table.add_row(
+            str(row.number),
+            *levels,
+            *(
+                ("none" if effect is None else format_difference(seen.metric, effect))
+                for effect in (row.sees, row.at_half)
+            ),
+        )
     yield table
-
-
-def _format_effect(seen: PlanPreview, effect: float | None) -> str:
-    return "none" if effect is None else format_difference(seen.metric, effect)
 
 
 def _noise(seen: PlanPreview) -> str:

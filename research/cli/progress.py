@@ -164,7 +164,12 @@ def screen(
         _stage_line(state),
         _budget_line(state, budget_left_s),
     )
-    below = (*_verdict_lines(state, doubts), *_budget_cut_lines(state), *_pause_lines(state), *_question_lines(state))
+    below = (
+        *_verdict_lines(state, doubts),
+        *_budget_cut_lines(state),
+        *([Text(describe_pause(state), "yellow")] if state.status == "paused" else []),
+        *([] if state.open_question is None else [render_question(state)]),
+    )
     return Group(*lines, _run_table(state, read), *below)
 
 
@@ -222,14 +227,6 @@ def _budget_cut_lines(state: StudyState) -> list[Text]:
     amended = last_budget_amendment(state)
     given_up = (d for d in state.decisions if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP))
     return [Text(f"{d.action}: {d.reason}", "yellow") for d in given_up]
-
-
-def _pause_lines(state: StudyState) -> list[Text]:
-    return [Text(describe_pause(state), "yellow")] if state.status == "paused" else []
-
-
-def _question_lines(state: StudyState) -> list[Text]:
-    return [] if state.open_question is None else [render_question(state)]
 
 
 def _run_table(state: StudyState, read: ReadProgress) -> Table:

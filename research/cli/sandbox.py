@@ -96,7 +96,12 @@ def list_sandboxes(
     found = find_sandboxes(home, engine)
     shown = [each for each in found if everything or each.state != "ended"]
     if json:
-        print_json({"engine": _engine_json(engine), "sandboxes": [_record(each) for each in shown]})
+        print_json(
+            {
+                "engine": (None if engine is None else {"host": engine.host, "version": engine.version}),
+                "sandboxes": [_record(each) for each in shown],
+            }
+        )
         return
     if trouble is not None:
         warn(f"containers are shown as their folders have them, for no engine answers: {trouble}")
@@ -243,10 +248,6 @@ def _find_pinned_images(home: Home) -> list[str]:
     return [image for state in states if not is_done(state) and (image := read_sandboxing(state.settings).image)]
 
 
-def _engine_json(engine: ContainerEngine | None) -> dict[str, str] | None:
-    return None if engine is None else {"host": engine.host, "version": engine.version}
-
-
 def _record(each: SandboxInfo) -> dict[str, Any]:
     ended = None if each.exit is None else {"reason": each.exit.reason, "code": each.exit.code}
     return {
@@ -257,7 +258,16 @@ def _record(each: SandboxInfo) -> dict[str, Any]:
 
 def _table(shown: list[SandboxInfo]) -> Table:
     table = Table(box=None, pad_edge=False)
-    rows = [(each.name, each.kind, _state(each), _age(each), _short_id(each.image)) for each in shown]
+    rows = [
+        (
+            each.name,
+            each.kind,
+            (each.state if each.exit is None else _describe_exit(each.exit)),
+            format_seconds(max(0.0, time.time() - each.created_at)),
+            (each.image or "").removeprefix("sha256:")[:12],
+        )
+        for each in shown
+    ]
     for place, column in enumerate(("sandbox", "kind", "state", "age")):  # whole in any terminal: names are typed again
         widest = max(len(column), *(len(row[place]) for row in rows))
         table.add_column(column, header_style="dim", no_wrap=True, min_width=widest)
@@ -265,18 +275,6 @@ def _table(shown: list[SandboxInfo]) -> Table:
     for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def _state(each: SandboxInfo) -> str:
-    return each.state if each.exit is None else _describe_exit(each.exit)
-
-
-def _age(each: SandboxInfo) -> str:
-    return format_seconds(max(0.0, time.time() - each.created_at))
-
-
-def _short_id(image: str | None) -> str:
-    return (image or "").removeprefix("sha256:")[:12]
 
 
 def _describe_exit(ended: Exit) -> str:

@@ -8,7 +8,6 @@ What was told of a study is kept (`research.installation.studies`) until somethi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -145,10 +144,6 @@ def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
     return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
 
 
-def _paths(state: StudyState, folder: Path) -> Iterable[tuple[str, str]]:
-    return (report_paths(state, folder) or {}).items()
-
-
 def describe_edit(state: StudyState, kind: str, path: str) -> str:
     """Return what is said beside a report's page that is not as it was written; nothing where it is."""
     try:
@@ -227,7 +222,10 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
         lines.append(Text(describe_pause(state), "yellow"))
     if state.open_question is not None:
         lines.append(render_question(state))
-    lines += [Text(f"report  {path}{describe_edit(state, kind, path)}") for kind, path in _paths(state, folder)]
+    lines += [
+        Text(f"report  {path}{describe_edit(state, kind, path)}")
+        for kind, path in (report_paths(state, folder) or {}).items()
+    ]
     if state.status in ("concluded", "stopped"):
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
         lines.append(Text(f"head  {state.head_hash}  ({kept})"))

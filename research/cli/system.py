@@ -60,7 +60,7 @@ class Check:
 def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
     """Run all checks, in the order a reader wants them."""
     return [
-        _python(),
+        Check("python", "ok", f"{platform.python_version()} at {sys.prefix}"),
         *(_package(name, "pip install ajet") for name in _BASE),
         *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
         _prefect(),
@@ -76,10 +76,6 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
 def is_healthy(checks: Iterable[Check]) -> bool:
     """Whether a default study can run."""
     return all(check.level != "missing" for check in checks)
-
-
-def _python() -> Check:
-    return Check("python", "ok", f"{platform.python_version()} at {sys.prefix}")
 
 
 def _package(name: str, remedy: str, level: Level = "missing") -> Check:

@@ -102,7 +102,13 @@ class Watcher:
         except Unreachable:
             if self._frame is None:
                 raise
-            return _silent_frame(self._frame, self._now() - self._heard)
+            return TopFrame(
+                self._frame.url,
+                self._frame.snapshot,
+                self._frame.first,
+                self._frame.steps,
+                max((self._now() - self._heard), 0.1),
+            )
         self._heard = self._now()
         self._frame = TopFrame(self._url, snapshot, first, steps)
         return self._frame
@@ -116,10 +122,6 @@ class Watcher:
         steps = self._client.history(0, _KEYS, PLOTTED, newest=True).steps
         self._seen = seen if steps and steps[-1].step >= status.step else None  # the store may be a moment behind
         return first[0] if first else None, steps
-
-
-def _silent_frame(frame: TopFrame, seconds: float) -> TopFrame:
-    return TopFrame(frame.url, frame.snapshot, frame.first, frame.steps, max(seconds, 0.1))
 
 
 @contextmanager
@@ -303,15 +305,10 @@ def screen(frame: TopFrame, width: int, *, unicode: bool = True) -> list[Text]:
     lines = [*_head(frame), *_curves(frame, width, unicode), *_streams(frame.snapshot, width)]
     lines += [*_owners(frame.snapshot, width), *_drops(frame.snapshot)]
     for line in lines:
-        line.plain = _one_line(line.plain, unicode)
+        said = strip_control_chars(line.plain).replace("\n", " ").replace("\t", " ")
+        line.plain = said if unicode else said.encode("ascii", "replace").decode()
         line.truncate(width, overflow="ellipsis" if unicode else "crop")
     return lines
-
-
-def _one_line(text: str, unicode: bool) -> str:
-    """Return what others said as one line that steers no terminal."""
-    said = strip_control_chars(text).replace("\n", " ").replace("\t", " ")
-    return said if unicode else said.encode("ascii", "replace").decode()
 
 
 def _head(frame: TopFrame) -> Iterator[Text]:

@@ -72,7 +72,10 @@ class Completion:
             case Judge():
                 self._judge(state, step)
             case Decide():
-                self._decide(state, step)
+                payload: dict[str, Any] = {"rule": step.rule, "action": step.action, "reason": step.reason}
+                if step.hypothesis is not None:
+                    payload |= {"hypothesis": step.hypothesis, "look": step.look}
+                self._record.append(EventType.DECISION_TAKEN, payload)
             case StopStudy(reason):
                 self._record.append(EventType.STUDY_STOPPED, {"reason": reason})
             case ConcludeStudy(reason):
@@ -82,7 +85,10 @@ class Completion:
                     EventType.STUDY_CONCLUDED, {"reason": reason, **quoted, **self._suggest_next(state)}
                 )
             case BuildReport():
-                self._report(state)
+                report = self._build_report(state, self._folder)
+                for line in report.describe_backups():
+                    self._note(line)
+                self._record.append(EventType.REPORT_BUILT, report.payload(self._folder))
 
     def _suggest_next(self, state: StudyState) -> dict[str, Any]:
         """Return what is worth doing next. Whatever goes wrong with it keeps no study from its end."""
@@ -103,15 +109,3 @@ class Completion:
         error = lock_error(state, self._folder)
         verdict = judge_hypothesis(state, step.hypothesis, look=step.look, phase=step.phase, lock_error=error)
         self._record.append(EventType.VERDICT_COMPUTED, verdict.model_dump(mode="json"))
-
-    def _decide(self, state: StudyState, step: Decide) -> None:
-        payload: dict[str, Any] = {"rule": step.rule, "action": step.action, "reason": step.reason}
-        if step.hypothesis is not None:
-            payload |= {"hypothesis": step.hypothesis, "look": step.look}
-        self._record.append(EventType.DECISION_TAKEN, payload)
-
-    def _report(self, state: StudyState) -> None:
-        report = self._build_report(state, self._folder)
-        for line in report.describe_backups():
-            self._note(line)
-        self._record.append(EventType.REPORT_BUILT, report.payload(self._folder))

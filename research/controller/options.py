@@ -178,15 +178,12 @@ def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) ->
     with home.creation_lock():
         for brought in find_custom_environments(request.wanted.custom_environments):
             brought.require_unchanged()
-        _make_folder(home.study(study))
+        folder = home.study(study)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise home_error(folder, error) from error
         create_study(log, study, request, check_loader(home.models))
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise home_error(folder, error) from error
 
 
 def make_mirror(

@@ -376,7 +376,7 @@ class AttemptCopy:
         if log is None:
             self.settled = over
             return None
-        if not _has_sync_state(log):
+        if not log.with_suffix(".wandb.syncstate").exists():
             return self._send(log, entity, may_send)
         logged = self._find_last_step(log)
         if logged is None:
@@ -481,10 +481,6 @@ class AttemptCopy:
                 return None
             self._logged = max(found.history, default=0) if found.ended else None
         return self._logged
-
-
-def _has_sync_state(log: Path) -> bool:
-    return log.with_suffix(".wandb.syncstate").exists()
 
 
 def _is_synced(log: Path) -> bool:
@@ -687,7 +683,9 @@ class WandbMirror:
                     if not self._leaving.is_set() and not self._lost:
                         self._attempt(lambda: self._finish(calls, study.state()))
                 finally:
-                    self._end_all()
+                    for copy in self._copies.values():
+                        copy.end()
+                    self._files.end()
         except Exception as error:  # noqa: BLE001 - whatever it is ends what is sent only
             self._warn(f"sending to W&B ended ({type(error).__name__}: {error}); the study goes on without it")
         finally:
@@ -722,19 +720,18 @@ class WandbMirror:
         waited = False
         for run in state.every_run.values():  # of earlier rounds, too: their last copies come late
             for attempt in run.attempts:
-                copy = self._get_copy(calls, run, attempt)
+                key = run.run_id, attempt.number
+                if key not in self._copies:
+                    self._copies[key] = AttemptCopy(
+                        run.run_id, attempt.number, self._folder(run, attempt), calls, self._now
+                    )
+                    self._copies[key].settled = attempt.standing == "sent"
+                copy = self._copies[key]
                 self._advance_copy(self._viewer, copy, run, attempt)
                 waited = waited or (attempt.status is not None and not copy.settled)
         if not waited:
             at_rest.set()
             self._files.advance(calls, self._viewer.entity)
-
-    def _get_copy(self, calls: WandbClient, run: RunState, attempt: AttemptState) -> AttemptCopy:
-        key = run.run_id, attempt.number
-        if key not in self._copies:
-            self._copies[key] = AttemptCopy(run.run_id, attempt.number, self._folder(run, attempt), calls, self._now)
-            self._copies[key].settled = attempt.standing == "sent"
-        return self._copies[key]
 
     def _advance_copy(self, viewer: WandbViewer, copy: AttemptCopy, run: RunState, attempt: AttemptState) -> None:
         may_send = sum(each.sends for each in self._copies.values()) < MOST_SENDING
@@ -754,11 +751,6 @@ class WandbMirror:
         self._files.add_report(state)
         while self._files.advance(calls, self._viewer.entity) and self._now() < until and not self._leaving.is_set():
             self._leaving.wait(0.1)
-
-    def _end_all(self) -> None:
-        for copy in self._copies.values():
-            copy.end()
-        self._files.end()
 
     def _folder(self, run: RunState, attempt: AttemptState) -> AttemptFolder:
         return AttemptFolder(self._home.attempt(self._study, run.run_id, attempt.number))
@@ -830,15 +822,15 @@ def _complete(given: Given) -> Given:
     for row in read_rows(Path(given["log"])):
         if row["_step"] > given["after"]:
             run.log(
-                {key: _restore_value(value) for key, value in row.items() if not key.startswith("_")}, step=row["_step"]
+                {
+                    key: (float(value) if value in WRITTEN_NOT_FINITE else value)
+                    for key, value in row.items()
+                    if not key.startswith("_")
+                },
+                step=row["_step"],
             )
     run.finish()
     return {}
-
-
-def _restore_value(value: Any) -> Any:
-    """Return a value as it was logged: what is no finite number stands in the log as text."""
-    return float(value) if value in WRITTEN_NOT_FINITE else value
 
 
 def _log_artifact(given: Given) -> Given:

@@ -265,7 +265,9 @@ def default_screen(
         candidates = min(possible, math.floor(left * steps / short))
         rungs: tuple[Rung, ...] = (Rung(steps=short, keep=confirmed),)
     else:
-        candidates = _count_candidates(possible, left, telling / steps, confirmed)
+        share = telling / steps
+        fitting = (n for n in range(possible, 0, -1) if n * share + _count_survivors(n, confirmed) <= left)
+        candidates = next(fitting, 0)
         rungs = (Rung(steps=telling, keep=_count_survivors(candidates, confirmed)), Rung(steps=steps, keep=confirmed))
     if candidates <= confirmed:
         return None
@@ -273,12 +275,6 @@ def default_screen(
         knobs=tuple(knobs), sampler="surface", bound=BOUND, candidates=candidates, initial=count_initial(candidates),
         rungs=rungs, seed=seed,
     )  # fmt: skip
-
-
-def _count_candidates(possible: int, left: float, share: float, confirmed: int) -> int:
-    """Return how many candidates `left` whole runs carry, if each first runs a `share` of one."""
-    fitting = (n for n in range(possible, 0, -1) if n * share + _count_survivors(n, confirmed) <= left)
-    return next(fitting, 0)
 
 
 def _count_survivors(candidates: int, confirmed: int) -> int:

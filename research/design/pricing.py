@@ -365,12 +365,8 @@ def median_seconds(log: EventLog, exclude: str = "") -> dict[str, float]:
                 continue
             for attempt in run.attempts:
                 if attempt.seconds and _is_whole(attempt):
-                    seconds[price_key(job, _sandbox_kind(attempt))].append(attempt.seconds)
+                    seconds[price_key(job, str(attempt.sandbox.get("kind", PROCESSES)))].append(attempt.seconds)
     return {key: median(values) for key, values in seconds.items()}
-
-
-def _sandbox_kind(attempt: AttemptState) -> str:
-    return str(attempt.sandbox.get("kind", PROCESSES))
 
 
 def _parse_job(run: RunState) -> Job | None:

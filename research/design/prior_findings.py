@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
-from research.design.known_findings import FindingConditions, KnownFinding
+from research.design.known_findings import KnownFinding
 from research.installation.home import Home
 from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files
 from studies import EventLog, LogCorrupt, fold
@@ -77,17 +77,17 @@ def _normalize(text: str) -> str:
 
 def _build_search_text(finding: KnownFinding, marks: Mapping[str, Tunable]) -> str:
     where = finding.conditions
-    names = [name for name in (finding.variable, *_list_fields(finding)) if name in marks]
+    names = [
+        name
+        for name in (finding.variable, *(finding.treatment if isinstance(finding.treatment, dict) else ()))
+        if name in marks
+    ]
     said = (
         finding.name, finding.claim, finding.verdict, finding.variable, where.environment, where.model, where.model_key,
         where.metric, where.metric_name, where.job, *(f"{name} {value}" for name, value in where.fields.items()),
         *(synonym for name in names for synonym in marks[name].synonyms),
     )  # fmt: skip
     return _normalize(" ".join(said))
-
-
-def _list_fields(finding: KnownFinding) -> Iterable[str]:
-    return finding.treatment if isinstance(finding.treatment, dict) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,12 @@ def _describe_differences(one: Sequence[KnownFinding], other: Sequence[KnownFind
         "model or backend", *({each.model_key for each in side} for side in sides)
     )
     for name in sorted({name for side in sides for each in side for name in each.fields}):
-        yield from _describe_difference(name, *({_format_field(each, name) for each in side} for side in sides))
+        yield from _describe_difference(
+            name,
+            *({(canonical(each.fields[name]) if name in each.fields else "usual") for each in side} for side in sides),
+        )
 
 
 def _describe_difference(name: str, one: Set[str], other: Set[str]) -> Iterator[str]:
     if one != other:
         yield f"{name}: {' or '.join(sorted(one))} against {' or '.join(sorted(other))}"
-
-
-def _format_field(conditions: FindingConditions, name: str) -> str:
-    return canonical(conditions.fields[name]) if name in conditions.fields else "usual"

@@ -119,7 +119,14 @@ class SampleSizeCalculator:
                 f"and then {_AFTER_NOISE_SEEDS} seeds x {draft.arms} arms: {self.budget_check.describe_cost(stages)}; "
                 f"{self.budget_check.describe_budget()}"
             )
-            less = next((n for n in self._shorter_lengths(draft) if self._affords_noise(shorten(draft, n))), None)
+            less = next(
+                (
+                    n
+                    for n in self._shorter_lengths(draft)
+                    if self.budget_check.affords(self.noise_stages(shorten(draft, n)))
+                ),
+                None,
+            )
             ways = _join_suggestions([*self._suggest_steps(draft, less), *_suggest_smaller(draft)])
             raise Unaffordable(
                 f"{why}: use {self.budget_check.suggest_flags(stages)}",
@@ -136,9 +143,6 @@ class SampleSizeCalculator:
             with suppress(DesignRefused):
                 require_schedule(less, self.metric(less), self.budget_check.price.estimates)
                 yield steps
-
-    def _affords_noise(self, draft: DesignDraft) -> bool:
-        return self.budget_check.affords(self.noise_stages(draft))
 
     def noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
         """Return A/A runs and the least that has to follow them."""

@@ -71,14 +71,10 @@ def read_code(reference: Reference) -> CodeFiles:
     if reference.folder is not None:
         files = _folder(reference.folder, reference.text)
         if reference.lines is not None:
-            files = _drop_tasks(files, _read(reference.lines, reference.text))
+            lines = _read(reference.lines, reference.text)
+            files = {path: content for path, content in files.items() if content != lines}
         return CodeFiles(files, files.get(REQUIREMENTS, b"").decode(errors="replace"))
     return _module(source.place, reference.text)
-
-
-def _drop_tasks(files: Mapping[str, bytes], lines: bytes) -> dict[str, bytes]:
-    """Return the files without the tasks that a reward function judges, under whatever name they lie beside it."""
-    return {path: content for path, content in files.items() if content != lines}
 
 
 def _read(file: Path, text: str) -> bytes:
@@ -146,7 +142,11 @@ _Words = tuple[str, ...]
 
 def find_hidden_leak(files: Mapping[str, bytes], tasks: Mapping[Split, Sequence[Task]]) -> str | None:
     """Return the path of a file that holds text of a hidden task, or names most of them; None if none does."""
-    own = {run for run in _shingles(_texts(tasks["hidden"])) if _is_distinctive(run)}
+    own = {
+        run
+        for run in _shingles(_texts(tasks["hidden"]))
+        if (sum(map(len, run)) >= (_LETTERS if len(run) > 1 else _ONE_WORD))
+    }
     own -= _find_runs(own, (text for split in tasks if split != "hidden" for text in _texts(tasks[split])))
     ids = {_words(task.id) for task in tasks["hidden"] if len(task.id) > 1 and not task.id.isdigit()}
     for path, content in files.items():
@@ -205,7 +205,3 @@ def _runs(text: str, ends: Mapping[str, Set[int]]) -> Iterator[_Words]:
         if word in ends:
             words = tuple(last)
             yield from (words[-length:] for length in ends[word] if length <= len(words))
-
-
-def _is_distinctive(run: _Words) -> bool:
-    return sum(map(len, run)) >= (_LETTERS if len(run) > 1 else _ONE_WORD)

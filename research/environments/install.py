@@ -154,14 +154,9 @@ def _install(requirements: str, folder: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise BadEnvironment(f"pip did not bring the packages in {PIP_TIMEOUT_S:g} s; try again") from error
     if done.returncode:
-        said = _find_pip_errors(done.stderr)
+        lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        said = " ".join(lines[-2:]) or last_lines(done.stderr, 1, 300) or "it said nothing"
         raise BadEnvironment(f"expected pip to bring what requirements.txt names; it could not: {said}")
-
-
-def _find_pip_errors(errors: str) -> str:
-    """Return what pip gave as its reason."""
-    lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
-    return " ".join(lines[-2:]) or last_lines(errors, 1, 300) or "it said nothing"
 
 
 MODULE: Final = "swarm.environments.building"
@@ -307,8 +302,10 @@ def _query_process(reference: Reference, packages: Sequence[Path], home: Home, *
                 f"{_DOING[arguments[0]]}; mend it, or give fewer"
             ) from error
         finally:
-            _kill_group(process)
-        found = _parse_answer(out)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        found = dict(json.loads(out)) if out.endswith("\n") else {}
         if process.returncode == 0 and found:
             return found
         last = last_lines(found.get("refused") or _read_tail(said), 1, 600)
@@ -320,21 +317,9 @@ def _query_process(reference: Reference, packages: Sequence[Path], home: Home, *
     )
 
 
-def _parse_answer(out: str) -> dict[str, Any]:
-    """Return the line of JSON that a process ends with; nothing where its code ended it before."""
-    return dict(json.loads(out)) if out.endswith("\n") else {}
-
-
 def _read_tail(said: IO[bytes]) -> str:
     said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL_BYTES))
     return said.read().decode(errors="replace")
-
-
-def _kill_group(process: subprocess.Popen[str]) -> None:
-    """End the process and all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _refusal(reference: Reference, said: str, home: Home) -> str:

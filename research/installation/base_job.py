@@ -311,7 +311,10 @@ def require_backend(backend: str) -> None:
     """Raise BackendMissing unless a backend has this name, and what it needs can be found."""
     require_known(backend)
     if backend not in BUILT_IN_BACKENDS:
-        _require_loadable(backend)
+        try:
+            load(BACKENDS, backend)
+        except BrokenEntryPoint as error:
+            raise BackendMissing(str(error)) from error
     if backend == "verl":
         _require_verl(python_of(backend))
     missing = [name for name in LOCAL_PACKAGES if backend == "local" and find_spec(name) is None]
@@ -358,13 +361,6 @@ def _require_verl(python: str) -> None:
         said = str(error)
     if said:
         raise BackendMissing(f"expected {', '.join(needed)} where {python} looks; missing: {said}; {VERL_REMEDY}")
-
-
-def _require_loadable(backend: str) -> None:
-    try:
-        load(BACKENDS, backend)
-    except BrokenEntryPoint as error:
-        raise BackendMissing(str(error)) from error
 
 
 def backend_of(state: StudyState) -> str:

@@ -116,7 +116,13 @@ class MachineSlots:
         """Read what the study holds, and give back what is for none of these attempts, which go on."""
         self._own = [row for row in self._slots.rows() if row.study == self._study]
         self._asked = False
-        self._give_back([row for row in self._own if not self._is_for(row, attempts)])
+        self._give_back(
+            [
+                row
+                for row in self._own
+                if not (row.host == self._slots.host and (row.slot is None or row.attempt in attempts))
+            ]
+        )
 
     def take(self, attempt: str, parallel: int) -> bool:
         """Take a slot for an attempt; False where it has to wait, and stands in the line until `yield_slot`."""
@@ -165,9 +171,6 @@ class MachineSlots:
         self._others.update({other.name: other for other in self._find_others(besides=self._others)})
         spans = [other.span() for other in self._others.values()]
         return [(_moment(began), now if ended is None else _moment(ended)) for began, ended in spans]
-
-    def _is_for(self, row: SlotRow, attempts: Collection[str]) -> bool:
-        return row.host == self._slots.host and (row.slot is None or row.attempt in attempts)
 
     def _give_back(self, rows: list[SlotRow]) -> None:
         if rows:

@@ -306,7 +306,15 @@ def _is_address(server: str) -> bool:
 
 
 def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home: Home) -> ServerConnection:
-    _check_address(url)
+    try:
+        parts = urlsplit(url)
+        said = parts.port != 0 and parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}") from None
+    if "@" in parts.netloc:
+        raise BadServer(f"expected an address like {_LIKE}, with the key in {TOKEN}; found a name or password in it")
+    if not said or parts.query or parts.fragment:
+        raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")
     for _, process in servers(home):
         if process is not None and process.url == url:
             return ServerConnection(url, _key(process, role), process)
@@ -333,19 +341,6 @@ def _role_of(token: str) -> str | None:
         return str(claims["role"])
     except (ValueError, LookupError, TypeError):
         return None
-
-
-def _check_address(url: str) -> None:
-    """Raise BadServer for what is no server's address; what it says in place of a host's name may be a secret."""
-    try:
-        parts = urlsplit(url)
-        said = parts.port != 0 and parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}") from None
-    if "@" in parts.netloc:
-        raise BadServer(f"expected an address like {_LIKE}, with the key in {TOKEN}; found a name or password in it")
-    if not said or parts.query or parts.fragment:
-        raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")
 
 
 def _key(process: SwarmProcess, role: UserRole) -> str:
@@ -388,7 +383,13 @@ def _ensure_server(
     home: Home, folder: Path, options: ServerOptions, *, port: int, idle: bool
 ) -> tuple[SwarmProcess, bool]:
     known, found = load_binding(folder), find_swarm(folder)
-    wanted = _merge_options(known, options)
+    wanted = Binding(
+        host=options.host or known.host,
+        store=options.store or os.environ.get(STORE) or known.store,
+        token_file=known.token_file if options.token_file is None else str(options.token_file.expanduser().absolute()),
+        peers=tuple(options.peers) or known.peers,
+        backend=options.backend or known.backend,
+    )
     if found is not None:
         if not options.says_nothing and wanted != known:
             stop = "ajet swarm stop" if options.name is None else f"ajet swarm stop --server {options.name}"
@@ -412,16 +413,6 @@ def _ensure_server(
         else:
             path.unlink(missing_ok=True)
         raise
-
-
-def _merge_options(known: Binding, options: ServerOptions) -> Binding:
-    return Binding(
-        host=options.host or known.host,
-        store=options.store or os.environ.get(STORE) or known.store,
-        token_file=known.token_file if options.token_file is None else str(options.token_file.expanduser().absolute()),
-        peers=tuple(options.peers) or known.peers,
-        backend=options.backend or known.backend,
-    )
 
 
 def _require_token(wanted: Binding) -> None:

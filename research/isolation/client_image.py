@@ -46,7 +46,10 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
     Raises SandboxError when there is no base image to build it on.
     """
     with _image_lock(home):
-        chosen = _ensure_base(engine, home, note, base)
+        name = base or _base(engine, home)
+        if identity(engine, name) is None:
+            _pull(engine, name, note)
+        chosen = name
         image = client_image(engine, client_context(home), base=chosen, note=note)
         _remember(home, image.tag, {"base": chosen, "id": image.id, "tag": image.tag})
     return image
@@ -159,13 +162,6 @@ def _base(engine: ContainerEngine, home: Home) -> str:
     """Return the base that the engine has and that comes first, else the one to pull."""
     names = [name for name in (_read_record(home).get("base"), USUAL_BASE) if name]
     return next((name for name in names if identity(engine, name) is not None), names[0])
-
-
-def _ensure_base(engine: ContainerEngine, home: Home, note: Note, base: str | None) -> str:
-    name = base or _base(engine, home)
-    if identity(engine, name) is None:
-        _pull(engine, name, note)
-    return name
 
 
 def _pull(engine: ContainerEngine, name: str, note: Note) -> None:

@@ -492,11 +492,7 @@ def _close(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
     """End what is left of flow runs that wait in vain."""
     for run in runs:
         if (state := run.state) is not None and (state.is_scheduled() or state.is_pending()):
-            client.set_flow_run_state(run.id, _abandoned_state(), force=True)
-
-
-def _abandoned_state() -> State[None]:
-    return Crashed(message=_IN_VAIN)
+            client.set_flow_run_state(run.id, Crashed(message=_IN_VAIN), force=True)
 
 
 _HALTS = (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED)

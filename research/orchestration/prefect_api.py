@@ -359,16 +359,12 @@ class FlowRun:
         artifact = ArtifactCreate(key=key, type=type, data=data, description=description, flow_run_id=self.id)
         made = self._client.request("POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True))
         identity = UUID(made.json()["id"])
-        self._delete_duplicates(key, identity)
-        return identity
-
-    def _delete_duplicates(self, key: str, kept: UUID) -> None:
-        """Delete others of a key: a request that was sent again, as the server was busy, may have been taken twice."""
         own, of_key = ArtifactFilterFlowRunId(any_=[self.id]), ArtifactFilterKey(any_=[key])
         for found in self._client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=own, key=of_key)):
-            if found.id != kept:
+            if found.id != identity:
                 with suppress(ObjectNotFound):
                     self._client.delete_artifact(found.id)
+        return identity
 
     def _replace(self, shown: UUID, data: object, description: str) -> bool:
         changes = {"data": data, "description": description}

@@ -435,7 +435,13 @@ class ControllerSession:
         if both.ask is not UserAction.STOP and found.shows is not both.activity:
             shown.flow_run.show(both.activity, state.paused_reason or action_reason(UserAction.PAUSE))
         if both.ask is not None:
-            self._ask(both.ask)
+            match both.ask:
+                case UserAction.STOP:
+                    request_stop(self._home, self._log, self._since.id, action_reason(both.ask))
+                case UserAction.PAUSE:
+                    request_pause(self._log, self._since.id, action_reason(both.ask))
+                case UserAction.CONTINUE:
+                    request_continue(self._log, self._since.id)
         shown.agreed = both.activity
         if (now := time.monotonic()) - self._beaten >= BEAT_S:
             shown.flow_run.send_heartbeat()
@@ -445,15 +451,6 @@ class ControllerSession:
             del notes[:told]
         self._forms.refresh(self._study.state())
         shown.projection.update(self._study.state())
-
-    def _ask(self, action: UserAction) -> None:
-        match action:
-            case UserAction.STOP:
-                request_stop(self._home, self._log, self._since.id, action_reason(action))
-            case UserAction.PAUSE:
-                request_pause(self._log, self._since.id, action_reason(action))
-            case UserAction.CONTINUE:
-                request_continue(self._log, self._since.id)
 
     def _with_flow_run(self, do: Callable[[_ProjectedRun], None]) -> None:
         """Call `do` with the flow run, which is created if need be, also where the server does not know it any more."""

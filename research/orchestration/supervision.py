@@ -44,7 +44,8 @@ def become_supervisor(home: Home) -> Iterator[None]:
 
     The sittings of such a one live on. Raises WorkerBusy.
     """
-    lock = _lock(home)
+    home.prefect.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home.prefect / _LOCK, timeout=ASKING_S, mode=0o600, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:
@@ -115,8 +116,3 @@ def _has_worker(home: Home) -> bool:
     finally:
         os.close(lock)
     return False
-
-
-def _lock(home: Home) -> FileLock:
-    home.prefect.mkdir(parents=True, exist_ok=True)
-    return FileLock(home.prefect / _LOCK, timeout=ASKING_S, mode=0o600, fallback_to_soft=False)

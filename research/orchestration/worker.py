@@ -77,7 +77,12 @@ class StudyWorker:
 
     def _tick(self) -> None:
         """Start what is not there; tell the server what it does not know; hand over what was left."""
-        self._find_server()
+        before, self.server = self.server, ensure_server(self._home.prefect)
+        if self._process is not None and self.server.api != before.api:
+            self._say(f"Prefect's server is at {self.server.url} now; the worker is started again")
+            self._end()
+            self._process = None
+            self._told = 0.0
         is_due = time.monotonic() - self._told >= TELL_S
         if is_due:
             with connect(self.server.api) as client:
@@ -89,18 +94,6 @@ class StudyWorker:
         if is_due:
             self._reschedule_all()
             self._told = time.monotonic()  # else the next look tries again, and none between says that all is well
-
-    def _find_server(self) -> None:
-        """Find or start the server; one that came back elsewhere has the worker begin anew, which knows the old place.
-
-        So do its sittings: what they drive is left in order, and handed over there.
-        """
-        before, self.server = self.server, ensure_server(self._home.prefect)
-        if self._process is not None and self.server.api != before.api:
-            self._say(f"Prefect's server is at {self.server.url} now; the worker is started again")
-            self._end()
-            self._process = None
-            self._told = 0.0
 
     def _reschedule_all(self) -> None:
         """Hand over what was left; what keeps one study from it keeps no other, and is raised when all were tried.
@@ -149,7 +142,11 @@ class StudyWorker:
     def _end(self) -> None:
         if self._process is not None:
             self._say("ending the worker; what it drives is left in order")
-            _end_flow_runs(self._process.pid)  # first: a worker that ends does not wait for their last words
+            with suppress(psutil.NoSuchProcess):
+                children = psutil.Process(self._process.pid).children()
+                for child in children:
+                    child.terminate()
+                psutil.wait_procs(children, timeout=LEAVING_S)
             end_group(self._process.pid, LEAVING_S)
         (self._home.prefect / WORKER).unlink(missing_ok=True)
 
@@ -166,15 +163,6 @@ class StudyWorker:
             if self._trouble is not None:
                 self._warn("the worker goes on")
             self._trouble = None
-
-
-def _end_flow_runs(worker: int) -> None:
-    """Terminate the children of Prefect's worker, and wait for them: each leaves its study in order."""
-    with suppress(psutil.NoSuchProcess):
-        children = psutil.Process(worker).children()
-        for child in children:
-            child.terminate()
-        psutil.wait_procs(children, timeout=LEAVING_S)
 
 
 def skip_running(submit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

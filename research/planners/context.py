@@ -346,8 +346,11 @@ class PlannerContext:
             case "design":
                 return self._design_facts() | self._setup_facts() | self._claim_facts()
             case "conclude":
-                arms = [_dump_arm(arm) for arm in self.arms]
-                verdicts = [_dump_verdict(verdict) for verdict in self.verdicts]
+                arms = [
+                    {"name": arm.name, "n": arm.n, "mean": arm.mean, "low": arm.low, "high": arm.high}
+                    for arm in self.arms
+                ]
+                verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
                 judged = self._metric_facts() if self.metric.unit else {}  # of what its numbers are counted in
                 return (
                     {"arms": arms}
@@ -428,11 +431,3 @@ def _dump_field(facts: FieldSpec) -> dict[str, Any]:
     return {
         "name": facts.name, "default": facts.default, "sensible_values": list(facts.ladder), "does": facts.description,
     }  # fmt: skip
-
-
-def _dump_arm(arm: ArmSummary) -> dict[str, Any]:
-    return {"name": arm.name, "n": arm.n, "mean": arm.mean, "low": arm.low, "high": arm.high}
-
-
-def _dump_verdict(verdict: Verdict) -> dict[str, Any]:
-    return verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT)

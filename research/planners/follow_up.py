@@ -359,7 +359,8 @@ class _FollowUpFinder:
     def was_asked(self, found: FollowUp) -> bool:
         """Return whether an earlier round compared all of it; of fields that go together the asker itself looks."""
         if isinstance(found.plan, Search):
-            return self._was_searched(found.plan)
+            wanted = {knob.field: (knob.control, frozenset(knob.values)) for knob in found.plan.knobs}
+            return sum(_search_space(entry) == wanted for entry in self._rounds) > MOST_REPEATED
         return found.plan.shape == "apart" and all(
             _Comparison(found.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
             for contrast in found.plan.contrasts
@@ -422,11 +423,6 @@ class _FollowUpFinder:
     def _effective_value(self, name: str, value: Scalar | None) -> Scalar:
         """Return a value as it is compared: an unset field is what it amounts to."""
         return self._facts[name].default if value is None else value
-
-    def _was_searched(self, plan: Search) -> bool:
-        """Return whether the same values were searched from the same control twice, or once near a best."""
-        wanted = {knob.field: (knob.control, frozenset(knob.values)) for knob in plan.knobs}
-        return sum(_search_space(entry) == wanted for entry in self._rounds) > MOST_REPEATED
 
     def _ask_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
         """Ask whether a finding holds in another environment, once."""
@@ -501,16 +497,14 @@ class _FollowUpFinder:
         varied = {name for entry in self._rounds for told in entry.claims for name in told.claim.varied}
         environment = self._rounds[0].design.environment
         for reading in fields_that_matter(self._context.fields):
-            if reading.field in varied or self._is_user_set(reading.field):
+            if reading.field in varied or (
+                self._facts[reading.field].given or reading.field in self._context.wanted.held
+            ):
                 continue
             with suppress(BadTopic, DesignRefused):
                 [contrast] = plan_values([ParsedField(reading.field)], self._facts).contrasts
                 why = f"{reading.field} is the field of which most is expected among those not compared yet."
                 yield from self._make_follow_up([contrast], environment, why)
-
-    def _is_user_set(self, name: str) -> bool:
-        """Return whether the user set a field, which then is what it is in all arms."""
-        return self._facts[name].given or name in self._context.wanted.held
 
     def _make_follow_up(
         self, contrasts: Sequence[Contrast], environment: str, why: str, held_in: str | None = None

@@ -51,7 +51,11 @@ class Quote:
 def sanitize_line(text: str) -> str:
     """Return a text on one line, without terminal sequences and characters that do not print, cut to `LONGEST`."""
     bare = _ESCAPE.sub("", text)
-    kept = "".join(" " if char.isspace() else char for char in bare if char.isspace() or _is_printable(char))
+    kept = "".join(
+        " " if char.isspace() else char
+        for char in bare
+        if char.isspace() or (not unicodedata.category(char).startswith("C"))
+    )
     flat = " ".join(kept.split())
     return flat if len(flat) <= LONGEST else flat[: LONGEST - 1] + "…"
 
@@ -68,11 +72,6 @@ def quote_latest(texts: Iterable[tuple[str, str]]) -> Sequence[Quote]:
     """Return the latest `MOST` of (id, text), the oldest first; a text of which nothing is left is left out."""
     shown = [Quote(name, sanitize_line(text)) for name, text in texts]
     return tuple(entry for entry in shown if entry.text)[-MOST:]
-
-
-def _is_printable(char: str) -> bool:
-    """Return whether a character is neither a control, a direction override, a surrogate nor unassigned."""
-    return not unicodedata.category(char).startswith("C")
 
 
 MOST_IDEAS: Final = 20

@@ -385,7 +385,11 @@ class ToolSession:
         return [
             {
                 "type": "function",
-                "function": {"name": name, "description": _tool_description(kind), "parameters": schema(kind)},
+                "function": {
+                    "name": name,
+                    "description": " ".join((kind.__doc__ or "").split()),
+                    "parameters": schema(kind),
+                },
             }
             for name, kind in self.offered.items()
         ]
@@ -453,10 +457,6 @@ class ToolSession:
     def _truncate(self, text: str) -> str:
         most = min(MOST_OF_ONE, self._left)
         return text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
-
-
-def _tool_description(kind: type[BaseModel]) -> str:
-    return " ".join((kind.__doc__ or "").split())
 
 
 def _arguments_text(function: _Function) -> str:

@@ -44,7 +44,6 @@ from research.proposals.actions import (
 from research.proposals.arms import Scalar, arm_text, value_text
 from research.proposals.metric_choice import remove_metric_words
 from research.proposals.reward_code import MOST_BYTES, SIGNATURE
-from studies.records.base import JsonValue
 from studies.records.design import MODEL
 from studies.records.verdict import PlannerMessage, find_contradictions
 
@@ -260,11 +259,6 @@ def _counts_in_question(question: str) -> set[float | int | None]:
     return {number for number, counts in numbers if counts} - {number for number, counts in numbers if not counts}
 
 
-def _value_name(variable: str, value: JsonValue) -> Scalar:
-    """Return a compared value as a topic names it: a model by its name."""
-    return arm_text(value) if variable == MODEL else value
-
-
 def _design_values(context: PlannerContext, design: ProposeDesign) -> dict[str, tuple[Scalar, ...]]:
     """Return the values that a plan has of each field that it varies, searches or holds constant."""
     values: dict[str, tuple[Scalar, ...]] = {constant.field: (constant.value,) for constant in design.constants}
@@ -274,7 +268,10 @@ def _design_values(context: PlannerContext, design: ProposeDesign) -> dict[str, 
         values[knob.field] = (*knob.values, *(facts.default for facts in context.fields if facts.name == knob.field))
     for claim in context.hypotheses:
         for name, compared in claim.varied.items():
-            values[name] = (*values.get(name, ()), *(_value_name(name, value) for value in compared))
+            values[name] = (
+                *values.get(name, ()),
+                *((arm_text(value) if name == MODEL else value) for value in compared),
+            )
     return values
 
 

@@ -96,7 +96,20 @@ class Replay:
     def __init__(self, file: Path) -> None:
         """Raise PlannerUnready for a file that is no recording."""
         self._file = file
-        self._lines = _read_lines(file)
+        try:
+            texts = file.read_text(encoding="utf-8").splitlines()
+            lines = [_Line.model_validate_json(text) for text in texts if text.strip()]
+        except OSError as error:
+            raise PlannerUnready(
+                f"expected a recording of a planner at {file}; found {cause_of(error)}; name a file made with --record"
+            ) from error
+        except (ValidationError, UnicodeDecodeError) as error:
+            raise PlannerUnready(
+                f"expected a recording of a planner at {file}; found something else; name a file made with --record"
+            ) from error
+        if not lines:
+            raise PlannerUnready(f"expected a recording of a planner at {file}; found an empty file; record one first")
+        self._lines = lines
         self._left: dict[str, deque[_Line]] = {}
         for line in self._lines:
             self._left.setdefault(line.request, deque()).append(line)
@@ -126,20 +139,3 @@ class Replay:
         if line.failed is not None:
             raise EndpointError(line.failed.kind, line.failed.text, line.failed.status)
         return line.reply or ""
-
-
-def _read_lines(file: Path) -> list[_Line]:
-    try:
-        texts = file.read_text(encoding="utf-8").splitlines()
-        lines = [_Line.model_validate_json(text) for text in texts if text.strip()]
-    except OSError as error:
-        raise PlannerUnready(
-            f"expected a recording of a planner at {file}; found {cause_of(error)}; name a file made with --record"
-        ) from error
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise PlannerUnready(
-            f"expected a recording of a planner at {file}; found something else; name a file made with --record"
-        ) from error
-    if not lines:
-        raise PlannerUnready(f"expected a recording of a planner at {file}; found an empty file; record one first")
-    return lines

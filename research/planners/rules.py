@@ -338,11 +338,9 @@ class _TopicPlan:
     def _secondary_metrics(self) -> tuple[unsupported.UnknownName, ...]:
         """Return the measures that the topic names beside the one that runs are judged by."""
         asked = self._context.requested_metric
-        return unsupported.secondary_metrics(self._remove_metric_words(), judged=asked is not None)
-
-    def _remove_metric_words(self) -> str:
-        """Return the topic with what the words of its metric say of better and worse."""
-        return remove_metric_words(self._context.topic, self._context.requested_metric)
+        return unsupported.secondary_metrics(
+            remove_metric_words(self._context.topic, self._context.requested_metric), judged=asked is not None
+        )
 
     def _compared_fields(self) -> tuple[tuple[str, str], ...]:
         """Return the fields that the topic sets against each other and the plan compares apart."""

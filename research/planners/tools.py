@@ -193,7 +193,7 @@ def read_curve(run: RunState, folder: Path, request: CurveRequest) -> dict[str, 
     return {
         "metric": request.metric,
         "steps": points[-1][0],
-        "points": [[step, _round_value(value)] for step, value in shown],
+        "points": [[step, float(f"{value:.4g}")] for step, value in shown],
     }
 
 
@@ -236,10 +236,6 @@ def _spread_evenly(points: Sequence[Point]) -> Sequence[Point]:
     if len(points) <= POINTS:
         return points
     return [points[round(index * (len(points) - 1) / (POINTS - 1))] for index in range(POINTS)]
-
-
-def _round_value(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 MOST_MESSAGES: Final = 8
@@ -384,16 +380,16 @@ COLUMNS: Final = ("run", "round", "phase", "arm", "seed", "status", "code", "bef
 
 def build_run_table(state: StudyState, request: RunsRequest) -> dict[str, Any]:
     """Return the runs that are asked for, with hidden success before and after training and what each is judged by."""
-    found = [placed for placed in list_runs(state) if _matches_request(placed, request)]
+    found = [
+        placed
+        for placed in list_runs(state)
+        if (request.round in (None, placed.round) and request.arm in ("", placed.run.spec.arm))
+    ]
     if not found:
         raise ToolError(f"expected a round and an arm that have runs; found none of {_describe_request(request)}")
     told = {"columns": list(COLUMNS), "rows": [_run_row(placed) for placed in found[-MOST_RUNS:]]}
     left = len(found) - MOST_RUNS
     return told | ({"left_out": f"the first {left} runs; ask for a round or an arm"} if left > 0 else {})
-
-
-def _matches_request(placed: RoundRun, request: RunsRequest) -> bool:
-    return request.round in (None, placed.round) and request.arm in ("", placed.run.spec.arm)
 
 
 def _describe_request(request: RunsRequest) -> str:

@@ -82,16 +82,14 @@ def choice_names(fields: Iterable[FieldSpec]) -> list[tuple[str, Item]]:
     return [
         (
             text,
-            Item("value", facts.name, value=value) if facts.is_categorical else _number_item(text, facts.name, value),
+            Item("value", facts.name, value=value)
+            if facts.is_categorical
+            else Item("number", text, number=int(value), owner=facts.name),
         )
         for facts in fields
         for value, texts in facts.values.items()
         for text in texts
     ]
-
-
-def _number_item(text: str, field: str, value: str) -> Item:
-    return Item("number", text, number=int(value), owner=field)
 
 
 def bare_names(fields: Iterable[FieldSpec], items: Sequence[Item]) -> list[tuple[str, Item]]:
@@ -364,7 +362,11 @@ class ParsedTopic:
 
 def parse_topic(topic: str, fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec]) -> ParsedTopic:
     """Return what `topic` says; fields and environments in the order they are named in."""
-    names = _list_names(fields, environments)
+    named = [
+        (text, Item("field", f.name, sense=_find_direction(text))) for f in fields for text in (f.name, *f.synonyms)
+    ]
+    played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
+    names = named + choice_names(fields) + played
     items = itemise(topic, phrases(names))
     bare = bare_names(fields, items)
     if bare:
@@ -378,14 +380,6 @@ def parse_topic(topic: str, fields: Sequence[FieldSpec], environments: Sequence[
             items = kept
     known = [name for name, item in names if item.kind in ("field", "environment")]
     return replace(_TopicParser(topic, items, fields).parse(known), alone=alone)
-
-
-def _list_names(fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec]) -> list[tuple[str, Item]]:
-    named = [
-        (text, Item("field", f.name, sense=_find_direction(text))) for f in fields for text in (f.name, *f.synonyms)
-    ]
-    played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
-    return named + choice_names(fields) + played
 
 
 def _find_direction(synonym: str) -> Sense | None:
@@ -532,10 +526,6 @@ class _TopicParser:
             if name == item.owner or (item.kind in ("field", "value") and item.name == name)
         ]
 
-    def _is_switch(self, name: str) -> bool:
-        """Return whether the field can be off: a boolean, or a coefficient whose lowest value is zero."""
-        return not self._facts[name].ladder[0]
-
     def _find_sense(self, name: str) -> Sense | None:
         for at in self._places(name):
             stated = self._sense_before(at, name) or self._sense_after(at) or self._inherit_sense(at)
@@ -563,7 +553,7 @@ class _TopicParser:
             return "up" if item.name in UP else "down"
         if item.name in OFF:
             return "off"
-        return "on" if item.name in ON and self._is_switch(name) else None
+        return "on" if item.name in ON and (not self._facts[name].ladder[0]) else None
 
     def _sense_after(self, at: int) -> Sense | None:
         place = at + 1
@@ -607,7 +597,11 @@ class _TopicParser:
         last = self._places(name)[-1]
         later = [at for at in range(last + 1, len(self._items)) if self._items[at].kind in ("field", "value")]
         here = self._find_effects(last + 1, later[0] if later else len(self._items))
-        return _merge_claims(here or self._find_effects(0, len(self._items)), self._has_or())
+        claims = here or self._find_effects(0, len(self._items))
+        kinds = set(claims)
+        if len(kinds) == 2:
+            return None if any(item.name == "or" for item in self._items) else "decrease"
+        return claims[0] if claims else None
 
     def _find_effects(self, start: int, end: int) -> list[Claim]:
         found = {at: claim for at in range(start, end) if at not in self._spent and (claim := self._find_effect(at))}
@@ -633,9 +627,6 @@ class _TopicParser:
     def _leads_to_outcome(self, at: int) -> bool:
         return any(item.name in OUTCOMES for item in self._items[at + 1 : at + 4])
 
-    def _has_or(self) -> bool:
-        return any(item.name == "or" for item in self._items)
-
 
 def _clear_judged(asked: Sequence[ParsedField]) -> tuple[ParsedField, ...]:
     """Return what is asked with a value judged only where nothing else is compared: else it is what all arms have."""
@@ -645,11 +636,3 @@ def _clear_judged(asked: Sequence[ParsedField]) -> tuple[ParsedField, ...]:
 
 def _reverse_claim(claim: Claim | None) -> Claim | None:
     return {"increase": "decrease", "decrease": "increase", None: None}[claim]
-
-
-def _merge_claims(claims: list[Claim], either: bool) -> Claim | None:
-    """Return the one effect asked about; `help or hurt` asks for neither, `collapse faster` for a decrease."""
-    kinds = set(claims)
-    if len(kinds) == 2:
-        return None if either else "decrease"
-    return claims[0] if claims else None

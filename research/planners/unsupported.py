@@ -230,9 +230,9 @@ def refuse_language(found: str) -> str:
 
 def _explain_refusal(missing: Sequence[UnknownName], environments: Sequence[str]) -> str:
     ways = dict.fromkeys(entry.way.format(environments=" or ".join(environments)) for entry in missing)
-    found = _join_terms(
-        [f"{_article(entry.noun)} {entry.noun}, {_shorten(entry.text)}," for entry in _deduplicate(missing)]
-    )
+    texts = [f"{_article(entry.noun)} {entry.noun}, {_shorten(entry.text)}," for entry in _deduplicate(missing)]
+    verb = "which is" if len(texts) == 1 else "which are"
+    found = f"{' and '.join(texts)} {verb}"
     return f"expected a question about what can be trained and measured here; found {found} not here; {'; '.join(ways)}"
 
 
@@ -242,11 +242,6 @@ def _deduplicate(missing: Sequence[UnknownName]) -> Iterator[UnknownName]:
         if entry.text.lower() not in seen:
             seen.add(entry.text.lower())
             yield entry
-
-
-def _join_terms(texts: Sequence[str]) -> str:
-    verb = "which is" if len(texts) == 1 else "which are"
-    return f"{' and '.join(texts)} {verb}"
 
 
 def _article(noun: str) -> str:

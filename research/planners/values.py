@@ -69,7 +69,7 @@ def plan_values(
     known = [resolve_held_value(check_values(entry), facts[entry.field]) for entry in asked]
     compared = [entry for entry in known if not _may_be_constant(entry)] or known
     if shape == "together":
-        contrasts = _make_joint_contrasts(compared)
+        contrasts = tuple(Contrast(entry.field, entry.values[0], entry.values[1:], entry.claim) for entry in compared)
     elif shape == "trend":
         contrasts = (_make_trend(compared, facts),)
     else:
@@ -118,11 +118,6 @@ def require_joint_fields(asked: Sequence[ParsedField], names: Sequence[str]) -> 
             "value"
         )
     return tuple(replace(entry, held=False) if entry in about else entry for entry in asked)
-
-
-def _make_joint_contrasts(compared: Sequence[ParsedField]) -> tuple[Contrast, ...]:
-    """Return the contrasts of fields that differ in one arm together: their values stay in the order written."""
-    return tuple(Contrast(entry.field, entry.values[0], entry.values[1:], entry.claim) for entry in compared)
 
 
 def require_interaction(asked: Sequence[ParsedField]) -> tuple[ParsedField, ...]:
@@ -291,7 +286,9 @@ def _choose_values(asked: ParsedField, facts: FieldSpec) -> Sequence[Scalar]:
     if facts.is_categorical:
         return _choose_categories(asked, facts)
     if len(asked.values) > 1:
-        return _sort_values(asked.values, asked.sense)
+        if asked.sense is None:
+            return asked.values
+        return sorted(asked.values, key=float, reverse=asked.sense in ("down", "off"))
     if isinstance(facts.default, bool):
         return (True, False) if asked.sense in ("off", "down") else (False, True)
     if asked.factor is not None:
@@ -322,12 +319,6 @@ def _choose_categories(asked: ParsedField, facts: FieldSpec) -> Sequence[Scalar]
     if named is None or named in (facts.default, plainest):
         return plainest, facts.default if facts.default != plainest else other
     return facts.default, named
-
-
-def _sort_values(values: Sequence[Scalar], sense: Sense | None) -> Sequence[Scalar]:
-    if sense is None:
-        return values
-    return sorted(values, key=float, reverse=sense in ("down", "off"))
 
 
 def _pair_value(value: Scalar, sense: Sense | None, facts: FieldSpec) -> Sequence[Scalar]:

@@ -229,13 +229,8 @@ def variable_value(name: str, value: JsonValue, models: ComparedModels = NO_MODE
     if name == MODEL:
         return dict(value) if isinstance(value, Mapping) else models.value(value)
     if name == CONFIGURATION:
-        return _joint_values(value)
+        return {name: field_value(name, value[name]) for name in sorted(value)}
     return reward_name(value) if name == REWARD else field_value(name, value)
-
-
-def _joint_values(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return several fields with their values as jobs hold them, by name."""
-    return {name: field_value(name, values[name]) for name in sorted(values)}
 
 
 def overrides_of(variable: str, value: JsonValue) -> dict[str, JsonValue]:

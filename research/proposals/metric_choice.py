@@ -161,7 +161,9 @@ class MetricChoice:
     def _horizon_s(self, jobs: Sequence[Job]) -> float:
         if self.measured_by is not None and self.measured_by.unit == "seconds" and self.measured_by.horizon is not None:
             return self.measured_by.horizon
-        return _round_up(_SLACK * max(map(self.training_s, jobs)))
+        seconds = _SLACK * max(map(self.training_s, jobs))
+        whole = 10.0 ** math.floor(math.log10(max(seconds, 1.0)))
+        return next(part * whole for part in _ROUND if part * whole >= seconds or part == _ROUND[-1])
 
 
 def _require_another(asked: RequestedMetric, trained: str) -> None:
@@ -213,11 +215,6 @@ def format_value(metric: Metric, value: float) -> str:
 def format_difference(metric: Metric, value: float) -> str:
     """Return a difference as it was given, with its unit: `0.1`, or `512 episodes`."""
     return f"{value:g} {metric.unit}".strip()
-
-
-def _round_up(seconds: float) -> float:
-    whole = 10.0 ** math.floor(math.log10(max(seconds, 1.0)))
-    return next(part * whole for part in _ROUND if part * whole >= seconds or part == _ROUND[-1])
 
 
 THRESHOLD: Final = 0.6

@@ -89,17 +89,13 @@ def check_reward(source: str) -> str:
     if not source.strip() or size > MOST_BYTES:
         raise DesignRefused(f"code: expected {SIGNATURE} in at most {MOST_BYTES} bytes; found {size}")
     for number, line in enumerate(source.split("\n"), start=1):
-        _check_line(number, line)
+        for character in line:
+            if unicodedata.category(character) in _UNSEEN and character != "\t":
+                raise DesignRefused(
+                    f"code: expected visible characters; found U+{ord(character):04X} in line {number}; leave it out"
+                )
     _check_definition(_parse(source))
     return source
-
-
-def _check_line(number: int, line: str) -> None:
-    for character in line:
-        if unicodedata.category(character) in _UNSEEN and character != "\t":
-            raise DesignRefused(
-                f"code: expected visible characters; found U+{ord(character):04X} in line {number}; leave it out"
-            )
 
 
 def _parse(source: str) -> ast.Module:

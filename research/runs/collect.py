@@ -90,7 +90,8 @@ def collect(
 
     `said` is the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`).
     """
-    _check_files(folder, {**said.files, **_kept_hashes(folder, spec)})
+    for name, expected in {**said.files, **_kept_hashes(folder, spec)}.items():
+        read_unchanged(folder.path / name, name, expected)
     tracked = _read_run(folder, spec, read or read_tracking)
     history = history_of(tracked)
     stopped = _find_stop_rule(spec, history, whole=tracked.ended)
@@ -159,11 +160,6 @@ def _count_by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int,
     played = Counter(kinds[episode.task_id] for episode in evaluation.episodes)
     solved = Counter(kinds[episode.task_id] for episode in evaluation.episodes if episode.success)
     return {kind: (solved[kind], played[kind]) for kind in sorted(played)} if len(played) > 1 else {}
-
-
-def _check_files(folder: AttemptFolder, files: Mapping[str, str]) -> None:
-    for name, expected in files.items():
-        read_unchanged(folder.path / name, name, expected)
 
 
 def _kept_hashes(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:

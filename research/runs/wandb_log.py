@@ -98,22 +98,20 @@ def parse(lines: Iterable[str]) -> TrackedRun:
     for line in lines:
         try:
             record = json.loads(line)
-            _add_record(run, record["type"], record[record["type"]])
+            kind = record["type"]
+            value = record[record["type"]]
+            if kind == "run":
+                run.project, run.id, run.group = value["project"], value["run_id"], value.get("run_group", "")
+                run.config.update(_without_private(value.get("config", {}).get("update", {})))
+            elif kind == "config":
+                run.config.update(_without_private(value.get("update", {})))
+            elif kind == "history":
+                _add_row(run, value["item"])
+            elif kind == "exit":
+                run.ended = True
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TrackingUnreadable(f"expected W&B records, one a line; found {line[:120]!r} ({error!r})") from error
     return run
-
-
-def _add_record(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
-    if kind == "run":
-        run.project, run.id, run.group = value["project"], value["run_id"], value.get("run_group", "")
-        run.config.update(_without_private(value.get("config", {}).get("update", {})))
-    elif kind == "config":
-        run.config.update(_without_private(value.get("update", {})))
-    elif kind == "history":
-        _add_row(run, value["item"])
-    elif kind == "exit":
-        run.ended = True
 
 
 def _add_row(run: TrackedRun, row: Mapping[str, Any]) -> None:

@@ -431,7 +431,8 @@ class ContainerWorker:
         """Wait until it has ended, keep its output, put its evaluation into place; return 0 if all went well."""
         self._exit = ended = await self._wait_for_exit()
         self._said = await self._thread.do(self._handle.logs, tail_bytes=LOG_BYTES)
-        self._write_log()
+        refused = [f"refused {count} times: {why}" for why, count in self.count_refusals().items()]
+        write_bytes(self._folder.log(self.role), "\n".join([self._said, *refused]).encode(), durable=False)
         if self.role == "evaluator-during":  # however it ended: each evaluation in it is whole
             await self._take_evaluations()
         if ended.reason != "finished":
@@ -458,10 +459,6 @@ class ContainerWorker:
             if (ended := await self._thread.do(self._handle.poll)) is not None:
                 return ended
             await asyncio.sleep(POLL_S)
-
-    def _write_log(self) -> None:
-        refused = [f"refused {count} times: {why}" for why, count in self.count_refusals().items()]
-        write_bytes(self._folder.log(self.role), "\n".join([self._said, *refused]).encode(), durable=False)
 
     async def _take_evaluation(self) -> None:
         results = await self._thread.do(self._handle.results)

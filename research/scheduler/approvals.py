@@ -34,7 +34,7 @@ from research.text import format_seconds
 from studies import StudyState
 from studies.log.study import LoggedApprovalRequest
 from studies.records.design import Design, RunSpec
-from studies.records.procedure import Phase, Screen
+from studies.records.procedure import Phase
 from studies.records.runs import PLUMBING_ARM
 from studies.records.verdict import ApprovalRequest
 
@@ -139,7 +139,11 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> Cost:
     if stage == "design":
         return design.price.runs, design.price.total_s
     if design.screen is not None:
-        return _screen_cost(state, design.screen, limits)
+        runs, seconds, entering = 0, 0.0, design.screen.candidates
+        for rung in design.screen.rungs:
+            runs, seconds = runs + entering, seconds + _waves(entering, limits) * price_of(state, "screen", rung.steps)
+            entering = min(entering, rung.keep)
+        return runs, seconds
     return _cost_of(state, confirmation_runs(state, design) or replication_runs(state, design), limits)
 
 
@@ -148,14 +152,6 @@ def _cost_of(state: StudyState, required: Sequence[RequiredRun], limits: StepLim
     runs = planned_runs(state)
     left = [required_run for required_run in required if required_run not in runs or not is_over(runs[required_run])]
     return len(left), _waves(len(left), limits) * price_of(state, left[0].phase)
-
-
-def _screen_cost(state: StudyState, screen: Screen, limits: StepLimits) -> Cost:
-    runs, seconds, entering = 0, 0.0, screen.candidates
-    for rung in screen.rungs:
-        runs, seconds = runs + entering, seconds + _waves(entering, limits) * price_of(state, "screen", rung.steps)
-        entering = min(entering, rung.keep)
-    return runs, seconds
 
 
 def _waves(runs: int, limits: StepLimits) -> int:

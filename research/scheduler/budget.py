@@ -113,7 +113,13 @@ class _RemainingWork:
         self._state, self._design, self._limits = state, design, limits
         screen = design.screen
         asked, confirmed = len(state.candidates), 0 if screen is None else screen.confirmed
-        self._screen = [] if screen is None else _screen_rest(state, screen, _expected_candidates(state, screen))
+        self._screen = (
+            []
+            if screen is None
+            else _screen_rest(
+                state, screen, len(state.candidates) if was_cut(state, NO_MORE_CANDIDATES) else screen.candidates
+            )
+        )
         self._least = [] if screen is None else _screen_rest(state, screen, max(asked, _min_candidates(screen)))
         self._whole = _confirmation(state, design, confirmed, all_analyses=True)
         self._look = _confirmation(state, design, confirmed, all_analyses=False)
@@ -208,11 +214,6 @@ def _screen_rest(state: StudyState, screen: Screen, candidates: int) -> list[_Ba
             batches.append(_Batch(left, price_of(state, "screen", rung.steps)))
         entering = min(entering, rung.keep)
     return batches or [_Batch(0, 0.0)]  # what comes after waits for the runs that go on
-
-
-def _expected_candidates(state: StudyState, screen: Screen) -> int:
-    """Return how many candidates there will be."""
-    return len(state.candidates) if was_cut(state, NO_MORE_CANDIDATES) else screen.candidates
 
 
 def _min_candidates(screen: Screen) -> int:

@@ -48,7 +48,9 @@ class RunFailure(NamedTuple):
 def find_failure(run: RunState, max_attempts: int) -> RunFailure | None:
     """Return why a run whose last attempt ended, or that was collected, is to be given up; None if it is not."""
     if run.collected is not None:
-        return _find_alarm(run)
+        raised = (run.collected or {}).get("alarms", ())
+        ending = next((alarm for alarm in raised if alarm["effect"] in ("worst", "exclude")), None)
+        return None if ending is None else RunFailure(ending["code"], ending["sentence"])
     last = run.attempts[-1]
     if last.status not in FAILURES:
         return None
@@ -61,13 +63,6 @@ def find_failure(run: RunState, max_attempts: int) -> RunFailure | None:
     if failures < max_attempts:
         return None
     return RunFailure(last.code, f"{failures} attempts failed, the last one: {last.reason}")
-
-
-def _find_alarm(run: RunState) -> RunFailure | None:
-    """Return the alarm of a collected run after which its measurement means nothing; old logs have no alarms."""
-    raised = (run.collected or {}).get("alarms", ())
-    ending = next((alarm for alarm in raised if alarm["effect"] in ("worst", "exclude")), None)
-    return None if ending is None else RunFailure(ending["code"], ending["sentence"])
 
 
 EVERY_RUN = 2

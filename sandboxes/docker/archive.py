@@ -88,7 +88,11 @@ def _contents(opened: tarfile.TarFile, most_bytes: int, most_files: int) -> Iter
     for count, member in enumerate(opened, start=1):
         size += max(0, member.size)
         _check_bounds("archive", size, count, most_bytes, most_files)
-        _check_kind(member)
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.sparse is not None:
+            kind = _KINDS.get(member.type, "a sparse file" if member.sparse is not None else "something else")
+            raise SandboxError(f"archive: expected files and folders only; found {member.name!r}, {kind}")
+        if member.size < 0 or (member.isdir() and member.size):
+            raise SandboxError(f"archive: expected the size of {member.name!r} to be one; found {member.size}")
         path = member.name.removeprefix("./").rstrip("/")
         if member.isdir():
             _check_path(path) if path not in ("", ".") else None
@@ -102,14 +106,6 @@ def _check_bounds(what: str, size: int, count: int, most_bytes: int, most_files:
         raise SandboxError(f"{what}: expected at most {most_bytes} bytes of files; found more. Send less")
     if count > most_files:
         raise SandboxError(f"{what}: expected at most {most_files} files; found more. Send fewer")
-
-
-def _check_kind(member: tarfile.TarInfo) -> None:
-    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.sparse is not None:
-        kind = _KINDS.get(member.type, "a sparse file" if member.sparse is not None else "something else")
-        raise SandboxError(f"archive: expected files and folders only; found {member.name!r}, {kind}")
-    if member.size < 0 or (member.isdir() and member.size):
-        raise SandboxError(f"archive: expected the size of {member.name!r} to be one; found {member.size}")
 
 
 def _check_names(paths: Iterable[str]) -> None:

@@ -140,7 +140,9 @@ def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], f
     report = read_frames(said, spec.get("results", {}))
     ended = classify_exit(state, report, read(folder / "stop.json"))
     try:
-        _write(folder, output + _format_trouble(report), report)
+        _write(
+            folder, output + (f"\n[PID 1 says: {report.trouble.strip()}]\n".encode() if report.trouble else b""), report
+        )
         record_exit(folder, ended, report)
     except OSError as error:
         raise SandboxError(
@@ -190,10 +192,6 @@ def read_log(engine: ContainerEngine, container: str, *, out: bool, lines: int |
     with wrap_errors(engine, f"reading the log of container {container}"):
         tail: Any = "all" if lines is None else lines
         return engine.client.api.logs(container, stdout=out, stderr=not out, stream=False, tail=tail)
-
-
-def _format_trouble(report: FrameReport) -> bytes:
-    return f"\n[PID 1 says: {report.trouble.strip()}]\n".encode() if report.trouble else b""
 
 
 def _write(folder: Path, output: bytes, report: FrameReport) -> None:
@@ -441,7 +439,11 @@ class ContainerHandle:
         if found is None or _status(found) == "dead":  # somebody's removal got stuck: its log is gone
             self._record_lost()
         elif _status(found) == "created":
-            self._start_or_cancel()
+            if (self._folder / "stop.json").exists():
+                record_exit(self._folder, Exit("stopped", None))
+                self._installation.clear(self._name)
+            else:
+                self._installation.start(self._name)
         elif self._is_running(found):
             return
         elif found["State"]["Running"] and self._is_overdue_by_engine(found["State"]):
@@ -462,13 +464,6 @@ class ContainerHandle:
             )
         record_exit(self._folder, Exit("lost", None))
         self._installation.clear(self._name)
-
-    def _start_or_cancel(self) -> None:
-        if (self._folder / "stop.json").exists():
-            record_exit(self._folder, Exit("stopped", None))
-            self._installation.clear(self._name)
-        else:
-            self._installation.start(self._name)
 
     def _signal(self, signal: str) -> None:
         """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""

@@ -147,7 +147,10 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         prepare(self._folder)
-        _raise_descriptor_limit()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+        if soft != resource.RLIM_INFINITY and soft < enough:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
         forwarder = NoUpstream(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
         ways = Connections(MOST_WAYS_OUT)
         log = EgressLog(self._log, lambda: self._count("egress log lost"))
@@ -176,11 +179,3 @@ class Gateway:
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
-
-
-def _raise_descriptor_limit() -> None:
-    """See that containers cannot use up the descriptors of this process, as far as the system lets us."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < enough:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))

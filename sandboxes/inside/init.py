@@ -229,9 +229,16 @@ class Watch:
         """Return the reason and code once the command has ended and nothing else is left."""
         while self._status is None:
             self._enforce()
-            self._handle_signal(self._wait_limit_s())
+            if is_stop_request(signal.sigtimedwait(HEARD, self._wait_limit_s())):
+                if self._asked is not None:
+                    self._kill_at = time.monotonic()
+                self._terminate("stopped")
             self._reap()
-        self._sweep()
+        deadline = time.monotonic() + EMPTY_WAIT_S
+        kill_all()
+        while self._reap() and time.monotonic() < deadline:
+            signal.sigtimedwait((signal.SIGCHLD,), 0.05)
+            kill_all()
         code = os.waitstatus_to_exitcode(self._status)
         return self._asked or ("error" if code else "finished"), code
 
@@ -239,12 +246,6 @@ class Watch:
         ends = [end for end in (self._deadline if self._asked is None else None, self._kill_at) if end is not None]
         most_s = 60.0 if self._watchdog is None else 1.0
         return min(max(0.0, min(ends) - time.monotonic()), most_s) if ends else most_s
-
-    def _handle_signal(self, timeout_s: float) -> None:
-        if is_stop_request(signal.sigtimedwait(HEARD, timeout_s)):
-            if self._asked is not None:
-                self._kill_at = time.monotonic()
-            self._terminate("stopped")
 
     def _enforce(self) -> None:
         now = time.monotonic()
@@ -276,14 +277,6 @@ class Watch:
         # More may be waiting, and the signal that told of them is used up.
         signal.raise_signal(signal.SIGCHLD)
         return True
-
-    def _sweep(self) -> None:
-        """Kill everything left. The wait is bounded: what cannot die now does so when this process ends."""
-        deadline = time.monotonic() + EMPTY_WAIT_S
-        kill_all()
-        while self._reap() and time.monotonic() < deadline:
-            signal.sigtimedwait((signal.SIGCHLD,), 0.05)
-            kill_all()
 
 
 def is_stop_request(heard: signal.struct_siginfo | None) -> bool:

@@ -150,7 +150,9 @@ class _Relay:
                 else:
                     self._accept(key.data)
             if self._waiting and time.monotonic() >= self._retry_at:
-                self._retry()
+                for _ in range(len(self._waiting)):
+                    self._settle(self._waiting.popleft())
+                self._retry_at = time.monotonic() + RETRY_S
 
     def _listen(self) -> None:
         """Watch the listeners while there is room for another connection."""
@@ -182,11 +184,6 @@ class _Relay:
         agent.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._settle(_Waiting(agent, self._listeners[listener]))
 
-    def _retry(self) -> None:
-        for _ in range(len(self._waiting)):
-            self._settle(self._waiting.popleft())
-        self._retry_at = time.monotonic() + RETRY_S
-
     def _settle(self, waiting: _Waiting) -> None:
         """Splice an agent's connection, give it up, or let it wait."""
         try:
@@ -195,16 +192,13 @@ class _Relay:
             if error.errno in _NOT_NOW and time.monotonic() < waiting.deadline:
                 self._waiting.append(waiting)
             else:
-                self._give_up(waiting.agent)
+                waiting.agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                waiting.agent.close()
+                self._open -= 1
             return
         splice = _Splice(waiting.agent, gateway)
         self._watch(splice.from_agent)
         self._watch(splice.to_agent)
-
-    def _give_up(self, agent: socket.socket) -> None:
-        agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        agent.close()
-        self._open -= 1
 
     def _work(self, flow: _Flow, events: int) -> None:
         """Do what the source of `flow` is ready for."""

@@ -54,7 +54,7 @@ def training_curve(history: Sequence[Mapping[str, Any]], start: float, end: floa
     if len(shares) < min_steps_to_detect(episodes):
         return TrainingCurve(start=start, end=end, plays=plays)
     means = [fmean(shares[at : at + steps]) for at in range(len(shares) - steps + 1)]
-    error = math.sqrt(max(0.25 / episodes, _step_variance(shares)) / steps)
+    error = math.sqrt(max(0.25 / episodes, fmean((b - a) ** 2 for a, b in pairwise(shares)) / 2) / steps)
     return TrainingCurve(
         start=start, end=end, plays=plays, first=means[0], peak=max(means), last=means[-1], error=error
     )
@@ -82,11 +82,6 @@ def collapse_rate(arm: str, count: int, of: int) -> CollapseRate:
     """Return an arm's rate of collapse with its exact limits; without runs nothing is ruled out."""
     low, high = one_sided_limits(count, of, (1 + _LEVEL) / 2)
     return CollapseRate(arm=arm, count=count, of=of, low=low, high=high, upper=one_sided_limits(count, of, _LEVEL)[1])
-
-
-def _step_variance(values: Sequence[float]) -> float:
-    """Return the variance of one step's value around its trend."""
-    return fmean((b - a) ** 2 for a, b in pairwise(values)) / 2
 
 
 PLUMBING: Final = "plumbing"
@@ -180,16 +175,14 @@ def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Itera
 
 
 def _runs(design: Design, names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
-    lost = [sum(_is_excluded(design, run) for run in runs) for runs in arms]
+    lost = [
+        sum((run.invalid is not None and run.invalid[0] not in design.counted_as_worst) for run in runs)
+        for runs in arms
+    ]
     if not all(arms) or lost[0] * len(arms[1]) == lost[1] * len(arms[0]):
         return
     told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
     yield f"runs left out: {', '.join(told)}"
-
-
-def _is_excluded(design: Design, run: RunState) -> bool:
-    """Whether a run counts for nothing; one of a code that counts with the worst value does count."""
-    return run.invalid is not None and run.invalid[0] not in design.counted_as_worst
 
 
 def _episodes(names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NoReturn, overload
+from typing import Any, Final, overload
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -202,7 +202,7 @@ class EventLog:
                 self._create()
                 return
             except (_WriteConflict, StoreError) as error:
-                if time.monotonic() > deadline or not _is_locked(error):
+                if time.monotonic() > deadline or not (isinstance(error, _WriteConflict) or "locked" in str(error)):
                     self.close()
                     raise
             time.sleep(0.05)
@@ -230,7 +230,11 @@ class EventLog:
         except IntegrityError as error:
             raise _WriteConflict(f"another process was faster in {self._where}. Try again") from error
         except SQLAlchemyError as error:
-            _raise_store_error(action, self._where, error)
+            where = self._where
+            cause = _cause(error)
+            raise StoreError(
+                f"could not {action} the event log at {where}: {cause}. {_advice(cause.lower())}"
+            ) from error
 
 
 class _WriteConflict(StoreError):
@@ -311,11 +315,6 @@ def _configure_writer(connection: Any, _record: object) -> None:
     cursor.close()
 
 
-def _raise_store_error(action: str, where: str, error: SQLAlchemyError) -> NoReturn:
-    cause = _cause(error)
-    raise StoreError(f"could not {action} the event log at {where}: {cause}. {_advice(cause.lower())}") from error
-
-
 def _cause(error: Exception) -> str:
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
@@ -334,10 +333,6 @@ def _advice(cause: str) -> str:
         "locked": "Another process holds the database: wait for it, or end it",
     }
     return next((text for word, text in advices.items() if word in cause), "Check the database, then try again")
-
-
-def _is_locked(error: StoreError) -> bool:
-    return isinstance(error, _WriteConflict) or "locked" in str(error)
 
 
 LOCK_FILE: Final = "design.lock"

@@ -327,7 +327,15 @@ class Folding:
 def _apply(builder: StateBuilder, event: Event) -> None:
     try:
         _check_order(builder, event)
-        _count_active_seconds(builder, event)
+        worked = event.payload.get(WORKED)
+        if worked is not None:
+            if isinstance(worked, bool) or not isinstance(worked, int | float) or worked < 0:
+                raise ImpossibleEvent(f"expected {WORKED} to be seconds, at least 0; found {worked!r}")
+            builder.measured = True
+            builder.worked_s += worked
+        elif builder.last_ts and not builder.measured and not _follows_a_wait(builder, event):
+            gap = datetime.fromisoformat(event.ts) - datetime.fromisoformat(builder.last_ts)
+            builder.worked_s += max(0.0, gap.total_seconds())
         builder.report = None
         _RULES[event.type](builder, event, {name: event.payload[name] for name in event.payload if name != WORKED})
         if event.type not in (EventType.STUDY_RESUMED, EventType.STUDY_WORKED):
@@ -353,19 +361,6 @@ def _check_order(builder: StateBuilder, event: Event) -> None:
         raise ImpossibleEvent(f"expected an event of study {builder.id}")
     if builder.concluded_reason is not None and event.type not in _AFTER_CONCLUSION:
         raise ImpossibleEvent("the study was concluded before; expected no further planning, runs or verdicts")
-
-
-def _count_active_seconds(builder: StateBuilder, event: Event) -> None:
-    """Count the seconds that a controller worked; in older logs, which lack them, those since the last event."""
-    worked = event.payload.get(WORKED)
-    if worked is not None:
-        if isinstance(worked, bool) or not isinstance(worked, int | float) or worked < 0:
-            raise ImpossibleEvent(f"expected {WORKED} to be seconds, at least 0; found {worked!r}")
-        builder.measured = True
-        builder.worked_s += worked
-    elif builder.last_ts and not builder.measured and not _follows_a_wait(builder, event):
-        gap = datetime.fromisoformat(event.ts) - datetime.fromisoformat(builder.last_ts)
-        builder.worked_s += max(0.0, gap.total_seconds())
 
 
 def _follows_a_wait(builder: StateBuilder, event: Event) -> bool:

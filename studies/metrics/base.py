@@ -155,17 +155,13 @@ class Curve:
 
     def crossing(self, threshold: float) -> float | None:
         """Return where the smoothed curve first reaches the threshold; None where it never does."""
-        ys = self._smooth()
+        ys = (self.ys[0], *(fmean(self.ys[at - 1 : at + 2]) for at in range(1, len(self.ys))))
         if ys[0] >= threshold:
             return self.xs[0]
         for (x0, y0), (x1, y1) in pairwise(zip(self.xs, ys, strict=True)):
             if y1 >= threshold:
                 return x0 + (x1 - x0) * (threshold - y0) / (y1 - y0)
         return None
-
-    def _smooth(self) -> tuple[float, ...]:
-        """Return the centred means of three, of the last two at the end; before training nothing after it counts."""
-        return (self.ys[0], *(fmean(self.ys[at - 1 : at + 2]) for at in range(1, len(self.ys))))
 
     def _at(self, x: float) -> float:
         for (x0, y0), (x1, y1) in pairwise(zip(self.xs, self.ys, strict=True)):

@@ -47,7 +47,12 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     draft = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
-        _write(draft / EVENTS, "".join(f"{line}\n" for line in _lines(rows)))
+        _write(
+            draft / EVENTS,
+            "".join(
+                f"{line}\n" for line in (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
+            ),
+        )
         _write(draft / README, readme(state))
         known = _hashes(state)
         names = [name for name in _files(state, folder) if name in known or (folder / name).is_file()]
@@ -134,10 +139,6 @@ def _later_locks(state: StudyState) -> Iterator[str]:
     if names:
         said = ", ".join(f"`{name}`" for name in names)
         yield f"- {said}: those of later rounds, each with the hash of the one before it"
-
-
-def _lines(rows: Rows) -> Iterator[str]:
-    return (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
 
 
 def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | None:

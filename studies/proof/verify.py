@@ -153,14 +153,20 @@ def check_verdicts(events: Sequence[Event], findings: Findings) -> None:
 def _check(event: Event, state: StudyState, findings: Findings) -> None:
     stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
     place = f"verdict on {stored.hypothesis} (event {event.seq})"
-    again = _again(state, stored)
+    outside = stored.reason if _blames_lock(state, stored) else None
+    again = judge_hypothesis(state, stored.hypothesis, look=stored.look, phase=stored.phase, lock_error=outside)
     differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
     if not differences:
         findings.held["verdict"] += 1
     if _blames_lock(state, stored):
         findings.note(f"The {place} is invalid because the lock's file was changed when it was computed.")
     for name, before, after in differences:
-        _take(place, name, before, after, findings)
+        if name in _WORDS and _same_numbers(str(before), str(after)):
+            findings.note(
+                f"The {place} gives its {name} in other words than this version would, with the same numbers."
+            )
+        else:
+            findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
 
 
 def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
@@ -171,11 +177,6 @@ def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
         findings.drift("design.locked", f"expected the lock in {name}, found it in {state.lock_file!r}")
         return
     findings.check("lock", state.lock_file, lock_error(state, folder))
-
-
-def _again(state: StudyState, stored: Verdict) -> Verdict:
-    outside = stored.reason if _blames_lock(state, stored) else None
-    return judge_hypothesis(state, stored.hypothesis, look=stored.look, phase=stored.phase, lock_error=outside)
 
 
 def _blames_lock(state: StudyState, stored: Verdict) -> bool:
@@ -208,13 +209,6 @@ def _is_same_rounded(a: str, b: str) -> bool:
     """Return whether two numbers are the same, or one is the other with fewer digits."""
     least, most = sorted(len(text.partition(".")[2]) for text in (a, b))
     return float(a) == float(b) or (least < most and abs(float(a) - float(b)) <= 0.5 * 10.0**-least + 1e-12)
-
-
-def _take(place: str, name: str, before: Any, after: Any, findings: Findings) -> None:
-    if name in _WORDS and _same_numbers(str(before), str(after)):
-        findings.note(f"The {place} gives its {name} in other words than this version would, with the same numbers.")
-    else:
-        findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,22 +88,19 @@ def keep_edited(
         (name, _backup_page(path, path.read_bytes()))
         for name in PAGES
         if (path := folder / name).exists()
-        and hashlib.sha256(path.read_bytes()).hexdigest() not in (known.get(name), _sha256(pages[name]))
+        and hashlib.sha256(path.read_bytes()).hexdigest()
+        not in (known.get(name), hashlib.sha256(pages[name].encode()).hexdigest())
     )
 
 
 def _backup_page(path: Path, data: bytes) -> str:
     """Return the name of a page's copy, which is there already where a disk was full the time before."""
-    copy = next(other for other in _names(path) if not other.exists() or other.read_bytes() == data)
+    copy = next(
+        other
+        for other in (path.with_name(f"{path.stem}.kept-{number}{path.suffix}") for number in count(1))
+        if not other.exists() or other.read_bytes() == data
+    )
     return copy.name if copy.exists() else write_bytes(copy, data).name
-
-
-def _names(path: Path) -> Iterator[Path]:
-    return (path.with_name(f"{path.stem}.kept-{number}{path.suffix}") for number in count(1))
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 _ROOM = Path(__file__).parents[1]

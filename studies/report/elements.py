@@ -164,11 +164,13 @@ def table(
 
 def pairs(facts: Sequence[Fact]) -> Table:
     """Return facts as a table of two columns without a heading."""
-    return table(("", ""), [(Cell(fact.label, "label"), cell(fact.value, _look(fact.value))) for fact in facts])
-
-
-def _look(value: str) -> str:
-    return "mono" if re.fullmatch(r"[0-9a-f]{64}", value) else ""
+    return table(
+        ("", ""),
+        [
+            (Cell(fact.label, "label"), cell(fact.value, "mono" if re.fullmatch(r"[0-9a-f]{64}", fact.value) else ""))
+            for fact in facts
+        ],
+    )
 
 
 def every_state(state: StudyState) -> tuple[StudyState, ...]:

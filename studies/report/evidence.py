@@ -209,7 +209,9 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     evaluation = _read(run, "evaluation", folder)
     history = _history(run, snapshot)
     recomputed = _recompute(run, evaluation)
-    results = _results(run, snapshot, evaluation)
+    stopped = ((run.collected or {}).get("conditions") or {}).get("stopped_by")
+    during, other = evaluation.get("during", ()), evaluation.get("other")
+    results = Results(evaluation["initial"], evaluation["final"], during, snapshot["history"], other, stopped)
     return RunEvidence(
         run_id=run.run_id,
         files=tuple((run.collected[name]["path"], run.collected[name]["sha256"]) for name in _FILES),
@@ -222,12 +224,6 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
         unsaid=_unsaid(evaluation),
         others=measure_all(others, results) if run.spec.phase == "confirm" else {},
     )
-
-
-def _results(run: RunState, snapshot: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Results:
-    stopped = ((run.collected or {}).get("conditions") or {}).get("stopped_by")
-    during, other = evaluation.get("during", ()), evaluation.get("other")
-    return Results(evaluation["initial"], evaluation["final"], during, snapshot["history"], other, stopped)
 
 
 def _own(run: RunState, results: Results) -> dict[str, float]:

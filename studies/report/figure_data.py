@@ -317,7 +317,9 @@ def reward_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
 def _curves(
     state: StudyState, evidence: Evidence, arms: tuple[PlottedArm, ...], key: str, measured: str
 ) -> Curves | None:
-    per_step = _episodes_per_step(state, evidence)
+    sizes = {run_id: state.runs[run_id].spec.job.get("episodes_per_step") for run_id in evidence.runs}
+    known = {run_id: size for run_id, size in sizes.items() if isinstance(size, int)}
+    per_step = known if len(known) == len(sizes) else {}
     drawn = tuple(found for arm in arms if (found := _arm_curves(evidence, arm, key, per_step)).seeds)
     return Curves(drawn, measured, "training episodes" if per_step else "training steps") if drawn else None
 
@@ -376,13 +378,6 @@ def mean_of(seeds: Sequence[SeedCurve]) -> Points:
         for x, y in seed.points:
             at[x].append(y)
     return tuple((x, fmean(ys)) for x, ys in sorted(at.items()) if len(ys) == len(seeds))
-
-
-def _episodes_per_step(state: StudyState, evidence: Evidence) -> dict[str, int]:
-    """Return each run's batch size, or nothing when a run's job does not say it."""
-    sizes = {run_id: state.runs[run_id].spec.job.get("episodes_per_step") for run_id in evidence.runs}
-    known = {run_id: size for run_id, size in sizes.items() if isinstance(size, int)}
-    return known if len(known) == len(sizes) else {}
 
 
 def _arm_shift(arm: PlottedArm, collapsed_runs: Collection[str]) -> ArmShift:

@@ -61,7 +61,9 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
     """Return what to do with a verdict; where trainings collapsed, with what they do to it."""
     if not any(rate.count for rate in verdict.collapses) or verdict.verdict == "invalid" or verdict.low is None:
         return _of_those_that_held(state, design, claim, verdict)
-    whole = _with_collapsed(state, design, claim, verdict)
+    arms = gather(state, look=verdict.look)
+    runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
+    whole = sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
     counted = (
         f"with the trainings that collapsed counted, the difference is {format_signed(whole, unit=design.metric.unit)}"
     )
@@ -72,13 +74,6 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
         return f"prefer neither by this: it is of trainings that do not collapse, and {counted}."
     held = _of_those_that_held(state, design, claim, verdict)
     return f"{held} That is of trainings that do not collapse; {counted}."
-
-
-def _with_collapsed(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> float:
-    """Return the difference with every training counted by its value, and one that broke down by the worst."""
-    arms = gather(state, look=verdict.look)
-    runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
-    return sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
 
 
 def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:

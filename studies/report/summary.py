@@ -105,7 +105,8 @@ def _answers(state: StudyState) -> tuple[HeadlineAnswer, ...]:
 
 def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAnswer:
     verdict = state.verdict_on(claim.id)
-    differ = _differ(state, claim)
+    clauses = (*find_unequal_training(state, claim), *unequal_drops(state, claim))
+    differ = f" The arms differ in {'; in '.join(clauses)}." if clauses else ""
     if verdict is None:
         sentence = _why_no_verdict(state, design, claim) + differ
         return HeadlineAnswer(
@@ -115,11 +116,6 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
     said = found + describe_reached(claim, verdict, design.metric) + differ + _standing(state, claim, verdict)
     practice = in_practice(state, design, claim, verdict)
     return HeadlineAnswer(claim.id, verdict.verdict, label(claim, verdict), said, practice)
-
-
-def _differ(state: StudyState, claim: Hypothesis) -> str:
-    clauses = (*find_unequal_training(state, claim), *unequal_drops(state, claim))
-    return f" The arms differ in {'; in '.join(clauses)}." if clauses else ""
 
 
 def _standing(state: StudyState, claim: Hypothesis, verdict: Verdict) -> str:

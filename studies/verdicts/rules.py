@@ -167,7 +167,14 @@ def _decide(case: JudgeInput, found: Comparison) -> Finding:
     margin = case.design.equivalence_margin
     same = None if margin is None else two_one_sided(found, margin, alike)
     how = wording.TestUsed(
-        found.test, found.instead, len(family), _claims(case), case.look, case.looks, _unit(case), case.claim.kind
+        found.test,
+        found.instead,
+        len(family),
+        _claims(case),
+        case.look,
+        case.looks,
+        case.design.metric.unit,
+        case.claim.kind,
     )
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
     if verdict in ("supported", "refuted"):
@@ -184,10 +191,6 @@ def _level(case: JudgeInput) -> tuple[float, list[int]]:
     if case.design.multiplicity == "dunnett_bonferroni":
         return case.alpha / _claims(case), _family_sizes(case)
     return effective_level(_families(case), case.alpha), _family_sizes(case)
-
-
-def _unit(case: JudgeInput) -> str:
-    return case.design.metric.unit
 
 
 def _by_intervals(

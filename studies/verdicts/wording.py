@@ -61,16 +61,12 @@ def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
         return
     topic, own = f" {' '.join(re.findall(r'[a-z0-9-]+', state.topic.lower()))} ", state.design.metric
     kind = own.kind or ("gain" if own.key == GAIN else "success")
-    if any(f" {word} " in topic for word in _words(kind)):
+    if any(f" {word} " in topic for word in (kinds()[kind].words if kind in kinds() else ())):
         return
     for other in kinds().values():
         word = next((word for word in other.words if f" {word} " in topic), None)
         if word is not None and other.name != kind and not any(word in text.lower() for text in said):
             yield f'"{word}" asks for {other.title}; what is compared is {metric_name(own)}.'
-
-
-def _words(kind: str) -> tuple[str, ...]:
-    return kinds()[kind].words if kind in kinds() else ()
 
 
 def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:

@@ -74,15 +74,13 @@ class UpdateSums:
             if begun is not None:
                 self._difference.add(begun.cpu().double(), rollout, weights, episodes)
         if self.steps == 0:
-            self._add_fresh((present - rollout)[versions == self._version])
+            gaps = (present - rollout)[versions == self._version]
+            self.fresh += len(gaps)
+            self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
 
     def _is_first_pass(self, episodes: Tensor) -> bool:
         """Return whether this optimiser step is the first with these episodes: minibatches are whole episodes."""
         return all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist())
-
-    def _add_fresh(self, gaps: Tensor) -> None:
-        self.fresh += len(gaps)
-        self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
 
     def merge(self, other: UpdateSums) -> None:
         """Add the sums of other tokens of the same optimiser steps, as another rank took them."""

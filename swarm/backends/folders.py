@@ -25,7 +25,12 @@ def build_once(folder: Path, make: Callable[[Path], None]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f"{folder.name}.lock"):
         if not folder.is_dir():
-            _build(folder, make)
+            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            try:
+                make(scratch)
+                scratch.rename(folder)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
     return folder
 
 
@@ -45,12 +50,3 @@ def print_folder(make: Callable[[], Path], expected: str) -> int:
         return 2
     sys.stdout.write(f"{folder}\n")
     return 0
-
-
-def _build(folder: Path, make: Callable[[Path], None]) -> None:
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        make(scratch)
-        scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -153,7 +153,12 @@ def warm_start(
     if not steps:
         return
     rng = random.Random(f"warm start {seed}")
-    optimizers = _optimizers(model)
+    inside = [p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name]
+    outside = [p for name, p in model.named_parameters() if not (p.dim() == 2 and ".layers." in name)]
+    optimizers = [
+        torch.optim.Muon(inside, lr=_MUON_RATE, weight_decay=0.0),
+        torch.optim.AdamW(outside, lr=_ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
     schedules = [torch.optim.lr_scheduler.LambdaLR(each, partial(_schedule, steps=steps)) for each in optimizers]
     model.train()
     with one_thread():
@@ -168,16 +173,6 @@ def warm_start(
 
 def _schedule(step: int, *, steps: int) -> float:
     return min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
-
-
-def _optimizers(model: transformers.PreTrainedModel) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside, AdamW for embeddings, head and norms: half the steps of AdamW alone."""
-    inside = [p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name]
-    outside = [p for name, p in model.named_parameters() if not (p.dim() == 2 and ".layers." in name)]
-    return [
-        torch.optim.Muon(inside, lr=_MUON_RATE, weight_decay=0.0),
-        torch.optim.AdamW(outside, lr=_ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
 
 
 def _train_step(

@@ -21,7 +21,7 @@ import hashlib
 import itertools
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -124,7 +124,10 @@ class Call:
         rollout, tools = inference.rollout, visible_tools(request)
         playing = partial(rollout.renew_episode, claims)
         episode, prompt = await inference.prompts.build(episode, playing, request.messages, tools)
-        _count_left_out((*request.left_out, *(["tools"] if _hides_tools(tools, prompt) else [])), rollout.counts)
+        for name in (*request.left_out, *(["tools"] if _hides_tools(tools, prompt) else [])):
+            rollout.counts[f"left_out_{name}"] += 1
+            if rollout.counts[f"left_out_{name}"] == 1:
+                log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
         plan = sampling_plan(request, episode.kind, rollout.registry, inference.backend, prompt.prompt_text)
         plan = plan.limit_to_context(rollout.registry.job, request.sampling.max_tokens, len(prompt.prompt_ids))
         return cls(
@@ -163,7 +166,11 @@ class Call:
         finally:
             self._clients -= 1
             if self.waiting:
-                self._handle_leave(comes_back)
+                give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
+                if comes_back:
+                    self._grace = asyncio.get_running_loop().call_later(self._grace_s, give_up)
+                else:
+                    give_up()
 
     async def stream_pieces(self) -> AsyncIterator[Sequence[SampledPiece]]:
         """Yield all pieces, those from before too, as they come; raise what the call failed with."""
@@ -284,13 +291,6 @@ class Call:
         self._finish()
         self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
 
-    def _handle_leave(self, comes_back: bool) -> None:
-        give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
-        if comes_back:
-            self._grace = asyncio.get_running_loop().call_later(self._grace_s, give_up)
-        else:
-            give_up()
-
     def _end(self, error: SwarmError) -> None:
         if self.over_at is not None:
             return
@@ -354,14 +354,6 @@ def _hides_tools(tools: Sequence[Tool], prompt: Prompt) -> bool:
     if prompt.parent is not None or not tools:
         return False
     return not any(tool["function"]["name"] in prompt.prompt_text for tool in tools)
-
-
-def _count_left_out(names: Sequence[str], counts: Counter[str]) -> None:
-    """Count what a request has that no model here gets, and say it once of each."""
-    for name in names:
-        counts[f"left_out_{name}"] += 1
-        if counts[f"left_out_{name}"] == 1:
-            log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
 
 
 KEPT_S = 10.0

@@ -145,7 +145,11 @@ class ClientIdentity:
 
     def _create_record(self) -> int:
         """Make the record; it gets its name only once it is locked."""
-        _make_private(self._folder)
+        folder = self._folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{folder} is not this user's alone")
         new = self._path.with_suffix(".new")
         lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -177,14 +181,6 @@ def _folder() -> Path:
     except FileNotFoundError:  # no place can be written to: there will be no record, and a client plays all the same
         temporary = "/tmp"
     return Path(temporary) / f"ajet-clients-{os.getuid()}"
-
-
-def _make_private(folder: Path) -> None:
-    """Make the folder; raise PermissionError where somebody else could read or change what lies in it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not this user's alone")
 
 
 def _boot_id() -> str:

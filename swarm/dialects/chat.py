@@ -227,7 +227,11 @@ def _assistant(fields: Fields, called: set[str]) -> Message:
     """Return what an answer has besides its words; what the SDKs add when they write one down asks for nothing."""
     fields.require_neutral(refusal=("",), audio=(), function_call=(), annotations=([],))
     fields.ignore("parsed")
-    _take_stored(fields)
+    stored = fields.inner(_STORED)
+    if stored is not None:
+        stored.require_neutral(refusal=("",))
+        stored.ignore("reasoning_content", "reasoning")
+        stored.close()
     message: dict[str, Any] = {}
     thought = [fields.text("reasoning_content"), fields.text("reasoning")]
     if any(thought):
@@ -240,15 +244,6 @@ def _assistant(fields: Fields, called: set[str]) -> Message:
         message["tool_calls"] = calls
         called.update(call["id"] for call in calls)
     return message
-
-
-def _take_stored(fields: Fields) -> None:
-    """Take what litellm stored of an answer of ours beside its own fields: no refusal, and the thinking once more."""
-    stored = fields.inner(_STORED)
-    if stored is not None:
-        stored.require_neutral(refusal=("",))
-        stored.ignore("reasoning_content", "reasoning")
-        stored.close()
 
 
 def _read_call(fields: Fields) -> dict[str, Any]:

@@ -62,7 +62,11 @@ class Fields:
 
     def required_text(self, name: str) -> str:
         """Return a string that must be there."""
-        return self._require(name, self.text(name), "a string")
+        found = self.text(name)
+        described = "a string"
+        if found is None:
+            raise field_error(self.at(name), f"expected {described}, found none")
+        return found
 
     def flag(self, name: str) -> bool | None:
         """Return true or false."""
@@ -146,11 +150,6 @@ class Fields:
         found = self.take(name)
         if found is not None and not isinstance(found, kind):
             raise field_error(self.at(name), f"expected {described}, found {abbreviate(found)}")
-        return found
-
-    def _require(self, name: str, found: T | None, described: str) -> T:
-        if found is None:
-            raise field_error(self.at(name), f"expected {described}, found none")
         return found
 
 

@@ -118,7 +118,10 @@ class UntrainedPlays:
                 tell({"playing": {"player": player, "task": task.id}})
                 fault = await self._try_play(player, answers, task, played, index, tell)
                 if fault:
-                    self._tell_once(fault, f"{player}, task {task.id!r:.80}", tell)
+                    where = f"{player}, task {task.id!r:.80}"
+                    if fault not in self._told:
+                        self._told.add(fault)
+                        tell({"fault": f"{where}: {' '.join(fault.split())}"})
                     break
             if played.rewards:
                 tell(played.summary(player))
@@ -200,11 +203,6 @@ class UntrainedPlays:
             wanted = function.get("parameters", {}).get("properties", {})
             return calling(function["name"], **{name: _value(kind, words, rng) for name, kind in wanted.items()})
         return said(rng.choice(self._elsewhere if self._elsewhere and rng.random() < 0.5 else words))
-
-    def _tell_once(self, fault: str, where: str, tell: Tell) -> None:
-        if fault not in self._told:
-            self._told.add(fault)
-            tell({"fault": f"{where}: {' '.join(fault.split())}"})
 
 
 def require_declared(declared: Mapping[str, tuple[float, float]], said: Mapping[str, float]) -> None:

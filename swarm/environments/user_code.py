@@ -274,7 +274,11 @@ def report_failures(agent: Agent) -> Agent:
     async def play(episode: Episode[Any]) -> Result:
         nonlocal left, limited
         try:
-            return _finite(await agent(episode))
+            result = await agent(episode)
+            reward, _ = parse_reward(result)
+            if not math.isfinite(reward):
+                raise UnusableReward(f"expected the agent to return a finite reward, found {reward!r}")
+            return result
         except SwarmError:
             raise
         except (Exception, SystemExit) as error:
@@ -294,13 +298,6 @@ def report_failures(agent: Agent) -> Agent:
             raise
 
     return play
-
-
-def _finite(result: Result) -> Result:
-    reward, _ = parse_reward(result)
-    if not math.isfinite(reward):
-        raise UnusableReward(f"expected the agent to return a finite reward, found {reward!r}")
-    return result
 
 
 def _format_failure(episode: Episode[Any], error: BaseException) -> str:

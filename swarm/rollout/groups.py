@@ -498,7 +498,11 @@ class Groups:
         if selection is None:
             alive = self._units() if self._ages.bounded else []
             selection = self.streams.selection(self._place(*unit) for unit in alive)
-        return selection, [unit for unit in self._list_done() if selection.take(self._place(unit, _episodes(unit)))]
+        return selection, [
+            unit
+            for unit in self._list_done()
+            if selection.take(self._place(unit, unit.episodes if isinstance(unit, Group) else [unit.episode]))
+        ]
 
     def _oldest_first(self) -> list[str]:
         """Return the streams of the places that are taken."""
@@ -533,7 +537,3 @@ class Groups:
         dropped = list(group.ended)
         self._members.take_out(dropped)
         return dropped
-
-
-def _episodes(unit: Group | Sample) -> list[str]:
-    return unit.episodes if isinstance(unit, Group) else [unit.episode]

@@ -55,7 +55,12 @@ class Teams:
         if self._leases.find_prepared(claims) is None:
             episode = self._leases.find(claims)
             assert episode is not None  # `find` returns None for `repeats` alone
-            _check(episode, request)
+            if episode.kind == "eval":
+                raise InvalidRequest("an evaluation episode is never trained and needs no team; end it", param="kind")
+            if (request.decider is None) != (request.decider_token is None):
+                raise InvalidRequest(
+                    "expected `decider` and `decider_token` together, found one of them", param="decider"
+                )
             await self._registry.settle(episode, lambda: self._prepare(episode, request))
             if self._leases.find_prepared(claims) is None:
                 self._leases.find(claims)  # raises: something else closed it meanwhile
@@ -226,10 +231,3 @@ class Resolver:
             state = "aborted"
         if state in ("ended", "aborted", "fenced"):
             await self._teams.decide(prepared, ended=state == "ended")
-
-
-def _check(episode: LeasedEpisode, request: PrepareRequest) -> None:
-    if episode.kind == "eval":
-        raise InvalidRequest("an evaluation episode is never trained and needs no team; end it", param="kind")
-    if (request.decider is None) != (request.decider_token is None):
-        raise InvalidRequest("expected `decider` and `decider_token` together, found one of them", param="decider")

@@ -108,7 +108,15 @@ class ParquetExport:
 
     def __init__(self, file: IO[bytes], reading: TokenDecoder | None = None) -> None:
         self._reading = reading
-        self._arrow, parquet = _import_pyarrow()
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise InvalidRequest(
+                "parquet needs pyarrow where the server runs: pip install 'ajet[export]'; or take format=openenv",
+                param="format",
+            ) from None
+        self._arrow, parquet = (pyarrow, pyarrow.parquet)
         self._schema = _schema(self._arrow)
         self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
@@ -181,18 +189,6 @@ def _schema(arrow: Any) -> Any:
     return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "5"})
 
 
-def _import_pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InvalidRequest(
-            "parquet needs pyarrow where the server runs: pip install 'ajet[export]'; or take format=openenv",
-            param="format",
-        ) from None
-    return pyarrow, pyarrow.parquet
-
-
 ExportFormat = Literal["openenv", "parquet"]
 MEDIA: dict[ExportFormat, str] = {"openenv": "application/jsonl", "parquet": "application/vnd.apache.parquet"}
 MOST_AT_ONCE = 2
@@ -230,7 +226,11 @@ class Exporter:
     async def _make(self, form: ExportFormat, episode: str | None) -> tuple[ExportCounts, IO[bytes]]:
         kept = ExportableEpisodes([episode]) if episode is not None else await self._inspection.list_exportable()
         if episode is not None:
-            _require_tokens(await self._inspection.tokens(episode))
+            record = await self._inspection.tokens(episode)
+            if not any(call.sampled.ids for call in record.record):
+                raise NotFound(
+                    f"episode {record.id} has no tokens: it made no call, or they went with an old checkpoint"
+                )
         found = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
         records = _read_records(self._inspection, kept.names, found)
         write, renderer = _write_parquet if form == "parquet" else _write_lines, self._inspection.renderer
@@ -262,11 +262,6 @@ class Export:
         """Yield its bytes."""
         while piece := await asyncio.to_thread(self._file.read, _PIECE):
             yield piece
-
-
-def _require_tokens(record: EpisodeRecord) -> None:
-    if not any(call.sampled.ids for call in record.record):
-        raise NotFound(f"episode {record.id} has no tokens: it made no call, or they went with an old checkpoint")
 
 
 async def _read_records(

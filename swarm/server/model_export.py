@@ -77,7 +77,9 @@ class ExportRequest:
 
 def export_model(request: ExportRequest, say: Callable[[str], None]) -> ModelCard:
     """Write the folder and return its card; raise SwarmError, BackendError or OSError with what is wrong."""
-    _require_free(request.to)
+    to = request.to
+    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+        raise InvalidRequest(f"expected a folder that is not there yet, or empty, found {to}: choose another name")
     summary, folder, known = asyncio.run(_find_training(request))
     if known.job.backend == "fake":
         raise InvalidRequest(
@@ -99,11 +101,6 @@ def export_model(request: ExportRequest, say: Callable[[str], None]) -> ModelCar
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return card
-
-
-def _require_free(to: Path) -> None:
-    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
-        raise InvalidRequest(f"expected a folder that is not there yet, or empty, found {to}: choose another name")
 
 
 async def _find_training(request: ExportRequest) -> tuple[CheckpointSummary, Path, TrainingSummary]:

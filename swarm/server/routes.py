@@ -25,7 +25,6 @@ from starlette.types import Message, Receive, Scope, Send
 from swarm.dialects.chat import model_card, models
 from swarm.errors import Forbidden, NotFound
 from swarm.job import Job
-from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.server.events import EVENT_ID
 from swarm.server.export import MEDIA, Export, Exporter, ExportFormat
@@ -37,7 +36,6 @@ from swarm.server.prometheus import exposition
 from swarm.server.service import SwarmServer
 from swarm.server.watching import HistoryQuery, history, snapshot_of
 from swarm.snapshot import HistoryPage, Snapshot
-from swarm.training.loop import Training
 from swarm.wire import (
     EXPORT_HEADER,
     AbortRequest,
@@ -174,7 +172,20 @@ class _Handlers:
             if not presence.gone:
                 raise
             return Response(status_code=499)  # nobody reads it
-        return self._lease(asked.request, training, episode)
+        request = asked.request
+        keys = self._server.keys
+        return Lease(
+            episode_id=episode.id,
+            epoch=episode.fencing_token,
+            task_id=episode.task_id,
+            kind=episode.kind,
+            api_key=keys.model_key(episode.id, episode.fencing_token),
+            lease_token=keys.lease_key(episode.id, episode.fencing_token),
+            base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
+            model=training.backend.model_name,
+            ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
+            policy_version=training.version,
+        )
 
     async def heartbeat(self, asked: AuthorizedRequest) -> Ack:
         return self._server.training.rollout.heartbeat(asked.holder)
@@ -224,21 +235,6 @@ class _Handlers:
         if name != served:
             raise NotFound(f"there is no model {name[:80]!r}; the one here is {served!r}", param="model")
         return json_response(to_json(model_card(served)))
-
-    def _lease(self, request: Request, training: Training, episode: LeasedEpisode) -> Lease:
-        keys = self._server.keys
-        return Lease(
-            episode_id=episode.id,
-            epoch=episode.fencing_token,
-            task_id=episode.task_id,
-            kind=episode.kind,
-            api_key=keys.model_key(episode.id, episode.fencing_token),
-            lease_token=keys.lease_key(episode.id, episode.fencing_token),
-            base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
-            model=training.backend.model_name,
-            ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
-            policy_version=training.version,
-        )
 
 
 log = logging.getLogger(__name__)

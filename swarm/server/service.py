@@ -17,7 +17,7 @@ from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.rollout.state import StateMachine, Transition
 from swarm.server.events import EventRing
-from swarm.store import Archive, EpisodeReader, RecoveredState, Store, StoredEvent, best_of, erase_archived, open_store
+from swarm.store import Archive, EpisodeReader, StoredEvent, best_of, erase_archived, open_store
 from swarm.training.checkpoints import list_checkpoints
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
@@ -49,7 +49,15 @@ def make_backend(job: Job, models: Path) -> Backend:
         from swarm.backends.fake import FakeBackend
 
         return FakeBackend(job)
-    return _load_backend(job, models)
+    try:
+        require_backend(job.backend)
+        made: Backend = load(BACKENDS, job.backend)(job, models)
+    except (InvalidRequest, BrokenEntryPoint) as error:
+        raise BackendError(str(error)) from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BackendError(f"the backend {job.backend} of an installed package could not be made: {said}") from error
+    return made
 
 
 def _make_local(job: Job, models: Path) -> Backend:
@@ -76,18 +84,6 @@ def _make_verl(job: Job, models: Path) -> Backend:
     from swarm.backends.verl.backend import VerlBackend
 
     return VerlBackend(job, models)
-
-
-def _load_backend(job: Job, models: Path) -> Backend:
-    try:
-        require_backend(job.backend)
-        made: Backend = load(BACKENDS, job.backend)(job, models)
-    except (InvalidRequest, BrokenEntryPoint) as error:
-        raise BackendError(str(error)) from error
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BackendError(f"the backend {job.backend} of an installed package could not be made: {said}") from error
-    return made
 
 
 log = logging.getLogger(__name__)
@@ -216,7 +212,18 @@ class SwarmServer:
         if (said := opened[1].fresh_start) is not None:
             log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), said)
         opened[0].note(_event(self.machine.events[-1]))
-        return self._new_training(job, opened)
+        return Training(
+            job,
+            self.machine,
+            opened,
+            self.checkpoints_of(opened[1].job_digest),
+            lambda: self._backends(job, self._models),
+            self._trackers,
+            self._clock,
+            self._peers,
+            self.events.add,
+            self._checkpoint_after_s,
+        )
 
     async def resume(self) -> None:
         """Boot the job whose engine was on when a former life of this server ended, if one was."""
@@ -305,20 +312,6 @@ class SwarmServer:
                 "stillness": training.zero_lr_check,
                 "metrics": finite_metrics(training.metrics),
             }
-        )
-
-    def _new_training(self, job: Job, opened: tuple[Store, RecoveredState]) -> Training:
-        return Training(
-            job,
-            self.machine,
-            opened,
-            self.checkpoints_of(opened[1].job_digest),
-            lambda: self._backends(job, self._models),
-            self._trackers,
-            self._clock,
-            self._peers,
-            self.events.add,
-            self._checkpoint_after_s,
         )
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -58,12 +58,11 @@ async def history(server: SwarmServer, query: HistoryQuery) -> HistoryPage:
     found = await server.written.history(query.after, query.limit + 1, newest=query.newest)
     wanted, more = query.wanted, len(found) > query.limit and not query.newest
     page = found[-query.limit :] if query.newest else found[: query.limit]
-    steps = tuple(StepRecord(step=step, metrics=_select_metrics(metrics, wanted)) for step, metrics in page)
+    steps = tuple(
+        StepRecord(step=step, metrics=finite_metrics({name: value for name, value in metrics.items() if wanted(name)}))
+        for step, metrics in page
+    )
     return HistoryPage(job_digest=await server.digest(), steps=steps, next=steps[-1].step if more else None)
-
-
-def _select_metrics(metrics: Mapping[str, float], wanted: Callable[[str], bool]) -> dict[str, float]:
-    return finite_metrics({name: value for name, value in metrics.items() if wanted(name)})
 
 
 HOW_TO_EVALUATE = "ajet client run --evaluations"

@@ -97,7 +97,8 @@ class CallTree:
         tools, histories = self._find_matcher(tools)
         found = histories.match(sent)
         if found.restated:
-            self._forget()
+            for served in self._served.values():
+                served.aligned = served.exact = None
         if found.node is not None:
             prompt = self._extend(found, found.node, sent, tools, encode)
             if prompt is not None:
@@ -105,7 +106,13 @@ class CallTree:
         plain = [normalise(message) for message in sent]
         text = self._renderer.render(plain, tools=tools, generation_prompt=True)
         ids = tuple(encode(text))
-        drift = Drift.FORK if found.node is not None or found.departs or self._has_answer(sent) else Drift.START
+        drift = (
+            Drift.FORK
+            if found.node is not None
+            or found.departs
+            or any(m.get("role") == "assistant" and canonical(m) in self._answers for m in sent)
+            else Drift.START
+        )
         return Prompt(None, ids, ids, text, drift, 0, True, (histories.root, sent), tools)
 
     def make_node(
@@ -180,10 +187,6 @@ class CallTree:
             self._histories.append(told)
         return told[1]
 
-    def _has_answer(self, messages: Sequence[Message]) -> bool:
-        """Tell whether an answer of this tree is among `messages`."""
-        return any(m.get("role") == "assistant" and canonical(m) in self._answers for m in messages)
-
     def _extend(
         self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...], encode: Encode
     ) -> Prompt | None:
@@ -210,11 +213,6 @@ class CallTree:
             plain = [normalise(message) for message in known]
             self._closing = closes(self._renderer, plain, tools, self._ends)
         return self._closing
-
-    def _forget(self) -> None:
-        """Earlier messages came back in another form: what is exact must be told from the whole, once."""
-        for served in self._served.values():
-            served.aligned = served.exact = None
 
     def _is_exact(self, node: Node, cut: TemplateSplice, encode: Encode, *, whole: bool) -> bool:
         """Tell whether the history, rendered and tokenised afresh, gives the ids served through `node`.

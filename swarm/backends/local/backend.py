@@ -144,7 +144,9 @@ def _load(job: Job, models: Path) -> _Parts:
     disable_progress_bar()
     folder = base_model(job, models)
     renderer = load_renderer(folder)
-    policy = load_policy(folder, job, ids=renderer.ids, text=_sample_text(renderer))
+    policy = load_policy(
+        folder, job, ids=renderer.ids, text=renderer.encode(renderer.render(_CONVERSATION, generation_prompt=True))
+    )
     check_rows(policy, job.max_context)
     check_slots(policy)
     slots = count_slots(policy.cache_shape, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
@@ -153,15 +155,6 @@ def _load(job: Job, models: Path) -> _Parts:
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
     learner = LocalLearner(policy, job, {"sampling": batcher.generator})
     return _Parts(engine, learner, renderer, policy, provenance(policy.model, renderer.template))
-
-
-def _sample_text(renderer: HFRenderer) -> list[int]:
-    """Return ids of a conversation as the model is shown one.
-
-    What is checked on the first ids of a vocabulary is checked on special tokens, on which a model may do what it does
-    on no text: in bfloat16 its rounding there can be a hundred times that on words.
-    """
-    return renderer.encode(renderer.render(_CONVERSATION, generation_prompt=True))
 
 
 def base_model(job: Job, models: Path) -> Path:

@@ -277,7 +277,8 @@ class Batcher:
         """Run the forwards of one step; return the generations that got a token (`finish` set on the finished)."""
         self._whole = False
         self._follow_version()
-        self._drop_cancelled()
+        for generation in [generation for generation in self._running.values() if generation.cancelled]:
+            self._release(generation)
         self._join()
         self._admit()
         ready = self._extend(*self._advance())
@@ -319,10 +320,6 @@ class Batcher:
         for generation in self._running.values():
             self._find_leader(generation)
 
-    def _drop_cancelled(self) -> None:
-        for generation in [generation for generation in self._running.values() if generation.cancelled]:
-            self._release(generation)
-
     def _find_leader(self, generation: Generation) -> None:
         """Let a generation wait where an older one will soon hold much of what it would have to compute."""
         row, awaited = self._table.find_leader(generation.slot) or (None, 0)
@@ -333,13 +330,12 @@ class Batcher:
         """Copy a leader's prefix to those who wait for it, once it is complete or the leader is gone."""
         for generation in self._running.values():
             leader = generation.leader
-            if leader is None or (self._runs(leader) and self._table.cached[leader.slot] < generation.awaited):
+            if leader is None or (
+                (self._running.get(leader.slot) is leader) and self._table.cached[leader.slot] < generation.awaited
+            ):
                 continue
             self._copy_prefix(self._table.borrow(generation.slot))
             self._find_leader(generation)
-
-    def _runs(self, generation: Generation) -> bool:
-        return self._running.get(generation.slot) is generation
 
     def _admit(self) -> None:
         while self._waiting and self._table.count_idle():
@@ -374,16 +370,13 @@ class Batcher:
         count = int(lacks_one.sum())
         holes, strays = np.flatnonzero(~lacks_one[:count]), np.flatnonzero(lacks_one[count:]) + count
         for hole, stray in zip(holes.tolist(), strays.tolist(), strict=True):
-            self._exchange(hole, stray)
+            self._cache.exchange(hole, stray, self._table.exchange(hole, stray))
+            moved, displaced = self._running.pop(stray), self._running.pop(hole, None)
+            for generation, row in ((moved, hole), (displaced, stray)):
+                if generation is not None:
+                    generation.slot = row
+                    self._running[row] = generation
         return count
-
-    def _exchange(self, hole: int, stray: int) -> None:
-        self._cache.exchange(hole, stray, self._table.exchange(hole, stray))
-        moved, displaced = self._running.pop(stray), self._running.pop(hole, None)
-        for generation, row in ((moved, hole), (displaced, stray)):
-            if generation is not None:
-                generation.slot = row
-                self._running[row] = generation
 
     def _portions(self, budget: int) -> tuple[_Array, _Array]:
         """Return the rows (P,) whose prompts are fed now, and how many tokens of each, (P,), within a budget."""

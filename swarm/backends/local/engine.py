@@ -64,7 +64,10 @@ class FaultIsolation:
             if generation.finish is None and not generation.cancelled:
                 self._step_alone(generation)
         if any(isinstance(generation.error, RequestLost) for generation in running):
-            self._require_working_engine(error)
+            trial = Generation([0], Sampling(max_tokens=1))
+            self._step_alone(trial)
+            if trial.error is not None:
+                raise error
         else:
             self._failures += 1
             if self._failures >= _MAX_FAILURES:
@@ -85,13 +88,6 @@ class FaultIsolation:
             generation.fail(RequestLost(f"the engine lost this answer ({_describe(error)}); make the request again"))
         self._batcher.empty()
         self._progress()
-
-    def _require_working_engine(self, error: Exception) -> None:
-        """Raise `error` if not even a trial gets a token."""
-        trial = Generation([0], Sampling(max_tokens=1))
-        self._step_alone(trial)
-        if trial.error is not None:
-            raise error
 
 
 def _describe(error: Exception) -> str:

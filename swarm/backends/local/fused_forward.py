@@ -180,7 +180,12 @@ class FusedForward:
         self._width, self._scaling = int(first.head_dim), float(first.scaling)
         self._embedding = base.embed_tokens.weight.detach()
         self._plain = self._embedding.device.type == "cpu" and self._embedding.dtype == torch.float32
-        self._frequencies = _rope_frequencies(base.rotary_emb, self._width)
+        rope = base.rotary_emb
+        if rope.rope_type not in _STATIC_ROPE:
+            raise CannotFuse(f"its rotary embedding is of the type {rope.rope_type}")
+        if 2 * len(rope.inv_freq) != self._width:
+            raise CannotFuse("its rotary embedding turns a part of a head only")
+        self._frequencies = torch.cat((-rope.inv_freq, rope.inv_freq)).float()
         self._stretch = float(base.rotary_emb.attention_scaling)
         self._layers = [self._layer(layer) for layer in base.layers[: config.num_hidden_layers]]
         self._norm = _Norm(base.norm, self._plain)
@@ -325,18 +330,6 @@ def _split_heads(heads: Tensor, ids: Tensor) -> Tensor:
     return heads.unsqueeze(2) if ids.shape[1] == 1 else heads.unflatten(0, ids.shape).transpose(1, 2)
 
 
-def _rope_frequencies(rope: Any, width: int) -> Tensor:
-    """Return the rotary embedding's frequencies (D,), those of the first half negative.
-
-    A cosine does not mind the sign, and the sine brings the minus that turning the second half into the first takes.
-    """
-    if rope.rope_type not in _STATIC_ROPE:
-        raise CannotFuse(f"its rotary embedding is of the type {rope.rope_type}")
-    if 2 * len(rope.inv_freq) != width:
-        raise CannotFuse("its rotary embedding turns a part of a head only")
-    return torch.cat((-rope.inv_freq, rope.inv_freq)).float()
-
-
 def _require_known(model: Any) -> None:
     config = model.config
     if config.model_type not in _FAMILIES:
@@ -403,7 +396,9 @@ def compute_in_fp32(model: nn.Module) -> Iterator[None]:
             if weight.is_floating_point():
                 kept[module, name] = weight
                 module._parameters[name] = nn.Parameter(weight.detach().float(), requires_grad=False)
-        return tuple(each.float() if _is_float(each) else each for each in inputs)
+        return tuple(
+            each.float() if (isinstance(each, Tensor) and each.is_floating_point()) else each for each in inputs
+        )
 
     def restore(module: nn.Module, _: object, __: object) -> None:
         for name in list(module._parameters):
@@ -421,10 +416,6 @@ def compute_in_fp32(model: nn.Module) -> Iterator[None]:
             handle.remove()
         for (module, name), weight in kept.items():  # of a forward that failed
             module._parameters[name] = weight
-
-
-def _is_float(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 _PREFILL, PROBED = 10, 12

@@ -50,7 +50,10 @@ class Optimizer:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], *, weight_decay: float, max_grad_norm: float) -> None:
         self._weights = dict(parameters)
-        self._masters = {name: _master(weight) for name, weight in self._weights.items()}
+        self._masters = {
+            name: (weight if weight.dtype == torch.float32 else nn.Parameter(weight.detach().float()))
+            for name, weight in self._weights.items()
+        }
         self._max_grad_norm = max_grad_norm
         self._adamw = torch.optim.AdamW(self._masters.values(), lr=0.0, weight_decay=weight_decay, fused=True)
 
@@ -115,10 +118,6 @@ class Optimizer:
     def _lower_precision(self) -> list[tuple[nn.Parameter, nn.Parameter]]:
         pairs = zip(self._weights.values(), self._masters.values(), strict=True)
         return [(weight, master) for weight, master in pairs if weight is not master]
-
-
-def _master(weight: nn.Parameter) -> nn.Parameter:
-    return weight if weight.dtype == torch.float32 else nn.Parameter(weight.detach().float())
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -453,7 +453,13 @@ def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
 
 def weights_hash(model: nn.Module) -> str:
     """Return the sha256 over names, types, shapes and bytes of all weights but an adapter's."""
-    return state_hash({_plain_name(name): weight for name, weight in model.state_dict().items() if ADAPTER not in name})
+    return state_hash(
+        {
+            name.removeprefix("base_model.model.").replace(".base_layer.", "."): weight
+            for name, weight in model.state_dict().items()
+            if ADAPTER not in name
+        }
+    )
 
 
 def serving_hash(model: nn.Module) -> str:
@@ -480,8 +486,3 @@ def hash_stream(weights: Iterable[tuple[str, Tensor]], zero: int | None = None) 
         plain = weight.detach() if zero is None else weight.detach() + zero
         found.update(plain.cpu().flatten().contiguous().view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def _plain_name(name: str) -> str:
-    """Return the name that a weight has without an adapter around it."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")

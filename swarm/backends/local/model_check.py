@@ -220,15 +220,11 @@ def check_template(renderer: Renderer) -> TemplateCheck:
         with_tools, refusal = plain, str(error)
     return TemplateCheck(
         answers=renderer.answers.name,
-        tools="refused" if refusal else "rendered" if _has_tool_name(with_tools) else "ignored",
+        tools="refused" if refusal else "rendered" if (str(_TOOL["function"]["name"]) in with_tools) else "ignored",
         tools_refusal=refusal,
         thinking=_can_parse_thought(renderer.answers, plain),
         system=_accepts_system(renderer),
     )
-
-
-def _has_tool_name(text: str) -> bool:
-    return str(_TOOL["function"]["name"]) in text
 
 
 def _can_parse_thought(answers: AnswerFormat, prompt: str) -> bool:

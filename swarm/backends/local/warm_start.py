@@ -78,24 +78,20 @@ def _answer_ids(renderer: HFRenderer, play: Demonstration, number: int) -> list[
 
 
 def _require_round_trip(renderer: HFRenderer, play: Demonstration, prompt: Prompt, answer: Message, text: str) -> None:
-    wanted = _call_names(answer)
+    wanted = [call["function"]["name"] for call in answer.get("tool_calls") or ()]
     reader = renderer.answers.reader(prompt.prompt_text, list(play.tools))
     found = [call.name for call in assemble_answer([*reader.feed(text), *reader.finish()]).tool_calls]
-    unseen = [name for name in _tool_names(play) if prompt.parent is None and name not in prompt.prompt_text]
+    unseen = [
+        name
+        for name in [tool["function"]["name"] for tool in play.tools]
+        if prompt.parent is None and name not in prompt.prompt_text
+    ]
     if unseen or found != wanted:
         what = f"no word of the tool {unseen[0]}" if unseen else f"{text!r:.80} for a call of {', '.join(wanted)}"
         raise BackendError(
             f"expected a chat template that writes tools and their calls, as the demonstrations have them; found "
             f"{what}; choose a model whose template knows tools, or train without warm_start_steps"
         )
-
-
-def _call_names(answer: Message) -> list[str]:
-    return [call["function"]["name"] for call in answer.get("tool_calls") or ()]
-
-
-def _tool_names(play: Demonstration) -> Sequence[str]:
-    return [tool["function"]["name"] for tool in play.tools]
 
 
 LEARNING_RATE = 2e-5

@@ -145,17 +145,13 @@ def _check_model(job: Job, models: Path) -> str:
     require_model_folder(folder := model_place(job.model.path, models))
     architecture = vllm.require_architecture(folder)
     if _fields(job).algorithm.has_critic:
-        _require_critic(folder)
+        from transformers import AutoConfig
+
+        from swarm.backends.verl.critic import require_critic
+
+        require_critic(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     vllm.require_heads(head_size(folder), str(folder), _device(job))
     return f"{architecture} in {folder}"
-
-
-def _require_critic(folder: Path) -> None:
-    from transformers import AutoConfig
-
-    from swarm.backends.verl.critic import require_critic
-
-    require_critic(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
 
 
 def _device(job: Job) -> str:

@@ -181,14 +181,11 @@ class Router:
         if place is None or place not in in_flight:
             place = min(in_flight, key=lambda number: (in_flight[number], number))
         if session:
-            self._remember(session, place)
+            self._places[session] = place
+            self._places.move_to_end(session)
+            if len(self._places) > self._most:
+                self._places.popitem(last=False)
         return place
-
-    def _remember(self, session: str, place: int) -> None:
-        self._places[session] = place
-        self._places.move_to_end(session)
-        if len(self._places) > self._most:
-            self._places.popitem(last=False)
 
 
 _log = logging.getLogger(__name__)
@@ -442,16 +439,14 @@ class ReplicatedEngine:
                     booted.set_exception(BackendError(f"replica {place.number}: {error}"))
                     return
                 if place.die() > self._most_deaths:
-                    self._give_up(place, str(error))
+                    reason = str(error)
+                    place.gone = reason
+                    _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)
+                    if all(each.gone for each in self._slots):
+                        self.fail(f"all {len(self._slots)} replicas are dead beyond repair; the last: {reason}")
                     return
                 _log.warning("event=replica_died number=%d reason=%r: it is made again", place.number, str(error))
             await asyncio.sleep(_PAUSE_S * place.deaths)
-
-    def _give_up(self, place: ReplicaSlot, reason: str) -> None:
-        place.gone = reason
-        _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)
-        if all(each.gone for each in self._slots):
-            self.fail(f"all {len(self._slots)} replicas are dead beyond repair; the last: {reason}")
 
     async def _run_replica(self, place: ReplicaSlot, booted: asyncio.Future[None]) -> None:
         """Have one replica live; it ends by ReplicaDied, or BackendError, or when this is cancelled."""

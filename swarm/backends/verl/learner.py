@@ -184,7 +184,9 @@ class TrainerGroup:
             if self.failure is not None:
                 return self._fail(BackendError(self.failure))
         if first is not None:
-            return self._raise_refusal(first, method)
+            if method in _LAST:
+                return self._fail(first)
+            raise first
         return list(self._ray.get(list(references)))
 
     def _refusal(self, reference: Any, rank: int, method: str) -> BackendError | None:
@@ -207,11 +209,6 @@ class TrainerGroup:
         except errors.RayError as error:
             return BackendError(f"rank {rank} of the learner gave no answer to {method}: {_line(error)}")
         return None
-
-    def _raise_refusal(self, error: BackendError, method: str) -> list[Any]:
-        if method in _LAST:
-            return self._fail(error)
-        raise error
 
     def _fail(self, error: BackendError) -> list[Any]:
         self.failure = str(error)

@@ -377,16 +377,12 @@ class WeightsExtension:
         model = self._model()
         expected = {name for name, _ in model.named_parameters()}
         finalize_layerwise_reload(model, self.model_runner.model_config)
-        self._repack_heads(model)
-        return sorted(expected - self._loaded)
-
-    def _repack_heads(self, model: Any) -> None:
-        """Pack a CPU's output heads again: one that shares the embeddings' weights was not loaded by name."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         for layer in model.modules():
             if isinstance(layer, ParallelLMHead) and hasattr(layer, "cpu_linear"):
                 layer.quant_method.process_weights_after_loading(layer)
+        return sorted(expected - self._loaded)
 
     def _model(self) -> Any:
         return self.model_runner.get_model()

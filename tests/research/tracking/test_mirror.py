@@ -252,7 +252,7 @@ def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -
 
     def keep(run: object, artifact: dict[str, str], *rest: object) -> object:
         sent.append(artifact["name"])
-        return SimpleNamespace(ended=lambda: 0)
+        return SimpleNamespace(poll=lambda: 0)
 
     with pytest.raises(OSError, match="No space"):
         files.advance(cast("WandbClient", SimpleNamespace(log_artifact=full)), "standin")
