@@ -1,16 +1,11 @@
 """PlanningContext: all that a planner is shown.
 
-The seam of looks: what a planner may look at before it acts, by name, and what it is answered.
+It is rebuilt from the study before every turn, as a planner has no memory of its own, and holds facts only, nothing an
+agent or training code wrote: topic and notes are the user's, arms, warnings and verdicts are code's, hypotheses and the
+notebook are the planner's own. Notes are quoted: they steer what is proposed, and no number in them is a result.
 
-A look reads and changes nothing. What it shows of somebody else's words is quoted as such. Who looked at the words of
-plays on hidden tasks may write no reward function any more: it could hold their answers.
-
-What a planner is shown: a compact, frozen value rebuilt from the study before every turn.
-
-A planner has no memory of its own; all it may know stands here, or can be looked at from here (`tools`). It holds
-facts only, and nothing an agent or training code wrote: topic and notes are the user's, arms, warnings and verdicts are
-code's, hypotheses and the notebook are the planner's own, examples of plays are of a scripted player on training tasks.
-Notes are quoted: they steer what is proposed, and no number in them is a result.
+A look (`tools`) reads and changes nothing, and quotes somebody else's words as such. Who looked at plays on hidden
+tasks may write no reward function any more: it could hold their answers.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from pydantic import BaseModel
@@ -70,7 +65,6 @@ def _quote_finding(finding: KnownFinding) -> Quote:
 
 
 def describe_finding(finding: KnownFinding) -> str:
-    """Return a finding in a sentence: claim, verdict, effect with its interval, runs."""
     told = f"{finding.claim.rstrip('.')}: {finding.verdict}"
     if finding.estimate is not None and finding.low is not None and finding.high is not None:
         told += f", difference {finding.estimate:+.3g} ({finding.low:+.3g} to {finding.high:+.3g})"
@@ -90,7 +84,6 @@ class NoFindings:
     """A home in which nothing was found yet."""
 
     def find(self, words: str, most: int) -> Sequence[Quote]:
-        """Return none."""
         return ()
 
 
@@ -115,7 +108,7 @@ class PlannerTools(Protocol):
         ...
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a look shows, as JSON values; raise LookRefused."""
+        """Return what a look shows, as JSON values; raise ToolError."""
         ...
 
 
@@ -125,7 +118,6 @@ class NoTools:
     offered: Mapping[str, type[BaseModel]] = {}
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Refuse."""
         raise ToolError("there is nothing to look at")
 
 
@@ -142,16 +134,10 @@ class ToolResult:
 
     def payload(self) -> dict[str, Any]:
         """Return it as the event of its turn counts it: with hash and size of the answer, in characters."""
-        sha256 = hashlib.sha256(self.answer.encode()).hexdigest()
-        return {
-            "name": self.name,
-            "arguments": dict(self.arguments),
-            "sha256": sha256,
-            "characters": len(self.answer),
-        }
+        sha256, characters = hashlib.sha256(self.answer.encode()).hexdigest(), len(self.answer)
+        return {"name": self.name, "arguments": dict(self.arguments), "sha256": sha256, "characters": characters}
 
     def file_payload(self) -> dict[str, Any]:
-        """Return it as the turn's file keeps it."""
         return {"name": self.name, "arguments": dict(self.arguments), "answer": self.answer}
 
 
@@ -170,7 +156,6 @@ class FieldSpec:
     synonyms: tuple[str, ...]
     description: str
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of a choice of words: the names of single values."""
     apart: bool = False
     """The lowest rung switches off what the others are amounts of."""
     given: bool = False
@@ -178,7 +163,6 @@ class FieldSpec:
 
     @property
     def is_categorical(self) -> bool:
-        """Whether its values are words, which have no order."""
         return isinstance(self.default, str)
 
 
@@ -198,7 +182,6 @@ class ArmSummary:
 
     name: str
     n: int
-    """Runs with a value."""
     mean: float | None = None
     """Mean of the metric; None without runs."""
     low: float | None = None
@@ -207,10 +190,7 @@ class ArmSummary:
 
 
 def field_specs(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldSpec, ...]:
-    """Return the fields a study may vary, in the job's order, with what `base` has as their defaults.
-
-    The model is one of them where several are named.
-    """
+    """Return the fields a study may vary, with what `base` has as their defaults; the model where several are named."""
     fixed = {} if base is None else find_fixed_fields(base)
     found = [_field_spec(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
     return (*found, *([_model_spec(models)] if models.by_name else []))
@@ -239,7 +219,6 @@ def _model_spec(models: ComparedModels) -> FieldSpec:
 
 
 def environment_specs() -> tuple[EnvironmentSpec, ...]:
-    """Return the environments that are known here, built in or brought, by the registry's order."""
     return tuple(
         EnvironmentSpec(known.name, known.title, known.synonyms, known.measures) for known in environments().values()
     )
@@ -251,11 +230,9 @@ class PlannerContext:
 
     topic: str
     seconds_left: float
-    """Seconds of the wall-clock budget that are left."""
     seconds_per_run: float
     """Estimated seconds of one run of the default job, in the environment that is asked for."""
     parallel: int
-    """Runs that go at once on this machine."""
     max_runs: int | None = None
     """Most runs the study may make; None: as many as time affords."""
     effect: float = DEFAULT_EFFECT
@@ -272,19 +249,15 @@ class PlannerContext:
     """The noise bank's estimate of the spread between seeds, by environment, where it has one."""
     hypotheses: Sequence[Hypothesis] = ()
     not_tested: str = ""
-    """What of the topic the hypotheses leave out, in the planner's words."""
     search: bool = False
     """Whether a screen is to find the arms, so that there are no hypotheses yet."""
     design: Design | None = None
-    """The locked design, once there is one."""
     arms: Sequence[ArmSummary] = ()
     verdicts: Sequence[Verdict] = ()
     warnings: Sequence[str] = ()
     """What the confound linter says about the design's runs, one line each."""
     notes: Sequence[Quote] = ()
-    """What the user wrote meanwhile, quoted."""
     rejected: str | None = None
-    """Why the planner's last action was refused, if it was."""
     wanted: RequestedComparison = field(default_factory=RequestedComparison)
     """What flags ask for, in the place of a topic or beside it."""
     code_allowed: bool = False
@@ -292,15 +265,12 @@ class PlannerContext:
     fields: tuple[FieldSpec, ...] = field(default_factory=field_specs)
     environments: tuple[EnvironmentSpec, ...] = field(default_factory=environment_specs)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the job under all arms that the user fixed, as given."""
     campaign: CampaignFacts | None = None
     """What the rounds before found; None in the first."""
     notebook: Notebook | None = None
     """What the planner wrote down in earlier turns; None where it can write nothing down."""
     findings: Sequence[Quote] = ()
-    """What earlier studies here found about the topic, quoted."""
     tools: PlannerTools = field(default=NO_TOOLS, repr=False)
-    """What may be looked at before the action."""
     plays_seen: bool = False
     """Whether plays of hidden tasks were looked at, so that no reward function may be written any more."""
 
@@ -315,7 +285,6 @@ class PlannerContext:
 
     @property
     def every_verdict(self) -> tuple[Verdict, ...]:
-        """Return the verdicts of this round, and of the rounds before it."""
         before = () if self.campaign is None else self.campaign.verdicts
         return (*before, *self.verdicts)
 
@@ -325,18 +294,17 @@ class PlannerContext:
         return not self.code_allowed and names_reward(self.topic)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the due action needs to know, as JSON values."""
         known: dict[str, Any] = {"topic": self.topic} | self._stage_facts()
         if self.campaign is not None:
             known |= {"inquiry": self.campaign.facts()}
         if self.warnings:
             known |= {"linter_warnings": list(self.warnings)}
         if self.findings:
-            known |= {"findings_of_earlier_studies_quoted": _dump_quotes(self.findings)}
+            known |= {"findings_of_earlier_studies_quoted": [asdict(entry) for entry in self.findings]}
         if self.notebook is not None:
             known |= self.notebook.facts()
         if self.notes:
-            known |= {"user_notes_quoted": _dump_quotes(self.notes)}
+            known |= {"user_notes_quoted": [asdict(entry) for entry in self.notes]}
         return known | ({"last_action_refused": self.rejected} if self.rejected else {})
 
     def _stage_facts(self) -> dict[str, Any]:
@@ -346,18 +314,11 @@ class PlannerContext:
             case "design":
                 return self._design_facts() | self._setup_facts() | self._claim_facts()
             case "conclude":
-                arms = [
-                    {"name": arm.name, "n": arm.n, "mean": arm.mean, "low": arm.low, "high": arm.high}
-                    for arm in self.arms
-                ]
+                arms = [asdict(arm) for arm in self.arms]
                 verdicts = [verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT) for verdict in self.verdicts]
                 judged = self._metric_facts() if self.metric.unit else {}  # of what its numbers are counted in
-                return (
-                    {"arms": arms}
-                    | self._claim_facts()
-                    | {"verdicts": verdicts, "budget": self._budget_facts()}
-                    | judged
-                )
+                known: dict[str, Any] = {"arms": arms} | self._claim_facts()
+                return known | {"verdicts": verdicts, "budget": self._budget_facts()} | judged
 
     def _propose_facts(self) -> dict[str, Any]:
         known: dict[str, Any] = {"job_fields": [_dump_field(facts) for facts in self.fields]} | self._fixed_facts()
@@ -382,7 +343,6 @@ class PlannerContext:
         return known
 
     def _fixed_facts(self) -> dict[str, Any]:
-        """Return what the user's job fixes, which no design contradicts; nothing where there is none."""
         return {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
 
     def _setup_facts(self) -> dict[str, Any]:
@@ -393,7 +353,6 @@ class PlannerContext:
         } | self._metric_facts()
 
     def _metric_facts(self) -> dict[str, Any]:
-        """Return the metric in the units of its numbers."""
         found = self.metric
         told = {"name": metric_name(found), "means": found.meaning, "worst": found.worst, "best": found.best}
         return {"metric": told | ({"unit": found.unit} if found.unit else {})}
@@ -421,10 +380,6 @@ class PlannerContext:
 _SHOWN_OF_VERDICT = {
     "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
 }  # fmt: skip
-
-
-def _dump_quotes(texts: Sequence[Quote]) -> list[dict[str, str]]:
-    return [{"id": entry.id, "text": entry.text} for entry in texts]
 
 
 def _dump_field(facts: FieldSpec) -> dict[str, Any]:

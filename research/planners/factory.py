@@ -9,9 +9,9 @@ cannot be read. The scored probability is that of `supported`: of the decided cl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import urlsplit
@@ -84,19 +84,15 @@ def make_planner(
     if replay:
         recorded = Replay(replay)
         return LlmPlanner(model or recorded.model, recorded, note=note)
-    endpoint = _make_endpoint(
-        model, environ.get("OPENAI_BASE_URL", "").strip(), environ.get("OPENAI_API_KEY", "").strip()
-    )
+    endpoint = _make_endpoint(model, environ)
     return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, note=note)
 
 
 def planner_names() -> tuple[str, ...]:
-    """Return the names of all planners: ajet's own, then those of installed packages."""
     return known_names(PLANNERS, BUILT_IN)
 
 
 def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Planner:
-    """Return a package's planner; raise PlannerUnready where it cannot be made, or goes by another name."""
     try:
         planner: Planner = load(PLANNERS, name)(model, environ)
     except ResearchError:
@@ -121,7 +117,8 @@ def _path_from_env(environ: Mapping[str, str], variable: str) -> Path | None:
     return Path(named) if named else None
 
 
-def _make_endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint:
+def _make_endpoint(model: str | None, environ: Mapping[str, str]) -> OpenAiEndpoint:
+    base_url, key = (environ.get(name, "").strip() for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"))
     if not model:
         raise PlannerUnready("the planner llm expects a model; found none; pass --planner-model NAME")
     if not base_url and not key:
@@ -139,7 +136,6 @@ def _make_endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint
 
 
 def is_http_url(text: str) -> bool:
-    """Return whether a text is an http(s) address with a host."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -199,7 +195,6 @@ class Forecaster:
 
     @property
     def title(self) -> str:
-        """What a reader calls it."""
         return f"{self.planner} {self.model}" if self.model else self.planner
 
 
@@ -209,11 +204,9 @@ class TrackRecord:
 
     forecasters: tuple[Forecaster, ...]
     left_out: Mapping[str, int]
-    """What was not scored, by reason."""
 
 
 def load_track_record(log: EventLog, planner: str | None = None) -> TrackRecord:
-    """Return the record of each planner, or of those of one name, over all studies of the log."""
     scored: list[ScoredPrediction] = []
     reasons: Counter[str] = Counter()
     for _, state in every_study(log):
@@ -221,16 +214,16 @@ def load_track_record(log: EventLog, planner: str | None = None) -> TrackRecord:
             reasons["studies whose log is corrupt"] += 1
             continue
         if planner is None or state.planner["name"] == planner:
-            for found in _score_study(state):
+            for found in chain.from_iterable(map(_score_round, state.rounds)):
                 scored += [found] if isinstance(found, ScoredPrediction) else []
                 reasons.update([found] if isinstance(found, str) else [])
     kinds = Counter((entry.planner, entry.model) for entry in scored)
     ranked = sorted(kinds, key=lambda kind: (-kinds[kind], kind[0], kind[1] or ""))
-    return TrackRecord(tuple(score_forecaster(_select_planner(scored, kind)) for kind in ranked), dict(reasons))
+    by_planner = ([entry for entry in scored if (entry.planner, entry.model) == kind] for kind in ranked)
+    return TrackRecord(tuple(map(score_forecaster, by_planner)), dict(reasons))
 
 
 def score_forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
-    """Return the record of one planner; there is a prediction at least."""
     valid = [entry for entry in scored if entry.verdict.verdict != "invalid"]
     share = fmean(entry.outcome for entry in valid) if valid else None
     return Forecaster(
@@ -245,13 +238,8 @@ def score_forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
     )
 
 
-def _score_study(state: StudyState) -> Iterator[ScoredPrediction | str]:
-    """Yield the prediction of each claim of each round with its verdict, or why it is left out."""
-    for entry in state.rounds:
-        yield from _score_round(entry)
-
-
 def _score_round(state: StudyState) -> Iterator[ScoredPrediction | str]:
+    """Yield the prediction of each claim with its verdict, or why it is left out."""
     design = state.design
     for claim in design.hypotheses if design is not None else ():
         verdict = state.verdict_on(claim.id)
@@ -262,10 +250,6 @@ def _score_round(state: StudyState) -> Iterator[ScoredPrediction | str]:
         else:
             name, model = str(state.planner["name"]), state.planner["model"]
             yield ScoredPrediction(state.id, name, model, claim.prediction, verdict)
-
-
-def _select_planner(scored: Iterable[ScoredPrediction], kind: tuple[str, str | None]) -> list[ScoredPrediction]:
-    return [entry for entry in scored if (entry.planner, entry.model) == kind]
 
 
 def _calibration_bins(valid: Sequence[ScoredPrediction]) -> Iterator[Bin]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -50,11 +50,8 @@ class Prior:
     low: float
     high: float
     raises: float
-    """Probability that a rise of the success rate is supported."""
     lowers: float
-    """Probability that a fall of the success rate is supported."""
     because: str
-    """Mechanism, in one sentence."""
 
 
 UNDIRECTED = 0.5
@@ -102,7 +99,7 @@ _PRIORS = {
 }  # fmt: skip
 
 
-_UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
+UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
     "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
     "learning_rate": ("collapsed runs, which a mean hides",),
 }
@@ -110,15 +107,9 @@ _UNSEEN_CONFOUNDERS: Mapping[str, tuple[str, ...]] = {
 `research.proposals.arms.potential_confounders`."""
 
 
-def unseen_confounders(field: str) -> tuple[str, ...]:
-    """Return what else could bring an effect of `field` about."""
-    return _UNSEEN_CONFOUNDERS.get(field, ())
-
-
 def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
-    """Return (low, high, probability) for the best of a screen's candidates against the defaults.
-
-    As if the fields' priors were independent and the screen picked the better direction of each half of the times.
+    """Return (low, high, probability) for the best of a screen's candidates, as if priors were independent and the
+    screen picked the better direction of each half of the times.
     """
     known = [find_prior(field) for field in fields]
     none = math.prod((1 - prior.raises / 2) * (1 - prior.lowers / 2) for prior in known)
@@ -126,15 +117,11 @@ def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
 
 
 def find_prior(field: str) -> Prior:
-    """Return the expectation for raising `field`; a wide, symmetric one for a field nobody wrote a prior for."""
     return _PRIORS.get(field, _UNKNOWN)
 
 
 def predict(field: str, *, rises: bool, claim: Claim | None) -> tuple[float, float, float]:
-    """Return (low, high, probability) for a claim about raising (or lowering) `field`; no claim is an open question.
-
-    Whatever its prior, an interval reaches a little into what is claimed, into both directions of an open question.
-    """
+    """Return (low, high, probability) for a claim about `field`; an interval reaches a little into what is claimed."""
     prior = find_prior(field)
     low, high = (prior.low, prior.high) if rises else (0.0 - prior.high, 0.0 - prior.low)
     if claim != "increase":
@@ -199,15 +186,11 @@ class Search:
 
 
 def asks_for_best(question: str) -> bool:
-    """Return whether a question asks which values are best."""
     return _BEST.search(question) is not None
 
 
 def plan_search(question: str, asked: Sequence[ParsedField], facts: Mapping[str, FieldSpec]) -> Search | None:
-    """Return the search that a question asks for; None where it asks for none, or leaves nothing to search.
-
-    Raise BadTopic for what cannot be searched.
-    """
+    """Return the search that a question asks for, None for none; raise BadTopic for what cannot be searched."""
     if not (asks_for_best(question) or _is_ladder(asked) or _is_open_ended(question, asked)):
         return None
     if any(entry.field == MODEL for entry in asked):
@@ -225,7 +208,6 @@ def plan_search(question: str, asked: Sequence[ParsedField], facts: Mapping[str,
 
 
 def _is_ladder(asked: Sequence[ParsedField]) -> bool:
-    """Return whether more values of one field are named than a study compares one by one."""
     several = [entry for entry in asked if len(entry.values) != 1]
     return len(several) == 1 and len(several[0].values) > MOST_HYPOTHESES + 1
 
@@ -241,7 +223,6 @@ def fields_that_matter(facts: Sequence[FieldSpec]) -> tuple[ParsedField, ...]:
 
 
 def asks_for_anything(question: str) -> bool:
-    """Return whether a question asks what helps, and names nothing that might."""
     return _ANYTHING.search(question) is not None
 
 
@@ -263,13 +244,10 @@ def search_around(
 
 
 def _make_dimension(asked: ParsedField, facts: FieldSpec) -> SearchDimension:
-    unset = (
-        Job.model_fields[asked.field].default is None and not facts.given
-    )  # the default is what it amounts to: no candidate of its own
     values = asked.values or facts.ladder
-    return SearchDimension(
-        asked.field, facts.default, tuple(value for value in values if not (unset and value == facts.default))
-    )
+    if Job.model_fields[asked.field].default is None and not facts.given:  # its default is no candidate of its own
+        values = tuple(value for value in values if value != facts.default)
+    return SearchDimension(asked.field, facts.default, values)
 
 
 def _treatment_values(knob: SearchDimension) -> tuple[Scalar, ...]:
@@ -277,7 +255,6 @@ def _treatment_values(knob: SearchDimension) -> tuple[Scalar, ...]:
 
 
 def _count_candidates(knobs: Sequence[SearchDimension]) -> int:
-    """Return how many combinations there are besides the control's."""
     inside = all(knob.control in knob.values for knob in knobs)
     return math.prod(len(knob.values) for knob in knobs) - int(inside)
 
@@ -299,7 +276,6 @@ def _count_confirmed(question: str) -> int:
 
 
 def describe_search(search: Search) -> str:
-    """Return what is searched, in sentences."""
     fields = "; ".join(
         f"{knob.field} among {', '.join(map(value_text, knob.values))} (control {value_text(knob.control)})"
         for knob in search.knobs
@@ -323,11 +299,9 @@ class FollowUp:
     plan: ValuePlan | Search
     environment: str
     why: str
-    """Why it is asked, in a sentence."""
 
 
 def follow_ups(context: PlannerContext, campaign: CampaignFacts) -> Iterator[FollowUp]:
-    """Yield the questions that the rules ask next, the first choice first."""
     asker = _FollowUpFinder(context, campaign)
     for found in asker.questions():
         if not asker.was_asked(found):
@@ -350,7 +324,9 @@ class _FollowUpFinder:
         self._rounds = campaign.rounds
         self._last = campaign.rounds[-1]
         self._asked = {
-            _make_comparison(entry, told)
+            _Comparison(
+                entry.design.environment, told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
+            )
             for entry in campaign.rounds
             for told in entry.claims
             if _is_single_field(told)
@@ -401,11 +377,7 @@ class _FollowUpFinder:
         else:
             knobs = [SearchDimension(name, value, self._neighbour_values(name, value)) for name, value in best.items()]
             why = "A better configuration was confirmed; its neighbours are searched."
-        held = {
-            name: value
-            for name, value in self._shared_settings(self._last.design.environment).items()
-            if name not in best
-        }
+        held = self._shared_settings(self._last.design.environment, best)
         with suppress(BadTopic, DesignRefused):
             knobs = [knob for knob in knobs if len(knob.values) > 1]
             yield FollowUp(search_around(knobs, held, self._facts), self._last.design.environment, why)
@@ -425,7 +397,6 @@ class _FollowUpFinder:
         return self._facts[name].default if value is None else value
 
     def _ask_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
-        """Ask whether a finding holds in another environment, once."""
         pair = told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
         if sum((entry.field, entry.values) == pair for entry in self._asked) > 1:
             return
@@ -439,7 +410,6 @@ class _FollowUpFinder:
                 yield from self._make_follow_up([contrast], facts.name, why, held_in=here)
 
     def _ask_joint_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
-        """Ask whether a finding about several fields holds in another environment, once: with all its arms."""
         asked = {
             entry.design.environment
             for entry in self._rounds
@@ -459,7 +429,7 @@ class _FollowUpFinder:
         order = sorted(varied, key=lambda name: name == told.claim.moderator)
         contrasts = tuple(Contrast(name, varied[name][0], (varied[name][1],), None) for name in order)
         here = self._last.design.environment
-        held = {name: value for name, value in (self._shared_settings(here) | alike).items() if name not in varied}
+        held = self._shared_settings(here, varied) | alike
         for facts in self._context.environments:
             if facts.name in asked or self._context.wanted.find_conflict(facts.name) is not None:
                 continue
@@ -469,7 +439,6 @@ class _FollowUpFinder:
                 yield FollowUp(ValuePlan(contrasts, constants, adjusted, shape), facts.name, why)
 
     def _ask_neighbours(self, told: ClaimFacts) -> Iterator[FollowUp]:
-        """Ask whether a neighbour of the better value on the ladder is better still."""
         name, best = told.claim.variable, _better_value(told, self._last)
         ladder = self._facts[name].ladder
         if best not in ladder or self._facts[name].is_categorical:
@@ -482,7 +451,6 @@ class _FollowUpFinder:
             yield from self._make_follow_up([Contrast(name, best, untried, None)], self._last.design.environment, why)
 
     def _ask_wider_range(self, told: ClaimFacts) -> Iterator[FollowUp]:
-        """Ask for the same field over the whole of its ladder, where a part of it showed nothing."""
         name = told.claim.variable
         facts = self._facts[name]
         if facts.is_categorical or facts.apart or len(facts.ladder) < 2:
@@ -493,13 +461,11 @@ class _FollowUpFinder:
         yield from self._make_follow_up([Contrast(name, low, (high,), None)], self._last.design.environment, why)
 
     def _ask_other_fields(self) -> Iterator[FollowUp]:
-        """Ask of the fields that no round was about, with the better value of each finding held."""
         varied = {name for entry in self._rounds for told in entry.claims for name in told.claim.varied}
         environment = self._rounds[0].design.environment
         for reading in fields_that_matter(self._context.fields):
-            if reading.field in varied or (
-                self._facts[reading.field].given or reading.field in self._context.wanted.held
-            ):
+            name = reading.field
+            if name in varied or self._facts[name].given or name in self._context.wanted.held:
                 continue
             with suppress(BadTopic, DesignRefused):
                 [contrast] = plan_values([ParsedField(reading.field)], self._facts).contrasts
@@ -510,19 +476,13 @@ class _FollowUpFinder:
         self, contrasts: Sequence[Contrast], environment: str, why: str, held_in: str | None = None
     ) -> Iterator[FollowUp]:
         """Yield a question with what findings in its environment say to hold, or those in `held_in`."""
-        varied = {contrast.field for contrast in contrasts}
-        held = {
-            name: value for name, value in self._shared_settings(held_in or environment).items() if name not in varied
-        }
+        held = self._shared_settings(held_in or environment, {contrast.field for contrast in contrasts})
         with suppress(BadTopic, DesignRefused):  # values that make no job together
             constants, adjusted = add_required_constants(contrasts, held, self._facts)
             yield FollowUp(ValuePlan(tuple(contrasts), constants, adjusted), environment, why)
 
-    def _shared_settings(self, environment: str) -> dict[str, Scalar]:
-        """Return what all arms share: what the first round held, and the better value of each finding in a place.
-
-        What is better in one environment may be worse in another.
-        """
+    def _shared_settings(self, environment: str, free: Collection[str]) -> dict[str, Scalar]:
+        """Return what the first round held and the better values found here, which may be worse elsewhere."""
         first = self._rounds[0]
         varied = {name for told in first.claims for name in told.claim.varied}
         base = first.design.base_job
@@ -535,20 +495,15 @@ class _FollowUpFinder:
             if entry.searched:
                 held |= {name: self._effective_value(name, value) for name, value in _best_settings(entry).items()}
                 continue
-            found = [
-                told
-                for told in entry.claims
-                if _is_single_field(told) and told.found and told.claim.kind == "difference"
-            ]
             held |= {
                 told.claim.variable: self._effective_value(told.claim.variable, _better_value(told, entry))
-                for told in found
+                for told in entry.claims
+                if _is_single_field(told) and told.found and told.claim.kind == "difference"
             }
-        return held
+        return {name: value for name, value in held.items() if name not in free}
 
 
 def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
-    """Return the better value of a finding, by the metric of its own round."""
     assert told.verdict is not None
     assert told.verdict.estimate is not None
     higher = told.verdict.estimate > 0
@@ -558,18 +513,15 @@ def _better_value(told: ClaimFacts, entry: RoundFacts) -> Scalar:
 
 
 def _search_space(entry: RoundFacts) -> dict[str, tuple[Scalar, frozenset[Scalar]]] | None:
-    """Return what a round searched, by field: the control's value, and the values tried; None where it did not."""
     control = _control_settings(entry)
     return {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched} or None
 
 
 def _control_settings(entry: RoundFacts) -> dict[str, Any]:
-    """Return every job field of a round's control arm."""
     return {**entry.design.base_job, **entry.design.arm(entry.design.control_arm).job_overrides}
 
 
 def _best_settings(entry: RoundFacts) -> dict[str, Scalar | None]:
-    """Return the values of the searched configuration of which most was confirmed; nothing where none is better."""
     better = []
     for told in entry.claims:
         estimate = None if told.verdict is None else told.verdict.estimate
@@ -579,11 +531,4 @@ def _best_settings(entry: RoundFacts) -> dict[str, Scalar | None]:
 
 
 def _is_single_field(told: ClaimFacts) -> bool:
-    """Return whether a claim is about one field whose values are numbers or words."""
     return told.claim.variable not in (CONFIGURATION, MODEL, REWARD) and told.claim.matched == "steps"
-
-
-def _make_comparison(entry: RoundFacts, told: ClaimFacts) -> _Comparison:
-    return _Comparison(
-        entry.design.environment, told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
-    )

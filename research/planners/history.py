@@ -15,7 +15,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from research.proposals.actions import Note, Revise, SideAction
@@ -86,17 +86,14 @@ class Notebook:
 
     @classmethod
     def of(cls, state: StudyState) -> Notebook:
-        """Return the notebook of a study."""
         return cls(state.notebook)
 
     @property
     def ideas(self) -> Mapping[str, PlannerNote]:
-        """The notes that are ideas, by their ids."""
         return {note.id: note for note in self.notes if note.kind == "note"}
 
     @property
     def revisions(self) -> Mapping[str, PlannerNote]:
-        """The last revision of each idea that was revised, by the idea's id."""
         return {note.about: note for note in self.notes if note.kind == "revise"}
 
     def find_conflict(self, side_action: SideAction) -> str | None:
@@ -124,7 +121,6 @@ class Notebook:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON values; nothing where it is empty."""
         ideas = [self._dump_idea(note) for note in self.ideas.values()]
         asked = [{"id": note.id, "text": sanitize_line(note.text)} for note in self.notes if note.kind == "ask"]
         told: dict[str, Any] = {}
@@ -156,29 +152,19 @@ class Surprise:
     claim: str
     """Id of the hypothesis; empty where the sentence names it."""
     what: str
-    """In a sentence."""
 
 
 def find_surprises(round: int, claim: Hypothesis, verdict: Verdict) -> Iterator[Surprise]:
-    """Yield what surprised about one claim of a round."""
-    for what in (*_claim_surprises(claim, verdict), *_run_surprises(verdict)):
-        yield Surprise(round, claim.id, shorten(what))
+    for what in _describe_surprises(claim, verdict):
+        yield Surprise(round, claim.id, what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…")
 
 
-def shorten(what: str) -> str:
-    """Return a sentence at a length that a digest has room for."""
-    return what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…"
-
-
-def _claim_surprises(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
+def _describe_surprises(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
     if verdict.verdict == "refuted" and not claim.open:
         yield f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})"
     predicted = claim.prediction
     if verdict.within_prediction is False and verdict.estimate is not None:
         yield f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}"
-
-
-def _run_surprises(verdict: Verdict) -> Iterator[str]:
     for rate in verdict.collapses:
         if rate.count:
             yield f"{rate.count} of {rate.of} trainings of {rate.arm} collapsed"
@@ -198,11 +184,6 @@ _DIGITS: Final = 5
 
 SecondaryMetrics = Callable[[StudyState], Iterable[str]]
 """Returns what other measures of a round's runs say otherwise than its verdicts."""
-
-
-def _no_secondary_metrics(state: StudyState) -> tuple[str, ...]:
-    """Return that nobody looked."""
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +214,7 @@ class RoundFacts:
     """What other measures of its runs say otherwise than its verdicts, a sentence each."""
 
     @classmethod
-    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = _no_secondary_metrics) -> RoundFacts:
-        """Return the facts of a round that has a design."""
+    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = lambda state: ()) -> RoundFacts:
         assert state.design is not None
         claims = tuple(ClaimFacts(h, state.verdict_on(h.id)) for h in state.design.hypotheses)
         screen = None if state.locked_design is None else state.locked_design.screen
@@ -256,7 +236,6 @@ class RoundFacts:
         return told | {"claims": [_dump_claim(entry, whole=whole) for entry in self.claims]}
 
     def find_surprises(self) -> Iterator[Surprise]:
-        """Yield what surprised in it."""
         for entry in self.claims:
             if entry.verdict is not None:
                 yield from find_surprises(self.number, entry.claim, entry.verdict)
@@ -279,11 +258,8 @@ class CampaignFacts:
     """Explorations since the last round."""
 
     @classmethod
-    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = _no_secondary_metrics) -> CampaignFacts:
-        """Return the facts of an inquiry whose present round is over.
-
-        `beside` says what other measures of a round's runs are surprising.
-        """
+    def of(cls, state: StudyState, secondary_metrics: SecondaryMetrics = lambda state: ()) -> CampaignFacts:
+        """Return the facts of an inquiry whose present round is over."""
         tried = [_dump_exploration(entry, planned) for entry in state.rounds for planned in entry.explorations]
         return cls(
             tuple(RoundFacts.of(entry, secondary_metrics) for entry in state.rounds),
@@ -293,17 +269,14 @@ class CampaignFacts:
 
     @property
     def round(self) -> int:
-        """The number of the round that is to be planned."""
         return self.ledgers.round
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts of all rounds so far."""
         claims = (entry for told in self.rounds for entry in told.claims)
         return tuple(entry.verdict for entry in claims if entry.verdict is not None)
 
     def facts(self) -> dict[str, Any]:
-        """Return them as JSON values, with as much as there is room for."""
         for whole in range(_SHOWN_IN_FULL, 0, -1):
             told = self._dump_rounds(whole)
             if len(canonical(told)) <= MOST_CHARACTERS:
@@ -311,7 +284,6 @@ class CampaignFacts:
         return self._dump_rounds(0)
 
     def _dump_rounds(self, whole: int) -> dict[str, Any]:
-        """Return them with so many rounds in full."""
         first = max(0, len(self.rounds) - whole)
         found = [entry for told in self.rounds for entry in told.find_surprises()]
         told: dict[str, Any] = {
@@ -324,22 +296,19 @@ class CampaignFacts:
             "rounds_so_far": [entry.facts(whole=index >= first) for index, entry in enumerate(self.rounds)],
         }
         if found:
-            told["surprises"] = [
-                {"round": entry.round, "claim": entry.claim, "what": entry.what} for entry in found[-MOST_SURPRISES:]
-            ]
+            told["surprises"] = [asdict(entry) for entry in found[-MOST_SURPRISES:]]
         if self.explorations:
             told["explorations"] = list(self.explorations)
-        if left := _describe_omissions(first, len(found) - MOST_SURPRISES):
-            told["left_out"] = left
+        parts = [f"reasons and settings of the first {first} rounds"] if first > 0 else []
+        parts += [f"the first {len(found) - MOST_SURPRISES} surprises"] if len(found) > MOST_SURPRISES else []
+        if parts:
+            told["left_out"] = "; ".join(parts)
         return told | ({"could_not_be_had": list(self.refused)} if self.refused else {})
 
 
 def _dump_exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
-    """Return what an exploration tried and what its single runs came to; a hint, and no claim."""
-    plan, runs = (
-        planned.plan,
-        {run.spec.arm: run for run in state.runs_in("explore") if run.spec.seed == planned.plan.seed},
-    )
+    plan = planned.plan
+    runs = {run.spec.arm: run for run in state.runs_in("explore") if run.spec.seed == plan.seed}
     return {
         "after_round": state.round, "environment": plan.environment, "steps": plan.base_job.get("steps"),
         "why": sanitize_line(plan.why), "single_runs_on_search_tasks_which_claim_nothing": [
@@ -353,12 +322,6 @@ def _read_score(run: RunState | None) -> float | str:
         return "not made" if run is None or run.invalid is None else run.invalid[0]
     found = run.measurements.get(run.spec.metric.key)
     return "not made" if found is None else round(found.value, _DIGITS)
-
-
-def _describe_omissions(rounds: int, found: int) -> str:
-    """Return what is not shown, in words; empty for nothing."""
-    parts = [f"reasons and settings of the first {rounds} rounds"] if rounds > 0 else []
-    return "; ".join([*parts, *([f"the first {found} surprises"] if found > 0 else [])])
 
 
 def _dump_ledger(ledger: AlphaLedger) -> list[dict[str, Any]]:
@@ -381,7 +344,8 @@ def _dump_claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
         told |= {"kind": claim.kind, "moderator": claim.moderator, "ladder": list(claim.ladder)}
     if verdict is None:
         return told
-    told |= {name: _round_number(getattr(verdict, name)) for name in ("estimate", "low", "high")}
+    numbers = {name: getattr(verdict, name) for name in ("estimate", "low", "high")}
+    told |= {name: None if value is None else round(value, _DIGITS) for name, value in numbers.items()}
     if not whole:
         return told
     counts = {"n_control": verdict.n_control, "n_treatment": verdict.n_treatment}
@@ -391,9 +355,4 @@ def _dump_claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
 
 
 def _dump_value(claim: Hypothesis, value: JsonValue) -> JsonValue:
-    """Return a compared value as a proposal names it."""
     return arm_text(value) if claim.variable == MODEL else value
-
-
-def _round_number(value: float | None) -> float | None:
-    return None if value is None else round(value, _DIGITS)

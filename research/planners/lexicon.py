@@ -63,15 +63,15 @@ def stem(word: str) -> str:
     return word
 
 
-def _stems(text: str) -> frozenset[str]:
+def stems(text: str) -> frozenset[str]:
     return frozenset(stem(word) for word in text.split())
 
 
-UP = _stems(
+UP = stems(
     "larger large bigger big higher high more increase increases increasing increased raise raising raised greater "
     "longer stronger wider double doubling extra hotter warmer"
 )
-DOWN = _stems(
+DOWN = stems(
     "smaller small lower low fewer less decrease decreasing decreased reduce reducing reduced lowering shrink "
     "shrinking shorter weaker narrower halve halving colder cooler"
 )
@@ -80,13 +80,13 @@ FACTORS: dict[str, float] = {
     "halving": 0.5, "half": 0.5,
 }  # fmt: skip
 """Words for how many times the default something is; `10x` is one, too."""
-SAME = _stems("same equal fixed constant identical unchanged")
+SAME = stems("same equal fixed constant identical unchanged")
 """Words before a field that all arms share at its default."""
-CHANGING = _stems("change changing changed touch touching vary varying alter altering")
+CHANGING = stems("change changing changed touch touching vary varying alter altering")
 """Verbs that say so of a field after a `not` or `without`."""
-ON = _stems("with enable enabling enabled use using add adding")
-OFF = _stems("without disable disabling disabled no remove removing removed drop dropping off omit omitting")
-SLIGHT = _stems("small low little")
+ON = stems("with enable enabling enabled use using add adding")
+OFF = stems("without disable disabling disabled no remove removing removed drop dropping off omit omitting")
+SLIGHT = stems("small low little")
 """Words for something that is there, and not for less of it: a small penalty is none that is switched off."""
 AFTER: dict[str, Sense] = {
     "increased": "up", "raised": "up", "larger": "up", "higher": "up", "bigger": "up", "doubled": "up",
@@ -94,39 +94,39 @@ AFTER: dict[str, Sense] = {
     "enabled": "on", "on": "on", "disabled": "off", "removed": "off", "off": "off",
 }  # fmt: skip
 """Words that give a direction to the name before them: `with group size increased`."""
-COPULAS = _stems("is are was were be being been gets get turned switched set made")
+COPULAS = stems("is are was were be being been gets get turned switched set made")
 
-FAST = _stems("faster fast speed speeds accelerate accelerates quicker quickly efficient efficiency sooner earlier")
-SLOW = _stems("slow slows slower slowing slowly later")
-BEATING = _stems("beat beats outperform outperforms exceed exceeds surpass surpasses")
+FAST = stems("faster fast speed speeds accelerate accelerates quicker quickly efficient efficiency sooner earlier")
+SLOW = stems("slow slows slower slowing slowly later")
+BEATING = stems("beat beats outperform outperforms exceed exceeds surpass surpasses")
 """Verbs between what is tried and what it is compared with."""
-BETTER = FAST | BEATING | _stems(
+BETTER = FAST | BEATING | stems(
     "better improve improves improved improving improvement help helps helping helped helpful boost boosts benefit "
     "benefits gain gains best worthwhile"
 )  # fmt: skip
-WORSE = SLOW | _stems(
+WORSE = SLOW | stems(
     "hurt hurts hurting worse worsen worsens degrade degrades harm harms harmful hinder hinders impair impairs damage "
     "damages worst"
 )  # fmt: skip
-PREVENTING = _stems("prevent prevents preventing avoid avoids avoiding stop stops")
-NEGATIONS = _stems("not doesn don never cannot isn without")
-RAISING = _stems("increase raise higher more improve lift greater")
-LOWERING = _stems("decrease reduce lower less fewer cut")
-OUTCOMES = _stems("success reward return accuracy performance score result rate quality solved wins")
+PREVENTING = stems("prevent prevents preventing avoid avoids avoiding stop stops")
+NEGATIONS = stems("not doesn don never cannot isn without")
+RAISING = stems("increase raise higher more improve lift greater")
+LOWERING = stems("decrease reduce lower less fewer cut")
+OUTCOMES = stems("success reward return accuracy performance score result rate quality solved wins")
 
-STRONG_LINKS = _stems("vs v versus against than rather instead compared") | BEATING
+STRONG_LINKS = stems("vs v versus against than rather instead compared") | BEATING
 """Words that set two values against each other even with a verb between them."""
-LINKS = _stems("and or vs v versus against to than rather instead of compared over with")
-REVERSING = _stems("than rather instead compared over against") | BEATING
-FILLERS = _stems("of at is be to set value equal equals from between around like such as being a an the size for among")
-BREAKERS = _stems(
+LINKS = stems("and or vs v versus against to than rather instead of compared over with")
+REVERSING = stems("than rather instead compared over against") | BEATING
+FILLERS = stems("of at is be to set value equal equals from between around like such as being a an the size for among")
+BREAKERS = stems(
     "with by from via in for make makes making does do did is are than to lead leads cause causes affect affects on "
     "change changes matter matters that which when if while after before"
 ) | BETTER | WORSE | OUTCOMES  # fmt: skip
 """Words a direction does not reach across."""
-FREE = _stems("in on for when with at if does do is and while the to")
+FREE = stems("in on for when with at if does do is and while the to")
 """Words that may stand around a loose list of values, so that it belongs to the only field named."""
-REPLICATING = _stems("replicate replicates replicated replicating replication repeat repeated again")
+REPLICATING = stems("replicate replicates replicated replicating replication repeat repeated again")
 """Words that lead to an environment to replicate in."""
 TRUTH = {"true": True, "on": True, "yes": True, "enabled": True, "false": False, "off": False, "disabled": False}
 
@@ -213,7 +213,6 @@ def _replace(items: list[Item | None], phrase: Phrase) -> None:
 
 @cache
 def _phrase_stems(text: str) -> tuple[str, ...]:
-    """Return the stems of a phrase that is known beforehand."""
     return tuple(entry.name for entry in _cut(text))
 
 
@@ -233,12 +232,10 @@ class _AlignedText:
 
     @classmethod
     def of(cls, text: str) -> _AlignedText:
-        """Return a text in lower case, in the plain forms of its characters (NFKC)."""
         forms = [unicodedata.normalize("NFKC", char).lower() for char in text]
         return cls("".join(forms), tuple((at, at + 1) for at, form in enumerate(forms) for _ in form))
 
     def sub(self, pattern: re.Pattern[str], glue: str) -> _AlignedText:
-        """Replace each match of a pattern."""
         texts: list[str] = []
         origins: list[tuple[int, int]] = []
         last = 0
@@ -250,7 +247,6 @@ class _AlignedText:
         return _AlignedText("".join([*texts, self.text[last:]]), (*origins, *self.origins[last:]))
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Return which characters of the text as given those between two places came from."""
         return (self.origins[start][0], self.origins[end - 1][1]) if start < end else (0, 0)
 
 
@@ -324,7 +320,6 @@ class Numbers:
         return tuple(values)
 
     def values_by_place(self, name: str) -> dict[int, Scalar]:
-        """Return the values of a field by their places, in the order written."""
         places = sorted(at for at, owner in self._owner.items() if owner == name)
         return {at: number for at in places if (number := self._items[at].number) is not None}
 
@@ -334,11 +329,9 @@ class Numbers:
         return len(places) > 2 and any(item.name in REVERSING for item in self._items[places[0] : places[1]])
 
     def owner(self, at: int) -> str | None:
-        """Return the field that the number at a place belongs to."""
         return self._owner.get(at)
 
     def places(self) -> set[int]:
-        """Return the places of the numbers that belong to a field."""
         return set(self._owner)
 
     def _find_lists(self) -> list[_NumberList]:
@@ -394,16 +387,14 @@ class Numbers:
         return None
 
     def _number_follows(self, end: int, later: set[int]) -> bool:
-        """Return whether the field after a run has a number of its own."""
         place = end + 1
         while place < len(self._items) and (self._items[place].kind == "field" or self._items[place].name in FILLERS):
             place += 1
         return place in later
 
     def _find_loose_owner(self, run: _NumberList) -> str | None:
-        """Return the field of values that stand apart: `16 rollouts rather than 4`, `does group size matter: 4 vs 16?`.
-
-        A number before a word that is not known counts something else: `larger groups, 5 guesses`.
+        """Return the field of values that stand apart, as in `does group size matter: 4 vs 16?`; a number before a word
+        that is not known counts something else, as in `larger groups, 5 guesses`.
         """
         if not self._is_free(run.end + 1):
             return None

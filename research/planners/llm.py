@@ -53,7 +53,6 @@ from research.planners.prompts import (
 )
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.topic import normalize_topic
-from research.planners.unsupported import split_requests
 from research.proposals.actions import Action, AskUser, Note, Propose, ProposeDesign, Revise, SideAction
 from research.proposals.reward_code import NOT_OFFERED
 from research.text import describe
@@ -84,7 +83,6 @@ class EndpointError(Exception):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same request may succeed later."""
         by_status = self.status is not None and (self.status in _PASSING or self.status >= 500)
         return self.kind in ("timeout", "unreachable", "dropped") or by_status
 
@@ -93,9 +91,7 @@ class Endpoint(Protocol):
     """Where requests go."""
 
     @property
-    def where(self) -> str:
-        """What an error calls it."""
-        ...
+    def where(self) -> str: ...
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         """Return the body of the reply to a chat completion request; raise EndpointError."""
@@ -115,11 +111,9 @@ class OpenAiEndpoint:
 
     @property
     def where(self) -> str:
-        """Return host and port."""
         return url_origin(self._base_url)
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
-        """Return the body of the reply, without the key; raise EndpointError."""
         reply: Future[str] = Future()
         # A thread that nothing waits for: one that hears a trickle ends with it, or with the process.
         threading.Thread(target=self._run_request, args=(request, timeout_s, reply), daemon=True).start()
@@ -146,11 +140,9 @@ class OpenAiEndpoint:
             raise self._convert_error(error) from error
 
     def redact(self, text: str) -> str:
-        """Return a text in short and without the key; refused tries are written into the event log."""
         return shorten(self.strip_key(text))
 
     def strip_key(self, text: str) -> str:
-        """Return a whole text without the key."""
         return text.replace(self._api_key, "***") if len(self._api_key) >= _SHORTEST_KEY else text
 
     def _convert_error(self, error: openai.OpenAIError) -> EndpointError:
@@ -168,7 +160,6 @@ class OpenAiEndpoint:
 
 
 def describe_failure(error: EndpointError, where: str, model: str, timeout_s: float) -> str:
-    """Return an endpoint's failure as one line for a person."""
     if error.kind == "unrecorded":
         return f"expected the request in {where}; found {error.text}; record it with --record, or ask without --replay"
     expected = f"expected an OpenAI-compatible endpoint at {where}"
@@ -192,13 +183,11 @@ def describe_failure(error: EndpointError, where: str, model: str, timeout_s: fl
 
 
 def shorten(text: str) -> str:
-    """Return a text on one line, cut."""
     flat = " ".join(text.split())
     return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
 
 
 def url_origin(base_url: str) -> str:
-    """Return scheme, host and port of an address: no user, password, path or query."""
     parts = urlsplit(base_url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}"
@@ -267,7 +256,6 @@ class ChatCompletion(BaseModel):
 
     @classmethod
     def of(cls, body: str) -> ChatCompletion:
-        """Return what a reply's body holds; raise Unusable for one that is no chat completion."""
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
@@ -283,9 +271,8 @@ class UnusableAnswer(Exception):
 
 
 def parse_json_object(answer: str) -> dict[str, Any]:
-    """Return the one JSON object in what follows an answer's thinking; empty ones in chatter are none.
-
-    Raises Unusable where there is none, where it is cut short, and where there are several: which is the draft?
+    """Return the one JSON object in what follows an answer's thinking; raise UnusableAnswer for none, one that is cut
+    short, and several: which is the draft?
     """
     text = _strip_thinking(answer)[:LONGEST_ANSWER]
     found = _find_objects(text)
@@ -298,7 +285,6 @@ def parse_json_object(answer: str) -> dict[str, Any]:
 
 
 def _strip_thinking(answer: str) -> str:
-    """Return what an answer says after its thinking; raise Unusable for thinking that never ended."""
     closes = [mark.end() for mark in _CLOSES.finditer(answer)]
     text = answer[closes[-1] :] if closes else answer
     opens = _OPENS.search(text)
@@ -311,7 +297,7 @@ def _strip_thinking(answer: str) -> str:
 
 
 def _find_objects(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects that stand in a text beside one another; raise Unusable for one that is cut short."""
+    """Return the JSON objects that stand in a text beside one another; raise UnusableAnswer for one that is cut short."""
     decoder, found, after = json.JSONDecoder(), list[dict[str, Any]](), 0
     for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
         if brace.start() < after:
@@ -359,7 +345,6 @@ class ToolSession:
     """The looks of one turn: what was taken, and what is left."""
 
     def __init__(self, tools: PlannerTools, bare: Callable[[str], str]) -> None:
-        """`bare` takes secrets out of a text."""
         self._tools = tools
         self._bare = bare
         self._left = MOST_ANSWERED
@@ -367,21 +352,17 @@ class ToolSession:
 
     @property
     def offered(self) -> Mapping[str, type[BaseModel]]:
-        """What may be looked at, by name."""
         return self._tools.offered
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no look is left."""
         return len(self.results) >= MOST_TOOL_CALLS or self._left <= 0
 
     @property
     def plays_seen(self) -> bool:
-        """Whether plays on hidden tasks were looked at."""
         return any(look.name == PLAYS for look in self.results)
 
     def schemas(self) -> list[dict[str, Any]]:
-        """Return the looks as an endpoint's tools."""
         return [
             {
                 "type": "function",
@@ -395,10 +376,7 @@ class ToolSession:
         ]
 
     def run_tool_calls(self, calls: Sequence[Any]) -> list[dict[str, Any]] | None:
-        """Return the messages that a model's tool calls become, answers included; None for calls of no tools here.
-
-        Raises Unusable where none is left.
-        """
+        """Return the messages that a model's tool calls become, None for none; raise UnusableAnswer beyond the cap."""
         if not self.offered or not calls:
             return None
         if self.is_exhausted:
@@ -423,21 +401,16 @@ class ToolSession:
         return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
 
     def run_text_call(self, answer: str) -> list[dict[str, Any]] | None:
-        """Return the messages that a look in plain JSON becomes; None for an answer that is none.
-
-        Raises Unusable where none is left.
-        """
+        """Return the messages that a look in plain JSON becomes, None for none; raise UnusableAnswer beyond the cap."""
         wish = _parse_tool_call(answer) if self.offered else None
         if wish is None:
             return None
         if self.is_exhausted:
             raise UnusableAnswer(_NO_MORE)
         name, arguments = wish
-        told = f"What your look at {shorten(name)} shows:\n{self._call(name, arguments)}\n{self._describe_remaining()}"
+        shown = f"What your look at {shorten(name)} shows:\n{self._call(name, arguments)}"
+        told = f"{shown}\n{'No look is left: act now.' if self.is_exhausted else 'Look again, or act.'}"
         return [{"role": "assistant", "content": answer}, {"role": "user", "content": told}]
-
-    def _describe_remaining(self) -> str:
-        return "No look is left: act now." if self.is_exhausted else "Look again, or act."
 
     def _call(self, name: str, arguments: str | Mapping[str, Any] | None) -> str:
         """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
@@ -486,7 +459,6 @@ def _check_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_tool_call(answer: str) -> tuple[str, str | Mapping[str, Any] | None] | None:
-    """Return the name and the arguments of a look in plain JSON; None for anything else."""
     try:
         value = parse_json_object(answer)
     except UnusableAnswer:
@@ -548,18 +520,15 @@ class RetryingEndpoint:
                 return reply
 
     def make_error(self, error: EndpointError, model: str) -> PlannerFailed:
-        """Return the failure as one line for a person."""
         told = describe_failure(error, self._endpoint.where, model, self._timeout_s)
         again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
         return PlannerFailed(told + again)
 
     def redact(self, text: str) -> str:
-        """Return a text in short, without the key."""
         return self._endpoint.redact(text)
 
     @property
     def note(self) -> str:
-        """What the turn waited for, in a sentence; empty for nothing."""
         times = "once" if self._failed == 1 else f"{self._failed} times"
         return f"The endpoint was waited for {times} ({self._last})." if self._failed else ""
 
@@ -601,11 +570,10 @@ class ChatSession:
         self.usage = Usage()
 
     def add(self, more: Sequence[dict[str, Any]]) -> None:
-        """Take further messages."""
         self._messages = [*self._messages, *more]
 
     def next_message(self) -> Message:
-        """Return what the model says next; raise Unusable for a reply that is no whole answer."""
+        """Return what the model says next; raise UnusableAnswer for a reply that is no whole answer."""
         completion = ChatCompletion.of(self._fetch_body())
         if completion.usage is not None:
             self.usage = Usage(
@@ -616,7 +584,6 @@ class ChatSession:
         return completion.choices[0].message
 
     def _require_whole(self, choice: Choice) -> None:
-        """Raise Unusable for a reply that is a refusal, cut off, or a call of a tool that there is not."""
         message = choice.message
         if message.refusal:
             raise UnusableAnswer(f"the model refused: {shorten(message.refusal)}")
@@ -631,12 +598,10 @@ class ChatSession:
 
     @property
     def notes(self) -> list[str]:
-        """What the endpoint did not take, in sentences."""
         way, looks = self._ways[0], bool(self._tools.offered)
         told = [] if way.format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
-        return told + (
-            ["The endpoint takes no tools; looks were asked for in JSON."] if looks and not way.tools else []
-        )
+        told += ["The endpoint takes no tools; looks were asked for in JSON."] if looks and not way.tools else []
+        return told
 
     def _fetch_body(self) -> str:
         """Return the endpoint's reply as text; what it refuses is left out from then on."""
@@ -681,14 +646,10 @@ class ActionConversation:
         self._messages: list[str] = []
         """The same for a person."""
         self._answer = ""
-        """The last one."""
         self._refused: str | None = None
-        """Why the last design was refused, if one was."""
         self._answers: set[str] = set()
-        """Those that were refused."""
 
     def run(self) -> PlannerTurn:
-        """Ask until an answer is acceptable, as often as it may; a PlannerFailed says what was looked at in vain."""
         try:
             return self._run_tries()
         except PlannerFailed as error:
@@ -733,7 +694,6 @@ class ActionConversation:
         )  # fmt: skip
 
     def _next_action(self) -> Action:
-        """Return the next acceptable action; what is to be written down before it is."""
         while True:
             self._await_answer()
             action = self._parse_answer(self._answer)
@@ -742,7 +702,6 @@ class ActionConversation:
             self._add_side_action(action)
 
     def _await_answer(self) -> None:
-        """Hear the next answer that is no look."""
         while True:
             self._answer = ""
             message = self._chat.next_message()
@@ -773,7 +732,6 @@ class ActionConversation:
         return known
 
     def _find_untested(self, action: Action) -> tuple[str, ...]:
-        """Return what the action says that it leaves out, quoted."""
         said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
         return (f'{planner_label(PLANNER, self._model)}: "{said}"',) if said else ()
 
@@ -781,7 +739,7 @@ class ActionConversation:
         context, notes = self._context, list(self._chat.notes)
         if context.campaign is None:  # of a topic it is said once
             notes += [NOT_OFFERED] if context.stage == "propose" and context.lacks_reward else []
-            notes += split_requests(context.topic).without_effect if context.stage == "design" else []
+            notes += unsupported.split_requests(context.topic).without_effect if context.stage == "design" else []
         return " ".join([*notes, *([self._line.note] if self._line.note else [])])
 
     def _parse_answer(self, answer: str) -> Action:
@@ -799,9 +757,7 @@ class ActionConversation:
         return action
 
     def _find_omission(self, action: Action) -> str | None:
-        """Return what an action passes over: of the topic, which a study's first round has to answer whole, or of what
-        follows from the looks that were taken.
-        """
+        """Return what an action passes over: of the topic in a first round, or of what follows from the looks."""
         if isinstance(action, Propose) and self._tools.plays_seen:
             coded = any(entry.variable == REWARD for entry in action.hypotheses)
             return f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}" if coded else None
@@ -840,10 +796,7 @@ class LlmPlanner:
         sleep: Callable[[float], None] = time.sleep,
         note: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`patience_s` is how long a turn may wait for the endpoint; by default it follows from the time left.
-
-        `note` is told of each pause.
-        """
+        """`patience_s` is how long a turn may wait (default: `PATIENT_SHARE` of the time left); `note` hears of it."""
         self.model: str | None = model
         self._endpoint = endpoint
         self._timeout_s = timeout_s
@@ -854,34 +807,21 @@ class LlmPlanner:
         """Whether the endpoint was ever there."""
 
     def act(self, context: PlannerContext, check: Check) -> PlannerTurn:
-        """Return the due action; PlannerFailed if the endpoint fails or no try is acceptable."""
         if not context.topic.strip():
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
         if context.campaign is None:  # later rounds are asked of a topic that was read
-            _require_available(context)
+            known = [facts.name for facts in context.environments]
+            if (missing := unsupported.explain_unavailable(normalize_topic(context), known)) is not None:
+                raise BadTopic(missing)
         over = context.stage == "conclude"
         timeout_s = min(self._timeout_s, CONCLUSION_TIMEOUT_S) if over else self._timeout_s
         # Whoever proposed has answered before, in this process or another.
         reached = self._reached or context.stage != "propose" or context.campaign is not None
+        patience_s = PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
         line = RetryingEndpoint(
-            self._endpoint, timeout_s, self._patience(context), self._sleep, self._note, reached=reached
+            self._endpoint, timeout_s, 0.0 if over else patience_s, self._sleep, self._note, reached=reached
         )
         try:
             return ActionConversation(line, str(self.model), context, check, tries=1 if over else TRIES).run()
         finally:
             self._reached = line.reached
-
-    def _patience(self, context: PlannerContext) -> float:
-        if context.stage == "conclude":
-            return 0.0
-        return PATIENT_SHARE * context.seconds_left if self._patience_s is None else self._patience_s
-
-
-def _require_available(context: PlannerContext) -> None:
-    """Raise BadTopic for a topic that names what is not here, such as an environment."""
-    if (
-        missing := unsupported.explain_unavailable(
-            normalize_topic(context), [facts.name for facts in context.environments]
-        )
-    ) is not None:
-        raise BadTopic(missing)

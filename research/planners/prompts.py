@@ -24,7 +24,6 @@ from research.planners import unsupported
 from research.planners.context import NO_TOOLS, PlannerContext, PlannerTools, Stage
 from research.planners.lexicon import itemise
 from research.planners.topic import ParsedField, ParsedTopic, normalize_topic, parse_topic
-from research.planners.unsupported import split_requests
 from research.proposals.actions import (
     MOST_HYPOTHESES,
     Action,
@@ -58,7 +57,8 @@ _WHOLE: Final = 10.0
 
 def final_message(by: str, text: str, context: PlannerContext) -> PlannerMessage:
     """Return a planner's words with what in them is in no fact of the digest it was shown."""
-    facts = tuple(_fact_numbers(context.facts())) + _countable_facts(context)
+    counts = len(context.arms), len(context.hypotheses), sum(arm.n for arm in context.arms)
+    facts = (*_fact_numbers(context.facts()), *map(float, counts))
     unfounded = (found.text for found in _parse_numbers(text) if not any(found.matches(fact) for fact in facts))
     wrong = find_contradictions(text, context.every_verdict)
     return PlannerMessage(by=by, text=text, unfounded=tuple(dict.fromkeys(unfounded)), contradicted=wrong)
@@ -77,7 +77,6 @@ class _Number:
     """Whether it is per cent, or points of a hundred."""
 
     def matches(self, fact: float) -> bool:
-        """Return whether it is the fact, rounded to the digits that are shown."""
         if self.signed and fact * self.value < 0:
             return False
         shown = abs(fact) * (100.0 if self.share else 1.0)
@@ -101,7 +100,6 @@ def _parse_numbers(text: str) -> Iterator[_Number]:
 
 
 def _fact_numbers(value: Any) -> Iterator[float]:
-    """Yield every number in a JSON value, those in its texts too."""
     if isinstance(value, Mapping):
         for entry in value.values():
             yield from _fact_numbers(entry)
@@ -114,21 +112,13 @@ def _fact_numbers(value: Any) -> Iterator[float]:
         yield float(value)
 
 
-def _countable_facts(context: PlannerContext) -> tuple[float, ...]:
-    """Return what can be counted in the facts: arms, hypotheses, runs."""
-    runs = sum(arm.n for arm in context.arms)
-    return float(len(context.arms)), float(len(context.hypotheses)), float(runs)
-
-
 _COUNTED = frozenset({"hypothese", "hypothesis", "claim", "arm", "value", "setting", "variant", "candidate", "way"})
 """Words before which a number counts what is compared."""
 
 
 def find_omission(context: PlannerContext, design: ProposeDesign) -> str | None:
-    """Return what the topic names and the design neither has nor says to leave out, in one line; None for nothing.
-
-    One line for a planner. Numbers and fields must be in an arm, a constant or a knob, or in `not_tested`; what the
-    topic asks about must be varied, and the environment must be the topic's.
+    """Return in one line for a planner what the topic names and the design neither has (in an arm, a constant or a
+    knob) nor says to leave out; what the topic asks about must be varied, in its environment.
     """
     coverage = _Coverage(context, design)
     if (elsewhere := coverage.find_environment_conflict()) is not None:
@@ -150,16 +140,14 @@ def find_omission(context: PlannerContext, design: ProposeDesign) -> str | None:
 
 
 def describe_unparsed_words(context: PlannerContext) -> tuple[str, ...]:
-    """Return a sentence with the words of a topic that name nothing that a plan can hold; nothing where there are none.
-
-    Whether a design answers them all the same only its reader can say.
+    """Return a sentence with the words of a topic of which nothing is in the plan, if any: whether a design answers
+    them all the same only its reader can say.
     """
     left = dict.fromkeys(f'"{entry.text}"' for entry in _parse_topic(context).left)
     return (f"words of the topic of which code finds nothing in the plan: {', '.join(left)}",) if left else ()
 
 
 def find_environments(context: PlannerContext) -> tuple[str, ...]:
-    """Return the environments that a flag or the topic names."""
     return _parse_topic(context).environments if context.wanted.environment is None else (context.wanted.environment,)
 
 
@@ -168,7 +156,7 @@ def _parse_topic(context: PlannerContext) -> ParsedTopic:
 
 
 def _question(context: PlannerContext) -> str:
-    return split_requests(remove_metric_words(normalize_topic(context), context.requested_metric)).question
+    return unsupported.split_requests(remove_metric_words(normalize_topic(context), context.requested_metric)).question
 
 
 class _Coverage:
@@ -192,7 +180,6 @@ class _Coverage:
         return parse_topic(text, context.fields, context.environments)
 
     def find_environment_conflict(self) -> str | None:
-        """Return why the design's environment is not the topic's; None where it is, or the topic names none."""
         named = self._reading.environments
         if not named or self._design.environment in named:
             return None
@@ -202,10 +189,7 @@ class _Coverage:
         )
 
     def find_constant_fields(self) -> Iterator[str]:
-        """Yield what is asked about and held constant: fields that are to rise or fall, and any where none is varied.
-
-        A field that is named with its one value is a setting.
-        """
+        """Yield what is asked about and held constant, any field where none is varied; its one value is a setting."""
         none = not any(asked.field in self._varied for asked in self._reading.asked)
         for asked in self._requested_fields():
             constant = asked.field in self._values and asked.field not in self._varied
@@ -213,13 +197,11 @@ class _Coverage:
                 yield asked.field
 
     def _requested_fields(self) -> Iterator[ParsedField]:
-        """Yield what the topic says about fields, except those that the planner says it leaves out."""
         excused = {entry.field for entry in self._excused.asked}
         said = (replace(asked, values=(), sense="up") if asked.assumed else asked for asked in self._reading.asked)
         return (asked for asked in said if asked.field not in excused)
 
     def find_missing(self) -> Iterator[str]:
-        """Yield what the topic names and nothing answers."""
         again = self._design.replication
         played = {self._design.environment, *([again.environment] if again else [])}
         excused = {*self._excused.environments, self._excused.again}
@@ -234,7 +216,6 @@ class _Coverage:
                 yield f"the measure {entry.text}"
 
     def _missing_numbers(self) -> Iterator[str]:
-        """Yield the numbers that belong to no field and are no value of the plan."""
         known = {value for values in self._values.values() for value in values} | self._excused_numbers
         for left in self._reading.left:
             found = [item for item in itemise(left.text, ()) if item.kind == "number"]
@@ -252,7 +233,6 @@ class _Coverage:
 
 
 def _counts_in_question(question: str) -> set[float | int | None]:
-    """Return the numbers that count what is compared, and do nothing else."""
     items = itemise(question, ())
     numbers = [(item.number, any(word.name in _COUNTED for word in items[at + 1 : at + 2]))
                for at, item in enumerate(items) if item.kind == "number"]  # fmt: skip
@@ -260,7 +240,6 @@ def _counts_in_question(question: str) -> set[float | int | None]:
 
 
 def _design_values(context: PlannerContext, design: ProposeDesign) -> dict[str, tuple[Scalar, ...]]:
-    """Return the values that a plan has of each field that it varies, searches or holds constant."""
     values: dict[str, tuple[Scalar, ...]] = {constant.field: (constant.value,) for constant in design.constants}
     if design.steps is not None:
         values["steps"] = (design.steps,)
@@ -297,7 +276,6 @@ class StatedPropose(Propose):
     """One to three hypotheses; none if `search` is true."""
 
     def plain(self) -> Propose:
-        """Return the action without the demands on it."""
         return Propose.model_validate(self.model_dump())
 
 
@@ -319,7 +297,6 @@ class StatedDesign(ProposeDesign):
     """The screen, if you proposed a search; null otherwise."""
 
     def plain(self) -> ProposeDesign:
-        """Return the action without the demands on it."""
         return ProposeDesign.model_validate(self.model_dump())
 
 
@@ -338,7 +315,6 @@ _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
 
 
 def alternative_actions(context: PlannerContext) -> tuple[type[Other], ...]:
-    """Return the actions that may be taken in the place of the one that is due, or before it."""
     if context.stage not in DECLINABLE:
         return ()
     asides: tuple[type[Other], ...] = () if context.notebook is None else (Note, Revise, AskUser)
@@ -361,24 +337,18 @@ def parse_action(context: PlannerContext, answer: Mapping[str, Any]) -> Action:
 
 
 def action_name(kind: type[BaseModel]) -> str:
-    """Return what an action is called."""
     return str(kind.model_fields["action"].default)
 
 
 def due_schema(context: PlannerContext, tools: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the JSON schema of what may be answered: the due action's, with what may be said instead of it.
-
-    `looks` are those that may be asked for in the same way, where an endpoint takes no tools.
-    """
+    """Return the JSON schema of the due action, of those instead of it, and of `tools` where an endpoint takes none."""
     withheld = ([] if context.code_allowed else ["code"]) + ([] if context.campaign is not None else ["why"])
     due = schema(ACTIONS[context.stage], withheld)
     properties, parts = dict(due["properties"]), dict(due.get("$defs", {}))
     for kind in alternative_actions(context):
         other = schema(kind)
-        properties, parts = (
-            _merge_properties(properties, other["properties"], action_name(kind)),
-            other.get("$defs", {}) | parts,
-        )
+        properties = _merge_properties(properties, other["properties"], action_name(kind))
+        parts = other.get("$defs", {}) | parts
     if names := list(tools):
         properties = _merge_properties(properties, _tool_call_properties(names), LOOK)
     return {**due, "properties": properties, "required": list(properties), **({"$defs": parts} if parts else {})}
@@ -390,26 +360,19 @@ def _tool_call_properties(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _merge_properties(properties: Mapping[str, Any], others: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the properties of a flat object that may also be another action, of this name."""
     action = {**properties["action"], "enum": [*properties["action"]["enum"], name]}
     found = {**properties, "action": action}
     for key, entry in others.items():
         if key != "action":
             said = f"Only with '{name}': {entry.get('description', '')}"
             before = found.get(key)
-            found[key] = {**entry, "description": said} if before is None else _append_description(before, said)
+            whole = said if before is None else f"{before.get('description', '')} {said}".strip()
+            found[key] = {**(before or entry), "description": whole}
     return found
 
 
-def _append_description(entry: Mapping[str, Any], said: str) -> dict[str, Any]:
-    return {**entry, "description": f"{entry.get('description', '')} {said}".strip()}
-
-
 def schema(action: type[BaseModel], withheld: Sequence[str] = ()) -> dict[str, Any]:
-    """Return an action's JSON schema in the strict subset: every property required, none additional.
-
-    `withheld` are fields that are not offered; what older turns held never is.
-    """
+    """Return an action's JSON schema in the strict subset, all required, none additional, without `withheld` fields."""
     whole = action.model_json_schema()
     for entry in (whole, *whole.get("$defs", {}).values()):
         for name in (*_WITHHELD, *withheld):
@@ -428,16 +391,14 @@ def _make_strict(node: Any) -> Any:
     if "const" in kept:
         kept["enum"] = [kept.pop("const")]
     kept = {
-        key: _strict_properties(entry) if key in ("properties", "$defs") else _make_strict(entry)
+        key: {name: _make_strict(part) for name, part in entry.items()}
+        if key in ("properties", "$defs")
+        else _make_strict(entry)
         for key, entry in kept.items()
     }
     if "properties" in kept:
         kept |= {"required": list(kept["properties"]), "additionalProperties": False}
     return kept
-
-
-def _strict_properties(named: dict[str, Any]) -> dict[str, Any]:
-    return {name: _make_strict(entry) for name, entry in named.items()}
 
 
 MOST_TOOL_CALLS: Final = 8
@@ -564,10 +525,7 @@ _FIXED_TASK = (
 def messages(
     context: PlannerContext, tools: PlannerTools = NO_TOOLS, *, by_tools: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the messages that ask for the due action.
-
-    `looks` may be taken before it, `by_tools` or in plain JSON.
-    """
+    """Return the messages that ask for the due action; `tools` may be called before it, `by_tools` or in plain JSON."""
     parts = (
         (_TASKS if context.campaign is None else _LATER_TASKS)[context.stage],
         *([_KINDS_TASK] if context.stage == "propose" else []),
@@ -596,17 +554,14 @@ def _tools_task(tools: PlannerTools, *, by_tools: bool) -> str:
 
 
 def correction(error: str) -> str:
-    """Return what is said to a model whose answer was refused."""
     return f"That answer was refused: {error}. Answer again with one JSON object that fits the schema."
 
 
 def confirm_side_action(left: int) -> str:
-    """Return what is said to a model whose note, revision or question was written down."""
     more = f"{left} more may be" if left else "no more may be"
     return f"That is written down; {more} in this turn. Now go on, with one JSON object that fits the schema."
 
 
 def response_format(context: PlannerContext, tools: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the `response_format` that makes an endpoint keep to the schema of what may be answered."""
     named = {"name": context.stage, "strict": True, "schema": due_schema(context, tools)}
     return {"type": "json_schema", "json_schema": named}

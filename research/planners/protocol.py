@@ -40,7 +40,6 @@ class PlannerTurn:
     """What it said beside the action."""
 
     def payload(self) -> dict[str, Any]:
-        """Return the payload of the event `planner.acted`."""
         return {
             "action": self.action.action,
             "tries": self.tries,

@@ -54,7 +54,6 @@ class Recorder:
     """An endpoint that writes down what another one says."""
 
     def __init__(self, endpoint: OpenAiEndpoint, file: Path) -> None:
-        """Raise PlannerUnready when the file cannot be written."""
         self._endpoint = endpoint
         self._file = file
         try:
@@ -66,11 +65,9 @@ class Recorder:
 
     @property
     def where(self) -> str:
-        """Return the other one's name."""
         return self._endpoint.where
 
     def redact(self, text: str) -> str:
-        """Return a text in short and without the key."""
         return self._endpoint.redact(text)
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
@@ -94,7 +91,6 @@ class Replay:
     """An endpoint that says what was recorded, and nothing else."""
 
     def __init__(self, file: Path) -> None:
-        """Raise PlannerUnready for a file that is no recording."""
         self._file = file
         try:
             texts = file.read_text(encoding="utf-8").splitlines()
@@ -116,16 +112,13 @@ class Replay:
 
     @property
     def where(self) -> str:
-        """Return the file's name."""
         return f"the recording {self._file.name}"
 
     @property
     def model(self) -> str:
-        """Return the model that was recorded first."""
         return self._lines[0].model
 
     def redact(self, text: str) -> str:
-        """Return a text in short; a replay has no key."""
         return shorten(text)
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:

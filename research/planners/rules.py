@@ -20,6 +20,7 @@ from research.planners import unsupported
 from research.planners.context import EnvironmentSpec, FieldSpec, PlannerContext, environment_specs, field_specs
 from research.planners.follow_up import (
     UNDIRECTED,
+    UNSEEN_CONFOUNDERS,
     Search,
     SearchDimension,
     asks_for_anything,
@@ -32,7 +33,6 @@ from research.planners.follow_up import (
     predict_best,
     remove_count,
     scale_to_metric,
-    unseen_confounders,
 )
 from research.planners.history import CampaignFacts
 from research.planners.lexicon import Claim
@@ -124,7 +124,6 @@ def _plan_next_round(context: PlannerContext, campaign: CampaignFacts, check: Ch
 
 
 def _matches_hypotheses(context: PlannerContext, proposal: Propose) -> bool:
-    """Return whether a proposal is the one whose hypotheses are to be designed for."""
     proposed = [(entry.variable, *entry.sides) for entry in proposal.hypotheses]
     return proposed == [(entry.variable, entry.control, entry.treatment) for entry in context.hypotheses]
 
@@ -135,7 +134,6 @@ def _conclude(context: PlannerContext) -> Conclude:
 
 
 def choose_environment(topic: str, wanted: RequestedComparison) -> str:
-    """Return the environment that flags or a topic name, or the one that is played where they name none."""
     known = environment_specs()
     if wanted.environment is not None or wanted.vary:
         return wanted.environment or DEFAULT_ENVIRONMENT
@@ -174,7 +172,6 @@ class _TopicPlan:
 
     @classmethod
     def of(cls, context: PlannerContext) -> _TopicPlan:
-        """Read the digest's topic; raise BadTopic."""
         topic = context.topic
         if not topic.strip():
             raise BadTopic(f"expected a topic; found an empty one; {_describe_options(context)}")
@@ -196,7 +193,6 @@ class _TopicPlan:
         return cls(context, split, reading, plan)
 
     def field_values(self) -> dict[str, list[Any]]:
-        """Return the values of the fields that are compared or held, but for models and what is searched."""
         held = {name: [value] for name, value in self._plan.constants.items()}
         if isinstance(self._plan, Search):
             return held
@@ -204,7 +200,6 @@ class _TopicPlan:
         return {name: values for name, values in (held | compared).items() if name != MODEL}
 
     def propose(self) -> Propose:
-        """Return one hypothesis for each treatment value, or that a search comes first."""
         if isinstance(self._plan, Search):
             return Propose(search=True)
         contrasts = self._plan.contrasts
@@ -228,7 +223,6 @@ class _TopicPlan:
         )
 
     def design(self) -> ProposeDesign:
-        """Return the comparison or the search, with the constants the topic or its values ask for."""
         constants = dict(self._plan.constants)
         steps = constants.pop("steps", None)
         again = self._reading.again
@@ -241,7 +235,6 @@ class _TopicPlan:
         )
 
     def describe_assumptions(self) -> str:
-        """Return what was assumed, in sentences."""
         notes: list[str] = []
         if asks_for_anything(self._split.question) and isinstance(self._plan, Search):
             notes.append("The topic names no field; those of which most is expected are searched.")
@@ -267,11 +260,9 @@ class _TopicPlan:
         return " ".join(notes)
 
     def _describe_metric(self) -> str:
-        """Return what claims are about, in words."""
         return outcome_name(MODEL if self._varies_model() else "", self._requested_metric())
 
     def _requested_metric(self) -> Metric | None:
-        """Return the metric, where somebody asked for one."""
         return None if self._context.requested_metric is None else self._context.metric
 
     def _plan_metric(self) -> Metric:
@@ -301,10 +292,10 @@ class _TopicPlan:
         return not isinstance(self._plan, Search) and any(entry.field == MODEL for entry in self._plan.contrasts)
 
     def _describe_comparison(self) -> str:
-        """Return what is compared, in words."""
         if (metric := self._requested_metric()) is not None:
             better = "higher" if metric.higher_is_better else "lower"
-            return f"{_capitalize(self._describe_metric())} is compared, {better} being better"
+            named = self._describe_metric()
+            return f"{named[:1].upper()}{named[1:]} is compared, {better} being better"
         if self._varies_model():
             return (
                 "What each run gains is compared, its success on hidden tasks after the last step less that before "
@@ -318,11 +309,14 @@ class _TopicPlan:
         return name == "steps" and any(contrast.matched == "episodes" for contrast in contrasts)
 
     def find_untested(self) -> tuple[str, ...]:
-        """Return what of the topic is in no field of the plan: its words, as written, and why where that is known."""
+        asked = self._context.requested_metric
+        secondary = unsupported.secondary_metrics(
+            remove_metric_words(self._context.topic, asked), judged=asked is not None
+        )
         return (
             *(f"'{entry.text}'" for entry in self._reading.left),
             *(f"'{text}': {self._describe_reading(difference)}" for text, difference in self._reading.read_as),
-            *(f"'{entry.text}': {entry.way}" for entry in self._secondary_metrics()),
+            *(f"'{entry.text}': {entry.way}" for entry in secondary),
             *(
                 f"{first} against {second}: each is compared with the control, not one with the other"
                 for first, second in self._compared_fields()
@@ -335,15 +329,7 @@ class _TopicPlan:
         metric = self._requested_metric()
         return difference if metric is None or metric.key == SUCCESS else f"the {metric_name(metric)} is compared"
 
-    def _secondary_metrics(self) -> tuple[unsupported.UnknownName, ...]:
-        """Return the measures that the topic names beside the one that runs are judged by."""
-        asked = self._context.requested_metric
-        return unsupported.secondary_metrics(
-            remove_metric_words(self._context.topic, self._context.requested_metric), judged=asked is not None
-        )
-
     def _compared_fields(self) -> tuple[tuple[str, str], ...]:
-        """Return the fields that the topic sets against each other and the plan compares apart."""
         if isinstance(self._plan, Search) or self._shape != "apart":
             return ()
         compared = {contrast.field for contrast in self._plan.contrasts}
@@ -362,7 +348,6 @@ class _TopicPlan:
         )
 
     def _make_knob(self, knob: SearchDimension) -> ProposedKnob:
-        """Return a knob as it is proposed: its control is named where it is not the job's."""
         usual = next(facts.default for facts in self._context.fields if facts.name == knob.field)
         return ProposedKnob(
             field=knob.field, values=knob.values, control=None if knob.control == usual else knob.control
@@ -380,10 +365,7 @@ class _TopicPlan:
         )
 
     def _make_joint(self, contrasts: Sequence[Contrast], at: int, *, sharing: bool = True) -> ProposedHypothesis:
-        """Return the claim on an arm that differs from the control in all the fields of the plan.
-
-        Unless its fields share one effect, nobody knows which way it goes.
-        """
+        """Return the claim on an arm that differs in all the fields; its direction is open where none is shared."""
         claim = next((contrast.claim for contrast in contrasts if contrast.claim is not None), None)
         known = [
             predict(contrast.field, rises=_is_increase(contrast, contrast.treatments[at]), claim=claim)
@@ -398,7 +380,6 @@ class _TopicPlan:
         return self._make_claim((CONFIGURATION, control, treatment), expected, claim, contrasts)
 
     def _make_interaction(self, first: Contrast, other: Contrast) -> ProposedHypothesis:
-        """Return the claim that the effect of the first field depends on the other one."""
         claim = self._make_joint((first, other), 0, sharing=False)
         size = "larger" if claim.direction == "increase" else "smaller"
         falsifier = (
@@ -437,7 +418,7 @@ class _TopicPlan:
             smallest_effect=self._find_effect(),
             falsifier=f"On fresh seeds {_format_setting(variable, treatment)} {verb} {judged} by "
             f"less than {self._describe_effect()}, or not at all.",
-            confounds=tuple(fear for contrast in about for fear in unseen_confounders(contrast.field)),
+            confounds=tuple(fear for contrast in about for fear in UNSEEN_CONFOUNDERS.get(contrast.field, ())),
             sought="equivalence"
             if seeks_equivalence(remove_metric_words(self._context.topic, self._context.requested_metric))
             else "either"
@@ -447,14 +428,12 @@ class _TopicPlan:
 
 
 def _format_setting(variable: str, value: Setting) -> str:
-    """Return what an arm sets, as sentences have it."""
     if isinstance(value, tuple):
         return ", ".join(_format_setting(entry.field, entry.value) for entry in value)
     return f"{variable} = {value_text(value)}"
 
 
 def _find_shape(topic: str, reading: ParsedTopic) -> Shape:
-    """Return how the fields of a topic go together."""
     if reading.interaction:
         return "interaction"
     if reading.joint_fields:
@@ -462,12 +441,7 @@ def _find_shape(topic: str, reading: ParsedTopic) -> Shape:
     return "trend" if asks_trend(topic) else "apart"
 
 
-def _capitalize(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _parse_flags(wanted: RequestedComparison) -> ParsedTopic:
-    """Return what flags ask for as a reading that leaves nothing out."""
     varied = tuple(ParsedField(name, values) for name, values in wanted.vary.items())
     held = tuple(ParsedField(name, (value,)) for name, value in wanted.held.items())
     played = (wanted.environment,) if wanted.environment is not None else ()
@@ -475,7 +449,6 @@ def _parse_flags(wanted: RequestedComparison) -> ParsedTopic:
 
 
 def _parse_topic(context: PlannerContext) -> tuple[SplitTopic, ParsedTopic]:
-    """Return what was read of a topic; raise BadTopic where a part of it cannot be studied."""
     topic = remove_metric_words(normalize_topic(context), context.requested_metric)
     environments = [facts.name for facts in context.environments]
     if (missing := unsupported.refusal(topic, environments, judged=context.requested_metric is not None)) is not None:
@@ -521,7 +494,6 @@ def _match_episodes(split: SplitTopic, reading: ParsedTopic) -> tuple[SplitTopic
 
 
 def _set_environment(reading: ParsedTopic, wanted: str | None, by: str) -> ParsedTopic:
-    """Return the reading with the environment that a flag or the job names; BadTopic where the topic names another."""
     if wanted is None:
         return reading
     if others := [name for name in (*reading.environments, reading.again) if name not in (wanted, None)]:
@@ -545,7 +517,6 @@ def _is_increase(contrast: Contrast, treatment: Scalar) -> bool:
 
 
 def _check_topic(reading: ParsedTopic, context: PlannerContext) -> None:
-    """Refuse a reading with nothing to compare, with too much, or without something that the topic names."""
     if not reading.english:
         raise BadTopic(unsupported.refuse_language(_quote_topic(context.topic)))
     if reading.unknown is not None:
@@ -575,7 +546,6 @@ def _check_topic(reading: ParsedTopic, context: PlannerContext) -> None:
 
 
 def _find_refusal(left: Sequence[UnparsedSpan], context: PlannerContext) -> str | None:
-    """Return why what is left over cannot be ignored; near names, values, arms and conditions come first."""
     for role, said in _UNFIT.items():
         found = [entry for entry in left if entry.role == role]
         if found:
@@ -639,7 +609,6 @@ def _describe_options(context: PlannerContext) -> str:
 
 
 def _field_title(facts: FieldSpec) -> str:
-    """Return a field's name, with the first synonym that says more than the name does."""
     plain = facts.name.replace("_", " ")
     more = next((text for text in facts.synonyms if plain not in text.replace("-", " ")), None)
     return facts.name if more is None or plain in facts.synonyms else f"{facts.name} ({more})"

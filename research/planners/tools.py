@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, ValidationError
@@ -48,7 +49,6 @@ class RoundRun:
 
     @property
     def name(self) -> str:
-        """What looks call it."""
         return self.run.run_id[:SHORT]
 
 
@@ -60,7 +60,6 @@ def list_runs(state: StudyState) -> Iterator[RoundRun]:
 
 
 def find_run(state: StudyState, name: str) -> RunState:
-    """Return the run of a name, which is its id or a beginning of it; raise LookRefused."""
     found = [placed.run for placed in list_runs(state) if placed.run.run_id.startswith(name)]
     if len(found) == 1:
         return found[0]
@@ -69,10 +68,7 @@ def find_run(state: StudyState, name: str) -> RunState:
 
 
 def load_collected(run: RunState, folder: Path, part: str) -> Mapping[str, Any]:
-    """Return what is in a collected file of a run (`snapshot` or `evaluation`), as it was hashed.
-
-    Raises LookRefused for a run that was not collected, and a file that is gone, changed or elsewhere.
-    """
+    """Return a collected file of a run (`snapshot` or `evaluation`); raise ToolError for one that is not as it was."""
     if run.collected is None:
         raise ToolError(f"run {run.run_id[:SHORT]} is {run.status}: nothing of it was collected")
     stored = run.collected[part]
@@ -87,7 +83,6 @@ def load_collected(run: RunState, folder: Path, part: str) -> Mapping[str, Any]:
 
 
 def load_history(run: RunState, folder: Path) -> Sequence[Mapping[str, Any]]:
-    """Return the rows that a run's training logged, a row for each step."""
     rows: Sequence[Mapping[str, Any]] = load_collected(run, folder, "snapshot")["history"]
     return rows
 
@@ -178,14 +173,13 @@ AnyToolRequest = RunsRequest | CurveRequest | EpisodesRequest | LogRequest | Pri
 
 
 POINTS: Final = 12
-"""How many are shown where nobody says which."""
 _MOST_NAMES: Final = 40
 
 Point = tuple[int, float]
 
 
 def read_curve(run: RunState, folder: Path, request: CurveRequest) -> dict[str, Any]:
-    """Return a metric's (step, value) pairs at the steps that are asked for; raise LookRefused for one not logged."""
+    """Return a metric's (step, value) pairs at the steps that are asked for; raise ToolError for one not logged."""
     points = (
         _read_success_curve(run, folder) if request.metric == SUCCESS else _read_metric(run, folder, request.metric)
     )
@@ -215,24 +209,19 @@ def _is_number(metrics: Mapping[str, Any], name: str) -> bool:
 
 
 def _read_success_curve(run: RunState, folder: Path) -> Sequence[Point]:
-    """Return the shares of hidden tasks that were solved, before, during and after training, by training steps."""
     found = load_collected(run, folder, "evaluation")
     parts = [found["initial"], *found.get("during", ()), found["final"]]
-    return [(int(part["policy_version"]), _success_rate(part["episodes"])) for part in parts]
-
-
-def _success_rate(episodes: Sequence[Mapping[str, Any]]) -> float:
-    return sum(bool(episode["success"]) for episode in episodes) / len(episodes)
+    return [
+        (int(part["policy_version"]), fmean(bool(episode["success"]) for episode in part["episodes"])) for part in parts
+    ]
 
 
 def _nearest_points(points: Sequence[Point], steps: Sequence[int]) -> Sequence[Point]:
-    """Return, for each step, the point that comes nearest."""
     nearest = (min(points, key=lambda point: abs(point[0] - step)) for step in steps)
     return list(dict.fromkeys(nearest))
 
 
 def _spread_evenly(points: Sequence[Point]) -> Sequence[Point]:
-    """Return some points that are spread evenly, the first and the last among them."""
     if len(points) <= POINTS:
         return points
     return [points[round(index * (len(points) - 1) / (POINTS - 1))] for index in range(POINTS)]
@@ -245,7 +234,6 @@ Play = Mapping[str, Any]
 
 
 def read_plays(run: RunState, folder: Path, request: EpisodesRequest) -> dict[str, Any]:
-    """Return the plays that are asked for, with how many of all were solved."""
     part = load_collected(run, folder, "evaluation")[_PARTS[request.when]]
     words = {entry["task_id"]: entry["messages"] for entry in part.get("transcripts", ())}
     every: Sequence[Play] = part["episodes"]
@@ -312,17 +300,13 @@ def _run_lines(run: RunState, folder: Path) -> Iterator[str]:
 
 
 def estimate_price(compiler: DesignCompiler, wanted: RequestedComparison, request: PriceRequest) -> dict[str, Any]:
-    """Return what a comparison would take and could see, or why it cannot be had."""
     design = ProposeDesign(environment=request.environment, steps=request.steps, constants=request.constants)
     try:
         if (refused := wanted.find_conflict(request.environment)) is not None:
             raise refused
         compiled = compiler.compile(_make_hypotheses(compiler, request), design)
-        told = (
-            _describe_noise_runs(compiled)
-            if compiled.powered is None
-            else _describe_powered_design(compiled, compiled.powered)
-        )
+        known = compiled.powered
+        told = _describe_noise_runs(compiled) if known is None else _describe_powered_design(compiled, known)
     except DesignRefused as error:
         return {"can_be_had": False, "because": error.model_feedback}
     place = compiler.ledgers.next_place(compiler.previous)
@@ -379,21 +363,17 @@ COLUMNS: Final = ("run", "round", "phase", "arm", "seed", "status", "code", "bef
 
 
 def build_run_table(state: StudyState, request: RunsRequest) -> dict[str, Any]:
-    """Return the runs that are asked for, with hidden success before and after training and what each is judged by."""
     found = [
         placed
         for placed in list_runs(state)
         if (request.round in (None, placed.round) and request.arm in ("", placed.run.spec.arm))
     ]
     if not found:
-        raise ToolError(f"expected a round and an arm that have runs; found none of {_describe_request(request)}")
+        asked = f"{'any round' if request.round is None else f'round {request.round}'}, {request.arm or 'any arm'}"
+        raise ToolError(f"expected a round and an arm that have runs; found none of {asked}")
     told = {"columns": list(COLUMNS), "rows": [_run_row(placed) for placed in found[-MOST_RUNS:]]}
     left = len(found) - MOST_RUNS
     return told | ({"left_out": f"the first {left} runs; ask for a round or an arm"} if left > 0 else {})
-
-
-def _describe_request(request: RunsRequest) -> str:
-    return f"{'any round' if request.round is None else f'round {request.round}'}, {request.arm or 'any arm'}"
 
 
 def _run_row(placed: RoundRun) -> Sequence[Any]:
@@ -434,11 +414,9 @@ class StudyTools:
 
     @property
     def offered(self) -> Mapping[str, type[BaseModel]]:
-        """The looks by name; those at runs once there are any."""
         return {**_OF_RUNS, **_ALWAYS} if self.state.every_run else _ALWAYS
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a look shows; raise LookRefused."""
         kind = self.offered.get(name)
         if kind is None:
             raise ToolError(f"expected a look at one of {', '.join(self.offered)}; found {name[:60]!r}")

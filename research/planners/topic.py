@@ -78,7 +78,6 @@ _SWITCH_WORDS = frozenset({"off", "none"})
 
 
 def choice_names(fields: Iterable[FieldSpec]) -> list[tuple[str, Item]]:
-    """Return the texts that mean a value by themselves: a word, or a number of the field that they belong to."""
     return [
         (
             text,
@@ -93,7 +92,6 @@ def choice_names(fields: Iterable[FieldSpec]) -> list[tuple[str, Item]]:
 
 
 def bare_names(fields: Iterable[FieldSpec], items: Sequence[Item]) -> list[tuple[str, Item]]:
-    """Return the plain words that mean a value where its field is named: `cosine` beside `learning rate schedule`."""
     named = {item.name for item in items if item.kind in ("field", "value")}
     return [
         (str(value), Item("value", facts.name, value=str(value)))
@@ -113,9 +111,8 @@ def remove_plain_default(items: Sequence[Item], facts: FieldSpec) -> list[Item]:
 
 
 def choice_values(items: Sequence[Item], facts: FieldSpec) -> tuple[tuple[str, ...], bool]:
-    """Return the values named of a field, the control first, and whether the claim is about the control.
-
-    It is in `RLOO beats GRPO and GSPO`: all hypotheses of a study share one control.
+    """Return the values named of a field, the control first, and whether the claim is about the control, as in `RLOO
+    beats GRPO and GSPO`: all hypotheses of a study share one control.
     """
     first: dict[str, int] = {}
     for at, item in enumerate(items):
@@ -133,7 +130,6 @@ def choice_values(items: Sequence[Item], facts: FieldSpec) -> tuple[tuple[str, .
 
 
 def find_unknown_algorithm(topic: str, items: Sequence[Item], known: FieldSpec) -> str | None:
-    """Return what the topic names as an algorithm and no job has."""
     stated = re.search(rf"\b{ALGORITHM}\s*=\s*(\w+)", topic, re.IGNORECASE)
     texts = [*map(str, known.ladder), *(text for named in known.values.values() for text in named)]
     if stated and not any(stated[1].lower() in text for text in texts):
@@ -173,9 +169,8 @@ def normalize_topic(context: PlannerContext) -> str:
 
 
 def _environment_names(context: PlannerContext) -> Iterable[tuple[str, str]]:
-    """Yield all that an environment is called by, and what to say for it; that of `--env` last, as it goes first.
-
-    Only that one is `this environment`: what the topic alone names keeps its name, or another would be studied.
+    """Yield all that an environment is called by, and what to say for it: only that of `--env`, which is last as it
+    goes first, is `this environment`; any other keeps its name, or another would be studied.
     """
     given = {context.wanted.environment, *context.wanted.custom_environments}
     known = [facts for facts in context.environments if facts.name in given]
@@ -192,7 +187,6 @@ def _drop_possessives(topic: str, names: Iterable[str]) -> str:
 
 
 def _replace_partial_names(topic: str, names: Mapping[str, str]) -> str:
-    """Return a topic that says environments as `names` has them, for words that only environments are called by."""
     parts = {part: said for name, said in names.items() for part in _name_parts(name)}
     for entry in reversed(unsupported.find_unknown_names(topic)):
         start, end = entry.at
@@ -232,7 +226,6 @@ _REACH_OF_AGAIN = 4
 
 
 def is_condition(items: Sequence[Item], at: int) -> bool:
-    """Return whether a word such as `with` leads to a mention of a field."""
     leading = (FILLERS | UP | DOWN | TOO | {"both", "all", "each", "any", "and", "or", ","}) - _CONDITIONAL
     place, joined = at - 1, False
     while place >= 0:
@@ -248,7 +241,6 @@ def is_condition(items: Sequence[Item], at: int) -> bool:
 
 
 def find_replication(items: Sequence[Item]) -> str | None:
-    """Return the environment that a word of replication leads to."""
     for at, item in enumerate(items):
         before = items[max(0, at - _REACH_OF_AGAIN) : at]
         if item.kind == "environment" and any(word.name in REPLICATING for word in before):
@@ -257,7 +249,6 @@ def find_replication(items: Sequence[Item]) -> str | None:
 
 
 def compared_fields(items: Sequence[Item]) -> tuple[tuple[str, str], ...]:
-    """Return neighbouring fields between which a word of comparison stands, and no value."""
     found: list[tuple[str, str]] = []
     places = [at for at, item in enumerate(items) if item.kind == "field"]
     for first, second in pairwise(places):
@@ -271,9 +262,8 @@ def compared_fields(items: Sequence[Item]) -> tuple[tuple[str, str], ...]:
 
 
 def values_by_arm(items: Sequence[Item], numbers: Numbers, names: Sequence[str]) -> dict[str, tuple[Scalar, ...]]:
-    """Return the values of fields that take turns, arm by arm: the first written of each are those of one arm.
-
-    The control's come first: of two arms it is the second where the wording tries the first, as in `A rather than B`.
+    """Return the values of fields that take turns, arm by arm, the control's first: of two arms the second where the
+    wording tries the first, as in `A rather than B`.
     """
     written = {name: _values_by_place(items, numbers, name) for name in names}
     ends = [(min(places, default=0), max(places, default=0)) for places in written.values()]
@@ -286,7 +276,6 @@ def values_by_arm(items: Sequence[Item], numbers: Numbers, names: Sequence[str])
 
 
 def _values_by_place(items: Sequence[Item], numbers: Numbers, name: str) -> dict[int, Scalar]:
-    """Return the values of a field by their places: its numbers, or its words."""
     words = {at: item.value for at, item in enumerate(items) if item.kind == "value" and item.name == name}
     return numbers.values_by_place(name) or {at: value for at, value in words.items() if value is not None}
 
@@ -361,7 +350,6 @@ class ParsedTopic:
 
 
 def parse_topic(topic: str, fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec]) -> ParsedTopic:
-    """Return what `topic` says; fields and environments in the order they are named in."""
     named = [
         (text, Item("field", f.name, sense=_find_direction(text))) for f in fields for text in (f.name, *f.synonyms)
     ]
@@ -405,7 +393,7 @@ class _TopicParser:
         names = list(dict.fromkeys(fields))
         numbers = Numbers(self._items, [name for name in names if not self._facts[name].is_categorical])
         senses = {name: self._find_sense(name) for name in names}
-        shared = [name for name in names if self._is_held_equal(name)]
+        shared = [name for name in names if all(map(self._is_shared, self._places(name)))]
         found = [self._parse_field(name, senses[name], numbers) for name in names if name not in shared]
         asked = _clear_judged(self._mark_conditions(tuple(found)))
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
@@ -429,7 +417,6 @@ class _TopicParser:
         )  # fmt: skip
 
     def _mark_conditions(self, asked: tuple[ParsedField, ...]) -> tuple[ParsedField, ...]:
-        """Return what is asked with the conditions told apart, where something else is compared."""
         under = {
             entry.field for entry in asked if all(is_condition(self._items, at) for at in self._places(entry.field))
         }
@@ -438,7 +425,6 @@ class _TopicParser:
         return tuple(replace(entry, held=entry.field in under) for entry in asked)
 
     def _name_places(self) -> set[int]:
-        """Return the places of names, of states of a switch, and of outcomes and words of replication."""
         return {
             at
             for at, item in enumerate(self._items)
@@ -446,7 +432,6 @@ class _TopicParser:
         }
 
     def _find_approximations(self) -> tuple[tuple[str, str], ...]:
-        """Return the words that are about something near to hidden success, as written, and the difference."""
         found: dict[str, str] = {}
         for item, after in pairwise(self._items):
             if item.name == "between" and after.kind == "number":
@@ -472,7 +457,6 @@ class _TopicParser:
         return ParsedField(name, values, None if judged else sense, claim, factor, judged=judged)
 
     def _find_factor(self, name: str) -> float | None:
-        """Return how many times its default a field is to be, by a word before its name."""
         for at in self._places(name):
             for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
                 word = self._items[place].name
@@ -489,11 +473,8 @@ class _TopicParser:
                 return float(after[:-1])
         return None
 
-    def _is_held_equal(self, name: str) -> bool:
-        """Return whether a field is named only to say that all arms share it: `at the same temperature`."""
-        return all(self._is_shared(at) for at in self._places(name))
-
     def _is_shared(self, at: int) -> bool:
+        """Return whether a mention says only that all arms share its field: `at the same temperature`."""
         before = [item.name for item in self._items[max(0, at - 4) : at]]
         if set(before[-2:]) & SAME:
             return True
@@ -512,7 +493,6 @@ class _TopicParser:
         return (facts.default, facts.ladder[1]) if sense == "down" and said & SLIGHT and is_off else ()
 
     def _is_judged(self) -> bool:
-        """Return whether the topic asks if a value is good; `too high` says nothing else of it."""
         for at, item in enumerate(self._items[:-1]):
             if item.name == "too" and self._items[at + 1].name in UP | DOWN | TOO:
                 self._spent.add(at + 1)
@@ -613,16 +593,14 @@ class _TopicParser:
             return None
         before = {word.name for word in self._items[max(0, at - 3) : at]}
         if item.name in BETTER | WORSE:
-            self._effects_named |= {at, *self._places_before(at, PREVENTING | NEGATIONS)}
+            turning = PREVENTING | NEGATIONS
+            self._effects_named |= {at, *(p for p in range(max(0, at - 3), at) if self._items[p].name in turning)}
         if item.name in BETTER | WORSE and not before & NEGATIONS:
             return "increase" if item.name in BETTER or before & PREVENTING else "decrease"
         if self._leads_to_outcome(at) and item.name in RAISING | LOWERING:
             self._effects_named.add(at)
             return "increase" if item.name in RAISING else "decrease"
         return None
-
-    def _places_before(self, at: int, words: frozenset[str]) -> list[int]:
-        return [place for place in range(max(0, at - 3), at) if self._items[place].name in words]
 
     def _leads_to_outcome(self, at: int) -> bool:
         return any(item.name in OUTCOMES for item in self._items[at + 1 : at + 4])

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from research.planners.history import sanitize_line
-from research.planners.lexicon import BEATING, BETTER, DOWN, OFF, UP, WORSE, Item, stem
+from research.planners.lexicon import BEATING, BETTER, DOWN, OFF, UP, WORSE, Item, stem, stems
 from research.text import did_you_mean
 
 _SHOWN = 60
@@ -30,14 +30,10 @@ _SHOWN = 60
 @dataclass(frozen=True, slots=True)
 class _Kind:
     noun: str
-    pattern: re.Pattern[str]
+    pattern: str
     way: str
     secondary: bool = False
     """Whether it may be named beside success, which is then all that is compared."""
-
-
-def _absent_kind(noun: str, pattern: str, way: str, *, secondary: bool = False) -> _Kind:
-    return _Kind(noun, re.compile(pattern, re.IGNORECASE), way, secondary)
 
 
 _MODEL_NAMES = (
@@ -110,36 +106,36 @@ _METRIC = (
     "a study compares the share of hidden tasks solved after the last step, or another metric (`ajet metric list`)"
 )
 _ABSENT_KINDS = (
-    _absent_kind(
+    _Kind(
         "model", _MODEL_NAMES,
         "a study trains the tiny model that is made on the spot; leave the model out, train one of your own with "
         "--model-path DIR, or compare two with --vary model=DIR1,DIR2",
     ),
-    _absent_kind(
+    _Kind(
         "part of the model or its optimiser", _SHAPE,
         "all arms have the same model and optimiser; name a field of the job (`ajet study plan --help`)",
     ),
-    _absent_kind(
+    _Kind(
         "part of a critic", _CRITIC,
         "no study varies one; give all arms one by a job with verl.advantage_estimator gae, --job FILE "
         "(docs/cluster.md), and ask about another field",
     ),
-    _absent_kind(
+    _Kind(
         "beginning", _START, "all arms begin with the same weights, as a head start would be taken for the effect",
     ),
-    _absent_kind(
+    _Kind(
         "environment", _ENVIRONMENT_NAMES,
         "name one that is here, {environments}, or bring yours: --env FOLDER (docs/environments.md)",
     ),
-    _absent_kind(
+    _Kind(
         "agent", r"\b(?:my|our)(?: own)? (?:[\w-]+ ){0,2}(?:agents?|bots?|assistants?|harness|scaffold|workflow)\b",
         "a study plays with the environment's own agent; train yours against `ajet swarm start` (docs/agents.md)",
     ),
-    _absent_kind(MEASURE, _MEASURE, f"{_METRIC}; ask what raises or lowers that", secondary=True),
-    _absent_kind(
+    _Kind(MEASURE, _MEASURE, f"{_METRIC}; ask what raises or lowers that", secondary=True),
+    _Kind(
         MEASURE, _ASKED_MEASURE, f"{_METRIC}, of every run and its last policy; ask what raises or lowers that"
     ),
-    _absent_kind(MEASURE, _COST, f"no claim can be about it; {_METRIC}; ask what raises or lowers that",
+    _Kind(MEASURE, _COST, f"no claim can be about it; {_METRIC}; ask what raises or lowers that",
                  secondary=True),
 )  # fmt: skip
 _MEASURED = re.compile(r"\b(?:success|accuracy|solved?|solves|wins?|hidden tasks?)\b", re.IGNORECASE)
@@ -167,26 +163,24 @@ def find_unknown_names(topic: str) -> tuple[UnknownName, ...]:
     """Return what a topic names that is not here, in the order of the topic; nothing is found twice."""
     found: list[UnknownName] = []
     for kind in _ABSENT_KINDS:
-        for match in kind.pattern.finditer(topic):
+        for match in re.finditer(kind.pattern, topic, re.IGNORECASE):
             if not any(known.at[0] < match.end() and match.start() < known.at[1] for known in found):
                 found.append(UnknownName(match.group(0).strip(), match.span(), kind.noun, kind.way, kind.secondary))
     return tuple(sorted(found, key=lambda entry: entry.at))
 
 
 def explain_unavailable(topic: str, environments: Sequence[str]) -> str | None:
-    """Return why no planner can study what a topic names, in one line, or None."""
     missing = [entry for entry in find_unknown_names(topic) if entry.noun != MEASURE]
     return _explain_refusal(missing, environments) if missing else None
 
 
 def refusal(topic: str, environments: Sequence[str], *, judged: bool = False) -> str | None:
-    """Return why no study can answer a topic, in one line that names what is missing and the way to it, or None.
-
-    A measure that is named beside success, or beside the metric that runs are `judged` by, is no reason: that is
-    compared, and the rest is not tested.
+    """Return in one line why no study can answer a topic, and the way to one that can, or None. A measure named beside
+    success, or beside the metric that runs are `judged` by, is no reason: it is not tested.
     """
-    if (other := check_language(topic)) is not None:
-        return other
+    letters = [char for char in topic if char.isalpha()]
+    if letters and sum(ord(char) > 0x3FF for char in letters) >= _SCRIPTS * len(letters):
+        return refuse_language("a topic in another language")
     if (share := next((text for text in _BEYOND.findall(topic) if float(text) > 100), None)) is not None:
         return (
             f"expected a question about the share of hidden tasks solved, which lies between 0 and 100 %; found "
@@ -204,20 +198,10 @@ def secondary_metrics(topic: str, *, judged: bool = False) -> tuple[UnknownName,
 
 
 def remove_secondary_metrics(topic: str, *, judged: bool = False) -> str:
-    """Return a topic with the measures beside what is compared blanked, as long as it was."""
     for entry in secondary_metrics(topic, judged=judged):
         start, end = entry.at
         topic = topic[:start] + " " * (end - start) + topic[end:]
     return topic
-
-
-def check_language(topic: str) -> str | None:
-    """Return the line for a topic in another script, or None."""
-    letters = [char for char in topic if char.isalpha()]
-    foreign = [char for char in letters if ord(char) > 0x3FF]
-    if not letters or len(foreign) < _SCRIPTS * len(letters):
-        return None
-    return refuse_language("a topic in another language")
 
 
 def refuse_language(found: str) -> str:
@@ -230,22 +214,14 @@ def refuse_language(found: str) -> str:
 
 def _explain_refusal(missing: Sequence[UnknownName], environments: Sequence[str]) -> str:
     ways = dict.fromkeys(entry.way.format(environments=" or ".join(environments)) for entry in missing)
-    texts = [f"{_article(entry.noun)} {entry.noun}, {_shorten(entry.text)}," for entry in _deduplicate(missing)]
+    named: dict[str, UnknownName] = {}
+    for entry in missing:
+        named.setdefault(entry.text.lower(), entry)
+    texts = [f"{'an' if entry.noun[0] in 'aeiou' else 'a'} {entry.noun}, {_shorten(entry.text)},"
+             for entry in named.values()]  # fmt: skip
     verb = "which is" if len(texts) == 1 else "which are"
     found = f"{' and '.join(texts)} {verb}"
     return f"expected a question about what can be trained and measured here; found {found} not here; {'; '.join(ways)}"
-
-
-def _deduplicate(missing: Sequence[UnknownName]) -> Iterator[UnknownName]:
-    seen: set[str] = set()
-    for entry in missing:
-        if entry.text.lower() not in seen:
-            seen.add(entry.text.lower())
-            yield entry
-
-
-def _article(noun: str) -> str:
-    return "an" if noun[0] in "aeiou" else "a"
 
 
 def _shorten(text: str) -> str:
@@ -260,11 +236,7 @@ _WORDS_ALIKE = 0.88
 """How alike a word is to a part of a name that it may be meant for: one letter of eight is missing."""
 
 
-def _stems(text: str) -> frozenset[str]:
-    return frozenset(stem(word) for word in text.split())
-
-
-GRAMMAR = _stems(
+GRAMMAR = stems(
     "a an the this that these those it its they them their i we you my our your me us one ones each every all both any "
     "some such same other another own more most much many lot bit of at is are was were be been being am as to set "
     "equal equals from between around like so too very quite rather just only also even still yet already really "
@@ -276,7 +248,7 @@ GRAMMAR = _stems(
     "across within along who whom what which how why where whether there here now s t re ve ll d m"
 )
 """Words that hold a sentence together."""
-ASKING = _stems(
+ASKING = stems(
     "effect effects affect affects affecting influence influences impact impacts matter matters difference "
     "differences differ change changes changing cause causes lead leads leading mean means help question questions "
     "study studies studying test tests testing tested investigate examine explore find finds know see sees tell ask "
@@ -295,18 +267,18 @@ ASKING = _stems(
     "time times episode episodes step steps token tokens seed seeds match matches matching judged"
 )
 """Words that ask, and the nouns of what every study does."""
-CONDITIONS = _stems(
+CONDITIONS = stems(
     "with without using under when while if in on at after before during via through given where until unless for"
 )
 """Words after which something is set, or stated to hold."""
-_BESIDE = _stems("vs v versus against than or and instead between compared over") | BEATING | {","}
+_BESIDE = stems("vs v versus against than or and instead between compared over") | BEATING | {","}
 """Words with an arm on either side."""
-_CROSSING = _stems("interact interacts interacting interaction interactions interplay")
-DEPENDING = _stems("depend depends depending") | _CROSSING
+_CROSSING = stems("interact interacts interacting interaction interactions interplay")
+DEPENDING = stems("depend depends depending") | _CROSSING
 """Words that ask whether the effect of one field depends on another."""
-_NEEDING = _stems("need needs require requires allow allows permit permits")
-_EXCLUDING = _stems("not except excluding besides unlike")
-_ANY = _stems("anything everything all nothing")
+_NEEDING = stems("need needs require requires allow allows permit permits")
+_EXCLUDING = stems("not except excluding besides unlike")
+_ANY = stems("anything everything all nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +299,6 @@ def find_unparsed(
 
 
 def asks_interaction(items: Sequence[Item]) -> bool:
-    """Return whether a topic asks if the effect of one field depends on another."""
     named = [at for at, item in enumerate(items) if item.kind in ("field", "value")]
     asking = DEPENDING if any(item.kind == "number" for item in items) else DEPENDING | _NEEDING
     words = [at for at, item in enumerate(items) if item.kind == "word" and item.name in asking]
@@ -337,7 +308,6 @@ def asks_interaction(items: Sequence[Item]) -> bool:
 
 
 def find_excluded(topic: str, items: Sequence[Item]) -> tuple[UnparsedSpan, ...]:
-    """Return the environments and fields that a topic rules out: `not on guess`, `anything but the learning rate`."""
     found = []
     for at, item in enumerate(items):
         if item.kind == "field" and _is_left_out(items, at):
@@ -357,12 +327,11 @@ def _is_left_out(items: Sequence[Item], at: int) -> bool:
 
 
 def is_english(items: Sequence[Item]) -> bool:
-    """Return whether any word holds a sentence of English together, or gives a direction in it."""
     words = (GRAMMAR - _ELSEWHERE) | UP | DOWN | OFF | BETTER | WORSE
     return any(item.kind == "word" and item.name in words for item in items)
 
 
-_ELSEWHERE = _stems("a s t d m re in so an am on do no me was will")
+_ELSEWHERE = stems("a s t d m re in so an am on do no me was will")
 """Words of the list that other languages have as well."""
 
 
@@ -392,7 +361,6 @@ def _make_span(topic: str, items: Sequence[Item], start: int, end: int, known: S
 
 
 def _suggest_name(words: Sequence[str], known: Sequence[str]) -> str:
-    """Return what known name a run, or a word of it, is spelt like."""
     texts = ["_".join(words), *words] if len(words) > 1 else words
     parts = {part for name in known for part in name.split() if len(part) >= _LEAST_LETTERS}
     spelt = {stem(part) for part in parts}
@@ -413,7 +381,6 @@ def _find_role(items: Sequence[Item], start: int, end: int) -> Role:
 
 
 def _is_in_clause(items: Sequence[Item], start: int) -> bool:
-    """Return whether a run stands in a clause that begins with a word such as `when`, up to the next comma."""
     for item in reversed(items[:start]):
         if item.kind == "comma":
             return False
@@ -422,11 +389,10 @@ def _is_in_clause(items: Sequence[Item], start: int) -> bool:
     return False
 
 
-_CLAUSES = _stems("when while if given where unless under provided assuming once whenever")
+_CLAUSES = stems("when while if given where unless under provided assuming once whenever")
 
 
 def _leading_word(items: Sequence[Item], start: int) -> str:
-    """Return the word that leads to a run, articles and the like left out, and `environment` before its name."""
     named = start > 0 and items[start - 1].name in _NAMED_KINDS and not items[start].name.endswith("ly")
     for item in reversed(items[: start - 1] if named else items[:start]):
         if item.name not in _LEADING:
@@ -434,14 +400,13 @@ def _leading_word(items: Sequence[Item], start: int) -> str:
     return ""
 
 
-_LEADING = _stems("a an the this that these those its their my our your some any such very quite more most much many")
+_LEADING = stems("a an the this that these those its their my our your some any such very quite more most much many")
 
-_NAMED_KINDS = _stems("environment env game model")
+_NAMED_KINDS = stems("environment env game model")
 """What a name may follow, as in `the environment shop`."""
 
 
 def _is_beside(items: Sequence[Item], start: int, end: int) -> bool:
-    """Return whether a run stands where an arm does: joined to a field or a value by a word of comparison."""
     before, after = _skip(items, start - 1, -1), _skip(items, end, 1)
     return (_is_connector(items, before) and _is_name(items, _skip(items, before - 1, -1))) or (
         _is_connector(items, after) and _is_name(items, _skip(items, after + 1, 1))
@@ -467,60 +432,49 @@ _STAGES = (
     r"(?:confirmations?|confirming|confirmatory|verification|replications?|hidden evaluations?|evaluations?|a/a|"
     r"control arm|control group|statistics|statistical tests?|significance tests?|corrections?)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _RequestKind:
-    pattern: re.Pattern[str]
-    answer: str
-
-
-def _request_kind(pattern: str, answer: str) -> _RequestKind:
-    return _RequestKind(re.compile(pattern, re.IGNORECASE), answer)
-
-
-_REQUEST_KINDS = (
-    _request_kind(
+_REQUESTS = (
+    (
         r"\b(?:ignore|disregard|forget|override|overrule)\b[^.?!;]*\b(?:instructions?|rules?|design|lock|protocol|"
         r"safeguards?)\b",
         "a topic is a question and no instruction to the harness",
     ),
-    _request_kind(
+    (
         rf"\b(?:skip|omit|drop|without|no|avoid|leave out|leaving out|skipping|don'?t do|do not do|not do)\s+"
         rf"(?:the\s+|any\s+|a\s+)?{_STAGES}(?:\s+(?:runs?|stages?|phases?|steps?|arms?))?",
         "the stages of a study are the harness's",
     ),
-    _request_kind(
+    (
         rf"(?:\b{_VERBS}\s+)?(?:\bthe\s+)?(?:\brandom\s+)?\bseeds?\s*(?:=|:|of|to|is)?\s*\d+(?:\s*(?:,|and|to|-)\s*\d+)*",
         "seeds are drawn by the harness",
     ),
-    _request_kind(
+    (
         rf"(?:\b{_VERBS}\s+)?\b(?:\d+|one|two|three|four|five|ten|a single|only one)\s+(?:random\s+)?seeds?\b",
         "how many seeds there are follows from the promised power",
     ),
-    _request_kind(
+    (
         r"\b(?:report|claim|say|state|conclude|publish|announce|declare|write)\b(?:(?!\b(?:whether|if)\b)[^.?!;])*?"
         r"\d+(?:\.\d+)?\s*(?:%|percent\b|per cent\b)(?:\s*(?:success|accuracy|confidence))?",
         "what is reported is what is measured",
     ),
-    _request_kind(
+    (
         r"\b(?:declare|mark|call|report|judge|conclude)\s+(?:it|this|that|h\d+|(?:the|this|that|every|each) "
         r"(?:hypothesis|claim|treatment|result))\s+(?:as\s+|to be\s+|is\s+)?"
         r"(?:supported|refuted|significant|a success|successful|true|proven|confirmed|equivalent)\b",
         "verdicts are computed",
     ),
-    _request_kind(
+    (
         r"(?:\b(?:use|with|at|set)\s+)?(?:\ban?\s+|\bthe\s+)?"
         r"(?:\b(?:alpha|significance level|p|p-value|confidence level)\s*(?:=|<|of|:|to|at)?\s*(?:0?\.\d+|\d+\s*%)"
         r"|\d+(?:\.\d+)?\s*%\s*(?:confidence|significance|level|power))\b",
         "levels and thresholds are the design's",
     ),
-    _request_kind(
+    (
         r"\b(?:use|using|with|by)\s+(?:an?\s+|the\s+)?(?:welch'?s?\s+|one-sided\s+|two-sided\s+|student'?s?\s+)?"
         r"(?:t[- ]tests?|z[- ]tests?|bootstrap|mann[- ]whitney|wilcoxon|anova|one-sided tests?|permutation tests?)\b",
         "the test is the design's",
     ),
 )  # fmt: skip
+"""Requests of the harness, and why each changes nothing."""
 _SAME = r"(?:same|equal|fixed|constant|matched|identical|equivalent)"
 _OF_TRAINING = (
     r"(?P<what>episodes|rollouts|samples|steps|updates|tokens|compute|flops|time|seconds|wall[- ]?clock|data|"
@@ -571,13 +525,13 @@ class SplitTopic:
 
 
 def split_requests(topic: str) -> SplitTopic:
-    """Divide a topic into its question and its requests of the harness."""
     rest, without = topic, []
-    for kind in _REQUEST_KINDS:
-        found = [match.group(0) for match in kind.pattern.finditer(rest)]
+    for pattern, answer in _REQUESTS:
+        found = [match.group(0) for match in re.finditer(pattern, rest, re.IGNORECASE)]
         if found:
-            rest = kind.pattern.sub(_blank, rest)
-            without.append(f"{_join_requests(found)} changes nothing: {kind.answer}.")
+            rest = re.sub(pattern, _blank, rest, flags=re.IGNORECASE)
+            quoted = " and ".join(f"'{_shorten(text)}'" for text in dict.fromkeys(found))
+            without.append(f"{quoted} changes nothing: {answer}.")
     same = [(match.group(0), _SETTLED_AT.get(match["what"].lower())) for match in _MATCHED.finditer(rest)]
     return SplitTopic(
         _MATCHED.sub(_blank, rest), tuple(without),
@@ -587,17 +541,14 @@ def split_requests(topic: str) -> SplitTopic:
 
 
 def seeks_equivalence(topic: str) -> bool:
-    """Return whether a topic asks to see shown that something makes no difference."""
     return _NO_EFFECT.search(topic) is not None
 
 
 def asks_trend(topic: str) -> bool:
-    """Return whether a topic asks how something moves over several values of a field."""
     return _TREND.search(topic) is not None
 
 
 def remove_trend(topic: str) -> str:
-    """Return a topic without the words that ask for a trend, as long as it was."""
     return _TREND.sub(lambda found: " " * len(found.group(0)), topic)
 
 
@@ -609,7 +560,3 @@ def asks_for_power(topic: str) -> bool:
 def _blank(found: re.Match[str]) -> str:
     """Return blanks around a full stop, as many characters as were found: what is read keeps its place in the topic."""
     return " .".ljust(len(found.group(0)))
-
-
-def _join_requests(texts: list[str]) -> str:
-    return " and ".join(f"'{_shorten(text)}'" for text in dict.fromkeys(texts))

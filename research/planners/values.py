@@ -63,8 +63,7 @@ def plan_values(
 ) -> ValuePlan:
     """Return the comparison that `asked` amounts to; raise BadTopic for values or combinations that cannot be run.
 
-    With `matched` episodes, all arms train on as many of them: batches are compared, and steps follow. `shape` says how
-    the fields that are compared go together.
+    With `matched` episodes batches are compared, and steps follow.
     """
     known = [resolve_held_value(check_values(entry), facts[entry.field]) for entry in asked]
     compared = [entry for entry in known if not _may_be_constant(entry)] or known
@@ -92,7 +91,6 @@ def plan_values(
 
 
 def _count_comparisons(contrasts: Sequence[Contrast], shape: Shape) -> int:
-    """Return how many claims the contrasts are."""
     counts = [len(contrast.treatments) for contrast in contrasts]
     if shape in ("interaction", "trend"):
         return 1
@@ -100,10 +98,7 @@ def _count_comparisons(contrasts: Sequence[Contrast], shape: Shape) -> int:
 
 
 def require_joint_fields(asked: Sequence[ParsedField], names: Sequence[str]) -> tuple[ParsedField, ...]:
-    """Return what is asked where the fields `names` differ together; BadTopic where an arm lacks a value of one.
-
-    What stands after a word such as `with` is no condition then, but a part of an arm.
-    """
+    """Return what is asked where fields differ together, none as a condition; BadTopic for an arm without a value."""
     about = [entry for entry in asked if entry.field in names]
     counts = {len(entry.values) for entry in about}
     besides = [entry.field for entry in asked if entry.field not in names and len(entry.values) > 1]
@@ -134,7 +129,6 @@ def require_interaction(asked: Sequence[ParsedField]) -> tuple[ParsedField, ...]
 
 
 def _require_crossed(contrasts: Sequence[Contrast]) -> None:
-    """Refuse an interaction of anything but two fields with two values each."""
     if [len(contrast.treatments) for contrast in contrasts] == [1, 1]:
         return
     told = " and ".join(f"{1 + len(contrast.treatments)} values of {contrast.field}" for contrast in contrasts)
@@ -145,7 +139,6 @@ def _require_crossed(contrasts: Sequence[Contrast]) -> None:
 
 
 def _make_trend(compared: Sequence[ParsedField], facts: Mapping[str, FieldSpec]) -> Contrast:
-    """Return the values of one field from the lowest to the highest: those that are named, else rungs of its ladder."""
     if len(compared) != 1 or facts[compared[0].field].is_categorical or compared[0].field == MODEL:
         named = " and ".join(entry.field for entry in compared)
         raise BadTopic(f"expected a trend over the numbers of one field; found {named}; name one, and its values")
@@ -160,7 +153,6 @@ def _make_trend(compared: Sequence[ParsedField], facts: Mapping[str, FieldSpec])
 
 
 def _spread_rungs(ladder: Sequence[Scalar]) -> Sequence[Scalar]:
-    """Return rungs of a ladder, as many as a trend takes, its ends included."""
     if len(ladder) <= MOST_RUNGS:
         return ladder
     return [ladder[round(at * (len(ladder) - 1) / (MOST_RUNGS - 1))] for at in range(MOST_RUNGS)]
@@ -176,7 +168,6 @@ def _count_episodes(facts: Mapping[str, FieldSpec]) -> int:
 
 
 def _refuse_both(compared: Sequence[ParsedField]) -> None:
-    """Refuse values of steps beside batches: at as many episodes the one follows the other, and none may be dropped."""
     about = [entry for entry in compared if entry.field in (_STEPS, _BATCH)]
     if len(about) > 1 and any(entry.values or entry.factor for entry in about):
         raise BadTopic(
@@ -186,9 +177,8 @@ def _refuse_both(compared: Sequence[ParsedField]) -> None:
 
 
 def _match_episodes(contrasts: tuple[Contrast, ...], episodes: int) -> tuple[Contrast, ...]:
-    """Return the contrasts with those of length and of batch as one of batches, at as many episodes in all.
-
-    What is named first is tried: in `does longer training help more than a larger batch` the smaller batch.
+    """Return the contrasts with those of length and of batch as one of batches; what is named first is tried: in `does
+    longer training help more than a larger batch` the smaller batch.
     """
     about = [contrast for contrast in contrasts if contrast.field in (_STEPS, _BATCH)]
     if not about:
@@ -216,7 +206,6 @@ def _find_batch(steps: Scalar, episodes: int) -> int:
 
 
 def _control_steps(contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], episodes: int) -> dict[str, Scalar]:
-    """Return the control's steps where all arms are to have as many episodes as the default job's."""
     batch = next((int(contrast.control) for contrast in contrasts if contrast.matched == "episodes"), None)
     if batch is None or _STEPS in constants:
         return {}
@@ -238,7 +227,6 @@ def add_required_constants(
 
 
 def check_values(asked: ParsedField) -> ParsedField:
-    """Return what is asked with its values as a job holds them; raise BadTopic for values that no job can have."""
     if asked.field == MODEL:
         return asked  # their names are as they were found
     try:
@@ -322,7 +310,6 @@ def _choose_categories(asked: ParsedField, facts: FieldSpec) -> Sequence[Scalar]
 
 
 def _pair_value(value: Scalar, sense: Sense | None, facts: FieldSpec) -> Sequence[Scalar]:
-    """Return one explicit value and what it is compared with: the default, or the ladder's value before it."""
     if sense == "off":
         off = _off_value(facts)
         return value if value != off else facts.ladder[-1], off
@@ -342,7 +329,6 @@ def _pair_value(value: Scalar, sense: Sense | None, facts: FieldSpec) -> Sequenc
 
 
 def _neighbours(value: Scalar, facts: FieldSpec) -> tuple[Scalar, ...]:
-    """Return the rungs of the ladder on both sides of a value, or on the one where there is one."""
     below = [rung for rung in facts.ladder if float(rung) < float(value)]
     above = [rung for rung in facts.ladder if float(rung) > float(value)]
     return (*below[-1:], *(above[:1] or _extrapolate(value, facts)))
@@ -365,7 +351,6 @@ def _multiply_default(factor: float, facts: FieldSpec) -> Scalar:
 
 
 def _try_value(name: str, value: float) -> tuple[Scalar, ...]:
-    """Return a value as the job holds it, as a tuple; empty where the job cannot hold it."""
     whole = int(value) if value == int(value) else round(value, 12)
     try:
         return (field_value(name, whole),)
@@ -384,7 +369,6 @@ def _off_value(facts: FieldSpec) -> Scalar:
 
 
 def _log_scale(value: Scalar) -> float:
-    """Return a value on the scale on which ladders are even: logarithmic, with zero far below."""
     return math.log(float(value)) if float(value) > 0 else -20.0
 
 
@@ -423,7 +407,6 @@ def _fit_batch(
     facts: Mapping[str, FieldSpec],
     shape: Shape = "apart",
 ) -> dict[str, Scalar]:
-    """Return the constants needed so that every arm's batch divides into its groups; empty when it does already."""
     varied = {contrast.field: (contrast.control, *contrast.treatments) for contrast in contrasts}
     groups = _integers("group_size", varied, constants, facts)
     batches = _integers("episodes_per_step", varied, constants, facts)

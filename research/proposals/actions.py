@@ -122,11 +122,6 @@ class ProposedHypothesis(_ActionModel):
     lowest, which is `control`, to the highest, which is `treatment`. The one claim is on the rise of a straight line
     over them. Empty for any other claim."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        _check_interval(self.predicted_low, self.predicted_high)
-        return self
-
     @property
     def sides(self) -> tuple[JsonValue, JsonValue]:
         """Control and treatment as JSON: of a `configuration` the values by their fields."""
@@ -142,6 +137,7 @@ class ProposedHypothesis(_ActionModel):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
+        _check_interval(self.predicted_low, self.predicted_high)
         sides = [_field_names(value) for value in (self.control, self.treatment)]
         if self.variable != CONFIGURATION:
             if any(sides):

@@ -51,7 +51,6 @@ class ComparedModel:
     model: PathModel
 
     def value(self) -> dict[str, Any]:
-        """Return it as a job's field holds it, in JSON values."""
         return self.model.model_dump(mode="json")
 
 
@@ -78,14 +77,12 @@ class ComparedModels:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Return what a study's settings hold."""
         return cls({
             name: ComparedModel(str(held["said"]), PathModel.from_record(held["model"]))
             for name, held in settings.items()
         })  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
-        """Return it as a study's settings hold it."""
         return {name: {"said": known.folder, "model": known.value()} for name, known in self.by_name.items()}
 
     def value(self, name: object) -> dict[str, Any]:
@@ -102,11 +99,9 @@ class ComparedModels:
         raise DesignRefused(f"{MODEL}: expected one of {', '.join(self.by_name)}; found {name!r}{near}")
 
     def aliases(self) -> dict[str, str]:
-        """Return the words that stand for the models where a topic is read, by their names."""
         return dict(zip(self.by_name, _ALIASES, strict=False))
 
     def replace_paths(self, topic: str) -> str:
-        """Return a topic with each folder's path replaced by the word that stands for it."""
         for name, alias in self.aliases().items():
             said = re.escape(self.by_name[name].folder)
             topic = re.sub(rf"(?<![\w./~-]){said}/?(?![\w/-])", alias, topic)
@@ -129,7 +124,6 @@ def _require_distinct(known: Sequence[ComparedModel]) -> None:
 
 
 def find_model_folders(topic: str) -> tuple[str, ...]:
-    """Return the words of a topic that are paths of folders with a model's configuration, as they are written."""
     return tuple(word for word in _path_words(topic) if _has_config(word))
 
 
@@ -172,7 +166,6 @@ class ResolvedArms:
 
     @property
     def control_arm(self) -> str:
-        """Name of the arm all others are compared to."""
         return self.arms[0].name
 
 
@@ -222,10 +215,7 @@ def _explain_no_variable(name: str) -> str:
 
 
 def variable_value(name: str, value: JsonValue, models: ComparedModels = NO_MODELS) -> JsonValue:
-    """Return a value of what a hypothesis varies as an arm holds it: of a job field, or the name of a reward.
-
-    A model is named by its name among `models`; one that an arm holds already stays as it is.
-    """
+    """Return a value as an arm holds it: of a job field, a reward's name, or a model by its name among `models`."""
     if name == MODEL:
         return dict(value) if isinstance(value, Mapping) else models.value(value)
     if name == CONFIGURATION:
@@ -234,7 +224,6 @@ def variable_value(name: str, value: JsonValue, models: ComparedModels = NO_MODE
 
 
 def overrides_of(variable: str, value: JsonValue) -> dict[str, JsonValue]:
-    """Return what an arm sets that has `value` of `variable`."""
     return dict(value) if variable == CONFIGURATION else {variable: value}
 
 
@@ -282,10 +271,8 @@ def value_text(value: Scalar) -> str:
 def compare(
     environment: str, hypotheses: Sequence[Hypothesis], constants: Mapping[str, Scalar], base: Job | None = None
 ) -> ResolvedArms:
-    """Resolve and lint the arms that test `hypotheses`; raise DesignRefused for anything that is not sound.
-
-    `base` is the job that constants and control values are laid over (default: `Job()`). Where a reward is varied, all
-    arms keep what they trained on (`_KEPT`).
+    """Resolve and lint the arms that test `hypotheses` over `base` (default: `Job()`); raise DesignRefused for anything
+    that is not sound. Where a reward is varied, all arms keep what they trained on (`_KEPT`).
     """
     if environment not in environments():
         known = ", ".join(environments())
@@ -312,9 +299,8 @@ def compare(
     under = base or Job.model_validate({name: value for name, value in control.items() if name == MODEL})
     said = {**kept, "environment": environment, **fixed, **control}
     usual = default_learning_rate(under.model, under.lora_rank)
-    if (
-        "learning_rate" not in find_fixed_fields(under) and under.learning_rate == usual
-    ):  # an earlier study's is its own
+    # An earlier study's learning rate is its own.
+    if "learning_rate" not in find_fixed_fields(under) and under.learning_rate == usual:
         rank = said.get("lora_rank", under.lora_rank)
         said = {"learning_rate": default_learning_rate(under.model, int(rank)), **said}
     resolved = _make_job({**under.model_dump(), **said})
@@ -326,7 +312,6 @@ def compare(
 
 
 def _values_by_field(hypotheses: Sequence[Hypothesis]) -> dict[str, list[JsonValue]]:
-    """Return the values of each field that are compared."""
     found: dict[str, list[JsonValue]] = {}
     for entry in hypotheses:
         for name, values in entry.varied.items():
@@ -341,7 +326,6 @@ a server lets them go with the checkpoints before which nobody goes on."""
 
 
 def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
-    """Return the control value of what is varied; raise DesignRefused where hypotheses cannot share one control."""
     controls: dict[str, JsonValue] = {}
     treated: set[tuple[str, str]] = set()
     for entry in hypotheses:
@@ -366,7 +350,6 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
 
 
 def _require_contrast(entry: Hypothesis, claims: int) -> None:
-    """Refuse an interaction or a trend beside another claim, and a trend over what has no order."""
     if entry.kind == "difference":
         return
     if claims > 1 or entry.matched == "episodes":
@@ -383,7 +366,6 @@ def _require_contrast(entry: Hypothesis, claims: int) -> None:
 
 
 def _require_apart(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> None:
-    """Refuse fields that go together beside others, or one of them that does not differ."""
     if others := sorted(controls.keys() - {CONFIGURATION}):
         raise DesignRefused(
             f"expected fields that go together compared alone, as all arms share one control; found {others[0]} varied "
@@ -450,7 +432,6 @@ def _make_job(values: Mapping[str, Any]) -> Job:
 
 
 def _lint_all(arms: Sequence[Arm], jobs: Sequence[Job], *, crossed: bool) -> None:
-    """Refuse arms that differ from the control, or `crossed` from any other, in more than is declared."""
     known = list(zip(arms, jobs, strict=True))
     pairs = combinations(known, 2) if crossed else ((known[0], other) for other in known[1:])
     for (first, left), (arm, right) in pairs:
@@ -476,11 +457,10 @@ _DERIVED: Mapping[str, tuple[Callable[[Job], int], frozenset[str]]] = {
 def lint_arms(
     control: Job, arm: Job, declared: str | Collection[str], rewards: tuple[str, str] = (BUILT_IN, BUILT_IN)
 ) -> list[str]:
-    """Return how two arms differ beyond the `declared` variable or variables, one line each; empty for a clean pair.
+    """Return how two arms, jobs and names of rewards, differ beyond what is `declared`, one line each; none if clean.
 
-    An arm is its resolved job and the name of its reward (`rewards`, the control's first). Values that follow from
-    several fields may differ only when they follow from a declared one. One declared variable that does not differ is
-    a violation too; of several, one has to. `tracking` trains nothing and is not compared.
+    Values that follow from several fields may differ only when they follow from a declared one. That nothing declared
+    differs is a violation too. `tracking` trains nothing and is not compared.
     """
     names = frozenset({declared} if isinstance(declared, str) else declared)
     left, right = (
@@ -489,28 +469,18 @@ def lint_arms(
     )
     found = find_differing_fields((left, right))
     covered = {name for name in found if name in names or name.split(".")[0] in names}
-    lines = [] if covered else [_describe_no_difference(names)]
-    lines += [
-        _describe_difference(name, left.get(name), right.get(name), names) for name in found if name not in covered
+    alone, listed = len(names) == 1, ", ".join(sorted(names))
+    none = f"the declared variable {listed} does not differ" if alone else f"none of the declared {listed} differs"
+    differing: list[tuple[str, Any, Any]] = [
+        (name, left.get(name), right.get(name)) for name in found if name not in covered
     ]
-    for name, (value, sources) in _DERIVED.items():
-        if not names & sources and value(control) != value(arm):
-            lines.append(_describe_difference(name, value(control), value(arm), names))
-    return lines
-
-
-def _describe_difference(name: str, left: Any, right: Any, declared: frozenset[str]) -> str:
-    return f"{name} differs ({left!r} and {right!r}), but {_describe_declared(declared)}"
-
-
-def _describe_no_difference(names: frozenset[str]) -> str:
-    if len(names) == 1:
-        return f"the declared variable {min(names)} does not differ"
-    return f"none of the declared {', '.join(sorted(names))} differs"
-
-
-def _describe_declared(names: frozenset[str]) -> str:
-    return f"the declared variable is {min(names)}" if len(names) == 1 else f"declared are {', '.join(sorted(names))}"
+    differing += [
+        (name, value(control), value(arm))
+        for name, (value, sources) in _DERIVED.items()
+        if not names & sources and value(control) != value(arm)
+    ]
+    but = f"the declared variable is {listed}" if alone else f"declared are {listed}"
+    return ([] if covered else [none]) + [f"{name} differs ({a!r} and {b!r}), but {but}" for name, a, b in differing]
 
 
 _MORE_TRAINING = "more episodes, tokens and seconds of training follow from it by themselves"
@@ -535,10 +505,8 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
 
 
 def potential_confounders(variables: Collection[str], matched: str = "steps") -> tuple[str, ...]:
-    """Return the confounds that varying these fields brings by itself, one clause each.
-
-    `matched` says what arms have equal: `steps`, `episodes` where steps follow the batch, or `together` where both are
-    declared and make as many episodes.
+    """Return the confounds that varying these fields brings by itself, one clause each, where arms have equal `steps`,
+    `episodes` (steps follow the batch), or both `together` declared for as many episodes.
     """
     found = [f"{name}: {clause}" for name in sorted(variables) for clause in _CONSEQUENCES.get(name, ())]
     if matched == "steps":
@@ -550,7 +518,6 @@ def potential_confounders(variables: Collection[str], matched: str = "steps") ->
 
 
 def job_validator(base: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a function that says whether job fields, replacing those of a base job, give a valid job."""
 
     def is_valid(values: Mapping[str, Any]) -> bool:
         try:

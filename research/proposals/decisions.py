@@ -59,10 +59,7 @@ def rules_for(hypothesis: Hypothesis, table: Sequence[Rule]) -> tuple[Rule, ...]
 
 
 def decide(rules: Sequence[Rule], verdict: Verdict, analyses: int) -> Rule:
-    """Return the first rule that holds of a verdict of a design with `looks` looks, `UNRULED` when none does.
-
-    A condition that is none of the six, as a lock of another version may have it, does not hold.
-    """
+    """Return the first rule that holds of a verdict, else `UNRULED`; a condition of another version does not hold."""
     left = max(0, analyses - verdict.look)
     return next((rule for rule in rules if rule.when in _HOLDS and _HOLDS[rule.when](verdict, left)), UNRULED)
 

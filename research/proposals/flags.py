@@ -21,6 +21,7 @@ from studies.records.design import MODEL
 from swarm.job import Job, tunables
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
+_VARY, _SET = f"--vary FIELD=VALUE,VALUE, such as {EXAMPLE}", "--set FIELD=VALUE, such as --set steps=80"
 _INTERACTION = "such as --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction"
 Shape = Literal["apart", "together", "interaction", "trend"]
 """How the fields of a comparison go: each against the control by itself; all of them in one arm; the effect of the
@@ -53,15 +54,12 @@ class RequestedComparison:
         models: ComparedModels = NO_MODELS,
         shape: str | None = None,
     ) -> Self:
-        """Return what flags say of fields; raise BadTopic or DesignRefused for what no study can have.
-
-        `base` is the job under all arms, which flags may not contradict; `models` are those that somebody names.
-        """
+        """Return what flags say over a `base` job; raise BadTopic or DesignRefused for what no study can have."""
         varied = {
             name: _parse_models(text, models) if name == MODEL else _parse_values(name, text)
-            for name, text in map(_split_vary, vary)
+            for name, text in (_split(entry, _VARY) for entry in vary)
         }
-        constant = {name: _parse_value(name, text) for name, text in map(_split_set, held)}
+        constant = {name: _parse_value(name, text) for name, text in (_split(entry, _SET) for entry in held)}
         if MODEL in varied and len(varied) > 1:
             others = " and ".join(name for name in varied if name != MODEL)
             raise BadTopic(
@@ -87,7 +85,6 @@ class RequestedComparison:
         return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models, held.get("as", "apart"))
 
     def settings(self) -> dict[str, Any]:
-        """Return it as a study's settings hold it; empty for nothing."""
         held: dict[str, Any] = {}
         if self.vary:
             held["vary"] = {name: list(values) for name, values in self.vary.items()}
@@ -104,7 +101,6 @@ class RequestedComparison:
         return {"wanted": held} if held else {}
 
     def find_conflict(self, environment: str) -> DesignRefused | None:
-        """Return why a design in an environment is not what a flag asks for, or None."""
         if self.environment in (None, environment):
             return None
         return DesignRefused(
@@ -112,7 +108,6 @@ class RequestedComparison:
         )
 
     def text(self) -> str:
-        """Return the flags that say it: what was asked, where no topic was."""
         vary = [f"--vary {name}={','.join(self._format_value(name, value) for value in values)}"
                 for name, values in self.vary.items()]  # fmt: skip
         held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
@@ -122,12 +117,10 @@ class RequestedComparison:
         )
 
     def _format_value(self, name: str, value: Scalar) -> str:
-        """Return a value as it was written."""
         return shlex.quote(self.models.by_name[str(value)].folder) if name == MODEL else value_text(value)
 
 
 def list_model_folders(vary: Sequence[str]) -> tuple[str, ...]:
-    """Return the folders of models that flags compare, as they are written."""
     found = [values for name, _, values in (text.partition("=") for text in vary) if name.strip() == MODEL]
     return tuple(part.strip() for values in found for part in values.split(",") if part.strip())
 
@@ -145,27 +138,18 @@ def resolve_topic(topic: str | None, wanted: RequestedComparison) -> str:
     return said or wanted.text()
 
 
-def _split_vary(text: str) -> tuple[str, str]:
-    return _split(text, f"--vary FIELD=VALUE,VALUE, such as {EXAMPLE}")
-
-
-def _split_set(text: str) -> tuple[str, str]:
-    return _split(text, "--set FIELD=VALUE, such as --set steps=80")
-
-
 def _split(text: str, expected: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     name = name.strip()
     if not equals or not values.strip():
         raise BadTopic(f"expected {expected}; found {text!r}; write the field, an equals sign and values")
-    if name not in tunables() and not (name == MODEL and "--vary" in expected):
+    if name not in tunables() and not (name == MODEL and expected == _VARY):
         near = did_you_mean(name, tunables()) or f"; they are {', '.join(tunables())}"
         raise BadTopic(f"expected a field that can be varied; found {name!r}{near}")
     return name, values
 
 
 def _parse_shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Shape:
-    """Return how the fields go together; raise BadTopic for a word that says nothing of it, or other fields."""
     shapes: tuple[Shape, ...] = get_args(Shape)
     if (shape := next((known for known in shapes if known == (text or "apart")), None)) is None:
         near = did_you_mean(text or "", shapes)
@@ -188,7 +172,6 @@ def _parse_shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Sh
 
 
 def _parse_models(text: str, models: ComparedModels) -> tuple[Scalar, ...]:
-    """Return the names of the models that a flag compares, in its order."""
     names = {known.folder: name for name, known in models.by_name.items()}
     given = [names[part.strip()] for part in text.split(",") if part.strip()]
     if len(given) < 2 or len(set(given)) < len(given):

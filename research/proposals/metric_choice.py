@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Self
 
 from research.errors import BadMetric, DesignRefused
@@ -66,7 +67,6 @@ class RequestedMetric:
         return cls(held["kind"], held.get("threshold"), held.get("of", ""), held.get("words", ""))
 
     def settings(self) -> dict[str, Any]:
-        """Return it as a study's settings hold it."""
         held = {"kind": self.kind, "threshold": self.threshold, "of": self.of, "words": self.words}
         return {_KEY: {name: value for name, value in held.items() if value not in (None, "")}}
 
@@ -90,7 +90,6 @@ def find_kind(name: str) -> MetricKind:
 
 
 def flag_syntax(kind: MetricKind) -> str:
-    """Return how a kind is asked for: `episodes:THRESHOLD`."""
     return f"{kind.name}{':NAME' if 'of' in kind.takes else ''}{':THRESHOLD' if 'threshold' in kind.takes else ''}"
 
 
@@ -107,7 +106,6 @@ def _split_threshold(rest: str) -> tuple[str, float | None]:
 
 
 def _parse_threshold(text: str, form: str) -> float:
-    """Return a number, or a share that is written as `70 %`."""
     plain = text.strip()
     try:
         return float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)
@@ -133,10 +131,7 @@ class MetricChoice:
     """What runs of this study are judged by already: seconds are cut where theirs are."""
 
     def metric(self, jobs: Sequence[Job], episodes: int, *, models: bool = False) -> Metric:
-        """Return the metric of a comparison of jobs, which differ in their `models` or not, with so many episodes.
-
-        Raises DesignRefused for one that their environment does not give, or with parameters that cannot be.
-        """
+        """Return the metric of a comparison of jobs, or of `models`; raise DesignRefused where it cannot be had."""
         asked = self.asked or RequestedMetric(Gain.name if models else Success.name)
         environment = environments()[jobs[0].environment]
         _require_another(asked, environment.name)
@@ -167,7 +162,6 @@ class MetricChoice:
 
 
 def _require_another(asked: RequestedMetric, trained: str) -> None:
-    """Raise DesignRefused where success elsewhere is asked for and no other environment that is here is named."""
     known = sorted(set(environments()) - {trained})
     if find_kind(asked.kind).of_environment and asked.of not in known:
         raise DesignRefused(
@@ -177,7 +171,6 @@ def _require_another(asked: RequestedMetric, trained: str) -> None:
 
 
 def add_evaluations(job: Job, metric: Metric) -> Job:
-    """Return a job with the evaluations that a metric takes during training, as its runs have them."""
     if metric.schedule is None:
         return job
     steps = metric.schedule.steps(job.model_dump(mode="json", include={"steps", "episodes_per_step"}))
@@ -185,13 +178,11 @@ def add_evaluations(job: Job, metric: Metric) -> Job:
 
 
 def remove_evaluations(job: Job) -> Job:
-    """Return a job without evaluations during training."""
     usual = {name: Job.model_fields[name].default for name in ("evaluate_after", "evaluation_episodes")}
     return job.model_copy(update=usual)
 
 
 def metric_range(metric: Metric) -> float:
-    """Return the widest difference that two runs can have."""
     return abs(metric.best - metric.worst)
 
 
@@ -282,47 +273,30 @@ def _degree(good: bool, most: bool) -> str:
     return ("best" if most else "better") if good else ("worst" if most else "worse")
 
 
-def _compile(words: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w-]){words}(?![\w-])", re.IGNORECASE)
-
-
-def _noun_row(
+def _row(
     kind: str,
     means: Means,
     words: str,
     threshold: float | None = None,
     *,
+    lead: str = "",
+    trail: str = "",
     rank: Rank = "named",
     of_goal: bool = False,
     bare: str = "score",
 ) -> MetricWords:
-    """Return the row of what there may be more or less of: `the time to ⌖ is shorter`, `reduces the time to ⌖`."""
-    lead = rf"(?:(?:(?:{_NEEDS}|{_GETS})\s+(?:an?\s+|the\s+)?)?{_LEAD}\s+(?:in\s+)?(?:(?:the|its|their|an?)\s+)?)?"
-    return MetricWords(kind, _compile(rf"{lead}(?:{words}){_TRAIL}"), means, threshold, rank, of_goal, bare)
+    pattern = re.compile(rf"(?<![\w-]){lead}(?:{words}){trail}(?![\w-])", re.IGNORECASE)
+    return MetricWords(kind, pattern, means, threshold, rank, of_goal, bare)
 
 
-def _lead_row(
-    kind: str,
-    means: Means,
-    words: str,
-    threshold: float | None = None,
-    *,
-    rank: Rank = "named",
-    of_goal: bool = False,
-    bare: str = "score",
-) -> MetricWords:
-    """Return the row of words that hold their `lead` themselves."""
-    return MetricWords(kind, _compile(f"(?:{words})"), means, threshold, rank, of_goal, bare)
-
-
-def _comparative_row(
-    kind: str, means: Means, words: str, threshold: float | None = None, *, rank: Rank = "named", of_goal: bool = False
-) -> MetricWords:
-    """Return the row of words that say better or worse by themselves, unless `less` stands before them."""
-    lead = r"(?:(?P<lead>less|more|most|least|not\s+as|not\s+so|as)\s+)?"
-    return MetricWords(kind, _compile(f"{lead}(?:{words})"), means, threshold, rank, of_goal)
-
-
+_noun_row = partial(
+    _row,
+    lead=rf"(?:(?:(?:{_NEEDS}|{_GETS})\s+(?:an?\s+|the\s+)?)?{_LEAD}\s+(?:in\s+)?(?:(?:the|its|their|an?)\s+)?)?",
+    trail=_TRAIL,
+)
+"""Makes the row of what there may be more or less of: `the time to ⌖ is shorter`, `reduces the time to ⌖`."""
+_comparative_row = partial(_row, lead=r"(?:(?P<lead>less|more|most|least|not\s+as|not\s+so|as)\s+)?")
+"""Makes the row of words that say better or worse by themselves, unless `less` stands before them."""
 _NO_REWARD = "".join(
     f"(?<!{word} )"
     for word in (
@@ -351,15 +325,15 @@ TABLE: Final = (
         rf"(?:training\s+)?time\s+to\s+(?:reach|solve|learn|converge|{GOAL})",
         THRESHOLD,
     ),
-    _lead_row("seconds", "bad", rf"(?:{_NEEDS}|in)\s+(?:an?\s+|the\s+)?{_LEAD}\s+(?:training\s+)?time{_END}",
+    _row("seconds", "bad", rf"(?:{_NEEDS}|in)\s+(?:an?\s+|the\s+)?{_LEAD}\s+(?:training\s+)?time{_END}",
               THRESHOLD),
-    _lead_row("seconds", "bad", rf"takes?\s+(?P<lead>longer|longest){_END}", THRESHOLD),
+    _row("seconds", "bad", rf"takes?\s+(?P<lead>longer|longest){_END}", THRESHOLD),
     _noun_row("tokens", "bad", rf"tokens\s+{_PER_TASK}|costs?\s+{_PER_TASK}"),
-    _lead_row("tokens", "bad", rf"(?:{_NEEDS}\s+)?(?P<lead>fewest|fewer|less|least)\s+tokens"),
+    _row("tokens", "bad", rf"(?:{_NEEDS}\s+)?(?P<lead>fewest|fewer|less|least)\s+tokens"),
     _comparative_row("tokens", "better", r"cheap(?:er|est|ly)?|token[- ]efficient(?:ly)?"),
     _comparative_row("tokens", "worse", r"costl(?:y|ier|iest)|expensive"),
     _noun_row("tokens", "good", r"token[- ]efficiency"),
-    _lead_row("collapse", "bad", r"(?P<lead>less|more|least|most)\s+(?:likely|prone)\s+to\s+collapse"),
+    _row("collapse", "bad", r"(?P<lead>less|more|least|most)\s+(?:likely|prone)\s+to\s+collapse"),
     _comparative_row("collapse", "better", r"stable|stead(?:y|ier|iest)|stabili[sz](?:e|es|ed|ing)"),
     _comparative_row("collapse", "worse", r"unstable|destabili[sz](?:e|es|ed|ing)"),
     _noun_row("collapse", "good", r"stability|stabilities"),
@@ -373,9 +347,9 @@ TABLE: Final = (
     _noun_row("reward", "good",
               rf"(?:mean|average|final|hidden)\s+(?:hidden\s+)?rewards?|rewards?\s+reached|{_REWARD}"),
     _noun_row("episodes", "bad", rf"(?:number\s+of\s+)?{_COUNTED}{_ENDS}|sample\s+complexity", THRESHOLD),
-    _lead_row("episodes", "bad", rf"(?:{_NEEDS}|in|within)\s+(?P<lead>fewer|less|more)\s+{_COUNTED}{_END}", THRESHOLD),
-    _lead_row("episodes", "bad", rf"(?:{_NEEDS}\s+(?:the\s+)?)?(?P<lead>fewest|least)\s+{_COUNTED}{_END}", THRESHOLD),
-    _lead_row("episodes", "bad", rf"(?:with\s+)?(?P<lead>fewer|less|more)\s+{_COUNTED}", THRESHOLD, of_goal=True),
+    _row("episodes", "bad", rf"(?:{_NEEDS}|in|within)\s+(?P<lead>fewer|less|more)\s+{_COUNTED}{_END}", THRESHOLD),
+    _row("episodes", "bad", rf"(?:{_NEEDS}\s+(?:the\s+)?)?(?P<lead>fewest|least)\s+{_COUNTED}{_END}", THRESHOLD),
+    _row("episodes", "bad", rf"(?:with\s+)?(?P<lead>fewer|less|more)\s+{_COUNTED}", THRESHOLD, of_goal=True),
     _noun_row("episodes", "bad", rf"how\s+many\s+{_COUNTED}", THRESHOLD, of_goal=True),
     _comparative_row("episodes", "better", r"first", THRESHOLD, of_goal=True),
     _comparative_row("episodes", "better", r"(?:sample|data)[- ]efficient(?:ly)?", THRESHOLD),
@@ -383,9 +357,9 @@ TABLE: Final = (
     _noun_row("episodes", "good", r"(?:sample|data)[- ]efficiency", THRESHOLD),
     _noun_row("episodes", "bad", r"(?:sample|data)[- ]inefficiency", THRESHOLD, bare="worse"),
     _noun_row("success", "good", rf"final\s+(?:hidden\s+)?{_ACHIEVED}(?:\s+rate)?|{_OF_THE_END}"),
-    _lead_row("success", "good", r"ends?\s+(?:up\s+)?(?P<lead>higher|lower)"),
-    _lead_row("success", "good", rf"{_LEAD}\s+(?:(?:the|its)\s+)?(?:hidden\s+)?{_ACHIEVED}", rank="usual"),
-    _lead_row("success", "good", r"solves?\s+(?P<lead>more|fewer)(?:\s+(?:of|the|hidden|tasks))*", rank="usual"),
+    _row("success", "good", r"ends?\s+(?:up\s+)?(?P<lead>higher|lower)"),
+    _row("success", "good", rf"{_LEAD}\s+(?:(?:the|its)\s+)?(?:hidden\s+)?{_ACHIEVED}", rank="usual"),
+    _row("success", "good", r"solves?\s+(?P<lead>more|fewer)(?:\s+(?:of|the|hidden|tasks))*", rank="usual"),
     _comparative_row(
         "episodes", "better",
         r"(?:converg\w+\s+)?(?:faste(?:r|st)|quicke(?:r|st)|quickly|fast|rapid(?:ly)?|soone(?:r|st)|earlie(?:r|st)|"
@@ -409,47 +383,30 @@ TABLE: Final = (
 
 def rows() -> Iterator[MetricWords]:
     """Yield the rows of the kinds that there are, and of packages' kinds by their own words."""
-    known, listed = kinds(), (_transfer_row(), _transfer_noun_row(), *TABLE)
+    called = "|".join(re.escape(name) for name in sorted(_environment_names(), key=len, reverse=True))
+    where = rf"(?:\s+(?:to|on|onto)\s+(?:the\s+)?(?P<of>{called}))?"
+    how = r"(?:\s+(?P<lead>better|worse|well|more|less|best|worst))?"
+    verb = rf"(?:generali[sz](?:e|es|ed|ing)|transfer(?:s|red|ring)?){how}{where}"
+    noun = rf"(?:generali[sz]ation|transfer){where}"
+    elsewhere = (_row("transfer", "good", verb, bare="better"), _noun_row("transfer", "good", noun))
+    known, listed = kinds(), (*elsewhere, *TABLE)
     yield from (row for row in listed if row.kind in known)
     told = {row.kind for row in listed}
     for name, kind in known.items():
         if name not in told and kind.words:
             words = "|".join(map(re.escape, kind.words))
-            yield _lead_row(name, "better", words, THRESHOLD if "threshold" in kind.takes else None)
+            yield _row(name, "better", words, THRESHOLD if "threshold" in kind.takes else None)
 
 
 def default_threshold(kind: str) -> float | None:
-    """Return the threshold of a kind where a topic names none; None for a kind that needs none."""
     return next((row.threshold for row in TABLE if row.kind == kind), None)
 
 
 def resolve_environment(text: str) -> str:
-    """Return the environment that is called so."""
     return {said.lower(): name for said, name in _environment_names().items()}[text.lower()]
 
 
-def _transfer_row() -> MetricWords:
-    """Return the row of what is done elsewhere, by the names of the environments that are known here."""
-    how = r"(?:\s+(?P<lead>better|worse|well|more|less|best|worst))?"
-    return _lead_row(
-        "transfer",
-        "good",
-        rf"(?:generali[sz](?:e|es|ed|ing)|transfer(?:s|red|ring)?){how}{_environment_pattern()}",
-        bare="better",
-    )
-
-
-def _transfer_noun_row() -> MetricWords:
-    return _noun_row("transfer", "good", rf"(?:generali[sz]ation|transfer){_environment_pattern()}")
-
-
-def _environment_pattern() -> str:
-    names = "|".join(re.escape(name) for name in sorted(_environment_names(), key=len, reverse=True))
-    return rf"(?:\s+(?:to|on|onto)\s+(?:the\s+)?(?P<of>{names}))?"
-
-
 def _environment_names() -> Mapping[str, str]:
-    """Return the environments by all that they are called."""
     return {text: name for name, known in environments().items() for text in (name, *known.synonyms)}
 
 
@@ -557,10 +514,9 @@ class _MetricMention:
 
 
 def find_metric(topic: str, judged: str = "") -> TopicMetric | None:
-    """Return the metric that a topic asks for; None where it names none.
+    """Return the metric that a topic asks for, or None; where it names the kind `judged`, its question is about that.
 
-    Where it names the kind `judged`, or another was asked for by that, its question is read as one about it. Raises
-    BadMetric for several thresholds, and for words that say by how much.
+    Raises BadMetric for several thresholds, and for words that say by how much.
     """
     goal = find_threshold(topic)
     text = topic if goal is None else goal.rest
@@ -580,9 +536,8 @@ def find_metric(topic: str, judged: str = "") -> TopicMetric | None:
     if usual and chosen != Success.name:
         asked.setdefault(Success.name, _make_request(Success.name, usual, None))
     others = tuple(metric for kind, metric in asked.items() if kind != chosen)
-    return TopicMetric(
-        asked[chosen], _rewrite_question(text, chosen, [*named, *_direction_mentions(found), *usual]), others
-    )
+    ways = [entry for entry in found if entry.row.rank == "speed" and entry not in named]
+    return TopicMetric(asked[chosen], _rewrite_question(text, chosen, [*named, *ways, *usual]), others)
 
 
 def remove_metric_words(topic: str, asked: RequestedMetric | None) -> str:
@@ -597,7 +552,6 @@ def remove_metric_words(topic: str, asked: RequestedMetric | None) -> str:
 
 
 def _find_mentions(text: str, of_goal: bool) -> list[_MetricMention]:
-    """Return the words that ask for metrics, in their order; of those that overlap the first, and the longest."""
     others = [found.span() for found in _NOT_OURS.finditer(text)]
     every = [
         _MetricMention(row, match)
@@ -618,11 +572,6 @@ def _select_mentions(found: Sequence[_MetricMention]) -> list[_MetricMention]:
     strong = [entry for entry in found if entry.row.rank == "named"]
     of_speed = any(entry.row.kind in SPEED for entry in strong)
     return [entry for entry in found if entry in strong or (entry.row.rank == "speed" and not of_speed)]
-
-
-def _direction_mentions(found: Sequence[_MetricMention]) -> Iterator[_MetricMention]:
-    """Yield the words that say which way a metric of speed is to go, which others name."""
-    return (entry for entry in found if entry.row.rank == "speed" and entry not in _select_mentions(found))
 
 
 def _is_apart(text: str, usual: _MetricMention, named: Sequence[_MetricMention]) -> bool:
@@ -666,31 +615,24 @@ def _require_no_amount(text: str) -> None:
 
 
 def describe_unjudged(topic: str, judged: RequestedMetric | None) -> tuple[str, ...]:
-    """Return a sentence for each metric that a topic names and no verdict is about, with the way to ask for it."""
     judged = judged or RequestedMetric(Success.name)
     said = find_metric(topic, judged.kind)
     if said is None:
         return ()
-    same = [said.asked] if said.asked.kind == judged.kind else []
-    others = said.others if same else (said.asked, *said.others)
-    return (*(_describe_other(other, judged) for other in others), *_describe_mismatch(same, judged))
-
-
-def _describe_mismatch(named: list[RequestedMetric], judged: RequestedMetric) -> Iterator[str]:
-    """Yield a sentence where the metric is judged that the topic names, but with another threshold, or of another."""
-    for said in named:
-        if said.text != judged.text:
-            yield f"'{said.words}' asks for {said.text}, and runs are judged by {judged.text}, as --metric says."
+    asked, others = said.asked, said.others
+    if asked.kind != judged.kind:
+        return tuple(_describe_other(other, judged) for other in (asked, *others))
+    told = tuple(_describe_other(other, judged) for other in others)
+    if asked.text == judged.text:
+        return told
+    return (*told, f"'{asked.words}' asks for {asked.text}, and runs are judged by {judged.text}, as --metric says.")
 
 
 def _describe_other(other: RequestedMetric, judged: RequestedMetric) -> str:
     kind = find_kind(other.kind)
     way = f"--metric {flag_syntax(kind) if 'of' in kind.takes and not other.of else other.text}"
-    told = (
-        "the report has it among other measures, as exploratory"
-        if _is_reported(other, judged)
-        else "nor is it measured"
-    )
+    reported = _is_reported(other, judged)
+    told = "the report has it among other measures, as exploratory" if reported else "nor is it measured"
     return (
         f"'{other.words}' asks for another metric, {kind.name} ({kind.title}), which no verdict here is about: {told}; "
         f"ask for it by {way}."

@@ -39,7 +39,6 @@ _PLAY = 4
 
 
 def names_reward(topic: str) -> bool:
-    """Return whether a topic asks about reward functions."""
     return _NAMED.search(topic) is not None
 
 
@@ -74,7 +73,6 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def reward_name(value: object) -> str:
-    """Return `value` if it can name a reward; raise DesignRefused otherwise."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
     raise DesignRefused(
@@ -84,7 +82,6 @@ def reward_name(value: object) -> str:
 
 
 def check_reward(source: str) -> str:
-    """Return the source of a reward function; raise DesignRefused if it is not well formed."""
     size = len(source.encode(errors="surrogatepass"))
     if not source.strip() or size > MOST_BYTES:
         raise DesignRefused(f"code: expected {SIGNATURE} in at most {MOST_BYTES} bytes; found {size}")
