@@ -263,7 +263,7 @@ class ChatCompletion(BaseModel):
 
 
 class UnusableAnswer(Exception):
-    """An answer that is no acceptable action; the text says why to the model, `told` to a person."""
+    """An answer that is no acceptable action; the text says why to the model, `message` to a person."""
 
     def __init__(self, why: str, message: str | None = None) -> None:
         super().__init__(why)
@@ -297,7 +297,7 @@ def _strip_thinking(answer: str) -> str:
 
 
 def _find_objects(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects that stand in a text beside one another; raise UnusableAnswer for one that is cut short."""
+    """Return the JSON objects side by side in a text; raise UnusableAnswer for one that is cut short."""
     decoder, found, after = json.JSONDecoder(), list[dict[str, Any]](), 0
     for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
         if brace.start() < after:
