@@ -1,5 +1,3 @@
-"""Tests of context."""
-
 from __future__ import annotations
 
 import hashlib
@@ -325,5 +323,7 @@ def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDig
 
 def test_a_conclusion_is_drawn_without_looks(digest: MakeDigest) -> None:
     due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),), tools=Shelf())
-    _, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
+    turn, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
+    assert turn.action == actions.Conclude(reason="Nothing was shown.")
+    assert "inconclusive" in endpoint.requests[0]["messages"][1]["content"]
     assert "tools" not in endpoint.requests[0]

@@ -1,5 +1,3 @@
-"""Tests of factory."""
-
 from __future__ import annotations
 
 import sqlite3
@@ -82,33 +80,24 @@ def test_any_words_are_read_without_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "contradicted"),
+    ("text", "reached", "contradicted"),
     [
-        ("The claim is strongly SUPPORTED.", ("SUPPORTED",)), ("It is inconclusive, and not supported.", ()),
-        ("Neither supported nor refuted.", ()), ("h1 is Equivalent; h2 is refuted.", ("Equivalent", "refuted")),
-        ("h2 is supported.", ()),
+        ("The claim is strongly SUPPORTED.", "inconclusive", ("SUPPORTED",)),
+        ("It is inconclusive, and not supported.", "inconclusive", ()),
+        ("Neither supported nor refuted.", "inconclusive", ()),
+        ("h1 is Equivalent; h2 is refuted.", "inconclusive supported", ("Equivalent", "refuted")),
+        ("h2 is supported.", "inconclusive supported", ()),
+        ("h1 is supported, while h2 is inconclusive.", "inconclusive supported", ("supported", "inconclusive")),
+        ("Its rate is supported too. Easy-first order is proven! h2 is confirmed.", "inconclusive supported",
+         ("supported", "proven")),
+        ("Both are supported.", "supported supported", ()),
     ],
 )  # fmt: skip
-def test_a_verdict_that_was_not_reached_is_named(text: str, contradicted: tuple[str, ...]) -> None:
-    alone = "h2" not in text
-    digest = judged() if alone else judged(verdict("h1"), verdict("h2", "supported"))
+def test_a_verdict_is_held_against_the_claim_that_its_clause_names_or_against_every_one(
+    text: str, reached: str, contradicted: tuple[str, ...]
+) -> None:
+    digest = judged(*(verdict(f"h{number}", said) for number, said in enumerate(reached.split(), start=1)))
     assert final_message("llm m", text, digest).contradicted == contradicted
-
-
-def test_a_verdict_is_held_against_the_hypothesis_that_its_clause_names() -> None:
-    both = judged(verdict("h1"), verdict("h2", "supported"))
-    assert final_message("llm m", "h1 is supported, while h2 is inconclusive.", both).contradicted == (
-        "supported",
-        "inconclusive",
-    )
-
-
-def test_a_verdict_that_is_said_of_no_claim_by_its_id_is_every_claims_or_not_reached() -> None:
-    both = judged(verdict("h1"), verdict("h2", "supported"))
-    said = "The learning rate is supported too. Easy-first order is proven! h2 is confirmed."
-    assert final_message("llm m", said, both).contradicted == ("supported", "proven")
-    alike = judged(verdict("h1", "supported"), verdict("h2", "supported"))
-    assert final_message("llm m", "Both are supported.", alike).contradicted == ()
 
 
 def test_a_quotation_says_who_said_it_and_what_is_wrong_with_it() -> None:
@@ -127,44 +116,29 @@ LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
     ("name", "model", "chosen"),
     [("rules", None, "rules"), (None, None, "rules"), ("llm", "m", "llm"), (None, "m", "llm")],
 )
-def test_the_planner_is_chosen_by_name_and_otherwise_by_the_model(
+def test_the_planner_is_chosen_by_name_and_otherwise_by_the_model_and_never_by_a_key(
     name: str | None, model: str | None, chosen: str
 ) -> None:
-    assert make_planner(name, model, LOCAL).name == chosen
-
-
-def test_a_key_alone_does_not_choose_the_language_model() -> None:
-    assert make_planner(None, None, {"OPENAI_API_KEY": "k"}).name == "rules"
-
-
-def test_the_model_is_known_before_anything_is_asked() -> None:
-    assert make_planner("llm", "m", {"OPENAI_API_KEY": "k"}).model == "m"
-    assert make_planner("rules", None, {}).model is None
-
-
-def test_a_model_that_nobody_would_ask_is_refused() -> None:
-    with pytest.raises(PlannerUnready, match=r"the planner rules.*found m; add --planner llm"):
-        make_planner("rules", "m", LOCAL)
-
-
-def test_an_unknown_planner_is_refused_with_the_list() -> None:
-    with pytest.raises(UnknownPlanner, match=r"llm; found 'gpt'"):
-        make_planner("gpt", None, {})
+    planner = make_planner(name, model, {"OPENAI_API_KEY": "k"})
+    assert (planner.name, planner.model) == (chosen, model)
 
 
 @pytest.mark.parametrize(
-    ("model", "environ", "told"),
+    ("name", "model", "environ", "told"),
     [
-        (None, LOCAL, "--planner-model NAME"), ("m", {}, "set OPENAI_API_KEY"),
-        ("m", {"OPENAI_BASE_URL": " ", "OPENAI_API_KEY": ""}, "set OPENAI_API_KEY"),
-        ("m", {"OPENAI_BASE_URL": "localhost:8000"}, "an address such as"),
-        ("m", {"OPENAI_BASE_URL": "http://host:port/v1"}, "an address such as"),
-        ("m", {"OPENAI_API_KEY": "sk-\u2026"}, "printable ASCII"),
+        ("rules", "m", LOCAL, "found m; add --planner llm"), ("gpt", None, {}, "llm; found 'gpt'"),
+        ("llm", None, LOCAL, "--planner-model NAME"), ("llm", "m", {}, "set OPENAI_API_KEY"),
+        ("llm", "m", {"OPENAI_BASE_URL": " ", "OPENAI_API_KEY": ""}, "set OPENAI_API_KEY"),
+        ("llm", "m", {"OPENAI_BASE_URL": "localhost:8000"}, "an address such as"),
+        ("llm", "m", {"OPENAI_BASE_URL": "http://host:port/v1"}, "an address such as"),
+        ("llm", "m", {"OPENAI_API_KEY": "sk-\u2026"}, "printable ASCII"),
     ],
 )  # fmt: skip
-def test_missing_settings_are_named(model: str | None, environ: dict[str, str], told: str) -> None:
-    with pytest.raises(PlannerUnready) as caught:
-        make_planner("llm", model, environ)
+def test_settings_that_are_missing_or_name_no_planner_are_named(
+    name: str, model: str | None, environ: dict[str, str], told: str
+) -> None:
+    with pytest.raises(UnknownPlanner if name == "gpt" else PlannerUnready) as caught:
+        make_planner(name, model, environ)
     assert told in caught.value.message
     assert "sk-" not in caught.value.message
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.planners.context import PlannerContext
 from research.planners.history import (
     LONGEST,
     MOST,
@@ -22,7 +20,6 @@ from research.planners.history import (
     CampaignFacts,
     ClaimFacts,
     Notebook,
-    Quote,
     RoundFacts,
     find_surprises,
     quote_latest,
@@ -130,11 +127,6 @@ def test_any_text_becomes_one_short_line_that_can_be_stored(text: str) -> None:
 def test_the_latest_are_kept_and_empty_ones_left_out() -> None:
     shown = quote_latest([(f"note-{number}", f"text {number}") for number in range(20)] + [("note-20", "\x1b[0m ")])
     assert [entry.id for entry in shown] == [f"note-{number}" for number in range(20 - MOST, 20)]
-
-
-def test_notes_stand_quoted_in_the_facts(digest: Callable[..., PlannerContext]) -> None:
-    facts = digest("group size 4 vs 16", notes=[Quote("note-7", "look at seeds")]).facts()
-    assert facts["user_notes_quoted"] == [{"id": "note-7", "text": "look at seeds"}]
 
 
 def note(seq: int, **changes: Any) -> PlannerNote:

@@ -24,7 +24,7 @@ from research.planners.llm import (
     parse_json_object,
 )
 from research.planners.protocol import Check, PlannerTurn
-from research.proposals.actions import Conclude, Decline, Propose, ProposeDesign
+from research.proposals.actions import Decline, Propose, ProposeDesign
 from studies.records.base import canonical
 from studies.records.design import Budget
 from tests.research.compiling import refusal
@@ -167,6 +167,7 @@ TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "propose", "arg
         (says(changed(probability=1.5)), "probability"),
         (says(changed(seed=7)), "seed"),
         (says(changed(smallest_effect=LEFT_OUT)), "smallest_effect: missing"),
+        (says(changed(smallest_effect=0.6)), "the study's; found 0.6"),
         (says(changed(falsifier=LEFT_OUT)), "falsifier: missing"),
         (says(changed(kill_if="verdict == 'maybe'")), "kill_if: expected '', "),
         (says({"action": "propose", "hypotheses": []}), "found neither"),
@@ -206,13 +207,6 @@ def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDiges
     assert "the budget is 30 s" in message
     assert "--budget" in message, "the person at the terminal is told of the flags"
     assert len(endpoint.requests) == 3
-
-
-def test_verdicts_are_concluded(digest: MakeDigest) -> None:
-    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
-    turn, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
-    assert turn.action == Conclude(reason="Nothing was shown.")
-    assert "inconclusive" in endpoint.requests[0]["messages"][1]["content"]
 
 
 @pytest.mark.parametrize(("nonsense", "tries"), [([f"I like {n} turtles." for n in range(4)], 3), (["turtles"], 2)])
@@ -316,10 +310,8 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
     assert "found parameters (task)" in again.rejected[0]
     (request,) = endpoint.requests
     assert "code" in hypothesis_fields(request)
-    said = request["messages"][1]["content"]
-    assert "def reward(task: dict, messages:" in said
-    assert "cannot touch" in said
-    assert "reward_examples" in said
+    assert "def reward(task: dict, messages:" in request["messages"][1]["content"]
+    assert "reward_examples" in request["messages"][1]["content"]
 
 
 def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: MakeDigest) -> None:
@@ -346,15 +338,6 @@ SCREEN = {
 }  # fmt: skip
 
 
-def test_a_larger_effect_than_the_studys_is_returned_with_the_studys(digest: MakeDigest) -> None:
-    turn, endpoint = ask([says(changed(smallest_effect=0.6)), says(PROPOSAL)], digest(TOPIC))
-    assert "the study's; found 0.6" in turn.rejected[0]
-    facts = endpoint.requests[0]["messages"][1]["content"]
-    assert '"smallest_effect": 0.1' in facts
-    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
-    assert "most the study's" in schema["properties"]["smallest_effect"]["description"]
-
-
 @pytest.mark.parametrize("design", [False, True])
 def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_schema_had_the_model_say(
     design: bool, digest: MakeDigest
@@ -374,13 +357,6 @@ def test_a_conclusion_cannot_be_declined(digest: MakeDigest) -> None:
     message, endpoint = failure([says({"action": "decline", "reason": "No."})], due)
     assert "decline" not in json.dumps(endpoint.requests[0]["response_format"])
     assert "'conclude'" in message
-
-
-def test_what_a_plan_leaves_out_of_the_topic_is_quoted_in_its_turn(digest: MakeDigest) -> None:
-    turn, _ = ask([says({**PROPOSAL, "not_tested": "The cost."})], digest(TOPIC))
-    assert turn.not_tested == ('llm scripted: "The cost."',)
-    silent, _ = ask([says({**PROPOSAL, "reason": "", "not_tested": " "})], digest(TOPIC))
-    assert silent.not_tested == ()
 
 
 def test_a_design_that_passes_over_what_the_topic_names_is_returned(digest: MakeDigest) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +16,10 @@ from research.planners.rules import RulesPlanner
 from research.planners.topic import normalize_topic
 from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison
+from tests.research.planners.test_llm import Dying
 
 STOCK, SHOP = "stock@9ee1c0bc8381", "shop@123456789012"
-KNOWN = (
-    *environment_specs(),
-    EnvironmentSpec(STOCK, "counting a stock", ("counting", "stock"), "the number is right"),
-)
+KNOWN = (*environment_specs(), EnvironmentSpec(STOCK, "counting a stock", ("counting", "stock"), "the number is right"))
 MODEL = {"kind": "path", "path": "/models/smollm2-135m", "warm_start_steps": 0, "sha256": None}
 PROPOSAL = {
     "action": "propose",
@@ -62,21 +58,9 @@ def by_rules(digest: PlannerContext) -> tuple[str, tuple[str, ...]]:
     return designed.action.environment, proposed.not_tested
 
 
-class Saying:
-    """An endpoint that proposes to compare learning rates."""
-
-    where = "a script"
-
-    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
-        return json.dumps({"choices": [{"message": {"content": json.dumps(PROPOSAL)}}]})
-
-    def redact(self, text: str) -> str:
-        return text
-
-
 def by_llm(digest: PlannerContext) -> None:
     """Ask a language model; raises BadTopic where it is not asked at all."""
-    LlmPlanner("m", Saying()).act(digest, lambda action: None)
+    LlmPlanner("m", Dying([None])).act(digest, lambda action: None)
 
 
 def passed_over(digest: PlannerContext, environment: str) -> str | None:

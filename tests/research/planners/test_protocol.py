@@ -1,5 +1,3 @@
-"""Tests of protocol."""
-
 from __future__ import annotations
 
 import hashlib
@@ -385,7 +383,8 @@ def test_a_planner_is_shown_what_earlier_studies_found(home: Home, log: EventLog
     planning(home, log, planner, Knows(), findings=Found()).plan(state_of(log), lambda: 600.0)
     [found] = planner.shown[0].facts()["findings_of_earlier_studies_quoted"]
     assert found == {"id": "f1", "text": f"Of {state_of(log).topic!r}"}
-    assert planner.shown[0].tools.answer("findings", {"words": "groups"})["quoted"][0]["id"] == "f1"
+    looked = planner.shown[0].tools.answer("findings", {"words": "groups"})
+    assert looked["quoted"] == [{"id": "f1", "text": "Of 'groups'"}]
 
 
 def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, log: EventLog) -> None:

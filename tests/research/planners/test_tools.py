@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from research.planners.context import ToolError
-from research.planners.history import Quote
 from research.planners.tools import COLUMNS, DATA, MOST_LINES
 from studies import RunState
 from studies.checks.evidence import read_collected
@@ -158,29 +157,15 @@ def test_the_price_of_a_wish_is_what_its_design_would_be_locked_with(landed: Lan
         ({"variable": "dropout"}, "found 'dropout'"),
         ({"variable": "reward", "control": "built-in", "treatments": ["mine"]}, "code"),
         ({"environment": "nowhere"}, "nowhere"),
+        ({}, "30 s"),
     ],
 )
 def test_a_wish_that_cannot_be_had_is_told_why(landed: Landed, change: dict[str, Any], told: str) -> None:
-    shown = landed.looks().answer("price", {**WISH, **change})
+    poor = replace(landed.compiler, budget=Budget(wall_clock_s=30.0))
+    compiler = landed.compiler if change else poor
+    shown = landed.looks(compiler=lambda: compiler).answer("price", {**WISH, **change})
     assert shown["can_be_had"] is False
     assert told in shown["because"]
-
-
-def test_a_wish_beyond_the_budget_is_priced(landed: Landed) -> None:
-    poor = replace(landed.compiler, budget=Budget(wall_clock_s=30.0))
-    shown = landed.looks(compiler=lambda: poor).answer("price", WISH)
-    assert shown["can_be_had"] is False
-    assert "30 s" in shown["because"]
-
-
-def test_findings_are_quoted(landed: Landed) -> None:
-    class Found:
-        def find(self, words: str, most: int) -> list[Quote]:
-            return [Quote("f1", f"nothing of {words}")][:most]
-
-    shown = landed.looks(findings=Found()).answer("findings", {"words": "group size"})
-    assert shown["quoted"] == [{"id": "f1", "text": "nothing of group size"}]
-    assert landed.looks().answer("findings", {"words": "group size"})["quoted"] == []
 
 
 def test_before_there_are_runs_only_prices_and_findings_are_offered(landed: Landed) -> None:

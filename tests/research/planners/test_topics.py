@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.design.comparison import DesignDraft, StatisticalRequirements, draft_design
-from research.design.compiler import accept_hypotheses, seed_source
+from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, DesignRefused
 from research.planners import unsupported
@@ -32,7 +32,7 @@ from studies.records.statements import sentences
 from studies.report.next_question import list_next_questions
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
-from tests.research.compiling import compile_design, refusal
+from tests.research.compiling import refusal
 from tests.research.factories import make_verdict
 from tests.studies.report.test_headline import judged, promised, with_means
 from tests.studies.synthetic import base_job
@@ -169,15 +169,6 @@ def test_verdicts_are_concluded() -> None:
     action = RulesPlanner().act(digest, lambda action: None).action
     assert isinstance(action, Conclude)
     assert "h1 is supported" in action.reason
-
-
-def test_a_question_for_the_best_can_be_locked_with_the_shipped_bank() -> None:
-    wish = plan("What is the best learning rate and group size on guess?").designed
-    design = compile_design(
-        "q", (), wish, price=make_pricing(2), budget=Budget(wall_clock_s=1e9), draw_seed=seed_source("s", b"secret")
-    )
-    assert design.screen.prediction is not None
-    Job.model_validate({**design.base_job, **design.arms[0].job_overrides})
 
 
 @pytest.mark.parametrize(

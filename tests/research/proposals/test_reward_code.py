@@ -1,5 +1,3 @@
-"""Tests of reward code."""
-
 from __future__ import annotations
 
 from contextlib import suppress

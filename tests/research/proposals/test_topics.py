@@ -231,14 +231,12 @@ def test_what_no_metric_here_answers_is_refused_in_one_line(topic: str, told: st
 @pytest.mark.parametrize(
     ("topic", "asked"),
     [
-        ("which is more sample-efficient, 4 or 16?", "episodes:0.6"),
         ("which needs the fewest episodes to reach 85 % hidden success?", "episodes:0.85"),
         ("does a larger batch reach 65 % faster?", "episodes:0.65"),
         ("does a larger batch reach 65 % accuracy faster?", "episodes:0.65"),
         ("does a larger batch raise success to 60 %, by accuracy?", "success"),
         ("fewer episodes to 0.8 with lr 3e-3?", "episodes:0.8"),
         ("temperature 0.7 to 0.9: which learns faster?", "episodes:0.6"),
-        ("group size 4 vs 16 by area under the curve below 0.6", "area:0.6"),
         ("temperature below 0.6: which has the larger area under the curve?", "area"),
         ("is a larger group cheaper at the end?", "tokens"),
         ("does a larger group on guess generalise better to sums?", "transfer:arith"),
