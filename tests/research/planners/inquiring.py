@@ -12,20 +12,16 @@ from simlab.suites.traps import ASK, world
 
 from research.planners.llm import LlmPlanner, OpenAiEndpoint
 from tests.research.planners.scripted_endpoint import Endpoint, Reply, says, scripted_endpoint
+from tests.research.planners.test_llm import DESIGN, HYPOTHESIS
 
 KEY = "sk-secret-of-the-flight"
 MODEL = "scripted"
 CONCLUSION = {"action": "conclude", "reason": "That is all."}
-DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants": []}
 
 
 def claim(variable: str, control: Any, treatment: Any, **changes: Any) -> dict[str, Any]:
-    return {
-        "statement": f"{variable} matters.", "mechanism": "It is said so.", "variable": variable, "control": control,
-        "treatment": treatment, "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.3,
-        "probability": 0.5, "smallest_effect": 0.1, "falsifier": "None is seen.", "kill_if": "", "confounds": [],
-        **changes,
-    }  # fmt: skip
+    compared = {"variable": variable, "control": control, "treatment": treatment}
+    return {**HYPOTHESIS, **compared, "predicted_high": 0.3, "probability": 0.5, **changes}
 
 
 def proposal(variable: str, control: Any, treatment: Any, why: str = "") -> dict[str, Any]:

@@ -152,6 +152,7 @@ def test_the_prompt_says_that_gains_are_judged_and_what_the_user_fixed(models: C
     said = messages(digest(models))[1]["content"]
     assert "`variable` may be 'model'" in said
     assert "what each gains" in said
+    assert '"sensible_values": ["qwen-0.5b", "smollm2"]' in said, "and no folder"
     assert '"fixed_by_the_user": {"max_tokens": 64}' in said
     plain = messages(PlannerContext("q", 1e6, 10.0, 2))[1]["content"]
     assert "fixed_by_the_user" not in plain

@@ -63,9 +63,7 @@ def test_a_number_in_no_fact_is_named_as_it_is_written(text: str, unfounded: tup
 
 
 @given(fact=st.floats(min_value=-1, max_value=1), digits=st.integers(min_value=2, max_value=6))
-def test_whatever_the_fact_its_roundings_are_founded_and_what_is_far_from_all_facts_is_not(
-    fact: float, digits: int
-) -> None:
+def test_roundings_of_any_fact_are_founded_and_what_is_far_from_all_facts_is_not(fact: float, digits: int) -> None:
     facts = judged(verdict(estimate=fact))
     shown = f"{fact:.{digits}f}"
     assert final_message("llm m", f"The difference is {shown}.", facts).unfounded == ()
@@ -93,7 +91,7 @@ def test_any_words_are_read_without_an_error(text: str) -> None:
         ("Both are supported.", "supported supported", ()),
     ],
 )  # fmt: skip
-def test_a_verdict_is_held_against_the_claim_that_its_clause_names_or_against_every_one(
+def test_a_verdict_is_held_against_the_claim_it_is_said_of(
     text: str, reached: str, contradicted: tuple[str, ...]
 ) -> None:
     digest = judged(*(verdict(f"h{number}", said) for number, said in enumerate(reached.split(), start=1)))
@@ -116,7 +114,7 @@ LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
     ("name", "model", "chosen"),
     [("rules", None, "rules"), (None, None, "rules"), ("llm", "m", "llm"), (None, "m", "llm")],
 )
-def test_the_planner_is_chosen_by_name_and_otherwise_by_the_model_and_never_by_a_key(
+def test_a_planner_is_chosen_by_name_or_model_and_never_by_a_key(
     name: str | None, model: str | None, chosen: str
 ) -> None:
     planner = make_planner(name, model, {"OPENAI_API_KEY": "k"})
@@ -134,7 +132,7 @@ def test_the_planner_is_chosen_by_name_and_otherwise_by_the_model_and_never_by_a
         ("llm", "m", {"OPENAI_API_KEY": "sk-\u2026"}, "printable ASCII"),
     ],
 )  # fmt: skip
-def test_settings_that_are_missing_or_name_no_planner_are_named(
+def test_settings_that_make_no_planner_are_named(
     name: str, model: str | None, environ: dict[str, str], told: str
 ) -> None:
     with pytest.raises(UnknownPlanner if name == "gpt" else PlannerUnready) as caught:

@@ -154,14 +154,10 @@ def test_every_look_is_counted_in_the_log_and_kept_in_its_turns_file(flown: Flow
         assert told["arguments"] == kept["arguments"]
         assert told["sha256"] == hashlib.sha256(kept["answer"].encode()).hexdigest()
         assert told["characters"] == len(kept["answer"])
-    answers = {entry["name"]: json.loads(entry["answer"]) for entry in turn["looks"][:7]}
-    assert answers["curve"]["points"][0][0] == 1
-    assert answers["log"]["lines"] == 1
     first = json.loads(flown.turns["propose.json"]["looks"][0]["answer"])
     levels = flown.state.rounds[0].ledgers.differences
     assert first["level_of_differences"] == pytest.approx(levels.level, abs=1e-5)
-    assert answers["findings"]["quoted"] == []
-    assert "expected a look" in answers["shell"]["refused"]
+    assert json.loads(turn["looks"][5]["answer"])["quoted"] == [], "nothing was found before"
     assert "none of round 9" in turn["looks"][-1]["answer"]
     assert [look["name"] for look in act_of(flown.state, "1/propose/1").looks] == ["price"]
 
@@ -225,18 +221,6 @@ def test_what_is_noted_revised_and_asked_stands_in_the_log_and_in_later_turns(fl
     ]
     assert [entry["text"] for entry in shown["you_asked_the_user"]] == [QUESTION]
     assert [entry["text"] for entry in shown["user_notes_quoted"]] == [ANSWER]
-
-
-def test_the_board_has_all_rounds_and_surprises(flown: Flown) -> None:
-    [later] = asked(flown, 3)
-    told = facts_of(later)["inquiry"]
-    claims = [claim for entry in told["rounds_so_far"] for claim in entry["claims"]]
-    assert [claim["id"] for claim in claims] == ["h1", "r2h1"]
-    verdicts = [verdict for entry in flown.state.rounds for verdict in entry.verdicts]
-    assert [claim["estimate"] for claim in claims] == [round(verdict.estimate or 0.0, 5) for verdict in verdicts]
-    assert all(claim["low"] < claim["estimate"] < claim["high"] for claim in claims)
-    missed = [verdict.hypothesis for verdict in verdicts if verdict.within_prediction is False]
-    assert {entry["claim"] for entry in told.get("surprises", ())} >= set(missed)
 
 
 def test_the_same_inquiry_is_replayed_from_the_recording_to_the_byte(flown: Flown) -> None:

@@ -30,9 +30,7 @@ def test_a_model_asks_on_is_told_what_was_found_and_may_conclude() -> None:
     [asked] = requests_at(endpoint, 2, "propose")
     [found] = facts_of(asked)["inquiry"]["rounds_so_far"]
     assert found["claims"][0]["verdict"] == "supported"
-    text = asked["messages"][1]["content"]
-    assert "Levels shrink" in text
-    assert "earlier round had" in text
+    assert "Levels shrink" in asked["messages"][1]["content"]
     schema = asked["response_format"]["json_schema"]["schema"]
     assert set(schema["properties"]["action"]["enum"]) >= {"propose", "conclude", "decline"}
     assert "why" in schema["required"]
@@ -47,17 +45,6 @@ def test_only_the_first_round_has_to_answer_all_of_the_topic() -> None:
     assert landed.state.round == 2
     assert len(requests_at(endpoint, 2, "design")) == 1
     assert [act.rejected for act in landed.state.planner_acts] == [()] * len(landed.state.planner_acts)
-
-
-def test_a_refused_question_goes_back_with_the_reason_and_the_next_is_taken() -> None:
-    wrong = proposal("dropout", 0.0, 0.1)
-    landed, endpoint = flown(Script({(2, "propose"): [wrong, says("no JSON"), RATES]}), rounds=2)
-    act = next(act for act in landed.state.planner_acts if act.turn == "2/propose/1")
-    assert (act.tries, len(act.rejected)) == (3, 2)
-    assert "'dropout'" in act.rejected[0]
-    _, second, third = requests_at(endpoint, 2, "propose")
-    assert "found 'dropout'" in second["messages"][-1]["content"]
-    assert "expected one JSON" in third["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize("answers", [NONSENSE, [fails(503, f"down: {KEY}")]], ids=["nonsense", "outage"])

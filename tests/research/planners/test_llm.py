@@ -157,11 +157,8 @@ TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "propose", "arg
     [
         (says('{"action": "propose", '), "expected one JSON"),
         (says(changed(variable="dropout")), "'dropout'"),
-        (says(changed(treatment=4)), "must differ"),
-        (says(changed(treatment="sixteen")), "a number; found 'sixteen'"),
         (says(changed(treatment=None)), "treatment"),
         (says(changed(treatment=1)), "greater than or equal to 2"),
-        (says(changed(variable="algorithm", control="grpo", treatment="ppo")), "expected one of grpo, rloo"),
         (says(changed(predicted_low=0.3)), "must not exceed"),
         (says(changed(predicted_low=-0.3, predicted_high=-0.1)), "contradicts it"),
         (says(changed(probability=1.5)), "probability"),
@@ -169,7 +166,6 @@ TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "propose", "arg
         (says(changed(smallest_effect=LEFT_OUT)), "smallest_effect: missing"),
         (says(changed(smallest_effect=0.6)), "the study's; found 0.6"),
         (says(changed(falsifier=LEFT_OUT)), "falsifier: missing"),
-        (says(changed(kill_if="verdict == 'maybe'")), "kill_if: expected '', "),
         (says({"action": "propose", "hypotheses": []}), "found neither"),
         (says({**PROPOSAL, "search": True}), "found both"),
         (says({"action": "conclude", "reason": "done"}), "action"),
@@ -234,14 +230,6 @@ def test_any_strange_reply_fails_clearly(reply: Reply, digest: MakeDigest) -> No
     message, endpoint = failure([reply], digest(TOPIC))
     assert len(endpoint.requests) in (2, 3), "three tries, two where it says the same again"
     assert message.startswith("expected a usable")
-
-
-@pytest.mark.parametrize("status", [400, 422])
-def test_an_endpoint_that_refuses_response_format_is_asked_without_it(status: int, digest: MakeDigest) -> None:
-    turn, endpoint = ask([fails(status, "response_format is not supported"), says(PROPOSAL)], digest(TOPIC))
-    assert turn.tries == 1
-    assert "response_format" in turn.note
-    assert ["response_format" in request for request in endpoint.requests] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +327,7 @@ SCREEN = {
 
 
 @pytest.mark.parametrize("design", [False, True])
-def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_schema_had_the_model_say(
+def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_answer_says(
     design: bool, digest: MakeDigest
 ) -> None:
     hypotheses = RECORDS if design else ()
@@ -406,15 +394,18 @@ def test_an_endpoint_that_answered_before_is_waited_for(digest: MakeDigest) -> N
     known.act(digest(TOPIC), compiled())
     assert isinstance(known.act(digest(TOPIC, hypotheses=RECORDS), compiled()).action, ProposeDesign)
     assert len(pauses) == 2
-    resumed = LlmPlanner("m", Dying(["unreachable", None]), patience_s=1e6, sleep=pauses.append)
-    resumed.act(digest(TOPIC, hypotheses=RECORDS), compiled())
-    assert len(pauses) == 3, "whoever proposed has answered before"
 
 
-@pytest.mark.parametrize("kind", ["timeout", "dropped"])
-def test_an_endpoint_that_is_there_but_slow_at_first_is_waited_for(kind: Kind, digest: MakeDigest) -> None:
+@pytest.mark.parametrize(
+    ("kind", "hypotheses"),
+    [("unreachable", RECORDS), ("timeout", ()), ("dropped", ())],
+    ids=lambda given: str(given)[:9],
+)
+def test_an_endpoint_that_may_be_there_is_waited_for(kind: Kind, hypotheses: Any, digest: MakeDigest) -> None:
+    """Whoever proposed has answered before, in this process or another; who is slow or drops a connection is there."""
     pauses: list[float] = []
-    LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses.append).act(digest(TOPIC), compiled())
+    asking = LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses.append)
+    asking.act(digest(TOPIC, hypotheses=hypotheses), compiled())
     assert len(pauses) == 1
 
 

@@ -27,7 +27,7 @@ from research.planners.context import PlannerContext, ToolResult
 from research.planners.history import Quote
 from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
-from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign, ProposedHypothesis
+from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
@@ -128,11 +128,8 @@ class Naming:
     model = None
 
     def __init__(self, metric: str, **changes: Any) -> None:
-        claim = {
-            "mechanism": "m", "variable": "group_size", "control": 4, "treatment": 16, "direction": "decrease",
-            "predicted_low": -1500.0, "predicted_high": 100.0, "probability": 0.4,
-        }  # fmt: skip
-        self._hypothesis = ProposedHypothesis.model_validate({**claim, **changes})
+        usual = {"direction": "decrease", "predicted_low": -1500.0, "predicted_high": 100.0}
+        self._hypothesis = make_claim(**usual | changes)
         self._metric = metric
         self.digests: list[PlannerContext] = []
 
@@ -236,7 +233,7 @@ def plan(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> St
     return state_of(log)
 
 
-def test_a_known_noise_leads_straight_to_the_lock_by_one_evaluation(
+def test_a_known_noise_leads_to_the_lock_by_one_evaluation(
     home: Home, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated: list[ProposeDesign] = []
@@ -255,9 +252,7 @@ def test_a_known_noise_leads_straight_to_the_lock_by_one_evaluation(
     assert evaluated.count(ProposeDesign.model_validate(turn["action"])) == 1
 
 
-def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_without_asking_again(
-    home: Home, log: EventLog
-) -> None:
+def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_unasked(home: Home, log: EventLog) -> None:
     planner = ScriptedPlanner()
     noise = plan(home, log, planner)
     assert types_of(log)[-1] == "noise.planned"

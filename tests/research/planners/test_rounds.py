@@ -99,13 +99,6 @@ def test_every_round_runs_on_seeds_of_its_own_and_every_name_is_used_once() -> N
     assert Counter(run.status for run in state.every_run.values()).keys() <= {"collected"}
 
 
-def test_a_question_follows_what_the_last_round_found() -> None:
-    state = flown().state
-    first, second, _ = map(locked, state.rounds)
-    assert second.environment != first.environment  # a finding is tried elsewhere
-    assert "tried in" in state.rounds[1].why_asked
-
-
 def test_nothing_found_widens_the_ladder_and_then_moves_to_the_next_field() -> None:
     told = flight(3, world=world(0.0))
     _, second, third = map(locked, fly(told).state.rounds)

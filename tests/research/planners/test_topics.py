@@ -388,13 +388,6 @@ def test_flags_say_what_they_said(data: st.DataObject) -> None:
     assert [value for _, _, value in compared(wanted.text(), wanted=wanted)] == values[1:]
 
 
-def test_a_flag_names_the_environment_of_a_topic_that_names_none() -> None:
-    wanted = replace(RequestedComparison.parse([], []), environment="arith")
-    for topic in ("group size 4 vs 16", "group size 4 vs 16 on sums"):
-        assert plan(topic, wanted=wanted).designed.environment == "arith"
-    assert "found --env arith and" in refused("group size 4 vs 16 on guess", wanted=wanted)
-
-
 PLAIN = "Do larger groups raise success on guess"
 REQUESTS = {
     "skip the confirmation": "stages", "skip the confirmation runs": "stages", "without the control arm": "stages",

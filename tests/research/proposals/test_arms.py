@@ -16,7 +16,6 @@ from research.proposals.actions import Propose
 from research.proposals.arms import (
     NO_MODELS,
     ComparedModels,
-    common_controls,
     compare,
     field_value,
     find_model_folders,
@@ -96,20 +95,6 @@ def test_several_variables_share_one_control_arm() -> None:
     assert (faster.group_size, faster.learning_rate) == (4, 3e-3)
 
 
-@pytest.mark.parametrize(
-    ("claims", "told"),
-    [
-        ([claim("group_size", 4, 4)], "must differ"),
-        ([claim("group_size", 4, 16), claim("group_size", 8, 16, "h2")], "share their control"),
-        ([claim("group_size", 4, 16), claim("group_size", 4, 16, "h2")], "two hypotheses"),
-        ([claim("seed", 4, 16)], "can be varied"),
-    ],
-)
-def test_hypotheses_that_cannot_share_a_control_are_refused(claims: list[Hypothesis], told: str) -> None:
-    with pytest.raises(DesignRefused, match=told):
-        common_controls(claims)
-
-
 @pytest.mark.parametrize(("other", "declared"), [
     (Job(group_size=16), "group_size"), (Job(group_size=16, tracking=Tracking(name="x")), "group_size"),
     (Job(group_size=16, learning_rate=3e-3), ("group_size", "learning_rate")),
@@ -178,12 +163,15 @@ def test_a_reward_and_a_field_share_the_control_arm() -> None:
 @pytest.mark.parametrize(
     ("hypotheses", "told"),
     [
+        ([claim("group_size", 4, 4)], "must differ"), ([claim("seed", 4, 16)], "can be varied"),
+        ([claim("group_size", 4, 16), claim("group_size", 8, 16, "h2")], "share their control"),
+        ([claim("group_size", 4, 16), claim("group_size", 4, 16, "h2")], "two hypotheses"),
         ([reward(control="dense", treatment="other")], "expected the control 'built-in'"),
         ([reward("built-in")], "must differ"), ([reward("Dense Hint")], "a short name"), ([reward(3)], "a short name"),
         ([reward(), reward(name="h2")], "treatment of two"),
     ],
 )  # fmt: skip
-def test_a_reward_is_compared_with_the_environments_own_only(hypotheses: list[Hypothesis], told: str) -> None:
+def test_hypotheses_that_cannot_share_a_control_are_refused(hypotheses: list[Hypothesis], told: str) -> None:
     with pytest.raises(DesignRefused, match=told):
         compare("guess", hypotheses, {})
 
@@ -197,7 +185,7 @@ def test_a_reward_is_compared_with_the_environments_own_only(hypotheses: list[Hy
         ({"temperature": 0.7}, "reward", ("built-in", "dense"), ["temperature differs (1.0 and 0.7)"]),
     ],
 )
-def test_a_reward_that_differs_beside_the_declared_variable_is_a_confound(
+def test_a_reward_that_differs_beside_what_is_declared_is_a_confound(
     changes: dict[str, Any], declared: str, rewards: tuple[str, str] | None, differs: list[str]
 ) -> None:
     beside = () if rewards is None else (rewards,)
@@ -362,13 +350,3 @@ def test_a_topic_that_names_two_folders_is_a_comparison_of_them(place: Path, top
     assert {entry.control, entry.treatment} == {"smollm2-135m", "qwen.v2"}
     assert entry.variable == MODEL
     assert "gains is compared" in turn.note
-
-
-def test_a_planner_is_shown_the_models_by_their_names_alone(place: Path) -> None:
-    models = found(*BOTH)
-    wanted: Any = RequestedComparison(models=models)
-    facts = PlannerContext("q", 1e6, 10.0, 2, wanted=wanted, fields=field_specs(models=models)).facts()
-    (shown,) = (entry for entry in facts["job_fields"] if entry["name"] == MODEL)
-    assert shown["sensible_values"] == ["smollm2-135m", "qwen.v2"]
-    assert "gain" in shown["does"]
-    assert MODEL not in {entry["name"] for entry in PlannerContext("q", 1e6, 10.0, 2).facts()["job_fields"]}

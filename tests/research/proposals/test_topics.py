@@ -112,9 +112,7 @@ ANSWERED = [
 
 
 @pytest.mark.parametrize(("topic", "metric", "direction"), ANSWERED)
-def test_the_metric_is_the_one_that_is_asked_for_and_so_is_the_direction(
-    topic: str, metric: str | None, direction: str
-) -> None:
+def test_metric_and_direction_are_those_that_are_asked_for(topic: str, metric: str | None, direction: str) -> None:
     assert (read(topic).text if metric else find_metric(topic)) == metric
     action, left = proposed(topic)
     assert {claim.direction for claim in action.hypotheses} == {direction}
