@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simlab.flights.attempt_files import Alter, SimulatedFiles
+from simlab.flights.attempt_files import SimulatedFiles
 from simlab.flights.clock import SimClock
 from simlab.flights.flight import Flight, fly_in, pricing, scratch
 from simlab.suites.traps import ASK, world
@@ -42,9 +42,6 @@ def _spoken(evaluation: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**evaluation, "transcripts": kept}
 
 
-ALTER: Alter = with_words
-
-
 @dataclass(frozen=True)
 class Landed:
     """A study that is over, with what is looked at."""
@@ -60,7 +57,9 @@ class Landed:
 
 @contextmanager
 def landed_study() -> Iterator[Landed]:
-    flight = Flight("looked-at", ASK.topic, world(1, effect=0.2), budget_s=BUDGET_S, alter=ALTER, base={"steps": 20})
+    flight = Flight(
+        "looked-at", ASK.topic, world(1, effect=0.2), budget_s=BUDGET_S, alter=with_words, base={"steps": 20}
+    )
     with scratch() as folder:
         state = fly_in(flight, folder).state
         with closing(EventLog(f"sqlite:///{folder / 'ajet.db'}", clock=SimClock())) as log:

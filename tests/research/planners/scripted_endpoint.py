@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PROMPT_TOKENS, COMPLETION_TOKENS = 11, 7
+TOKENS = {"prompt": 11, "completion": 7}
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def says(content: str | dict[str, Any] | None, **message: Any) -> Reply:
             "id": "c", "object": "chat.completion", "created": 1, "model": "scripted",
             "choices": [{"index": 0, "finish_reason": finish,
                          "message": {"role": "assistant", "content": text, **message}}],
-            "usage": {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS, "total_tokens": 18},
+            "usage": {"prompt_tokens": TOKENS["prompt"], "completion_tokens": TOKENS["completion"], "total_tokens": 18},
         }
     )  # fmt: skip
 

@@ -29,13 +29,13 @@ from tests.research.model_folders import model_at
 from tests.research.planners.scripted_endpoint import Reply, fails, says, scripted_endpoint
 from tests.research.planners.test_llm import (
     CODED,
-    HYPOTHESIS,
     KEY,
     PROPOSAL,
     RECORDS,
     REWARD_TOPIC,
     TOPIC,
     ask,
+    changed,
     compiled,
     planner,
 )
@@ -312,9 +312,8 @@ def test_no_secret_of_this_process_is_shown(digest: MakeDigest, monkeypatch: pyt
 
 def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDigest) -> None:
     coded = {"action": "propose", "hypotheses": [CODED]}
-    plain = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "code": None}]}
     shown = digest(REWARD_TOPIC, tools=Shelf(), code_allowed=True)
-    turn, _ = ask([calls((PLAYS, '{"run": "a"}')), says(coded), says(plain)], shown)
+    turn, _ = ask([calls((PLAYS, '{"run": "a"}')), says(coded), says(changed(code=None))], shown)
     assert "reward function could" in turn.rejected[0]
     assert isinstance(turn.action, Propose)
     assert turn.action.hypotheses[0].variable == "group_size"

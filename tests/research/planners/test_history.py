@@ -16,6 +16,7 @@ from research.planners.history import (
     LONGEST,
     MOST,
     MOST_CHARACTERS,
+    MOST_IDEAS,
     MOST_SURPRISES,
     CampaignFacts,
     ClaimFacts,
@@ -25,7 +26,6 @@ from research.planners.history import (
     quote_latest,
     sanitize_line,
 )
-from research.planners.history import MOST_IDEAS as MOST_NOTES
 from research.proposals.actions import AskUser, Note, Revise
 from studies.log.study import PlannerNote
 from studies.records.alpha import AlphaLedgers, RoundOutcome
@@ -169,8 +169,8 @@ def test_ideas_are_shown_as_they_stand_now() -> None:
 
 
 def test_a_long_notebook_is_shown_in_part_and_says_so() -> None:
-    facts = Notebook(tuple(note(seq) for seq in range(MOST_NOTES + 5))).facts()
-    assert [entry["id"] for entry in facts["your_notebook"]] == [f"idea-{seq}" for seq in range(5, MOST_NOTES + 5)]
+    facts = Notebook(tuple(note(seq) for seq in range(MOST_IDEAS + 5))).facts()
+    assert [entry["id"] for entry in facts["your_notebook"]] == [f"idea-{seq}" for seq in range(5, MOST_IDEAS + 5)]
     assert facts["left_out_of_your_notebook"] == "5 older entries"
     [shown] = Notebook((note(1, text="a\x1b[2Jb\nc"),)).facts()["your_notebook"]
     assert shown["text"] == "ab c", "without what does not print"

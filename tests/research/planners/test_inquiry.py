@@ -25,7 +25,7 @@ from research.planners.recording import Recorder, Replay
 from research.planners.tools import DATA
 from studies import EventType, StudyState
 from studies.records.procedure import Amendment
-from tests.research.planners.flown import ALTER, PLANTED
+from tests.research.planners.flown import PLANTED, with_words
 from tests.research.planners.inquiring import KEY, MODEL, Script, facts_of, place_of, proposal
 from tests.research.planners.scripted_endpoint import Endpoint, Reply, scripted_endpoint
 from tests.research.planners.test_context import calls
@@ -103,7 +103,6 @@ class Flown:
     turns: Mapping[str, Any]
     """The files of turns, by their path in the planning folder."""
     log: str
-    """The event log as text."""
     replayed: FlightResult
 
 
@@ -113,7 +112,7 @@ def _fly(source: PlannerEndpoint, folder: Path, **changes: Any) -> FlightResult:
 
     flight = Flight(
         "the-inquiry", ASK.topic, world(1, effect=0.2), planner=planner, budget_s=40 * 3600.0, asks={"rounds": 4},
-        hand=answering, **{"alter": ALTER, **changes},
+        hand=answering, **{"alter": with_words, **changes},
     )  # fmt: skip
     return fly_in(flight, folder)
 

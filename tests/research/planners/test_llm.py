@@ -29,15 +29,7 @@ from studies.records.base import canonical
 from studies.records.design import Budget
 from tests.research.compiling import refusal
 from tests.research.factories import make_verdict
-from tests.research.planners.scripted_endpoint import (
-    COMPLETION_TOKENS,
-    PROMPT_TOKENS,
-    Endpoint,
-    Reply,
-    fails,
-    says,
-    scripted_endpoint,
-)
+from tests.research.planners.scripted_endpoint import TOKENS, Endpoint, Reply, fails, says, scripted_endpoint
 
 KEY = "sk-secret-of-the-test"
 HYPOTHESIS = {
@@ -85,7 +77,7 @@ def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: 
     turn, endpoint = ask([says(changed(kill_if=kill_if, statement=f"It is {KEY}."))], digest(TOPIC))
     assert turn.action == Propose.model_validate(changed(kill_if=kill_if, statement="It is ***."))
     assert turn.payload() == {
-        "action": "propose", "tries": 1, "tokens": {"prompt": PROMPT_TOKENS, "completion": COMPLETION_TOKENS},
+        "action": "propose", "tries": 1, "tokens": TOKENS,
         "rejected": [], "note": "", "not_tested": [],
     }  # fmt: skip
     assert endpoint.paths == ["/v1/chat/completions"]
@@ -179,7 +171,7 @@ def test_an_answer_that_cannot_be_taken_is_returned_with_the_error(reply: Reply,
     turn, endpoint = ask([reply, says(PROPOSAL)], digest(TOPIC))
     assert (turn.tries, turn.action) == (2, Propose.model_validate(PROPOSAL))
     assert told in turn.rejected[0]
-    assert (turn.prompt_tokens, turn.completion_tokens) == (2 * PROMPT_TOKENS, 2 * COMPLETION_TOKENS)
+    assert (turn.prompt_tokens, turn.completion_tokens) == (2 * TOKENS["prompt"], 2 * TOKENS["completion"])
     assert told in endpoint.requests[1]["messages"][-1]["content"]
     schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
     assert {"smallest_effect", "falsifier"} <= set(schema["required"])
@@ -280,11 +272,6 @@ REWARD_TOPIC = "Does a dense reward function help in the guessing game?"
 CODED = {**HYPOTHESIS, "variable": "reward", "control": "built-in", "treatment": "plain", "code": SOURCE}
 
 
-def hypothesis_fields(request: dict[str, Any]) -> set[str]:
-    schema = request["response_format"]["json_schema"]["schema"]
-    return set(schema["$defs"]["StatedHypothesis"]["properties"])
-
-
 def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: MakeDigest) -> None:
     replies = [says({"action": "propose", "hypotheses": [CODED, {**HYPOTHESIS, "code": None}]})]
     turn, endpoint = ask(replies, digest(REWARD_TOPIC, code_allowed=True))
@@ -297,7 +284,7 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
     )
     assert "found parameters (task)" in again.rejected[0]
     (request,) = endpoint.requests
-    assert "code" in hypothesis_fields(request)
+    assert '"code"' in json.dumps(request["response_format"])
     assert "def reward(task: dict, messages:" in request["messages"][1]["content"]
     assert "reward_examples" in request["messages"][1]["content"]
 
@@ -305,7 +292,7 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
 def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: MakeDigest) -> None:
     turn, endpoint = ask([says(PROPOSAL)], digest(REWARD_TOPIC))
     (request,) = endpoint.requests
-    assert "code" not in hypothesis_fields(request)
+    assert '"code"' not in json.dumps(request["response_format"])
     said = request["messages"][1]["content"]
     assert "def reward" not in said
     assert "may not be" in said
@@ -399,7 +386,7 @@ def test_an_endpoint_that_answered_before_is_waited_for(digest: MakeDigest) -> N
 @pytest.mark.parametrize(
     ("kind", "hypotheses"),
     [("unreachable", RECORDS), ("timeout", ()), ("dropped", ())],
-    ids=lambda given: str(given)[:9],
+    ids=["gone", "slow", "dropped"],
 )
 def test_an_endpoint_that_may_be_there_is_waited_for(kind: Kind, hypotheses: Any, digest: MakeDigest) -> None:
     """Whoever proposed has answered before, in this process or another; who is slow or drops a connection is there."""

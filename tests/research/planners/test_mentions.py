@@ -50,10 +50,7 @@ def by_rules(digest: PlannerContext) -> tuple[str, tuple[str, ...]]:
     proposed = planner.act(digest, lambda action: None)
     assert isinstance(proposed.action, Propose)
     assert {entry.variable for entry in proposed.action.hypotheses} == {"learning_rate"}
-    search = PlannerContext(
-        digest.topic, 720.0, 58.0, 2, wanted=digest.wanted, environments=KNOWN, fixed=digest.fixed, search=True
-    )
-    designed = planner.act(search, lambda action: None)
+    designed = planner.act(replace(digest, search=True), lambda action: None)
     assert isinstance(designed.action, ProposeDesign)
     return designed.action.environment, proposed.not_tested
 

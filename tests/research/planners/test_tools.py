@@ -32,7 +32,6 @@ def a_run(landed: Landed) -> RunState:
 
 
 def read(landed: Landed, what: str) -> dict[str, Any]:
-    """Return what was collected of the run."""
     run = a_run(landed)
     assert run.collected is not None
     found: dict[str, Any] = json.loads(read_collected(landed.folder, run.collected[what]))

@@ -187,7 +187,6 @@ def test_the_next_question_of_a_report_is_read_as_it_was_meant(
 
 
 UNKNOWN = st.from_regex(r"\A[bcdfgjkqvxz][aeiou][bcdfgjkqvxz]{2}[aeiou][bcdfgjkqvxz]\Z")
-"""Words that nobody has written down."""
 PLACES = st.sampled_from((
     "{} group size 4 vs 16", "group size 4 vs 16 {}", "does {} help with group size 4 vs 16 on guess?",
     "does a larger group help {} agents", "group size 4 vs 16 with {}", "group size 4 vs {}", "{} or a larger group",
@@ -254,7 +253,6 @@ DIRECTIONS = {
     "": None, "larger": True, "more": True, "a higher": True, "increasing the": True,
     "smaller": False, "fewer": False, "lower": False, "decreasing the": False,
 }  # fmt: skip
-"""Words of direction, and whether they lead upwards."""
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(sorted(DIRECTIONS)), st.booleans(), st.sampled_from(["", " on sums"]))

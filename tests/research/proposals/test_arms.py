@@ -25,19 +25,15 @@ from research.proposals.arms import (
 )
 from research.proposals.flags import RequestedComparison, list_model_folders
 from studies.records.design import MODEL, Hypothesis
-from studies.records.procedure import Prediction
 from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
 from tests.golden import assert_golden
+from tests.research import designs
 from tests.research.factories import make_claim
 from tests.research.model_folders import model_at
 
 
 def claim(variable: str, control: Any, treatment: Any, name: str = "h1") -> Hypothesis:
-    prediction = Prediction(low=0, high=0.1, probability=0.5)
-    return Hypothesis(
-        id=name, statement="s", variable=variable, control=control, treatment=treatment,
-        direction="increase", prediction=prediction,
-    )  # fmt: skip
+    return designs.claim(treatment, name, variable=variable, control=control)
 
 
 @pytest.mark.parametrize(

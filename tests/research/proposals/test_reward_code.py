@@ -155,12 +155,9 @@ def test_a_kill_condition_settles_before_the_table_is_asked() -> None:
     assert rules_for(hypothesis(), ()) == DEFAULT_TABLE
 
 
-def test_what_no_rule_covers_settles_and_is_said() -> None:
+def test_what_no_rule_that_this_version_knows_covers_settles() -> None:
     assert decide(DEFAULT_TABLE[:1], verdict("inconclusive"), 2) is UNRULED
     assert UNRULED.then == "settle"
-
-
-def test_a_rule_that_this_version_does_not_know_does_not_hold_and_ends_nothing() -> None:
     strange = Rule(name="strange", when="lo > 0", then="continue")
     assert decide((strange,), verdict("inconclusive"), 2) is UNRULED
     assert decide((strange, *DEFAULT_TABLE), verdict("inconclusive"), 2).name == "look-again"

@@ -143,54 +143,48 @@ def test_a_search_may_be_for_what_is_fastest(topic: str) -> None:
     assert proposed(topic)[0].search
 
 
-EXPLORATORY, UNMEASURED = "the report has it among other measures, as exploratory", "nor is it measured"
-
-
 @pytest.mark.parametrize(
-    ("topic", "flag", "judged", "direction", "other"),
+    ("topic", "flag", "judged", "direction", "words", "way"),
     [
-        ("does a higher learning rate learn faster and end higher?", None, "episodes:0.6", "decrease",
-         ("'end higher'", EXPLORATORY, "--metric success.")),
-        ("does RLOO learn faster and reach a higher final score than GRPO?", None, "episodes:0.6", "decrease",
-         ("'reach a higher final score'", EXPLORATORY, "--metric success.")),
-        ("does a larger group solve more tasks and learn faster?", None, "episodes:0.6", "decrease",
-         ("'solve more tasks'", EXPLORATORY, "--metric success.")),
-        ("is a larger group cheaper and more stable?", None, "tokens", "decrease",
-         ("'more stable'", EXPLORATORY, "--metric collapse.")),
-        ("is a larger group faster but less stable?", None, "episodes:0.6", "decrease",
-         ("'less stable'", EXPLORATORY, "--metric collapse.")),
-        ("does a KL penalty make training more stable and not slower?", None, "collapse", "decrease",
-         ("'slower'", UNMEASURED, "--metric episodes:0.6.")),
-        ("does a larger group learn faster at the cost of a lower final accuracy?", None, "episodes:0.6", "decrease",
-         ("'lower final accuracy'", EXPLORATORY, "--metric success.")),
-        ("by area under the curve and final score: group size 4 vs 16", None, "area", "increase",
-         ("'final score'", EXPLORATORY, "--metric success.")),
-        ("does a larger group reach 60 % in fewer episodes and in less wall-clock time?", None, "episodes:0.6",
-         "decrease", ("less wall-clock time", EXPLORATORY, "--metric seconds:0.6.")),
-        ("does a larger group generalise better to arith and learn faster?", None, "transfer:arith", "increase",
-         ("'faster'", UNMEASURED, "--metric episodes:0.6.")),
-        ("does lr 3e-3 raise the final score faster?", None, "success", "increase",
-         ("'faster'", UNMEASURED, "--metric episodes:0.6.")),
-        ("is a larger group faster and more stable?", "collapse", "collapse", "decrease",
-         ("'faster'", UNMEASURED, "--metric episodes:0.6.")),
-        ("does a larger group learn faster?", "success", "success", "increase",
-         ("'faster'", UNMEASURED, "--metric episodes:0.6.")),
-        ("does a larger group raise the final score?", "episodes:0.8", "episodes:0.8", "decrease",
-         ("'raise the final score'", EXPLORATORY, "--metric success.")),
-        ("is a larger group cheaper?", "reward", "reward", "increase",
-         ("'cheaper'", EXPLORATORY, "--metric tokens.")),
-        ("does a larger group reach 70 % faster?", "area:0.5", "area:0.5", "increase",
-         ("'faster, reach 70 %'", UNMEASURED, "--metric episodes:0.7.")),
+        ("does a higher learning rate learn faster and end higher?",
+         None, "episodes:0.6", "decrease", "end higher", "success"),
+        ("does RLOO learn faster and reach a higher final score than GRPO?",
+         None, "episodes:0.6", "decrease", "reach a higher final score", "success"),
+        ("does a larger group solve more tasks and learn faster?",
+         None, "episodes:0.6", "decrease", "solve more tasks", "success"),
+        ("is a larger group cheaper and more stable?", None, "tokens", "decrease", "more stable", "collapse"),
+        ("is a larger group faster but less stable?", None, "episodes:0.6", "decrease", "less stable", "collapse"),
+        ("does a KL penalty make training more stable and not slower?",
+         None, "collapse", "decrease", "slower", "episodes:0.6"),
+        ("does a larger group learn faster at the cost of a lower final accuracy?",
+         None, "episodes:0.6", "decrease", "lower final accuracy", "success"),
+        ("by area under the curve and final score: group size 4 vs 16",
+         None, "area", "increase", "final score", "success"),
+        ("does a larger group reach 60 % in fewer episodes and in less wall-clock time?",
+         None, "episodes:0.6", "decrease", "less wall-clock time", "seconds:0.6"),
+        ("does a larger group generalise better to arith and learn faster?",
+         None, "transfer:arith", "increase", "faster", "episodes:0.6"),
+        ("does lr 3e-3 raise the final score faster?", None, "success", "increase", "faster", "episodes:0.6"),
+        ("is a larger group faster and more stable?", "collapse", "collapse", "decrease", "faster", "episodes:0.6"),
+        ("does a larger group learn faster?", "success", "success", "increase", "faster", "episodes:0.6"),
+        ("does a larger group raise the final score?",
+         "episodes:0.8", "episodes:0.8", "decrease", "raise the final score", "success"),
+        ("is a larger group cheaper?", "reward", "reward", "increase", "cheaper", "tokens"),
+        ("does a larger group reach 70 % faster?",
+         "area:0.5", "area:0.5", "increase", "faster, reach 70 %", "episodes:0.7"),
     ],
 )  # fmt: skip
 def test_of_two_metrics_one_is_judged_and_the_other_is_said_first_with_the_way_to_it(
-    topic: str, flag: str | None, judged: str, direction: str, other: tuple[str, ...]
+    topic: str, flag: str | None, judged: str, direction: str, words: str, way: str
 ) -> None:
     assert flag or read(topic).text == judged
     action, left = proposed(topic, flag)
     assert {claim.direction for claim in action.hypotheses} == {direction}
     (said,) = left
-    assert all(text in said for text in (*other, "no verdict")), said
+    told = (
+        "nor is it measured" if way.startswith("episodes") else "the report has it among other measures, as exploratory"
+    )
+    assert all(text in said for text in (words, told, f"--metric {way}.", "no verdict")), said
 
 
 @pytest.mark.parametrize(
