@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -53,11 +52,9 @@ class Script:
 
     def __init__(self, answers: Mapping[tuple[int, str], list[Any]]) -> None:
         self._left = {place: list(entries) for place, entries in answers.items()}
-        self.asked: list[tuple[int, str]] = []
 
     def __call__(self, request: dict[str, Any]) -> Reply:
         place = place_of(request)
-        self.asked.append(place)
         left = self._left.get(place)
         if left:
             answer = left.pop(0)
@@ -68,15 +65,14 @@ class Script:
 
 
 def flown(
-    script: Callable[[dict[str, Any]], Reply], rounds: int = 2, effect: float = 0.2, **changes: Any
+    script: Callable[[dict[str, Any]], Reply], rounds: int = 2, name: str = "inquiry", **changes: Any
 ) -> tuple[FlightResult, Endpoint]:
     with scripted_endpoint(script) as endpoint:
         planner = lambda clock: LlmPlanner(  # noqa: E731 - it closes over the endpoint
             MODEL, OpenAiEndpoint(KEY, endpoint.url), patience_s=0.0, sleep=clock.advance
         )
-        name = re.sub(r"\W+", "-", str(changes.pop("name", "inquiry")))
         flight = Flight(
-            name, ASK.topic, world(1, effect=effect), planner=planner, budget_s=40 * 3600.0,
-            asks={"rounds": rounds, **changes.pop("asks", {})}, **changes,
+            name, ASK.topic, world(1, effect=0.2), planner=planner, budget_s=40 * 3600.0, asks={"rounds": rounds},
+            **changes,
         )  # fmt: skip
         return fly(flight), endpoint

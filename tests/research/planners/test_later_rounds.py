@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from research.planners.llm import PLANNER
-from tests.research.planners.inquiring import DESIGN, GROUPS, KEY, RATES, Script, facts_of, flown, place_of, proposal
+from tests.research.planners.inquiring import DESIGN, KEY, RATES, Script, facts_of, flown, place_of, proposal
 from tests.research.planners.scripted_endpoint import Endpoint, fails, says
 
 pytestmark = pytest.mark.slow
@@ -75,14 +75,6 @@ def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -
     assert "the budget is" in reason
     assert "--" not in reason, "a planner knows of no flag"
     assert [h.variable for h in landed.state.hypotheses] == ["temperature"]
-
-
-def test_what_was_asked_in_a_study_of_one_round_is_as_it_was() -> None:
-    landed, endpoint = flown(Script({}), rounds=1)
-    assert (landed.state.status, landed.state.round) == ("concluded", 1)
-    assert all("inquiry" not in facts_of(request) for request in endpoint.requests)
-    assert [act.action for act in landed.state.planner_acts] == ["propose", "design", "conclude"]
-    assert landed.state.hypotheses[0].treatment == GROUPS["hypotheses"][0]["treatment"]
 
 
 @pytest.mark.parametrize(

@@ -183,9 +183,6 @@ def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> 
     assert isinstance(turn.action, ProposeDesign)
     assert turn.action.steps == 20
     assert "the budget is 10 min" in turn.rejected[0]
-    told = endpoint.requests[1]["messages"][-1]["content"]
-    assert "train 2500 steps instead of 5000" in told or "decline, and say" in told
-    assert "--" not in told
     assert "seeds_per_arm" not in json.dumps(endpoint.requests[0]), "no model is offered seeds"
 
 
@@ -273,16 +270,11 @@ CODED = {**HYPOTHESIS, "variable": "reward", "control": "built-in", "treatment":
 
 
 def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: MakeDigest) -> None:
-    replies = [says({"action": "propose", "hypotheses": [CODED, {**HYPOTHESIS, "code": None}]})]
-    turn, endpoint = ask(replies, digest(REWARD_TOPIC, code_allowed=True))
+    reply = says({"action": "propose", "hypotheses": [CODED, {**HYPOTHESIS, "code": None}]})
+    turn, endpoint = ask([reply], digest(REWARD_TOPIC, code_allowed=True))
     assert isinstance(turn.action, Propose)
     assert [entry.code for entry in turn.action.hypotheses] == [SOURCE, None]
     assert (turn.tries, turn.note) == (1, "")
-    wrong = {**CODED, "code": "def reward(task):\n    return 1\n"}
-    again, _ = ask(
-        [says({"action": "propose", "hypotheses": [wrong]}), *replies], digest(REWARD_TOPIC, code_allowed=True)
-    )
-    assert "found parameters (task)" in again.rejected[0]
     (request,) = endpoint.requests
     assert '"code"' in json.dumps(request["response_format"])
     assert "def reward(task: dict, messages:" in request["messages"][1]["content"]
@@ -422,7 +414,7 @@ def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: Make
 
 
 @pytest.mark.parametrize(("settings", "left_s"), [({"patience_s": 10.0}, 600.0), ({"patience_s": None}, 50.0)])
-def test_patience_ends_and_is_a_share_of_the_time_left_and_the_failure_says_how_often_it_was_tried(
+def test_patience_ends_and_is_a_share_of_the_time_left(
     settings: dict[str, Any], left_s: float, digest: MakeDigest
 ) -> None:
     pauses: list[float] = []

@@ -37,7 +37,8 @@ def recorded(replies: list[Reply], file: Path, *digests: PlannerContext) -> list
 
 
 def replayed(file: Path, *digests: PlannerContext) -> list[PlannerTurn]:
-    planner = make_planner("llm", None, {}, replay=file)
+    planner = make_planner("llm", None, {"AJET_PLANNER_REPLAY": str(file)})
+    assert planner.model == "scripted"
     return [planner.act(digest, compiled()) for digest in digests]
 
 
@@ -97,14 +98,6 @@ def test_a_file_that_is_not_there_or_cannot_be_written_is_one_clear_line(tmp_pat
         make_planner("llm", "m", {}, replay=tmp_path / "none.jsonl")
     with pytest.raises(PlannerUnready, match="expected a file"):
         make_planner("llm", "m", {"OPENAI_API_KEY": "k"}, record=tmp_path / "no" / "folder" / "said.jsonl")
-
-
-def test_files_may_be_named_by_the_environment_too(digest: MakeDigest, tmp_path: Path) -> None:
-    file = tmp_path / "said.jsonl"
-    first = recorded([says(PROPOSAL)], file, digest(TOPIC))
-    planner = make_planner("llm", None, {"AJET_PLANNER_REPLAY": str(file)})
-    assert [planner.act(digest(TOPIC), compiled())] == first
-    assert planner.model == "scripted"
 
 
 def test_rules_have_nothing_to_record_and_nobody_records_a_replay(tmp_path: Path) -> None:

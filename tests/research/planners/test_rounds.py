@@ -300,9 +300,7 @@ class _Watched(RulesPlanner):
         return super().act(digest, check)
 
 
-def test_a_round_whose_files_are_not_readable_can_be_asked_on_about_and_the_planner_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_round_of_unreadable_files_is_asked_on_about_and_the_planner_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(state: StudyState, folder: Path) -> Evidence:
         raise ReportError("expected the evaluation of run r1; found none")
 

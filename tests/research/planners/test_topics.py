@@ -256,9 +256,7 @@ DIRECTIONS = {
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(sorted(DIRECTIONS)), st.booleans(), st.sampled_from(["", " on sums"]))
-def test_any_field_by_any_name_in_any_direction_gives_a_design(
-    named: tuple[str, str], direction: str, loud: bool, tail: str
-) -> None:
+def test_any_field_in_any_direction_is_designed(named: tuple[str, str], direction: str, loud: bool, tail: str) -> None:
     topic = f"Does {direction} {named[1]} learn{tail}?"
     found = plan(topic.upper() if loud else topic)
     (hypothesis,) = found.proposed.hypotheses
@@ -281,9 +279,7 @@ def test_two_values_on_the_ladder_are_compared_as_written(data: st.DataObject) -
 
 
 @given(st.sampled_from(ALGORITHMS), st.sampled_from(ALGORITHMS), st.booleans())
-def test_any_two_algorithms_by_any_name_are_compared_as_asked(
-    tried: tuple[str, str], control: tuple[str, str], loud: bool
-) -> None:
+def test_any_two_algorithms_are_compared_as_asked(tried: tuple[str, str], control: tuple[str, str], loud: bool) -> None:
     topic = f"Does {tried[1]} beat {control[1]} on sums?"
     if tried[0] != control[0]:
         found = plan(topic.upper() if loud else topic)

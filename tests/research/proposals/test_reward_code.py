@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from research.design.comparison import StatisticalRequirements
-from research.errors import BadMetric, DesignRefused
+from research.errors import BadMetric, DesignRefused, ResearchError
 from research.proposals.actions import ProposedRule
 from research.proposals.decisions import DEFAULT_TABLE, KILL, UNRULED, Condition, decide, rules_for
 from research.proposals.metric_choice import MetricChoice, RequestedMetric, add_evaluations, default_effect
@@ -43,16 +43,20 @@ def test_a_flag_names_a_kind_with_its_parameters(text: str, asked: RequestedMetr
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error", "said"),
     [
-        ("episode:0.7", "did you mean episodes"), ("speed", "they are success, gain"),
-        ("success:0.7", "expected success alone"), ("episodes:", "expected episodes:THRESHOLD"),
-        ("episodes:soon", "found the threshold 'soon'"),
+        ("episode:0.7", BadMetric, "did you mean episodes"), ("speed", BadMetric, "they are success, gain"),
+        ("success:0.7", BadMetric, "expected success alone"), ("episodes:", BadMetric, "expected episodes:THRESHOLD"),
+        ("episodes:soon", BadMetric, "found the threshold 'soon'"),
+        ("episodes", DesignRefused, "expected a threshold"), ("episodes:1.5", DesignRefused, "between 0 and 1"),
+        ("area:0", DesignRefused, "between 0 and 1"), ("fact:guesses", DesignRefused, "facts = "),
     ],
 )  # fmt: skip
-def test_what_no_metric_is_called_or_takes_is_refused_in_a_line(text: str, said: str) -> None:
-    with pytest.raises(BadMetric, match=said) as refused:
-        RequestedMetric.parse(text)
+def test_what_no_metric_is_called_or_takes_or_gives_is_refused(
+    text: str, error: type[ResearchError], said: str
+) -> None:
+    with pytest.raises(error, match=said) as refused:
+        judge(text).metric([JOB], 512)
     assert "\n" not in refused.value.message
 
 
@@ -85,19 +89,6 @@ def test_seconds_are_cut_where_no_small_change_of_a_price_moves_them() -> None:
     assert again.metric([JOB], 512) == measured
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("episodes", "expected a threshold"), ("episodes:1.5", "between 0 and 1"), ("area:0", "between 0 and 1"),
-        ("fact:guesses", "facts = "),
-    ],
-)  # fmt: skip
-def test_what_an_environment_does_not_give_is_refused_in_a_line(text: str, said: str) -> None:
-    with pytest.raises(DesignRefused, match=said) as refused:
-        judge(text).metric([JOB], 512)
-    assert "\n" not in refused.value.message
-
-
 def test_a_run_is_evaluated_by_the_schedule_and_another_as_it_was() -> None:
     metric = judge("episodes:0.7").metric([JOB], 512)
     assert metric.schedule == Schedule(every=512, episodes=64)
@@ -124,9 +115,7 @@ AT_A_LOOK = [
 
 
 @pytest.mark.parametrize(("name", "looks", "p", "expected"), AT_A_LOOK)
-def test_each_of_six_conditions_holds_of_the_verdicts_that_it_names(
-    name: str, looks: int, p: float | None, expected: tuple[int, ...]
-) -> None:
+def test_conditions_hold_of_their_verdicts(name: str, looks: int, p: float | None, expected: tuple[int, ...]) -> None:
     tables = [(Rule(name="only", when=when, then="replicate"),) for when in get_args(Condition)]
     found = [decide(table, verdict(name, p=p), looks) for table in tables]
     assert [rule is not UNRULED for rule in found] == [bool(holds) for holds in expected]
