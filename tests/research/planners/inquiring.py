@@ -45,10 +45,7 @@ def place_of(request: Mapping[str, Any]) -> tuple[int, str]:
 
 
 class Script:
-    """What a model says, in order, by round and stage, or a function of the request that says it.
-
-    Where nothing is left it concludes, or designs as usual.
-    """
+    """What a model says by round and stage, or functions of the request; with nothing left the usual, or the end."""
 
     def __init__(self, answers: Mapping[tuple[int, str], list[Any]]) -> None:
         self._left = {place: list(entries) for place, entries in answers.items()}

@@ -1,9 +1,4 @@
-"""A whole inquiry by a scripted model over HTTP: every look and every action, mischief, and the same again from a file.
-
-One flight is recorded and shared by the tests: three rounds in which the model notes, asks, looks at everything,
-revises, wishes too much and what there is not, replicates and concludes. A play on a hidden task holds a planted
-instruction.
-"""
+"""A whole inquiry by a scripted model over HTTP, flown once, with a planted instruction; again from its recording."""
 
 from __future__ import annotations
 

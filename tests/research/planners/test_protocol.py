@@ -123,21 +123,16 @@ def test_one_look_saves_nothing_and_run_hours_are_those_of_all_runs() -> None:
     assert run_hours([Stage("a", 10, 36.0), Stage("b", 1, 3600.0)]) == pytest.approx(1.1)
 
 
-class Naming:
-    name = "naming"
-    model = None
-
+class Naming(ScriptedPlanner):
     def __init__(self, metric: str, **changes: Any) -> None:
         usual = {"direction": "decrease", "predicted_low": -1500.0, "predicted_high": 100.0}
-        self._hypothesis = make_claim(**usual | changes)
+        super().__init__(3, "guess", make_claim(**usual | changes))
         self._metric = metric
-        self.digests: list[PlannerContext] = []
 
     def act(self, digest: PlannerContext, check: Check) -> PlannerTurn:
-        self.digests.append(digest)
-        action: Action = ProposeDesign(environment="guess")
-        if digest.stage == "propose":
-            action = Propose(hypotheses=(self._hypothesis,), metric=self._metric)
+        action = super().act(digest, check).action
+        if isinstance(action, Propose):
+            action = action.model_copy(update={"metric": self._metric})
         return PlannerTurn(action, refused=check(action))
 
 
@@ -159,9 +154,9 @@ def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
         "before a lock says it"
     )
     assert seen.first.metric == seen.metric
-    assert planner.digests[0].facts()["metric"]["name"] == "hidden success"
-    assert "episodes:THRESHOLD" in planner.digests[0].facts()["metrics"]
-    told = planner.digests[1].facts()
+    assert planner.shown[0].facts()["metric"]["name"] == "hidden success"
+    assert "episodes:THRESHOLD" in planner.shown[0].facts()["metrics"]
+    told = planner.shown[1].facts()
     assert told["metric"] | {"means": ""} == {
         "name": "episodes to 0.7 hidden success", "means": "", "worst": 5120.0, "best": 0.0, "unit": "episodes",
     }  # fmt: skip

@@ -172,7 +172,6 @@ def test_a_log_folds_at_every_event_and_keeps_the_rounds_that_are_over() -> None
 
 
 def relocked(change: Callable[[Design, StudyState], dict[str, Any]]) -> dict[str, Any]:
-    """Return what would lock the second round's design, changed."""
     state = fold(events())
     design = locked(state).model_copy(update=change(locked(state), state))
     return {"design": design.model_dump(mode="json"), "hash": design.hash(), "file": "design-2.lock"}

@@ -46,8 +46,9 @@ def refused(topic: str) -> str:
     return caught.value.message
 
 
+EQUIVALENCE = "no difference"
 ANSWERED = [
-    # topic, its metric, and how the treatment changes the metric if it does what is asked
+    # topic, its metric, and how the treatment changes the metric if it does what is asked (None: only the metric is)
     ("which is less likely to collapse, grpo or reinforce++?", "collapse", "decrease"),
     ("Does a larger group size make GRPO learn the guessing game faster?", "episodes:0.6", "decrease"),
     ("Does a group size of 16 learn guess faster than 4?", "episodes:0.6", "decrease"),
@@ -108,33 +109,44 @@ ANSWERED = [
     ("learning rate 1e-2 vs 1e-3 on guess with 80 steps", None, "increase"),
     ("Does training longer help more than a larger batch at the same number of episodes?", None, "increase"),
     ("does a larger group solve more of the tasks?", None, "increase"),
+    ("does lr 3e-3 not slow learning down?", "episodes:0.6", EQUIVALENCE),
+    ("does a larger group size not make learning slower?", "episodes:0.6", EQUIVALENCE),
+    ("show that a larger group does not learn faster", "episodes:0.6", EQUIVALENCE),
+    ("is RLOO as fast as GRPO?", "episodes:0.6", EQUIVALENCE),
+    ("is a larger group no faster?", "episodes:0.6", EQUIVALENCE),
+    ("is a larger group no less stable?", "collapse", EQUIVALENCE),
+    ("is a larger group not cheaper? show that it does not help", "tokens", EQUIVALENCE),
+    ("which needs the fewest episodes to reach 85 % hidden success?", "episodes:0.85", None),
+    ("does a larger batch reach 65 % faster?", "episodes:0.65", None),
+    ("does a larger batch reach 65 % accuracy faster?", "episodes:0.65", None),
+    ("does a larger batch raise success to 60 %, by accuracy?", "success", None),
+    ("fewer episodes to 0.8 with lr 3e-3?", "episodes:0.8", None),
+    ("temperature 0.7 to 0.9: which learns faster?", "episodes:0.6", None),
+    ("temperature below 0.6: which has the larger area under the curve?", "area", None),
+    ("is a larger group cheaper at the end?", "tokens", None),
+    ("does a larger group on guess generalise better to sums?", "transfer:arith", None),
+    ("does a larger group help?", None, None),
+    ("group size 4 vs 16", None, None),
+    ("does a KL penalty prevent entropy collapse?", None, None),
+    ("", None, None),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("topic", "metric", "direction"), ANSWERED)
-def test_metric_and_direction_are_those_that_are_asked_for(topic: str, metric: str | None, direction: str) -> None:
+def test_metric_and_direction_are_those_that_are_asked_for(
+    topic: str, metric: str | None, direction: str | None
+) -> None:
     assert (read(topic).text if metric else find_metric(topic)) == metric
+    if direction is None:
+        return
     action, left = proposed(topic)
-    assert {claim.direction for claim in action.hypotheses} == {direction}
-    assert {claim.sought for claim in action.hypotheses} <= {"difference", "either"}
-    assert not any("another metric" in text for text in left)
-
-
-@pytest.mark.parametrize(
-    ("topic", "metric"),
-    [
-        ("does lr 3e-3 not slow learning down?", "episodes:0.6"),
-        ("does a larger group size not make learning slower?", "episodes:0.6"),
-        ("show that a larger group does not learn faster", "episodes:0.6"),
-        ("is RLOO as fast as GRPO?", "episodes:0.6"),
-        ("is a larger group no faster?", "episodes:0.6"),
-        ("is a larger group no less stable?", "collapse"),
-        ("is a larger group not cheaper? show that it does not help", "tokens"),
-    ],
-)
-def test_who_asks_for_no_difference_in_a_metric_is_answered_by_equivalence(topic: str, metric: str) -> None:
-    assert read(topic).text == metric
-    assert {claim.sought for claim in proposed(topic)[0].hypotheses} == {"equivalence"}
+    sought = {claim.sought for claim in action.hypotheses}
+    if direction == EQUIVALENCE:
+        assert sought == {"equivalence"}
+    else:
+        assert {claim.direction for claim in action.hypotheses} == {direction}
+        assert sought <= {"difference", "either"}
+        assert not any("another metric" in text for text in left)
 
 
 @pytest.mark.parametrize("topic", ["which learning rate learns fastest?", "what helps most to learn faster on guess?"])
@@ -218,31 +230,6 @@ def test_a_flag_that_names_another_threshold_than_the_topic_is_said(topic: str, 
 )  # fmt: skip
 def test_what_no_metric_here_answers_is_refused_in_one_line(topic: str, told: str) -> None:
     assert told in refused(topic)
-
-
-@pytest.mark.parametrize(
-    ("topic", "asked"),
-    [
-        ("which needs the fewest episodes to reach 85 % hidden success?", "episodes:0.85"),
-        ("does a larger batch reach 65 % faster?", "episodes:0.65"),
-        ("does a larger batch reach 65 % accuracy faster?", "episodes:0.65"),
-        ("does a larger batch raise success to 60 %, by accuracy?", "success"),
-        ("fewer episodes to 0.8 with lr 3e-3?", "episodes:0.8"),
-        ("temperature 0.7 to 0.9: which learns faster?", "episodes:0.6"),
-        ("temperature below 0.6: which has the larger area under the curve?", "area"),
-        ("is a larger group cheaper at the end?", "tokens"),
-        ("does a larger group on guess generalise better to sums?", "transfer:arith"),
-    ],
-)
-def test_a_topic_asks_by_its_words(topic: str, asked: str) -> None:
-    assert read(topic).text == asked
-
-
-@pytest.mark.parametrize(
-    "topic", ["does a larger group help?", "group size 4 vs 16", "does a KL penalty prevent entropy collapse?", ""]
-)
-def test_a_topic_that_names_none_asks_for_none(topic: str) -> None:
-    assert find_metric(topic) is None
 
 
 @pytest.mark.parametrize(
