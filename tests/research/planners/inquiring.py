@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from simlab.flights.flight import Flight, FlightResult, fly
@@ -33,9 +33,7 @@ RATES = proposal("learning_rate", 1e-3, 3e-3, "Groups were told apart; the learn
 
 def facts_of(request: Mapping[str, Any]) -> dict[str, Any]:
     text = next(entry["content"] for entry in request["messages"] if entry["role"] == "user")
-    value, _ = json.JSONDecoder().raw_decode(text, text.index("Facts:\n") + len("Facts:\n"))
-    assert isinstance(value, dict)
-    return value
+    return json.JSONDecoder().raw_decode(text, text.index("Facts:\n") + len("Facts:\n"))[0]
 
 
 def place_of(request: Mapping[str, Any]) -> tuple[int, str]:
@@ -61,9 +59,7 @@ class Script:
         return says(DESIGN if place[1] == "design" else GROUPS if place == (1, "propose") else CONCLUSION)
 
 
-def flown(
-    script: Callable[[dict[str, Any]], Reply], rounds: int = 2, name: str = "inquiry", **changes: Any
-) -> tuple[FlightResult, Endpoint]:
+def flown(script: Script, rounds: int = 2, name: str = "inquiry", **changes: Any) -> tuple[FlightResult, Endpoint]:
     with scripted_endpoint(script) as endpoint:
         planner = lambda clock: LlmPlanner(  # noqa: E731 - it closes over the endpoint
             MODEL, OpenAiEndpoint(KEY, endpoint.url), patience_s=0.0, sleep=clock.advance

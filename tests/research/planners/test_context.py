@@ -27,18 +27,7 @@ from tests.golden import assert_golden
 from tests.research.factories import make_claim, make_verdict
 from tests.research.model_folders import model_at
 from tests.research.planners.scripted_endpoint import Reply, fails, says, scripted_endpoint
-from tests.research.planners.test_llm import (
-    CODED,
-    KEY,
-    PROPOSAL,
-    RECORDS,
-    REWARD_TOPIC,
-    TOPIC,
-    ask,
-    changed,
-    compiled,
-    planner,
-)
+from tests.research.planners.test_llm import CODED, KEY, PROPOSAL, RECORDS, TOPIC, ask, changed, compiled, planner
 
 BATCH = Constant(field="episodes_per_step", value=32)
 
@@ -139,13 +128,9 @@ def digest(models: ComparedModels, proposed: bool = False) -> PlannerContext:
 
 
 def test_folders_that_a_topic_names_are_no_models_that_are_not_here(models: ComparedModels) -> None:
-    assert unsupported.explain_unavailable(digest(models).topic, ["guess"]) is not None, (
-        "by its words alone it would be refused"
-    )
+    assert unsupported.explain_unavailable(digest(models).topic, ["guess"]), "refused by its words alone"
     assert unsupported.explain_unavailable(normalize_topic(digest(models)), ["guess"]) is None
-    assert find_omission(digest(models, proposed=True), ProposeDesign(environment="guess")) is None, (
-        "all of it is planned"
-    )
+    assert find_omission(digest(models, proposed=True), ProposeDesign(environment="guess")) is None
 
 
 def test_the_prompt_says_that_gains_are_judged_and_what_the_user_fixed(models: ComparedModels) -> None:
@@ -312,10 +297,9 @@ def test_no_secret_of_this_process_is_shown(digest: MakeDigest, monkeypatch: pyt
 
 def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDigest) -> None:
     coded = {"action": "propose", "hypotheses": [CODED]}
-    shown = digest(REWARD_TOPIC, tools=Shelf(), code_allowed=True)
+    shown = digest("Does a dense reward function help?", tools=Shelf(), code_allowed=True)
     turn, _ = ask([calls((PLAYS, '{"run": "a"}')), says(coded), says(changed(code=None))], shown)
     assert "reward function could" in turn.rejected[0]
-    assert isinstance(turn.action, Propose)
     assert turn.action.hypotheses[0].variable == "group_size"
     unseen, _ = ask([calls(("runs", "{}")), says(coded)], shown)
     assert unseen.tries == 1

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from studies.records.verdict import PlannerMessage, Verdict, quote_message
 from tests.golden import assert_golden
 from tests.research.calibrated import Came, verdict_on, write_study
 from tests.research.factories import make_verdict
-
-MakeDigest = Callable[..., PlannerContext]
 
 
 def verdict(name: str = "h1", said: str = "inconclusive", **changes: Any) -> Verdict:
@@ -91,9 +89,7 @@ def test_any_words_are_read_without_an_error(text: str) -> None:
         ("Both are supported.", "supported supported", ()),
     ],
 )  # fmt: skip
-def test_a_verdict_is_held_against_the_claim_it_is_said_of(
-    text: str, reached: str, contradicted: tuple[str, ...]
-) -> None:
+def test_a_verdict_is_held_against_its_claim(text: str, reached: str, contradicted: tuple[str, ...]) -> None:
     digest = judged(*(verdict(f"h{number}", said) for number, said in enumerate(reached.split(), start=1)))
     assert final_message("llm m", text, digest).contradicted == contradicted
 
@@ -114,9 +110,7 @@ LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
     ("name", "model", "chosen"),
     [("rules", None, "rules"), (None, None, "rules"), ("llm", "m", "llm"), (None, "m", "llm")],
 )
-def test_a_planner_is_chosen_by_name_or_model_and_never_by_a_key(
-    name: str | None, model: str | None, chosen: str
-) -> None:
+def test_a_planner_is_chosen_by_name_or_model_not_by_key(name: str | None, model: str | None, chosen: str) -> None:
     planner = make_planner(name, model, {"OPENAI_API_KEY": "k"})
     assert (planner.name, planner.model) == (chosen, model)
 
@@ -132,9 +126,7 @@ def test_a_planner_is_chosen_by_name_or_model_and_never_by_a_key(
         ("llm", "m", {"OPENAI_API_KEY": "sk-\u2026"}, "printable ASCII"),
     ],
 )  # fmt: skip
-def test_settings_that_make_no_planner_are_named(
-    name: str, model: str | None, environ: dict[str, str], told: str
-) -> None:
+def test_what_makes_no_planner_is_named(name: str, model: str | None, environ: dict[str, str], told: str) -> None:
     with pytest.raises(UnknownPlanner if name == "gpt" else PlannerUnready) as caught:
         make_planner(name, model, environ)
     assert told in caught.value.message

@@ -62,9 +62,7 @@ def ask(replies: Replies, digest: PlannerContext, budget_s: float = 600.0) -> tu
         return planner(endpoint).act(digest, compiled(budget_s, digest.code_allowed)), endpoint
 
 
-def failure(
-    replies: list[Reply], digest: PlannerContext, budget_s: float = 600.0, **settings: Any
-) -> tuple[str, Endpoint]:
+def failure(replies: Replies, digest: PlannerContext, budget_s: float = 600.0, **settings: Any) -> tuple[str, Endpoint]:
     with scripted_endpoint(replies) as endpoint, pytest.raises(PlannerFailed) as caught:
         planner(endpoint, **settings).act(digest, compiled(budget_s))
     assert "\n" not in caught.value.message
@@ -180,7 +178,6 @@ def test_an_answer_that_cannot_be_taken_is_returned_with_the_error(reply: Reply,
 def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> None:
     due = digest(TOPIC, hypotheses=RECORDS)
     turn, endpoint = ask([says({**DESIGN, "steps": 5000}), says({**DESIGN, "steps": 20})], due)
-    assert isinstance(turn.action, ProposeDesign)
     assert turn.action.steps == 20
     assert "the budget is 10 min" in turn.rejected[0]
     assert "seeds_per_arm" not in json.dumps(endpoint.requests[0]), "no model is offered seeds"
@@ -195,9 +192,7 @@ def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDiges
 
 
 @pytest.mark.parametrize(("nonsense", "tries"), [([f"I like {n} turtles." for n in range(4)], 3), (["turtles"], 2)])
-def test_nonsense_for_ever_fails_after_three_tries_and_the_same_again_after_two(
-    nonsense: list[str], tries: int, digest: MakeDigest
-) -> None:
+def test_nonsense_fails_after_three_tries_or_two_alike(nonsense: list[str], tries: int, digest: MakeDigest) -> None:
     message, endpoint = failure([says(words) for words in nonsense], digest(TOPIC))
     assert len(endpoint.requests) == tries
     assert "turtles" in message
@@ -272,7 +267,6 @@ CODED = {**HYPOTHESIS, "variable": "reward", "control": "built-in", "treatment":
 def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: MakeDigest) -> None:
     reply = says({"action": "propose", "hypotheses": [CODED, {**HYPOTHESIS, "code": None}]})
     turn, endpoint = ask([reply], digest(REWARD_TOPIC, code_allowed=True))
-    assert isinstance(turn.action, Propose)
     assert [entry.code for entry in turn.action.hypotheses] == [SOURCE, None]
     assert (turn.tries, turn.note) == (1, "")
     (request,) = endpoint.requests
@@ -289,8 +283,6 @@ def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: M
     assert "def reward" not in said
     assert "may not be" in said
     assert "none could be" in turn.note
-    plain, _ = ask([says(PROPOSAL)], digest(TOPIC))
-    assert plain.note == ""
 
 
 def test_accepted_code_is_not_shown_to_the_model_again(digest: MakeDigest) -> None:
@@ -306,9 +298,7 @@ SCREEN = {
 
 
 @pytest.mark.parametrize("design", [False, True])
-def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_answer_says(
-    design: bool, digest: MakeDigest
-) -> None:
+def test_a_topic_may_be_declined_before_the_lock_whatever_else_is_said(design: bool, digest: MakeDigest) -> None:
     hypotheses = RECORDS if design else ()
     answer = {**(DESIGN if design else PROPOSAL), "action": "decline", "reason": "No such field."}
     turn, endpoint = ask([says(answer)], digest(TOPIC, hypotheses=hypotheses))
@@ -393,7 +383,6 @@ def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) 
     assert turn.action == Propose(search=True)
     with scripted_endpoint([says({**DESIGN, "screen": SCREEN})]) as endpoint:
         designed = planner(endpoint).act(digest("Which learning rate is best?", search=True), lambda action: None)
-    assert isinstance(designed.action, ProposeDesign)
     assert designed.action.screen.smallest_effect == 0.1
     facts = endpoint.requests[0]["messages"][1]["content"]
     assert '"search": true' in facts
@@ -414,9 +403,7 @@ def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: Make
 
 
 @pytest.mark.parametrize(("settings", "left_s"), [({"patience_s": 10.0}, 600.0), ({"patience_s": None}, 50.0)])
-def test_patience_ends_and_is_a_share_of_the_time_left(
-    settings: dict[str, Any], left_s: float, digest: MakeDigest
-) -> None:
+def test_patience_is_a_share_of_the_time_left(settings: dict[str, Any], left_s: float, digest: MakeDigest) -> None:
     pauses: list[float] = []
     due = digest(TOPIC, seconds_left=left_s)
     message, endpoint = failure([fails(429, "later")], due, sleep=pauses.append, **settings)

@@ -150,9 +150,7 @@ def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
     assert seen.refused is None
     assert seen.metric.key == "hidden/episodes_to_0.7"
     assert seen.hypotheses[0].statement.startswith("group_size = 16 needs fewer episodes")
-    assert statements.list_tests(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",), (
-        "before a lock says it"
-    )
+    assert statements.list_tests(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",)
     assert seen.first.metric == seen.metric
     assert planner.shown[0].facts()["metric"]["name"] == "hidden success"
     assert "episodes:THRESHOLD" in planner.shown[0].facts()["metrics"]
@@ -240,7 +238,6 @@ def test_a_known_noise_leads_to_the_lock_by_one_evaluation(
 
     monkeypatch.setattr(DesignCompiler, "compile", noted)
     design = plan(home, log, RulesPlanner(), Knows()).design
-    assert design is not None
     assert design.noise == Knows().find("guess", BASE, design.metric)
     assert types_of(log) == ["planner.acted", "hypothesis.proposed", "planner.acted", "design.locked"]
     turn = json.loads((home.study(STUDY) / "planning" / "design.json").read_text())
@@ -256,9 +253,7 @@ def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_una
     assert noise.noise_seconds > 0
     state = plan(home, log, planner, Knows())
     assert not set(state.design.seeds) & set(state.noise_plan.seeds)
-    assert planning(home, log, planner).write_final_message(state, 100.0) is None, (
-        "without verdicts nobody is asked to conclude"
-    )
+    assert planning(home, log, planner).write_final_message(state, 100.0) is None, "there is no verdict"
     assert planner.asked == ["propose", "design"]
 
 
@@ -288,7 +283,6 @@ def test_turns_whose_files_were_exchanged_are_refused_in_one_line(home: Home, lo
 
 def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog) -> None:
     noise = plan(home, log, ScriptedPlanner())
-    assert noise.noise_hash is not None
     for seed, seconds in zip(noise.noise_plan.seeds, (40.0, 50.0, 900.0), strict=False):
         spec = noise_spec(STUDY, noise.noise_plan, noise.noise_hash, seed)
         run = {"run_id": spec.run_id}

@@ -24,7 +24,6 @@ from studies.errors import LogCorrupt, ReportError
 from studies.log.event import Event, compose_event
 from studies.records.alpha import weights
 from studies.records.design import Design
-from studies.records.procedure import RoundPlace
 from studies.report.evidence import Evidence
 from swarm.job import Job, tunables
 
@@ -59,27 +58,16 @@ def flown() -> FlightResult:
 
 def claims(state: StudyState) -> list[tuple[int, str, str, str]]:
     return [
-        (entry.round, verdict.hypothesis, verdict.verdict, locked(entry).environment)
+        (entry.round, verdict.hypothesis, verdict.verdict, entry.design.environment)
         for entry in state.rounds
         for verdict in entry.verdicts
     ]
 
 
-def locked(state: StudyState) -> Design:
-    assert state.design is not None
-    return state.design
-
-
-def place(state: StudyState) -> RoundPlace:
-    found = locked(state).inquiry
-    assert found is not None
-    return found
-
-
 def test_each_round_is_locked_on_the_lock_of_the_one_before_and_on_what_the_ledgers_give_it() -> None:
     state = flown().state
     assert (flown().refused, state.status, state.round, state.most_rounds) == (None, "concluded", 3, 3)
-    places = [place(entry) for entry in state.rounds]
+    places = [entry.design.inquiry for entry in state.rounds]
     assert [found.number for found in places] == [1, 2, 3]
     assert [found.previous for found in places] == ["", *(entry.design_hash for entry in state.rounds_before)]
     shares = weights(3)
@@ -101,7 +89,7 @@ def test_every_round_runs_on_seeds_of_its_own_and_every_name_is_used_once() -> N
 
 def test_nothing_found_widens_the_ladder_and_then_moves_to_the_next_field() -> None:
     told = flight(3, world=world(0.0))
-    _, second, third = map(locked, fly(told).state.rounds)
+    _, second, third = (entry.design for entry in fly(told).state.rounds)
     [wider], [other] = second.hypotheses, third.hypotheses
     ladder = next(facts.ladder for facts in field_specs(told.job) if facts.name == "learning_rate")
     assert (wider.variable, wider.control, wider.treatment) == ("learning_rate", ladder[0], ladder[-1])
@@ -130,7 +118,7 @@ def test_the_number_of_rounds_follows_from_the_budget_where_nobody_says_it() -> 
     assert rich.state.most_rounds == 4
     assert poor.refused is None
     assert poor.state.most_rounds == 1
-    assert locked(poor.state).alpha == 0.05  # one round keeps all of the level
+    assert poor.state.design.alpha == 0.05  # one round keeps all of the level
 
 
 def test_an_inquiry_ends_where_the_budget_carries_no_further_question() -> None:
@@ -173,16 +161,16 @@ def test_a_log_folds_at_every_event_and_keeps_the_rounds_that_are_over() -> None
 
 def relocked(change: Callable[[Design, StudyState], dict[str, Any]]) -> dict[str, Any]:
     state = fold(events())
-    design = locked(state).model_copy(update=change(locked(state), state))
+    design = state.design.model_copy(update=change(state.design, state))
     return {"design": design.model_dump(mode="json"), "hash": design.hash(), "file": "design-2.lock"}
 
 
 def greedy(design: Design, state: StudyState) -> dict[str, Any]:
-    return {"inquiry": place(state).model_copy(update={"equivalence": 0.05})}
+    return {"inquiry": state.design.inquiry.model_copy(update={"equivalence": 0.05})}
 
 
 def on_old_seeds(design: Design, state: StudyState) -> dict[str, Any]:
-    return {"seeds": (locked(state.rounds_before[0]).seeds[0], *design.seeds[1:])}
+    return {"seeds": (state.rounds_before[0].design.seeds[0], *design.seeds[1:])}
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,7 @@ def a_run(landed: Landed) -> RunState:
 
 
 def read(landed: Landed, what: str) -> dict[str, Any]:
-    run = a_run(landed)
-    assert run.collected is not None
-    found: dict[str, Any] = json.loads(read_collected(landed.folder, run.collected[what]))
-    return found
+    return json.loads(read_collected(landed.folder, a_run(landed).collected[what]))
 
 
 def refused(landed: Landed, name: str, arguments: Mapping[str, Any]) -> str:
@@ -122,7 +119,6 @@ def test_lines_are_found_by_their_text_and_no_pattern_hangs(landed: Landed) -> N
 
 def test_a_file_that_is_not_what_was_collected_is_not_shown(landed: Landed) -> None:
     run = a_run(landed)
-    assert run.collected is not None
     path = landed.folder / run.collected["evaluation"]["path"]
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"Seven", b"Eight"))
@@ -138,8 +134,6 @@ def test_a_file_that_is_not_what_was_collected_is_not_shown(landed: Landed) -> N
 
 def test_the_price_of_a_wish_is_what_its_design_would_be_locked_with(landed: Landed) -> None:
     shown = landed.looks().answer("price", WISH)
-    design = landed.state.design
-    assert design is not None
     assert shown["can_be_had"] is True
     assert shown["seeds_per_arm"] >= 3
     assert shown["power_at_the_smallest_effect"] >= shown["promised_power"] == 0.8
