@@ -67,7 +67,6 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that a disk, or a quota of it, is used up."""
     return error.errno in _FULL
 
 

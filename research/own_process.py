@@ -17,7 +17,6 @@ _THREADS, _RUNS_AT_ONCE = "OMP_NUM_THREADS", "AJET_RUNS_AT_ONCE"
 
 
 def begin_process() -> None:
-    """Prepare this process, and those it starts, before it does anything else."""
     os.umask(0o077)
     bypass_proxy(os.environ, "127.0.0.1", "localhost", "::1")
     keep_to_one_thread()

@@ -77,7 +77,6 @@ class VerboseEpisode(Episode[Task]):
         self.calls = 0
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], *, agent: str = "", **params: Any) -> ChatReply:
-        """Ask the policy, and show what was said."""
         self._show_messages(messages, {**params, "agent": agent} if agent else params)
         began = time.monotonic()
         reply = await self._run_in_loop(super().chat(messages, agent=agent, **params))
@@ -212,7 +211,6 @@ class CodeGeneration:
 
     @classmethod
     async def prewarm(cls, run: AgentRun) -> CodeGeneration:
-        """Start a process that gets warm."""
         async with AsyncExitStack() as stack:
             stack.callback(run.clear)
             client = await stack.enter_async_context(AsyncSwarmClient(run.server.url, run.server.token, owner=OWNED_BY))
@@ -259,7 +257,6 @@ class Reloader:
         self._warm: asyncio.Task[CodeGeneration] = self._prewarm(0.0)
 
     async def play(self) -> AgentResult:
-        """Play until the job is finished, or what plays is not to be gone on with."""
         try:
             while True:
                 ended = await self._run_generation()
@@ -298,7 +295,6 @@ class Reloader:
         return self._loading
 
     async def _switch(self, old: CodeGeneration) -> None:
-        """Replace code that plays: the new one is imported while the old one ends."""
         self._watch_next_save()
         await self._load_next()
         fenced = await old.retire()
@@ -344,7 +340,6 @@ class Reloader:
         return None
 
     def _watch_next_save(self) -> None:
-        """Look out for the save after the one that was seen."""
         self._saved.result()
         self._saved = asyncio.create_task(self._watch.wait_for_save())
 
@@ -367,7 +362,6 @@ class Reloader:
 
 
 async def reload(run: AgentRun) -> AgentResult:
-    """Run an agent, its code loaded again at each save, until the job is finished."""
     try:
         async with cancel_on_signals():
             ended = await Reloader(run).play()

@@ -80,7 +80,6 @@ class AgentFiles:
             ) from error
 
     def _check_syntax(self) -> None:
-        """Raise BadAgent for what is no Python, before anything is started for it."""
         path = self.folder / self.file
         try:
             ast.parse(path.read_bytes(), self.file)
@@ -196,7 +195,6 @@ def parse_memory(text: str) -> int:
 
 
 def parse_stream(text: str) -> str:
-    """Return the name of a stream; raises BadOption."""
     if not 0 < len(text) <= MOST_STREAM or not text.isprintable():
         raise BadOption(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {text[:40]!r}")
     return text

@@ -45,7 +45,6 @@ class LazyCommand:
     """The first line of the command's own help; a test holds that they agree."""
 
     def load(self, name: str) -> Command:
-        """Import the command and return it under this name."""
         found, host = getattr(import_module(self.module), self.name), typer.Typer()
         if isinstance(found, typer.Typer):
             host.add_typer(found, name=name)
@@ -64,7 +63,6 @@ class LazyGroup(TyperGroup):
         super().__init__(**{**settings, "commands": listed})
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
-        """Find the command that the arguments name, and import it."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, found if name is None else self.lazy[name].load(name), rest
 
@@ -145,7 +143,6 @@ def ajet(
 
 
 def run() -> NoReturn:
-    """Run the command line and exit."""
     begin_process()
     try:
         for argument in sys.argv[1:]:
@@ -195,7 +192,6 @@ class UniqueOptionsCommand(TyperCommand):
     """A command that refuses two environments, models or jobs where it takes one of each."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Read the arguments; raise BadTopic for what is named twice."""
         values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         times: Counter[Any] = Counter(option.name for option in given)
         for name, instead in _INSTEAD.items():
@@ -249,5 +245,4 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Text:
 
 
 def print_json(value: Any) -> None:
-    """Write one JSON document to stdout."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")

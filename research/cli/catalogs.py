@@ -93,7 +93,6 @@ def _default(value: Any) -> str:
 
 
 def _ladder(values: Sequence[Any]) -> str:
-    """Return values in one line, words one below the other."""
     return ("\n" if any(isinstance(value, str) for value in values) else ", ").join(map(str, values))
 
 
@@ -386,7 +385,6 @@ def _template(found: ModelCheck) -> str:
 
 
 def warnings(found: ModelCheck) -> Iterator[str]:
-    """Yield what somebody who trains this model should know of a check."""
     template = found.template
     if found.busy < _IDLE:
         yield (

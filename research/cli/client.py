@@ -64,14 +64,12 @@ EXPLAINED = (2, 3)
 
 
 def exit_code(ended: AgentResult) -> int:
-    """Return the command's exit code."""
     if ended.exit.reason == "finished":
         return AGENT_FAILED if ended.unfinished else 0
     return ended.exit.code or AGENT_FAILED if _is_explained(ended) else AGENT_FAILED
 
 
 def show(ended: AgentResult) -> None:
-    """Write how it ended, for people."""
     if ended.result is not None:
         asked = ended.run.request
         said = (
@@ -230,7 +228,6 @@ def _files(agent: str | None, reward: str | None) -> AgentFiles | None:
 
 
 def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> DebuggedAgent:
-    """Return the agent of the files, else the environment's own, judged by the files' reward."""
     if files is not None and not rewarded:
         function = load(files.locator_in(files.folder), "agent", takes="episode", add_package=_HOW_TO_ADD)
         return DebuggedAgent(function, plain=not is_async(function))
@@ -266,7 +263,6 @@ def route_stdout_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def _bridge() -> Iterator[Bridge]:
-    """Yield a bridge to an event loop in a thread of its own."""
     bridge = Bridge(asyncio.new_event_loop())
     thread = threading.Thread(target=bridge.loop.run_forever, name="debugged episode", daemon=True)
     thread.start()
@@ -420,7 +416,6 @@ def agent(episode):
 
 
 def agent_file(name: CommandLine) -> str:
-    """Return the text of an `agent.py`."""
     preset = PRESETS[name]
     return _FILE.format(name=name.value, needs=preset.needs, command=preset.command, variables=preset.variables)
 
@@ -602,7 +597,6 @@ def run(
 def _check_combinations(
     agent: str | None, reward: str | None, *, evaluate: bool, evaluations: bool, restart: bool, reload: bool
 ) -> None:
-    """Raise BadOption for options that mean nothing together."""
     if evaluate and evaluations:
         raise BadOption("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
     if evaluations and reload:
@@ -621,7 +615,6 @@ def _check_episodes(episodes: int | None, *, evaluate: bool, evaluations: bool) 
 
 
 def _user_files(agent: str | None, reward: str | None, evaluate: bool) -> tuple[AgentFiles | None, AgentFiles | None]:
-    """Return the files of the agent and of the reward that were named; raises BadAgent and BadOption."""
     files = AgentFiles.locate(agent) if agent is not None else None
     judge = AgentFiles.locate(reward, "reward") if reward is not None else None
     if judge is not None and (files is not None or evaluate):
@@ -645,7 +638,6 @@ def _limits(memory: str | None, cpus: float | None, concurrency: int) -> Limits:
 
 
 def _run(agent: AgentRun, json: bool) -> None:
-    """Run an agent to its end, print its result, and leave with the exit code."""
     try:
         look_after = reloaded if agent.reload else supervise if agent.restart else perform
         ended = asyncio.run(look_after(agent))

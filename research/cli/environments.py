@@ -78,7 +78,6 @@ class TrialRequest:
         return ModelTrial(job, self.groups, SECONDS, self.runs_at_once)
 
     def tasks(self, environment: Environment) -> tuple[Task, ...]:
-        """Return the search tasks to play, a seeded choice."""
         tasks = list(environment.tasks("search"))
         return tuple(random.Random(0).sample(tasks, min(self.groups, len(tasks))))
 
@@ -127,7 +126,6 @@ _INDENT = 14
 
 
 def catalogue_tables(found: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield what there is, a table for each way of having it."""
     yield _table("built in", ("name", "title", "tasks"), (
         (each["name"], each["title"], _format_splits(each["tasks"])) for each in found["built_in"]
     ))  # fmt: skip
@@ -161,7 +159,6 @@ def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _format_check(each: Mapping[str, Any]) -> str:
-    """Return in a few words how an environment was checked, and whether that went well."""
     models, faults = each["measured_with"], len(each["faults"])
     if not models:
         return "no"
@@ -174,12 +171,10 @@ def _format_splits(splits: Mapping[str, int]) -> str:
 
 
 def format_size(count: int) -> str:
-    """Return a number of bytes as people read it."""
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
 def show_lines(environment: Environment, plays: Plays, measured: Sequence[MeasuredEnvironment]) -> Iterator[Line]:
-    """Yield what an environment is."""
     yield Text(environment.name, "bold")
     yield from _description_lines(environment)
     if isinstance(environment, CustomEnvironment):
@@ -234,7 +229,6 @@ def _truncate(text: str) -> str:
 
 
 def check_lines(found: EnvironmentCheck) -> Iterator[Line]:
-    """Yield what a check without a model found."""
     yield Text.assemble((found.environment.name, "bold"), f"   {found.environment.title}")
     twice = {True: ", drawn twice the same", False: "", None: ""}[found.drawn_twice]
     counts = ", ".join(f"{count} {split}" for split, count in found.tasks.items())
@@ -268,7 +262,6 @@ def _measurement_lines(known: MeasuredEnvironment) -> Iterator[Text]:
 
 
 def trial_lines(known: MeasuredEnvironment) -> Iterator[Text]:
-    """Yield what was measured with a model."""
     yield Text(f"with the model {known.model}, measured {known.measured_at}", "bold")
     if unusual := unusual_conditions(known):
         yield Text("holds for     jobs with " + ", ".join(f"{name} {value}" for name, value in unusual.items()))

@@ -74,7 +74,6 @@ class CallView:
 
     @property
     def mean_logprob(self) -> float | None:
-        """The mean of its sampled tokens' log-probs."""
         return mean([token.logprob for token in self.sampled if token.logprob is not None])
 
     @property
@@ -121,7 +120,6 @@ def call_views(record: EpisodeRecord) -> tuple[CallView, ...]:
 
 
 def count_tokens(calls: Sequence[CallView]) -> TokenCounts:
-    """Return the sums over an episode's calls."""
     sampled = [token for call in calls for token in call.sampled]
     return TokenCounts(
         len(calls),
@@ -133,17 +131,14 @@ def count_tokens(calls: Sequence[CallView]) -> TokenCounts:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, None of nothing."""
     return math.fsum(values) / len(values) if values else None
 
 
 def has_texts(calls: Sequence[CallView]) -> bool:
-    """Return whether the texts of the ids are known."""
     return all(token.text is not None for call in calls for token in (*call.context, *call.sampled))
 
 
 def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
-    """Return what is known of the episode besides its tokens, by name."""
     known = [
         ("task", escape_unprintable(record.task_id)),
         ("stream", f"{escape_unprintable(record.stream)}, {record.kind}"),
@@ -219,7 +214,6 @@ def _format_reward(call: CallRecord) -> str:
 
 
 def episode_page(record: EpisodeRecord) -> str:
-    """Return the page as HTML."""
     calls = call_views(record)
     return _template().render(
         id=escape_unprintable(record.id),
@@ -254,7 +248,6 @@ def _page_token(token: ViewedToken) -> str:
 
 
 def _css_classes(token: ViewedToken) -> str:
-    """Return the classes of a token."""
     names = ["s"] if token.special else []
     if token.level is not None:
         names.append(f"l{token.level}")
@@ -270,7 +263,6 @@ _MOST = 240
 
 
 def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
-    """Return the whole view; `full` shows contexts to their last token."""
     calls = call_views(record)
     tree = Tree(Text(f"episode {escape_unprintable(record.id)}", style="bold"), guide_style="dim")
     branches = [tree]
@@ -284,7 +276,6 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
 
 
 def episode_table(found: EpisodeList) -> Table:
-    """Return a list of episodes; with the beginning of each one's code hash where some have one."""
     coded = any(one.code for one in found.episodes)
     table = Table(box=None, pad_edge=False, header_style="dim")
     code_column = ["code"] if coded else []

@@ -128,7 +128,6 @@ def plan(
 
 
 def _context(request: ResearchRequest, log: EventLog, home: Home) -> PlanningInputs:
-    """Return what a study of this request would be planned by on this machine."""
     check_of, seen = check_loader(home.models), median_seconds(log)
     runs = parallel_of(request.base, request.requested, check_of)
     compiler = DesignCompiler(
@@ -144,7 +143,6 @@ def _context(request: ResearchRequest, log: EventLog, home: Home) -> PlanningInp
 
 
 def _show_declined(end: TopicDeclined, json: bool) -> None:
-    """Say that there is no plan, as the planner declines the topic."""
     if json:
         print_json({"accepted": False, "declined": {"by": end.by, "reason": end.said}})
     else:
@@ -152,7 +150,6 @@ def _show_declined(end: TopicDeclined, json: bool) -> None:
 
 
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
-    """Yield what a person reads, top to bottom."""
     yield from _question(seen)
     if seen.fixed:
         yield Text(f"job  {', '.join(setting(name, value) for name, value in seen.fixed.items())}")
@@ -198,7 +195,6 @@ def _question(seen: PlanPreview) -> Iterator[Text]:
 
 
 def _metric(seen: PlanPreview) -> Iterator[Text]:
-    """Say what runs are judged by, in which unit, by what schedule, and how to ask for another."""
     metric, asked = seen.metric, seen.requirements.metric
     better = "higher" if metric.higher_is_better else "lower"
     yield Text(f"metric  {metric_name(metric)}: {metric.meaning}; {better} is better")
@@ -275,7 +271,6 @@ _SEVERAL = {
 
 
 def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
-    """Say what further rounds could still see; nothing for a study of one."""
     if not seen.rounds:
         return
     yield Text(
@@ -355,7 +350,6 @@ _THROWN_AWAY: Any = {"seeds": True, "screen": {"seed"}, "replication": {"seeds"}
 
 
 def as_json(seen: PlanPreview) -> dict[str, Any]:
-    """Return the preview as JSON values."""
     return {
         "asked": seen.topic,
         "tested": list(seen.tested),

@@ -32,7 +32,6 @@ _STYLES = {"planned": "dim", "running": "bold cyan", "ended": "yellow", "collect
 
 
 def stages(state: StudyState) -> tuple[str, ...]:
-    """Return the stages that this study goes through, as far as is known."""
     noise = ("noise",) if state.noise_plan is not None else ()
     screened = state.locked_design is not None and state.locked_design.screen is not None
     return ("plan", *noise, "lock", *(("screen",) if screened else ()), "train", "judge", "report")
@@ -82,7 +81,6 @@ class LiveScreen:
         self._live.__exit__(*exc)
 
     def observe(self, state: StudyState) -> None:
-        """Redraw, at most twice a second."""
         self._state = state
         now = time.monotonic()
         if now - self._last_draw >= 0.5 or stage(state) == "done":
@@ -90,7 +88,6 @@ class LiveScreen:
             self._live.update(_WrappedScreen(self._screen(state)))
 
     def note(self, line: str) -> None:
-        """Show a line under the screen until the next redraw."""
         under = () if self._state is None else (self._screen(self._state),)
         self._live.update(_WrappedScreen(Group(*under, Text(line, "cyan"))))
 
@@ -99,7 +96,6 @@ class LiveScreen:
         self._live.stop()
 
     def resume(self) -> None:
-        """Show a screen again, under what was written."""
         self._live.start()
 
     def _screen(self, state: StudyState) -> Group:
@@ -128,7 +124,6 @@ class LineLog:
         budget_left: Callable[[StudyState], float],
         doubts: Mapping[str, str] = NONE_DOUBTED,
     ) -> None:
-        """`doubts` says by its key in the progress lines why a verdict does not follow, which is not told then."""
         self._write = write
         self._doubts = doubts
         self._budget_left = budget_left
@@ -136,7 +131,6 @@ class LineLog:
         self._paused = False
 
     def observe(self, state: StudyState) -> None:
-        """Write what has not been written before."""
         for key, line in progress_lines(state, self._doubts):
             if key not in self._seen:
                 self._seen.add(key)
@@ -146,7 +140,6 @@ class LineLog:
             self._write(describe_pause(state) if now else f"study {state.id} is paused no more")
 
     def note(self, line: str) -> None:
-        """Write a line that has not been written before."""
         if line not in self._seen:
             self._seen.add(line)
             self._write(line)
@@ -155,7 +148,6 @@ class LineLog:
 def screen(
     state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
 ) -> Group:
-    """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"))
     lines = (
         head,
@@ -174,7 +166,6 @@ def screen(
 
 
 def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
-    """Return a line for what came out of each round that is over, and one for the round that this is."""
     if state.most_rounds == 1:
         return []
     over = [
@@ -204,7 +195,6 @@ def _budget_line(state: StudyState, budget_left_s: float) -> Text:
 
 
 def _verdict_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
-    """Return a line for each verdict so far, where the data are looked at more than once."""
     analyses = len(state.design.looks) if state.design else 0
     if analyses < 2:
         return []

@@ -199,7 +199,6 @@ def report(
 
 
 def _draw_plots(state: StudyState, folder: Path, metrics: list[str], json: bool) -> None:
-    """Draw metrics and say where the pictures are."""
     drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in metrics}
     if json:
         print_json({"study": state.id, "plots": drawn})

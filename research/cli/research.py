@@ -113,7 +113,6 @@ class ApprovalPrompt:
         self._asked: LoggedApprovalRequest | None = None
 
     def observe(self, state: StudyState) -> None:
-        """Show the study; ask what it asks, and take an answer that was typed."""
         asked = state.open_question if state.stopped_reason is None else None
         if asked is None:
             self._clear_question(state)
@@ -124,7 +123,6 @@ class ApprovalPrompt:
             self._read(line, asked)
 
     def note(self, line: str) -> None:
-        """Show a line on what a long step is doing."""
         self._screen.note(line) if self._asked is None else self._console.print(line)
 
     def _ask(self, state: StudyState, asked: LoggedApprovalRequest) -> None:
@@ -148,7 +146,6 @@ class ApprovalPrompt:
             self._console.print(error.message)
 
     def _clear_question(self, state: StudyState) -> None:
-        """Say how the question that was asked ended, if it did, and go on with the screen."""
         if self._asked is None:
             return
         ended = [entry for entry in state.approvals if entry.asked.digest == self._asked.digest]
@@ -228,7 +225,6 @@ def _stop_exit_code(state: StudyState) -> int:
 
 
 def _planned_jobs(state: StudyState) -> Iterator[Job]:
-    """Yield the jobs that are planned: of each arm, or of the runs before the design."""
     if (design := state.design) is not None:
         yield from (Job.from_record({**design.base_job, **arm.job_overrides}) for arm in design.arms)
     elif state.noise_plan is not None:
@@ -253,7 +249,6 @@ def require_detachable(record: Path | None = None, replay: Path | None = None, *
 
 
 def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
-    """Give a study to the worker, and say where it is seen."""
     address = give(study)
     if json:
         print_json({"study": study, "flow_run": address})
@@ -399,7 +394,6 @@ def _begin(
     prefect: bool,
     json: bool,
 ) -> None:
-    """Create the study that was asked for, and give it to the worker, or drive it to its end as its controller."""
     home = Home.locate().prepare()
     log = EventLog(home.database)
     needs = requirements_of(request.requested.custom_environments)

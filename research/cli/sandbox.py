@@ -217,7 +217,6 @@ def _progress(json: bool) -> Iterator[Note]:
 
 
 def _engine() -> tuple[ContainerEngine | None, str | None]:
-    """Return the engine that answers, or why none does."""
     try:
         return connect(os.environ), None
     except EngineNotFound as error:

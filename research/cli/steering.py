@@ -182,7 +182,6 @@ def _open() -> tuple[Home, EventLog]:
 def _answer_question(
     home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool
 ) -> StudyState:
-    """Show what is asked, answer it, and say how the study goes on."""
     record = StudyLog(log, find_study(log, name or _find_asking_study(home, log)))
     asked = require_question(state := record.state())
     if not json:
@@ -287,7 +286,6 @@ def resume(
 
 
 def _show_ongoing(home: Home, log: EventLog, study: str, json: bool) -> None:
-    """Say that a study goes on under the controller that it has."""
     _show_end(home, fold(log.read(study)), json)
     if not json:
         console().print(

@@ -95,12 +95,10 @@ def unreadable_summary(study: str, error: LogCorrupt) -> dict[str, Any]:
 
 
 def planner_questions(state: StudyState) -> list[PlannerNote]:
-    """Return what the planner asked the user."""
     return [note for note in state.notebook if note.kind == "ask"]
 
 
 def planner_question_lines(state: StudyState) -> list[Text]:
-    """Return a line for each question of the planner, and how one is answered; nobody waits for that."""
     lines = [Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow") for note in planner_questions(state)]
     return [*lines, Text(f'answer: ajet study note {state.id} "..."')] if lines else []
 
@@ -115,7 +113,6 @@ def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str
 
 
 def short_verdicts(state: StudyState, folder: Path) -> str:
-    """Return each verdict in a word, or that it does not follow from the files; rounds apart."""
     return " | ".join(filter(None, (_short(each, folder) for each in state.rounds)))
 
 
@@ -128,7 +125,6 @@ def _short(state: StudyState, folder: Path) -> str:
 
 
 def run_counts(state: StudyState) -> dict[str, int]:
-    """Return how many runs stand where, by status."""
     runs = state.every_run
     counts: dict[str, int] = {"planned": len(runs)}
     for run in runs.values():
@@ -138,7 +134,6 @@ def run_counts(state: StudyState) -> dict[str, int]:
 
 
 def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
-    """Return where the report's files are, or None while there is none."""
     if state.report is None:
         return None
     return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
@@ -163,7 +158,6 @@ def describe_changed_lock(state: StudyState, folder: Path) -> str | None:
 
 
 def reward_lines(state: StudyState) -> list[Text]:
-    """Return a line for each reward function that the planner's model wrote; its source is in the report."""
     code = {
         name: source for each in state.rounds if each.design is not None for name, source in each.design.code.items()
     }
@@ -177,7 +171,6 @@ def reward_lines(state: StudyState) -> list[Text]:
 
 
 def render_opening(state: StudyState) -> list[Text]:
-    """Return the first lines of a study: what was asked, what is tested by round, and what of the topic is not."""
     question = question_of(state)
     return [
         Text(f"asked  {question.asked}"),
@@ -191,13 +184,10 @@ def render_opening(state: StudyState) -> list[Text]:
 
 
 def round_suffix(state: StudyState) -> str:
-    """Return of which round something is, to follow its name; nothing in a study of one round."""
     return "" if state.most_rounds == 1 else f" in round {state.round}"
 
 
 def render_ending(state: StudyState, folder: Path) -> RenderableType:
-    """Return the last lines of `ajet research`: the report's own verdict sentences, what they mean in practice, where
-    the report is, how to go on, and the log's head."""
     head = headline(state, lock_error(state, folder))
     lines: list[RenderableType] = [
         *_earlier_answers(state, folder),
@@ -233,7 +223,6 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
 
 
 def _earlier_answers(state: StudyState, folder: Path) -> list[RenderableType]:
-    """Return the answers of the rounds that are over, the first one first; none in a study of one round."""
     lines: list[RenderableType] = []
     for each in state.rounds_before:
         head = headline(each, lock_error(each, folder))
@@ -244,7 +233,6 @@ def _earlier_answers(state: StudyState, folder: Path) -> list[RenderableType]:
 
 
 def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
-    """Return an answer and what it means in practice, as far as its verdict follows."""
     verdict = state.verdict_on(answer.hypothesis)
     told = _verdict_json(state, folder, verdict) if verdict is not None else None
     if told is not None and told["verdict"] == DOES_NOT_FOLLOW:
@@ -254,7 +242,6 @@ def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name:
 
 
 def describe_pause(state: StudyState) -> str:
-    """Say why a study is paused, what that means and how it goes on."""
     said = "nothing new begins, what runs finishes; go on with"
     return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
 
@@ -268,12 +255,10 @@ def render_question(state: StudyState, *, how: bool = True) -> Text:
 
 
 def question_json(asked: LoggedApprovalRequest) -> dict[str, Any]:
-    """Return a question as a script gets it."""
     return {**asked.question.model_dump(mode="json"), "digest": asked.digest, "ts": asked.ts}
 
 
 def answer_json(entry: ApprovalAnswer) -> dict[str, Any]:
-    """Return an answer as a script gets it."""
     told = {"granted": entry.granted, "by": entry.by, "note": entry.note, "ts": entry.ts}
     return {**told, "asked": question_json(entry.asked)}
 
@@ -390,7 +375,6 @@ def _details(state: StudyState) -> dict[str, Any]:
 
 
 def _round(state: StudyState) -> dict[str, Any]:
-    """Return what a round of an inquiry asked, and why; its verdicts stand with all others."""
     return {
         **round_progress(state),
         "why_asked": state.why_asked,
@@ -401,7 +385,6 @@ def _round(state: StudyState) -> dict[str, Any]:
 
 
 def _wandb_fields(run: RunState) -> dict[str, str]:
-    """Return where the log of a run's last attempt is shown at W&B, and how that copy stands; nothing for none."""
     last = run.attempts[-1] if run.attempts else None
     return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}
 

@@ -388,7 +388,6 @@ def _busy_error(process: SwarmProcess, error: Unreachable) -> SwarmProcessError:
 
 
 def _fetch_frame(at: ServerConnection, client: SwarmClient, status: Status) -> TopFrame:
-    """Return a look at the server; of one of an earlier release no more than its status."""
     try:
         return Watcher(at.url, client).poll()
     except OlderServer:

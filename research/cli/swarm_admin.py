@@ -114,7 +114,6 @@ def export_model(
 
 
 def _folder(home: Home, name: str | None) -> Path:
-    """Return the folder of a server of this installation, which need not run."""
     folder = server_folder(home.path, own_name(name))
     if not folder.is_dir():
         known = f"; those started here: {', '.join(find_server_names(home))}" if find_server_names(home) else ""
@@ -123,7 +122,6 @@ def _folder(home: Home, name: str | None) -> Path:
 
 
 def _find_running_job(folder: Path) -> Job | None:
-    """Return the job of the server that runs in a folder; None where none runs, or it has none."""
     server = find_swarm(folder)
     if server is None:
         return None
@@ -205,7 +203,6 @@ def shares(
 
 
 def shares_of(texts: Sequence[str]) -> dict[str, float]:
-    """Return the shares of `NAME=SHARE` texts; raises BadShares."""
     found: dict[str, float] = {}
     for text in texts:
         name, _, share = text.rpartition("=")

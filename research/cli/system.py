@@ -58,7 +58,6 @@ class Check:
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
-    """Run all checks, in the order a reader wants them."""
     return [
         Check("python", "ok", f"{platform.python_version()} at {sys.prefix}"),
         *(_package(name, "pip install ajet") for name in _BASE),
@@ -74,7 +73,6 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
 
 
 def is_healthy(checks: Iterable[Check]) -> bool:
-    """Whether a default study can run."""
     return all(check.level != "missing" for check in checks)
 
 
@@ -136,7 +134,6 @@ def _gpu() -> Check:
 
 
 def _sandboxes(environ: Mapping[str, str]) -> list[Check]:
-    """Return what is found of the engine, the image, and the choice between them and processes."""
     try:
         kind = resolve_kind(None, environ)
     except BadSandbox as error:

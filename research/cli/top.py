@@ -72,7 +72,6 @@ class TopFrame:
     """Seconds since the server answered last; 0 where it just did."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a script reads it."""
         steps = [record.model_dump(mode="json") for record in self.steps]
         first = None if self.first is None else self.first.model_dump(mode="json")
         return {"url": self.url, "snapshot": self.snapshot.model_dump(mode="json"), "first": first, "steps": steps}
@@ -172,7 +171,6 @@ def sparkline(values: Sequence[float | None], width: int, bars: str = BARS) -> s
 
 
 def _parts(values: Sequence[float | None], width: int) -> list[Sequence[float | None]]:
-    """Return the values in order, as nearly equal parts, so many that they fit."""
     count = min(len(values), max(1, width))
     return [values[place * len(values) // count : (place + 1) * len(values) // count] for place in range(count)]
 
@@ -196,14 +194,12 @@ _MOST_WAITS = 3
 
 
 def job_words(snapshot: Snapshot) -> str:
-    """Return the job: environment, model, algorithm."""
     if snapshot.environment is None:
         return (snapshot.status.job_digest or "none")[:16]
     return f"{snapshot.environment}, {snapshot.model}, {snapshot.algorithm}"
 
 
 def step_words(snapshot: Snapshot) -> str:
-    """Return the step, and the time left where it is known."""
     status = snapshot.status
     if not status.steps:
         return NOTHING
@@ -214,12 +210,10 @@ def step_words(snapshot: Snapshot) -> str:
 
 
 def state_words(status: Status) -> str:
-    """Return the state, with the reason of a failure."""
     return status.state + (f": {status.reason}" if status.reason else ", updating" if status.updating else "")
 
 
 def waits_words(snapshot: Snapshot) -> str:
-    """Return what the step waits for, the most pressing first."""
     named = "; ".join(wait.text for wait in snapshot.waits[:_MOST_WAITS])
     more = len(snapshot.waits) - _MOST_WAITS
     return (named or "nothing") + (f"; and {more} more" if more > 0 else "")
@@ -240,29 +234,24 @@ def _format_score(found: EvaluationSummary) -> str:
 
 
 def tokens_words(snapshot: Snapshot) -> str:
-    """Return how many tokens are sampled and trained in a second."""
     return f"{rate(snapshot.sampled_per_s)} sampled, {rate(snapshot.trained_per_s)} trained per second"
 
 
 def rate(value: float | None) -> str:
-    """Return a rate."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def number(value: float | None) -> str:
-    """Return a metric."""
     return NOTHING if value is None else f"{value:.3g}"
 
 
 def line_words(snapshot: Snapshot) -> str:
-    """Return how many wait for an episode, and for how long."""
     if not snapshot.line:
         return "nobody in line"
     return f"{snapshot.line} in line, the first for {format_seconds(snapshot.line_age_s or 0.0)}"
 
 
 def drops_words(snapshot: Snapshot) -> str:
-    """Return how many episodes were dropped, by reason, the most frequent first, and the tasks that are skipped."""
     skipped = [
         f"{escape_control(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]
     ]
@@ -271,12 +260,10 @@ def drops_words(snapshot: Snapshot) -> str:
 
 
 def refusals_words(snapshot: Snapshot) -> str:
-    """Return how many model calls were refused, by code, and what the last was told."""
     return f"{format_counts(snapshot.refusals)}; the last: {escape_control(snapshot.refusal or NOTHING)}"
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
-    """Return how many there are, by reason, the most frequent first."""
     found = sorted(counts.items(), key=lambda reason: (-reason[1], reason[0]))
     if not found:
         return "none"
@@ -300,7 +287,6 @@ _MOST = {"streams": 8, "owners": 6, "drops": 5}
 
 
 def screen(frame: TopFrame, width: int, *, unicode: bool = True) -> list[Text]:
-    """Return the lines of a frame."""
     width = max(LEAST_WIDTH, width)
     lines = [*_head(frame), *_curves(frame, width, unicode), *_streams(frame.snapshot, width)]
     lines += [*_owners(frame.snapshot, width), *_drops(frame.snapshot)]
@@ -411,7 +397,6 @@ MORE = "ajet swarm top (live), ajet swarm episodes, ajet swarm status --json (al
 
 
 def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
-    """Return the lines, each with its name; where a training began beside others, that is one more."""
     snapshot, status = frame.snapshot, frame.snapshot.status
     episodes = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
     return [

@@ -82,7 +82,6 @@ def _stop(home: Home, json: bool) -> None:
 
 
 def _work(home: Home, limit: int, json: bool) -> None:
-    """Look after the server and the worker until somebody ends this process."""
     from research.orchestration.supervision import become_supervisor
 
     with become_supervisor(home), catch_interrupts() as until:

@@ -116,7 +116,6 @@ def differences(known: MeasuredEnvironment, job: Job) -> tuple[str, ...]:
 
 
 def unusual_conditions(known: MeasuredEnvironment) -> dict[str, Any]:
-    """Return the conditions of a measurement that were not at their defaults."""
     model = PathModel(path="") if known.model.startswith("path-") else TinyModel()
     usual = {_WARM_START: 0, **conditions_of(Job(model=model))}
     return {name: value for name, value in _conditions(known).items() if value != usual[name]}
@@ -129,7 +128,6 @@ def find_measurements(home: Home, environment: str) -> tuple[MeasuredEnvironment
 
 
 def find_all_measurements(home: Home) -> tuple[MeasuredEnvironment, ...]:
-    """Return all that was measured on an installation."""
     folders = sorted(folder.name for folder in home.measured.glob("*") if folder.is_dir())
     return tuple(each for name in folders for each in find_measurements(home, name))
 
@@ -179,7 +177,6 @@ def _hash(value: Mapping[str, Any]) -> str:
 
 
 def catalogue(home: Home) -> dict[str, Any]:
-    """Return all of them as JSON values: `built_in`, `installed`, `brought`, `addresses`."""
     return {
         "built_in": [_built_in_entry(name) for name in environments() if MARK not in name],
         "installed": [{"name": name, "object": entry.value} for name, entry in find_entry_points().items()],
@@ -203,7 +200,6 @@ def _built_in_entry(name: str) -> dict[str, Any]:
 
 
 def _custom_entry(folder: Path, home: Home) -> dict[str, Any]:
-    """Return what is known of a brought environment; its `fault` alone where it cannot be read."""
     try:
         manifest = CustomEnvironment.open(folder).manifest
     except InvalidRequest as error:

@@ -99,7 +99,6 @@ def _find_unearned_rewards(players: Mapping[str, Player], least: float, best: fl
 
 
 def remarks(players: Mapping[str, Player], *, oracle: bool, demonstrations: bool) -> Iterator[str]:
-    """Yield what is no fault, but worth knowing before a study."""
     if not oracle:
         yield "no oracle: nobody has shown that its tasks can be solved; give it `oracle`"
     elif ORACLE in players and players[ORACLE].success < GOOD_ORACLE:
@@ -190,8 +189,6 @@ def _kill_late(pid: int, found: _PlayLog) -> None:
 
 
 class _PlayLog:
-    """What the process has told so far."""
-
     def __init__(self, note: Note) -> None:
         self._note = note
         self.players: dict[str, Player] = {}
@@ -323,7 +320,6 @@ def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
 
 
 def has_own_agent(environment: Environment) -> bool:
-    """Return whether an environment plays by an agent of its own."""
     if isinstance(environment, CustomEnvironment):
         return environment.manifest.own_agent
     return environment.has("agent")

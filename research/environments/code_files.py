@@ -51,12 +51,10 @@ class CodeFiles:
 
     @property
     def shared(self) -> dict[str, bytes]:
-        """The files that clients get: all but the records."""
         return {path: content for path, content in self.files.items() if not is_record(path)}
 
 
 def is_record(path: str) -> bool:
-    """Return whether a path within an environment's folder is one of its records."""
     parts = PurePosixPath(path)
     if parts.suffix == ".py" and "hidden" not in parts.parts[:-1]:
         return False
@@ -198,7 +196,6 @@ def _shingles(texts: Iterable[str]) -> Iterator[_Words]:
 
 
 def _runs(text: str, ends: Mapping[str, Set[int]]) -> Iterator[_Words]:
-    """Yield the runs of words in a text that end with a word of `ends`, as long as it says there."""
     last: deque[str] = deque(maxlen=_RUN)
     for found in _WORD.finditer(text.casefold()):
         last.append(word := found[0])

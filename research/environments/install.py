@@ -120,12 +120,10 @@ def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -
 
 
 def adapter_folder(home: Home, address: str) -> Path:
-    """Return where the package of an adapter lies if it is not installed beside ajet."""
     return home.packages / str(scheme_of(address))
 
 
 def how_to_install_apart(home: Home, address: str) -> str:
-    """Return the line that installs an adapter's package where nothing else is touched."""
     adapter = ADAPTERS[str(scheme_of(address))]
     return f"pip install --target {adapter_folder(home, address)} '{adapter.requirement}'"
 
@@ -207,7 +205,6 @@ def packages_of(name: str, home: Home, note: Note) -> tuple[Path, ...]:
 
 
 def python_path_variables(packages: Iterable[Path | str]) -> dict[str, str]:
-    """Return the variables of a process whose path begins with these folders; none for no folder."""
     before = os.environ.get("PYTHONPATH")
     folders = [*map(str, packages), *([before] if before else [])]
     return {"PYTHONPATH": os.pathsep.join(folders)} if folders else {}
@@ -217,7 +214,6 @@ def _fill_draft(
     reference: Reference, code: CodeFiles, packages: Sequence[Path], draft: Path, home: Home, note: Note,
     play_s: float | None,
 ) -> Manifest:  # fmt: skip
-    """Fill a draft with all that the environment consists of; return its manifest."""
     everything = draft / _EVERYTHING
     _write(everything, code.files)
     _write(draft / CODE, code.shared)
@@ -256,7 +252,6 @@ def _tasks_in(draft: Path) -> dict[Split, tuple[Task, ...]]:
 
 
 def _require_fitting(reference: Reference, shared: Mapping[str, bytes], draft: Path) -> None:
-    """Raise BadEnvironment unless code and tasks of a split fit into what one that plays is given."""
     code = sum(map(len, shared.values()))
     for split in SPLITS:
         size = (draft / "tasks" / f"{split}.json").stat().st_size

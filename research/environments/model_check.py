@@ -120,8 +120,6 @@ def _run_server(folder: Path, home: Home, runs: int, backend: str) -> Iterator[S
 
 @dataclass(frozen=True, slots=True)
 class _TrialPlays:
-    """What the evaluation left."""
-
     seconds: float
     episodes: Sequence[Mapping[str, Any]]
     """As the evaluator's file has them."""
@@ -130,8 +128,6 @@ class _TrialPlays:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The processes that play on the server, one after the other."""
-
     trial: ModelTrial
     folder: Path
     server: SwarmProcess
@@ -149,7 +145,6 @@ class _Run:
         return seconds, (read_json(out) or {})["episodes"]
 
     def train(self) -> Status:
-        """Let a client play until the job's steps are done; return the server's last status."""
         self._process("play", "--concurrency", str(self.trial.job.max_concurrency), began=_has_open_episodes)
         return self.client.status(within_s=_STATUS_S)
 
@@ -199,7 +194,6 @@ def _has_open_episodes(status: Status) -> bool:
 
 
 def _build_measurement(trial: ModelTrial, startup_s: float, played: _TrialPlays, status: Status) -> MeasuredEnvironment:
-    """Return the figures of a trial."""
     job, records = trial.job, played.records
     groups: dict[str, list[float]] = defaultdict(list)
     for episode in played.episodes:

@@ -47,7 +47,6 @@ def records_of(names: Iterable[str]) -> tuple[EnvironmentRecord, ...]:
 
 
 def requirements_of(names: Iterable[str]) -> str:
-    """Return the text of a requirements.txt of all of them; empty where their code needs nothing."""
     texts = (
         folder / REQUIREMENTS for folder in (environment.folder for environment in find_custom_environments(names))
     )
@@ -167,7 +166,6 @@ def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
 
 
 def _describe_path(path: Path) -> str:
-    """Return what is where a file was expected, or what it may have been meant to be."""
     if os.path.exists(path):
         return "a folder" if os.path.isdir(path) else "another file"
     return f"no such file{suggest_path(path)}"
@@ -199,7 +197,6 @@ def _unknown(text: str, place: str, path: Path) -> str:
 
 
 def read_example() -> str:
-    """Return the example's file."""
     return resources.files("research.environments").joinpath("own_environment.txt").read_text(encoding="utf-8")
 
 

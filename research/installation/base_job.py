@@ -45,7 +45,6 @@ def find_fixed_fields(base: Job) -> dict[str, Any]:
 
 
 def format_fixed_fields(base: Job) -> str:
-    """Return the fixed fields in words, `steps = 80, max_tokens = 64`; empty for a job that is like any other."""
     return ", ".join(setting(name, value) for name, value in find_fixed_fields(base).items())
 
 
@@ -126,7 +125,6 @@ def parameter_count(folder: Path) -> int | None:
 
 
 def _count_weights(path: Path) -> int:
-    """Return the numbers in a file of weights: its header says the shape of each."""
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -190,7 +188,6 @@ def _describe_error(error: ValidationError) -> str:
 
 
 def _reject_duplicates(path: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of these pairs; raise BadJob for a field that is said twice, as only one could be meant."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -241,7 +238,6 @@ def with_fields(job: Job, **fields: Any) -> Job:
 
 
 def describe_unusual_rate(job: Job) -> str | None:
-    """Return that a job's step size is far from what is usual for its model, in a sentence; None where it is not."""
     usual = default_learning_rate(job.model, job.lora_rank)
     if not job.learning_rate or usual / _FAR <= job.learning_rate <= usual * _FAR:
         return None
@@ -252,7 +248,6 @@ def describe_unusual_rate(job: Job) -> str | None:
 
 
 def describe_trained_weights(job: Job) -> str:
-    """Return what of which model a job trains, in words."""
     if not isinstance(job.model, PathModel):
         return "the tiny model"
     return f"{'an adapter' if job.lora_rank else 'all weights'} of a pretrained model"
@@ -267,7 +262,6 @@ def _read_study_job(file: Path) -> Job:
 
 
 def base_settings(job: Job | None) -> dict[str, Any]:
-    """Return a base job as a study's settings hold it, with what it fixes, for reports; empty for none."""
     if job is None:
         return {}
     return {_KEY: job.model_dump(mode="json", exclude={"seed", "tracking"}), _FIXED: find_fixed_fields(job)}
@@ -299,7 +293,6 @@ _LOOK_S = 60.0
 
 
 def require_known(backend: str) -> None:
-    """Raise BackendMissing, which lists the names, unless a backend has this one."""
     if backend not in (known := backend_names()):
         raise BackendMissing(
             f"expected a backend among {', '.join(known)}; found {backend!r}"
@@ -351,7 +344,6 @@ def _missing(packages: Sequence[str]) -> list[str]:
 
 @cache
 def _require_verl(python: str) -> None:
-    """Raise BackendMissing unless a Python finds what the backend `verl` needs, and ajet itself."""
     needed = ("swarm", *VERL_PACKAGES)
     look = f"from importlib.util import find_spec as f; print(*[n for n in {needed!r} if not f(n)], sep=', ')"
     try:

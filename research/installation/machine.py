@@ -37,7 +37,6 @@ _BYTES_PER_PARAMETER = 28
 
 
 def cores() -> int:
-    """Return the cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
@@ -109,7 +108,6 @@ class MachineSlots:
 
     @property
     def waits(self) -> bool:
-        """Whether the study stood in the line when it was last looked at."""
         return any(row.slot is None for row in self._own)
 
     def poll(self, attempts: Collection[str]) -> None:
@@ -142,11 +140,9 @@ class MachineSlots:
         return taken.slot is not None
 
     def is_held(self, attempt: str) -> bool:
-        """Return whether an attempt of the study has a slot, as of the last look."""
         return any(row.attempt == attempt and row.slot is not None for row in self._own)
 
     def give_back(self, attempt: str) -> None:
-        """Free the slot of an attempt that has ended, if it has one."""
         self._give_back([row for row in self._own if row.attempt == attempt])
 
     def yield_slot(self) -> None:
@@ -163,7 +159,6 @@ class MachineSlots:
         return dict((held or Counter(row.study for row in here)).most_common())
 
     def is_driven(self, study: str) -> bool:
-        """Return whether a study has a controller, as far as can be seen."""
         return not self._controllers.is_gone(study)
 
     def spans(self, now: datetime) -> list[Span]:
@@ -209,7 +204,6 @@ class MachineSlots:
         return [other for other in self._before if other.name not in held and other.runs]
 
     def _find_others(self, besides: Container[str]) -> Iterator[_OtherAttempt]:
-        """Yield the attempts of other studies in this installation, but for those of these names."""
         for handle in self._sandbox.list():
             if handle.name not in besides and (study := handle.labels.get("study", self._study)) != self._study:
                 yield _OtherAttempt(self._sandbox, handle, study)
@@ -226,7 +220,6 @@ class _OtherAttempt:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended yet."""
         return self.span()[1] is None
 
     def span(self) -> tuple[float, float | None]:

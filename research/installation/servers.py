@@ -148,7 +148,6 @@ def start_swarm(
 
 
 def _without_store(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without the store of some server, which is not that of all."""
     return {name: value for name, value in variables.items() if name != STORE}
 
 
@@ -186,7 +185,6 @@ class BadServer(ResearchError):
 
 
 def validate_name(name: str) -> str:
-    """Return a server's name; raise BadServer for one that could not be a folder's."""
     if not _NAME.fullmatch(name):
         raise BadServer(
             f"expected the name of a server of at most 64 small letters, digits and inner hyphens, such as `speaker`; "
@@ -204,7 +202,6 @@ def servers(home: Home) -> Iterator[tuple[str | None, SwarmProcess | None]]:
 
 
 def find_server_names(home: Home) -> list[str]:
-    """Return the names of servers that were ever started here, in order."""
     folder = home.path / "swarms"
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
@@ -281,7 +278,6 @@ def resolve_target(
 
 
 def running_names(home: Home) -> list[str]:
-    """Return the names of the named servers that run here."""
     return [name for name, process in servers(home) if name is not None and process is not None]
 
 
@@ -364,7 +360,6 @@ class ServerOptions:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether a server that runs is what is wished for."""
         return (self.host, self.store, self.token_file, self.backend) == (None,) * 4 and not self.peers
 
 

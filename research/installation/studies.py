@@ -47,7 +47,6 @@ def every_study(log: EventLog) -> Iterator[tuple[str, StudyState | LogCorrupt]]:
 
 
 def readable_studies(log: EventLog) -> Iterator[StudyState]:
-    """Yield the state of each study whose log can be read."""
     for _, state in every_study(log):
         if isinstance(state, StudyState):
             yield state
@@ -133,16 +132,12 @@ class StudyCache:
 
 
 class _Entry(Record):
-    """What is kept of one study."""
-
     head: str
     stamps: dict[str, list[int] | None]
     content: dict[str, Any]
 
 
 class _CacheFile(Record):
-    """What is kept of an installation's studies."""
-
     form: str
     home: str
     studies: dict[str, _Entry]
@@ -157,7 +152,6 @@ def evidence_files(state: StudyState) -> list[str]:
 
 
 def _is_current(entry: _Entry, head: str | None, folder: Path) -> bool:
-    """Return whether neither the log nor a file moved since."""
     return entry.head == head and entry.stamps == _stamps(folder, [name for name in entry.stamps if name])
 
 

@@ -62,7 +62,6 @@ def _command(job: Job, models: Path) -> Sequence[str]:
 
 
 def _display_name(model: ModelSpec) -> str:
-    """Return what a model that is made is called."""
     return "the tiny model" if isinstance(model, TinyModel) else f"the warm start of {model_name(model.model_dump())}"
 
 
@@ -80,7 +79,6 @@ def _make(command: Sequence[str], what: str, note: Note) -> Path:
 
 
 def _run_process(command: Sequence[str], what: str, note: Note) -> tuple[int, str]:
-    """Return how the process ended, and the end of its output."""
     last = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
