@@ -38,10 +38,7 @@ def keep_to_one_thread() -> None:
 
 
 def thread_variables(runs: int) -> dict[str, str]:
-    """Return the variables of a run that shares the machine with others, `runs` in all; none where a person set them.
-
-    A server of the run may then take its share of the cores.
-    """
+    """Return the variables of a run that shares the machine, one of `runs`; none where a person set them."""
     if _THREADS in os.environ and _RUNS_AT_ONCE not in os.environ:
         return {}
     return {_THREADS: "1", _RUNS_AT_ONCE: str(runs)}

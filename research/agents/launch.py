@@ -228,18 +228,10 @@ async def run_in_container(
     """Run an agent in a container; `folder` takes its sockets and the log of its connections to the Internet."""
     spec = container_spec(request, given, folder, host.image, environment)
     ids = {task.id for task in request.tasks}
-    access = (
-        AccessPolicy("train", ids, request.stream)
-        if request.action == "play"
-        else AccessPolicy("eval", ids, EVALUATION_STREAM)
-    )
-    gateway = Gateway(
-        folder / "exchange",
-        upstream=Upstream(server.url, server.token, access),
-        allow=given.allow,
-        log=folder / "egress.log",
-    )
-    async with gateway:
+    trains = request.action == "play"
+    access = AccessPolicy("train" if trains else "eval", ids, request.stream if trains else EVALUATION_STREAM)
+    upstream, log = Upstream(server.url, server.token, access), folder / "egress.log"
+    async with Gateway(folder / "exchange", upstream=upstream, allow=given.allow, log=log) as gateway:
         agent = ContainerAgent(DockerSandbox(host.containers, host.engine), gateway)
         try:
             await agent.start(spec)

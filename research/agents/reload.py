@@ -2,11 +2,10 @@
 
 Reload: at each save a warm standby imports the new code; what the old code has open is fenced (`code_changed`), its
 process ended, and fenced again. Nothing of the old code is trained after that unless it had ended before. An edit that
-cannot be loaded plays nothing until the next save. It is a process, no container: the code is read where it lies.
+cannot be loaded plays nothing until the next save.
 
 Debug: one play in the main thread, whose terminal a debugger can use; connections and heartbeats are on another thread,
-so the lease lives however long the agent stands still. It is an evaluation episode that is given up at its end, so
-nothing counts it.
+so the lease lives however long the agent stands still. It is an evaluation episode that is given up at its end.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -62,7 +61,7 @@ class DebugResult:
     """With the time at breakpoints."""
     calls: int
     """Made with `episode.chat`; those of an SDK are in the record alone."""
-    record: EpisodeRecord | None = field(default=None)
+    record: EpisodeRecord | None = None
     """What the server captured; None where it could not be read."""
 
 

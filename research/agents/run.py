@@ -1,16 +1,10 @@
 """Runs of a user's agent: their output and restarts.
 
-One run of an agent in the foreground: started, its output passed on, and its result returned.
-
 The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the
-result. An interrupt ends the agent first, and its open episodes are given up. One that is started again, or whose code
-is loaded again at each save, is looked after by `research.agents.run` and `research.agents.reload`.
+result. An interrupt ends the agent first, and its open episodes are given up.
 
-A client that is started again where it dies: `ajet client run --restart`.
-
-Each client is a process, or a container, of its own. What a dead one left open is given up at once, so that the next
-one begins with those very places: its stream goes on from where it stands. Bad input ends it, and so does the job's
-end; when to go on, and after which pause, is in `research.agents.run`.
+With --restart each client is a process, or a container, of its own. What a dead one left open is given up at once, so
+that the next one begins with those very places. Bad input ends it, and so does the job's end.
 """
 
 from __future__ import annotations
@@ -132,12 +126,9 @@ class AgentPlacement:
         home: Home,
         environ: Mapping[str, str],
         note: Note,
-        environment: str | None = None,
+        environment: str | None,
     ) -> Self:
-        """Return where to run, with what the code of an environment needs.
-
-        Raises ResearchError or SandboxError for what cannot be had.
-        """
+        """Return where to run, with what an environment's code needs; raises ResearchError or SandboxError."""
         contained = choose(options.sandbox, environ, home, note).sandboxing.kind == "docker"
         if contained and options.reload:
             raise BadOption(

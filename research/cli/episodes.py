@@ -1,8 +1,6 @@
 """Episodes, inspect, export: terminal and page.
 
-An episode as people look at it: calls in reading order, tokens with the level their log-prob stands on.
-
-Pure functions of the wire type; the terminal and the page show the same.
+Calls in reading order, tokens with the level their log-prob stands on; the terminal and the page show the same.
 """
 
 from __future__ import annotations
@@ -60,17 +58,11 @@ class ViewedToken:
 class CallView:
     """One call. `depth` grows where the tree branches, not with every turn; `prompt` counts all the engine saw."""
 
-    index: int
-    parent: int | None
-    drift: str
+    record: CallRecord
     depth: int
     prompt: int
     context: tuple[ViewedToken, ...]
     sampled: tuple[ViewedToken, ...]
-    truncated: bool | None
-    trained: bool = True
-    earned: str = ""
-    """The agent that made it and what it is worth, where the episode's end said so."""
 
     @property
     def mean_logprob(self) -> float | None:
@@ -102,21 +94,11 @@ def call_views(record: EpisodeRecord) -> tuple[CallView, ...]:
     for call in record.record:  # parents come before children
         before = lengths[call.parent] if call.parent is not None else 0
         lengths[call.index] = before + len(call.context.ids) + len(call.sampled.ids)
-    return tuple(
-        CallView(
-            call.index,
-            call.parent,
-            call.drift,
-            depth,
-            lengths[call.index] - len(call.sampled.ids),
-            tuple(_tokens(call.context)),
-            tuple(_tokens(call.sampled)),
-            call.truncated,
-            call.trained,
-            _format_reward(call),
-        )
-        for call, depth in _order_calls(record.record)
-    )
+    views = []
+    for call, depth in _order_calls(record.record):
+        context, sampled = tuple(_tokens(call.context)), tuple(_tokens(call.sampled))
+        views.append(CallView(call, depth, lengths[call.index] - len(sampled), context, sampled))
+    return tuple(views)
 
 
 def count_tokens(calls: Sequence[CallView]) -> TokenCounts:
@@ -222,7 +204,7 @@ def episode_page(record: EpisodeRecord) -> str:
         sums=count_tokens(calls),
         levels=[name for _, name in LEVELS],
         has_texts=has_texts(calls),
-        word=_page_token,
+        word=_format_token,
         shape=_css_classes,
     )
 
@@ -241,7 +223,7 @@ def _template() -> Template:
     return environment.get_template("episode.html.jinja")
 
 
-def _page_token(token: ViewedToken) -> str:
+def _format_token(token: ViewedToken) -> str:
     if token.text is None:
         return str(token.id)
     return "↵\n".join(escape_unprintable(line) for line in token.text.split("\n")) or PART
@@ -304,13 +286,14 @@ def _facts(record: EpisodeRecord, calls: Sequence[CallView]) -> Table:
 
 
 def _heading(call: CallView) -> Text:
-    drift = {"fork": "bold yellow", "realign": "yellow"}.get(call.drift, "cyan")
-    after = "" if call.parent is None else f" after {call.parent}"
+    record, earned = call.record, _format_reward(call.record)
+    drift = {"fork": "bold yellow", "realign": "yellow"}.get(record.drift, "cyan")
+    after = "" if record.parent is None else f" after {record.parent}"
     counted = f"   prompt {call.prompt:,} (+{len(call.context):,})   sampled {len(call.sampled):,}"
     return Text.assemble(
-        (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), "   ", call.versions,
-        ("" if call.trained else "   not trained", "yellow"),
-        (f"   {escape_unprintable(call.earned)}" if call.earned else "", "green"),
+        (f"call {record.index}", "bold"), (after, "dim"), "   ", (record.drift, drift), "   ", call.versions,
+        ("" if record.trained else "   not trained", "yellow"),
+        (f"   {escape_unprintable(earned)}" if earned else "", "green"),
         (f"{counted}   log-prob {_mean(call.mean_logprob)}", "dim"),
     )  # fmt: skip
 
@@ -320,7 +303,7 @@ def _spans(call: CallView, full: bool) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     sampled = _text(call.sampled)
-    if call.truncated:
+    if call.record.truncated:
         sampled.append(" cut short ", style="reverse")
     grid.add_row("context", _text(call.context) if full else _abbreviate(call.context))
     grid.add_row("sampled", sampled)
@@ -338,17 +321,10 @@ def _abbreviate(tokens: Sequence[ViewedToken]) -> Text:
 def _text(tokens: Sequence[ViewedToken]) -> Text:
     text = Text()
     for token in tokens:
-        text.append(_screen_token(token), style=_style(token))
+        text.append(_format_token(token) + (" " if token.text is None else ""), style=_style(token))
     if text.plain.endswith("\n"):  # its mark stands there; a blank line would follow
         text.right_crop(1)
     return text
-
-
-def _screen_token(token: ViewedToken) -> str:
-    if token.text is None:
-        return f"{token.id} "
-    lines = token.text.split("\n")
-    return "↵\n".join(escape_unprintable(line) for line in lines) or PART
 
 
 def _style(token: ViewedToken) -> str:
@@ -373,9 +349,6 @@ class Format(StrEnum):
 
     OPENENV = "openenv"
     PARQUET = "parquet"
-
-
-_FORMS: dict[Format, ExportFormat] = {Format.OPENENV: "openenv", Format.PARQUET: "parquet"}
 
 
 _WIDEST = 10_000
@@ -476,7 +449,8 @@ def export(
         raise BadExport("expected one of --episode ID and --all")
     at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
-        size, found = client.export_with_counts(to, _FORMS[format], episode)
+        form: ExportFormat = "parquet" if format is Format.PARQUET else "openenv"
+        size, found = client.export_with_counts(to, form, episode)
     counts = {} if found is None else found.model_dump()
     if json:
         print_json({"file": str(to), "format": format.value, "bytes": size, **counts})

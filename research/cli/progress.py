@@ -103,10 +103,7 @@ class LiveScreen:
 
 
 class _WrappedScreen:
-    """A screen whose long lines go on in the next one, also on a console that leaves wrapping to the terminal.
-
-    A live screen counts its lines to draw over them, so what a console does not wrap it cuts.
-    """
+    """A screen that wraps its lines by itself: a live screen counts them, and cuts what its console does not wrap."""
 
     def __init__(self, what: RenderableType) -> None:
         self._what = what
@@ -148,21 +145,19 @@ class LineLog:
 def screen(
     state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
 ) -> Group:
-    head = Text.assemble(("study ", "dim"), (state.id, "bold"))
-    lines = (
-        head,
+    spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
+    return Group(
+        Text.assemble(("study ", "dim"), (state.id, "bold")),
         *render_opening(state),
         *_round_lines(state, doubts),
         _stage_line(state),
-        _budget_line(state, budget_left_s),
-    )
-    below = (
+        Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim"),
+        _run_table(state, read),
         *_verdict_lines(state, doubts),
         *_budget_cut_lines(state),
         *([Text(describe_pause(state), "yellow")] if state.status == "paused" else []),
         *([] if state.open_question is None else [render_question(state)]),
     )
-    return Group(*lines, _run_table(state, read), *below)
 
 
 def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
@@ -189,11 +184,6 @@ def _stage_line(state: StudyState) -> Text:
     return line
 
 
-def _budget_line(state: StudyState, budget_left_s: float) -> Text:
-    spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
-    return Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim")
-
-
 def _verdict_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
     analyses = len(state.design.looks) if state.design else 0
     if analyses < 2:
@@ -210,10 +200,7 @@ def _format_verdict(verdict: Verdict, doubts: Mapping[str, str]) -> str:
 
 
 def _budget_cut_lines(state: StudyState) -> list[Text]:
-    """Return a line for each thing that is given up so that the confirmation is kept within the budget.
-
-    What was foreseen before the budget was amended stands no more; a screen that was cut stays cut.
-    """
+    """Return what is given up for the budget: what was foreseen before it was amended no more, but a cut screen is."""
     amended = last_budget_amendment(state)
     given_up = (d for d in state.decisions if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP))
     return [Text(f"{d.action}: {d.reason}", "yellow") for d in given_up]
@@ -233,29 +220,11 @@ def _run_table(state: StudyState, read: ReadProgress) -> Table:
 def _run_row(run: RunState, progress: Progress) -> tuple[Any, ...]:
     tries = f" (try {len(run.attempts)})" if len(run.attempts) > 1 else ""
     what = str(progress.get("stage", run.status)) if run.active is not None else run.status
-    status = Text(what + tries, _STYLES[run.status])
-    return (
-        run.run_id[:8],
-        Text(run.spec.arm, no_wrap=True, overflow="ellipsis"),
-        str(run.spec.seed),
-        status,
-        _bar(run, progress),
-        _format_train_success(progress),
-        _format_hidden_success(run, progress),
-    )
-
-
-def _bar(run: RunState, progress: Progress) -> Any:
     steps = int(progress.get("steps") or run.spec.job["steps"])
     done = steps if run.status == "collected" else int(progress.get("step") or 0)
-    return ProgressBar(total=steps, completed=done)
-
-
-def _format_train_success(progress: Progress) -> str:
-    value = progress.get("train_success")
-    return "" if value is None else f"{value:.2f}"
-
-
-def _format_hidden_success(run: RunState, progress: Progress) -> str:
-    value = progress.get("hidden_success")
-    return format_success(run) or ("" if value is None else f"{value:.2f}")
+    train, hidden = (
+        "" if (value := progress.get(f"{split}_success")) is None else f"{value:.2f}" for split in ("train", "hidden")
+    )
+    arm, bar = Text(run.spec.arm, no_wrap=True, overflow="ellipsis"), ProgressBar(total=steps, completed=done)
+    status = Text(what + tries, _STYLES[run.status])
+    return run.run_id[:8], arm, str(run.spec.seed), status, bar, train, format_success(run) or hidden

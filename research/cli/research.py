@@ -1,10 +1,8 @@
 """`ajet research`: create, run, say how it ended.
 
-The question for approval in the terminal of the controller itself, asked and read there while the study goes on.
-
-While a question is open the live screen stands still and the question stands under it. What is typed is looked for
-between two ticks, a whole line at a time; what was typed before the question was shown is thrown away, and so is what
-is neither yes nor no. An answer from elsewhere takes the question away.
+While a question for approval is open the live screen stands still above it. What is typed is looked for between two
+ticks, a whole line at a time; what was typed before, or is neither yes nor no, is thrown away. An answer from elsewhere
+takes the question away.
 """
 
 from __future__ import annotations
@@ -24,40 +22,10 @@ from rich.console import Console
 from research.cli.app import console, print_json
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, render_question, summary
+from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.interventions import answer_question
-from research.controller.options import (
-    DEFAULT_BUDGET,
-    AnalysisCount,
-    Approve,
-    Backend,
-    ComparisonShape,
-    Detach,
-    Effect,
-    Env,
-    Episodes,
-    JobFile,
-    MaxRuns,
-    MetricFlags,
-    ModelPath,
-    OtherServer,
-    PlannerModel,
-    PlannerName,
-    Power,
-    Record,
-    Replay,
-    ResearchRequest,
-    Reward,
-    Rounds,
-    Sandbox,
-    SetFields,
-    Topic,
-    Vary,
-    WallClock,
-    begin_study,
-    make_mirror,
-    require_planner,
-)
+from research.controller.options import ResearchRequest, begin_study, make_mirror, require_planner
 from research.controller.progress import verdict_key
 from research.controller.session import Session, StudyRequest, hold_lease, new_study_id
 from research.controller.wandb import NO_MIRROR, wandb_login
@@ -232,10 +200,7 @@ def _planned_jobs(state: StudyState) -> Iterator[Job]:
 
 
 def require_detachable(record: Path | None = None, replay: Path | None = None, *, prefect: bool) -> None:
-    """Raise BadParameters where a study cannot be handed over as it is asked for.
-
-    A worker takes it through Prefect, and takes no planner's conversation to or from a file.
-    """
+    """Raise BadParameters where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadParameters(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
@@ -270,10 +235,7 @@ def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:
 
 
 def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
-    """Return what shows the progress of a study: a live screen on a terminal, lines elsewhere.
-
-    Use the second as a context. Verdicts that stand and do not follow are not shown as such.
-    """
+    """Return a live screen, or lines where there is no terminal, and its context; verdicts must follow to be shown."""
     folder = home.study(state.id)
     reasons = {
         verdict_key(v): verdict_fault(each, folder, v)
@@ -301,32 +263,32 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
 
 
 def research(
-    topic: Topic = None,
-    vary: Vary = [],  # noqa: B006  # typer's own copy
-    shape: ComparisonShape = None,
-    held: SetFields = [],  # noqa: B006
-    env: Env = None,
-    reward: Reward = None,
-    job: JobFile = None,
-    model_path: ModelPath = None,
-    backend: Backend = None,
-    planner: PlannerName = "rules",
-    planner_model: PlannerModel = None,
-    budget: WallClock = DEFAULT_BUDGET,
-    max_runs: MaxRuns = None,
-    metric: MetricFlags = [],  # noqa: B006
-    effect: Effect = None,
-    power: Power = DEFAULT_POWER,
-    looks: AnalysisCount = DEFAULT_ANALYSES,
-    rounds: Rounds = None,
-    episodes: Episodes = EVALUATION_EPISODES,
-    approve: Approve = "none",
-    sandbox: Sandbox = None,
-    record: Record = None,
-    replay: Replay = None,
+    topic: options.Topic = None,
+    vary: options.Vary = [],  # noqa: B006  # typer's own copy
+    shape: options.ComparisonShape = None,
+    held: options.SetFields = [],  # noqa: B006
+    env: options.Env = None,
+    reward: options.Reward = None,
+    job: options.JobFile = None,
+    model_path: options.ModelPath = None,
+    backend: options.Backend = None,
+    planner: options.PlannerName = "rules",
+    planner_model: options.PlannerModel = None,
+    budget: options.WallClock = options.DEFAULT_BUDGET,
+    max_runs: options.MaxRuns = None,
+    metric: options.MetricFlags = [],  # noqa: B006
+    effect: options.Effect = None,
+    power: options.Power = DEFAULT_POWER,
+    looks: options.AnalysisCount = DEFAULT_ANALYSES,
+    rounds: options.Rounds = None,
+    episodes: options.Episodes = EVALUATION_EPISODES,
+    approve: options.Approve = "none",
+    sandbox: options.Sandbox = None,
+    record: options.Record = None,
+    replay: options.Replay = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
-    detach: Detach = False,
-    server: OtherServer = None,
+    detach: options.Detach = False,
+    server: options.OtherServer = None,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
 ) -> None:
     """Turn a topic into hypotheses, training runs, verdicts and a report.

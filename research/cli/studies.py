@@ -1,13 +1,10 @@
 """List, show, summary.
 
-All studies of an installation in a line each, in the time that it takes to look for what is new.
-
 What was told of a study is kept (`research.installation.studies`) until something of it moves.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -83,24 +80,8 @@ def round_progress(state: StudyState) -> dict[str, Any]:
     return {} if state.most_rounds == 1 else {"round": state.round, "most_rounds": state.most_rounds}
 
 
-def unreadable_summary(study: str, error: LogCorrupt) -> dict[str, Any]:
-    """Return the same of a study whose log is corrupt: what is wrong with it, and nothing else."""
-    return {
-        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "asks": None, "planner_asks": [],
-        "declined": False,
-        "said": None, "planner": None, "design_hash": None,
-        "runs": {}, "progress": None, "verdicts": [], "head": None, "report": None,
-        "elapsed_s": None,
-    }  # fmt: skip
-
-
 def planner_questions(state: StudyState) -> list[PlannerNote]:
     return [note for note in state.notebook if note.kind == "ask"]
-
-
-def planner_question_lines(state: StudyState) -> list[Text]:
-    lines = [Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow") for note in planner_questions(state)]
-    return [*lines, Text(f'answer: ajet study note {state.id} "..."')] if lines else []
 
 
 def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str, Any]:
@@ -112,16 +93,10 @@ def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str
     return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
 
 
-def short_verdicts(state: StudyState, folder: Path) -> str:
-    return " | ".join(filter(None, (_short(each, folder) for each in state.rounds)))
-
-
-def _short(state: StudyState, folder: Path) -> str:
-    told = (
-        verdict.verdict if verdict_fault(state, folder, verdict) is None else DOES_NOT_FOLLOW
-        for verdict in state.verdicts
+def _short_verdicts(state: StudyState, folder: Path) -> str:
+    return ", ".join(
+        each.verdict if verdict_fault(state, folder, each) is None else DOES_NOT_FOLLOW for each in state.verdicts
     )
-    return ", ".join(told)
 
 
 def run_counts(state: StudyState) -> dict[str, int]:
@@ -164,7 +139,7 @@ def reward_lines(state: StudyState) -> list[Text]:
     return [
         Text(
             f"reward {name}  written by the planner's model, {len(source.splitlines())} lines, "
-            f"sha256 {hashlib.sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
+            f"sha256 {sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
         )
         for name, source in code.items()
     ]
@@ -297,7 +272,8 @@ class StudyLine:
         state, done = self.state, progress_of(self.state)
         where = "" if state.most_rounds == 1 else f" (round {state.round}/{state.most_rounds})"
         status = f"{'declined' if state.declined else state.status}{where}"
-        runs, verdicts = f"{done.done}/{done.most or done.done}", short_verdicts(state, self.folder)
+        runs = f"{done.done}/{done.most or done.done}"
+        verdicts = " | ".join(filter(None, (_short_verdicts(each, self.folder) for each in state.rounds)))
         return state.id, status, runs, verdicts, state.created[:16], state.topic
 
     def summary(self) -> dict[str, Any]:
@@ -305,14 +281,16 @@ class StudyLine:
         return summary(self.state, self.folder)
 
     def evidence_files(self) -> list[str]:
-        """Return the files of the study's folder that a verdict is checked against before it is shown."""
         return evidence_files(self.state)
 
 
 def unreadable_line(study: str, error: LogCorrupt) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return row and summary of a study whose log is corrupt: what is wrong with it, and nothing else."""
-    row = (study, CORRUPT, "", "", "", str(error))
-    return row, unreadable_summary(study, error)
+    return (study, CORRUPT, "", "", "", str(error)), {
+        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "asks": None, "planner_asks": [],
+        "declined": False, "said": None, "planner": None, "design_hash": None, "runs": {}, "progress": None,
+        "verdicts": [], "head": None, "report": None, "elapsed_s": None,
+    }  # fmt: skip
 
 
 def show(name: Name = None, json: Json = False) -> None:
@@ -344,8 +322,10 @@ def show(name: Name = None, json: Json = False) -> None:
     out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
     out.print(f"progress  {progress_of(state)}")
     out.print(_runs(state))
-    for line in planner_question_lines(state):
-        out.print(line)
+    for note in (questions := planner_questions(state)):
+        out.print(Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow"))
+    if questions:
+        out.print(Text(f'answer: ajet study note {state.id} "..."'))
     out.print(render_ending(state, home.study(state.id)))
 
 

@@ -1,12 +1,7 @@
 """`ajet swarm top`: rich.Live over /snapshot.
 
-What one look at a server brings: its snapshot, and the curves of its last steps.
-
-The steps are asked for again only once there may be others. A server that does not answer is shown as it was.
-
-The live screen of `ajet swarm top`: a frame as lines of text, each cut to the terminal's width.
-
-What says most stands first, so that a low terminal shows it. Without colour and without Unicode it says the same.
+A frame is lines of text, each cut to the terminal's width; what says most stands first, so that a low terminal shows
+it. Steps are asked for again only once there may be others. A server that does not answer is shown as it was.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, Final
 
@@ -101,13 +96,7 @@ class Watcher:
         except Unreachable:
             if self._frame is None:
                 raise
-            return TopFrame(
-                self._frame.url,
-                self._frame.snapshot,
-                self._frame.first,
-                self._frame.steps,
-                max((self._now() - self._heard), 0.1),
-            )
+            return replace(self._frame, silent_s=max(self._now() - self._heard, 0.1))
         self._heard = self._now()
         self._frame = TopFrame(self._url, snapshot, first, steps)
         return self._frame
@@ -160,10 +149,7 @@ PLAIN = "_.-=+*%#"
 
 
 def sparkline(values: Sequence[float | None], width: int, bars: str = BARS) -> str:
-    """Return at most `width` characters; the lowest value is the lowest bar, and a value that is not known a space.
-
-    Values that are all alike are bars of half the height.
-    """
+    """Return at most `width` bars, of half the height where all are alike; a value that is not known is a space."""
     parts = [_mean(part) for part in _parts(values, width)]
     known = [part for part in parts if part is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
@@ -423,19 +409,10 @@ def _last_and_first(frame: TopFrame, metric: str) -> str:
     last = frame.steps[-1] if frame.steps else None
     if last is None or metric not in last.metrics:
         return "-"
-    return f"{_format_value(last, metric)}{_format_first(frame.first, last, metric)}"
-
-
-def _format_first(first: StepRecord | None, last: StepRecord, metric: str) -> str:
-    return (
-        ""
-        if first is None or first.step == last.step or metric not in first.metrics
-        else f", {_format_value(first, metric)}"
-    )
-
-
-def _format_value(record: StepRecord, metric: str) -> str:
-    return f"{number(record.metrics[metric])} at step {record.step}"
+    told = [last]
+    if frame.first is not None and frame.first.step != last.step and metric in frame.first.metrics:
+        told.append(frame.first)
+    return ", ".join(f"{number(record.metrics[metric])} at step {record.step}" for record in told)
 
 
 EVERY_S = 1.0

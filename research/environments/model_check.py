@@ -66,10 +66,7 @@ class ModelTrial:
 
 
 def job_of(base: Job, fields: Mapping[str, Any]) -> Job:
-    """Return the job of a check: as `base`, but for few and small steps unless fields say otherwise.
-
-    Raises ValidationError.
-    """
+    """Return `base` with few and small steps, unless fields say otherwise; raises ValidationError."""
     small = {"steps": STEPS, "episodes_per_step": TRAINED, "group_size": GROUP, "lr_warmup_steps": 0}
     small["minibatches"] = min(base.minibatches, TRAINED)
     return Job.model_validate({**base.model_dump(mode="json"), **small, **fields})
@@ -101,15 +98,8 @@ def try_model(
 def _run_server(folder: Path, home: Home, runs: int, backend: str) -> Iterator[SwarmProcess]:
     """Yield a server of its own with its share of the cores, which is gone afterwards, and the whole folder with it."""
     try:
-        variables = thread_variables(runs)
-        server = start_swarm(
-            folder / "server",
-            models=home.models,
-            port=0,
-            idle=True,
-            variables=variables,
-            binding=Binding(backend=backend),
-        )
+        place, variables, binding = folder / "server", thread_variables(runs), Binding(backend=backend)
+        server = start_swarm(place, models=home.models, port=0, idle=True, variables=variables, binding=binding)
         try:
             yield server
         finally:

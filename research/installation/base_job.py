@@ -1,15 +1,14 @@
 """The job under all arms (`--job`): what it fixes, its model folder, its backend.
 
 A field is fixed where the user says it, even at its default; what the file leaves out is free. A topic or flag that
-names a fixed field must name its value. A model folder is checked and hashed without torch (`swarm.models`); whether it
-can be served is known when it is loaded. What a backend needs is checked without importing anything heavy; `verl` runs
-in an environment of its own, since vLLM and Prefect cannot share one: AJET_VERL_PYTHON names its Python
-(docs/cluster.md).
+names a fixed field must name its value. Nothing heavy is imported to check a model folder or a backend; `verl` runs in
+an environment of its own, since vLLM and Prefect cannot share one (AJET_VERL_PYTHON, docs/cluster.md).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,10 +36,8 @@ _SET_FOR_EACH_RUN: Final = {"seed", "tracking"}
 
 def find_fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
-    held, usual = (
-        base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN),
-        Job.default_fields(base.model, base.lora_rank),
-    )
+    held = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN)
+    usual = Job.default_fields(base.model, base.lora_rank)
     return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual[name]}
 
 
@@ -63,10 +60,7 @@ def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> N
 
 
 def hash_model_folder(folder: Path, kept: Path | None = None) -> str:
-    """Return the hash of a model folder; with `kept`, a folder, hashes of files are remembered there.
-
-    Raises BadModel for a folder that cannot be read.
-    """
+    """Return the hash of a model folder, raising BadModel; in the folder `kept` hashes of files are remembered."""
     try:
         return folder_hash(folder, kept)
     except OSError as error:
@@ -78,8 +72,7 @@ def hash_model_folder(folder: Path, kept: Path | None = None) -> str:
 def model_folder(text: str, kept: Path | None = None) -> PathModel:
     """Return the model in the folder that `text` names, with its hash; raise BadModel for what is no such folder.
 
-    One that lies in `kept`, the installation's models, is called by its name alone: what a study logs of it then
-    holds on any machine. Of any other the absolute path is kept.
+    One in `kept`, the installation's models, is called by its name alone, as a study's log has to hold on any machine.
     """
     named = Path(text).expanduser()
     folder = (named if kept is None or named.exists() else model_place(text, kept)).absolute()
@@ -92,10 +85,7 @@ def model_folder(text: str, kept: Path | None = None) -> PathModel:
 
 
 def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
-    """Raise BadModel unless a model's folder holds what it held when the model was named; a model without hash passes.
-
-    A folder that changed under a study would mix trainings of two models under one name.
-    """
+    """Raise BadModel unless a model's folder holds what it held when it was named; a model without hash passes."""
     if model.sha256 is None:
         return
     folder = Path(model.path) if kept is None else model_place(model.path, kept)
@@ -109,10 +99,7 @@ def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
 
 
 def without_model_path(job: Job) -> Job:
-    """Return a job without the place of its model where its hash says which it is: one job on all machines and homes.
-
-    Earlier versions logged the absolute path of a model of the installation, too.
-    """
+    """Return a job without the place of its model where its hash says which it is: one job on all machines."""
     if not isinstance(job.model, PathModel) or job.model.sha256 is None:
         return job
     return job.model_copy(update={"model": job.model.model_copy(update={"path": ""})})
@@ -131,15 +118,7 @@ def _count_weights(path: Path) -> int:
             header: Any = json.loads(file.read(min(length, 1 << 27)))
     except (OSError, ValueError):
         return 0
-    shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-    return sum(_product(shape) for shape in shapes)
-
-
-def _product(shape: list[int]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
 
 
 _FAR: Final = 20
@@ -200,8 +179,7 @@ def base_job(
 ) -> Job | None:
     """Return the job under all arms that a file, a model's folder and a backend's name say; None where nobody says any.
 
-    The model's folder is looked at and hashed; hashes of its files are kept in the folder `hashes`. Raises BadJob for
-    a file that is no job of a study, and for two folders of a model; BadModel for a folder that holds none.
+    Hashes of the model's files are kept in the folder `hashes`. Raises BadJob, also for two models, and BadModel.
     """
     if file is None and folder is None and backend is None:
         return None
@@ -264,7 +242,7 @@ def _read_study_job(file: Path) -> Job:
 def base_settings(job: Job | None) -> dict[str, Any]:
     if job is None:
         return {}
-    return {_KEY: job.model_dump(mode="json", exclude={"seed", "tracking"}), _FIXED: find_fixed_fields(job)}
+    return {_KEY: job.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN), _FIXED: find_fixed_fields(job)}
 
 
 def base_job_of(settings: Mapping[str, Any]) -> Job:

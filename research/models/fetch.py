@@ -69,9 +69,6 @@ def run_command(command: Sequence[str], note: Note, environment: Mapping[str, st
         return ProcessResult(process.returncode, errors.read())
 
 
-CHECKS = "checks"
-
-
 def build_job(path: str | Path, **fields: object) -> Job:
     """Return a job that trains the model in a folder; raise InvalidRequest where that is none."""
     require_model_folder(path)
@@ -113,7 +110,7 @@ def _check_file(job: Job, models: Path) -> Path:
     assert isinstance(job.model, PathModel)
     folder = job.model.sha256 or folder_hash(model_place(job.model.path, models), models)
     parts = {"folder": folder, "conditions": conditions(job), "cores": cores()}
-    return models / CHECKS / f"{digest(parts)}.json"
+    return models / "checks" / f"{digest(parts)}.json"
 
 
 _PIP = (sys.executable, "-m", "pip")

@@ -198,11 +198,11 @@ def drawn(record: EpisodeRecord, **how: Any) -> str:
 
 
 def test_a_conversation_stays_on_its_depth_and_what_branches_off_is_set_in() -> None:
-    assert [(view.index, view.depth) for view in call_views(BRANCHED)] == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0)]
+    assert [(view.record.index, view.depth) for view in call_views(BRANCHED)] == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0)]
 
 
 def test_a_call_counts_all_the_engine_saw() -> None:
-    views = {view.index: view for view in call_views(BRANCHED)}
+    views = {view.record.index: view for view in call_views(BRANCHED)}
     assert views[2].prompt == 6 + 3 + 6 + 4 + 6
     total = count_tokens(call_views(BRANCHED))
     assert (total.calls, total.new, total.sampled) == (5, 30, 13)
