@@ -105,11 +105,6 @@ def test_the_pause_doubles_until_a_client_was_healthy() -> None:
     assert policy.pause(1.0, 1) == FIRST_WAIT_S
 
 
-def test_clients_that_finish_episodes_are_started_again_for_ever() -> None:
-    policy = RestartPolicy()
-    assert None not in [policy.pause(0.1, 1) for _ in range(10 * MOST_IN_VAIN)]
-
-
 def test_what_a_container_says_steers_no_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     write_output("\x1b[2Jgone\n", contained=True)
     write_output("\x1b[2Jmine\n")

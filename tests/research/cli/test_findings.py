@@ -1,5 +1,3 @@
-"""Tests of findings."""
-
 from __future__ import annotations
 
 import json
@@ -118,8 +116,6 @@ def test_metrics_are_listed_and_explained(ajet: Ajet) -> None:
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
-    """Install a package of metrics for the length of a test; return its folder."""
-
     def make(name: str, place: str) -> Path:
         folder = install(tmp_path / "outside", {"ajet.metrics": {name: place}}, f"metrics-{name}")
         monkeypatch.syspath_prepend(str(folder))

@@ -204,7 +204,6 @@ def test_every_field_of_a_job_is_explained_once_and_alone_or_with_those_in_it(aj
 
 
 def checks(ajet: Ajet, code: int = 0) -> dict[str, dict[str, str]]:
-    """Return what `ajet doctor` found, by name."""
     ended = ajet("doctor", "--json")
     assert ended.code == code
     found = json.loads(ended.out)

@@ -48,7 +48,6 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def until(self, text: str, times: int = 1) -> None:
-        """Wait until it has shown a text so many times."""
         deadline = time.monotonic() + DEADLINE_S
         while self.shown.count(text) < times:
             assert time.monotonic() < deadline, f"{text!r} is not in {self.shown[-2000:]!r}"

@@ -1,5 +1,3 @@
-"""Tests of refusals."""
-
 from __future__ import annotations
 
 import errno
@@ -50,7 +48,6 @@ VARY = ("--vary", "group_size=4,16")
 
 @pytest.fixture(autouse=True)
 def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test begin with the built-in environments alone."""
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
 
 
@@ -110,19 +107,6 @@ def test_a_topic_names_a_brought_environment_in_full_or_in_short(
     for words in ("mine", "the environment mine", "my mine environment"):
         found = planned(ajet, TOPIC.format(words), tmp_path)
         assert (found["environment"], found["not_tested"]) == (first, [])
-
-
-@pytest.mark.slow
-def test_general_words_and_a_full_name_beside_the_flag_are_the_flags_or_refused(
-    ajet: Ajet, brought: tuple[str, str], tmp_path: Path
-) -> None:
-    first, second = brought
-    for words in ("my environment", "this game", first):
-        found = planned(ajet, TOPIC.format(words), tmp_path, "--env", first)
-        assert (found["environment"], found["not_tested"]) == (first, [])
-    for command in (("research", "--no-prefect"), ("study", "plan")):
-        ended = ajet(*command, TOPIC.format(second), "--env", first, "--model-path", str(tmp_path / "model"))
-        ended.refused(f"--env {first}", f"names {second}")
 
 
 @pytest.mark.slow
@@ -187,21 +171,17 @@ class _Stranger(BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+    def log_message(self, *_: Any) -> None: ...
 
 
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Stranger)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     role = urlsafe_b64encode(b'{"role": "client"}').decode()
     monkeypatch.setenv("AJET_TOKEN", f"t.{role}.{'t' * 40}")
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
@@ -241,7 +221,6 @@ def test_one_of_this_installation(
     found = SwarmProcess(stranger, psutil.Process().pid, "a" * 40, home / "swarm", "c" * 40)
     (home / "swarm").mkdir(parents=True)
     monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
-    monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
     monkeypatch.setattr("research.cli.swarm_admin.find_swarm", lambda _: found)
     assert "busy" not in ajet("swarm", "status").refused("state: expected 'OFFLINE'")
     (row,) = json.loads(ajet("swarm", "list", "--json").out)
@@ -266,7 +245,6 @@ JOBS = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where models, broken ones too, and jobs lie."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("mine", "theirs", "third", "weightless", "speechless")):
         model_at(tmp_path / name, str(number).encode())
@@ -421,13 +399,6 @@ def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch)
         ajet(*command).refused("AJET_HOME")
 
 
-@pytest.mark.slow
-def test_what_the_job_says_at_its_default_is_held_like_anything_else(ajet: Ajet, place: Path) -> None:
-    asked = ("does a larger learning rate help?", "--job", "default.json", "--budget=4h")
-    found = ajet("study", "plan", *asked, "--json").data
-    assert (found["arms"], found["job"]) == (["learning_rate=0.001", "learning_rate=0.003"], JOBS["default"])
-
-
 def test_a_budget_too_small_is_refused_with_one_that_does_and_the_study_stopped(ajet: Ajet) -> None:
     ajet("research", TOPIC_REFUSALS, "--budget", "20s", "--no-prefect").refused("use --budget")
     (study,) = json.loads(ajet("study", "list", "--json").out)
@@ -516,13 +487,10 @@ def test_a_study_says_that_the_server_of_the_environment_is_not_asked(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", sorted(tunables()))
-def test_a_letter_less_or_another_case_still_finds_the_field(name: str) -> None:
-    for typed in (name[:-1], name.upper()):
-        assert did_you_mean(typed, tunables()) == f"; did you mean {name}?"
-
-
-def test_what_is_near_nothing_is_answered_with_nothing() -> None:
+def test_a_letter_less_or_another_case_still_finds_the_field_and_what_is_near_nothing_none() -> None:
+    for name in tunables():
+        for typed in (name[:-1], name.upper()):
+            assert did_you_mean(typed, tunables()) == f"; did you mean {name}?"
     assert did_you_mean("weather", tunables()) == suggest_from_text("of life", list(tunables())) == ""
 
 

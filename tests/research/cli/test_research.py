@@ -1,5 +1,3 @@
-"""Tests of research."""
-
 from __future__ import annotations
 
 import json
@@ -35,7 +33,6 @@ def stream(name: str, share: float | None = 0.5, **fields: Any) -> StreamStatus:
 
 @pytest.fixture
 def shared(home: Path) -> Iterator[SwarmClient]:
-    """A client of a server of this installation whose job has two streams."""
     job = small_job(steps=3, episodes_per_step=8, streams={"math": 2, "web": 2})
     with own_server(home, job=job), client_of(home) as client:
         yield client
@@ -150,12 +147,6 @@ def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
     with closing(EventLog(bench.home.database)) as log, hold_lease(bench.home, log, STUDY, warn) as lease:
         conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=True, json=False)
     assert ("ajet up --stop" in capsys.readouterr().out) is own
-
-
-def test_the_exit_codes_stand_in_the_help(ajet: Ajet) -> None:
-    for command in (("research",), ("study", "resume")):
-        said = " ".join(ajet(*command, "--help").out.split())
-        assert [code for code in ("0 concluded", "2 bad input", "3 stopped", "130 stopped") if code not in said] == []
 
 
 @pytest.mark.parametrize("missing", LOCAL_PACKAGES)

@@ -1,11 +1,8 @@
-"""Tests of sandbox."""
-
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +28,10 @@ from swarm.client import SwarmClient, SyncEpisode
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, TemplateCheck, folder_hash
 from tests.research.cli.conftest import Ajet
+from tests.research.runs.trials import eventually
 from tests.sandboxes.containing import held, spec
 from tests.swarm.backends.local.models import TEMPLATE, save_folder
 from tests.swarm.backends.local.test_folder import base
-from tests.swarm.models.folders import whole_folder
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +42,6 @@ class Task:
 
 
 def chatty(episode: SyncEpisode[Any]) -> tuple[float, bool]:
-    """Call once; half of the plays are worth something, whatever is said."""
     episode.chat([{"role": "user", "content": "hi"}], max_tokens=4)
     won = int(episode.id[-1], 36) % 2 == 0
     return float(won), won
@@ -101,12 +97,6 @@ def test_what_can_be_fetched_is_listed_with_size_and_licence(ajet: Ajet, home: P
     assert (listed["state"], listed["folder"]) == ("not fetched", str(home / "models" / "smollm2-135m"))
 
 
-def test_a_folder_that_was_fetched_half_by_hand_is_shown_as_damaged(ajet: Ajet, home: Path) -> None:
-    whole_folder(home / "models" / "smollm2-135m")
-    assert "damaged" in ajet("model", "list").out
-    ajet("model", "fetch", "smollm2-135m").refused("move it away")
-
-
 def test_a_check_says_what_the_model_does(
     ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +135,6 @@ def here(home: Path) -> Home:
 
 @pytest.fixture
 def containers(here: Home, engine: ContainerEngine) -> Iterator[DockerSandbox]:
-    """The installation's own containers; what a test left of them is removed."""
     sandbox = DockerSandbox(here.containers, engine)
     yield sandbox
     sandbox.reap({})
@@ -153,7 +142,6 @@ def containers(here: Home, engine: ContainerEngine) -> Iterator[DockerSandbox]:
 
 @pytest.fixture
 def process(here: Home) -> Iterator[ProcessSandbox]:
-    """The installation's own processes; what a test left running is ended."""
     sandbox = ProcessSandbox(here.sandboxes)
     yield sandbox
     for handle in sandbox.list():
@@ -172,13 +160,6 @@ def sleeping(name: str) -> SandboxSpec:
 def left_volume(engine: ContainerEngine, containers: DockerSandbox) -> None:
     labels = {launch.INSTALLATION: containers.installation, launch.NAME: "gone", launch.ROLE: "input"}
     engine.client.volumes.create(f"gone.{containers.installation}.input", labels=labels)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
 
 
 def rows(ajet: Ajet, *options: str) -> dict[str, dict[str, object]]:
@@ -264,7 +245,7 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
         file.unlink()
     (here.containers / "forgotten").rmdir()
     ended = f"uncollected.{containers.installation}"
-    eventually(lambda: engine.client.containers.get(ended).status == "exited")
+    eventually(lambda: engine.client.containers.get(ended).status == "exited", "its end")
     before = held(engine, containers)
     said = json.loads(ajet("sandbox", "prune", "--dry-run", "--json").out)
     assert {each["kind"] for each in said["removed"]} == {"container"}

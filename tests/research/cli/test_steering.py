@@ -26,7 +26,6 @@ from tests.studies.synthetic import STUDY, Synthetic
 
 @pytest.fixture
 def waiting(locked: Synthetic) -> Synthetic:
-    """A locked study that asks to begin what is locked."""
     ask(locked, would="all ten runs")
     return locked
 

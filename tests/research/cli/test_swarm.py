@@ -31,7 +31,7 @@ from research.installation.servers import (
     validate_name,
 )
 from swarm.client import SwarmClient
-from swarm.errors import InvalidRequest, Unreachable
+from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
 from swarm.wire import ServerState, Status
 from tests.research.cli.conftest import Ajet, own_server, server_of
@@ -52,7 +52,6 @@ def _ends_what_a_test_started(home: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcess]:
-    """A server of another installation."""
     folder = tmp_path_factory.mktemp("far")
     with own_server(folder):
         yield server_of(folder)
@@ -185,9 +184,7 @@ def test_what_is_asked_for_comes_before_the_environment_and_that_before_what_run
         connect_server("ghost", environ=known, home=place)
 
 
-def test_a_client_finds_no_server_where_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unreachable, match="--name ghost"):
-        SwarmClient.from_home("ghost", home=tmp_path)
+def test_a_client_of_the_environment_needs_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AJET_SERVER", raising=False)
     monkeypatch.setenv("AJET_TOKEN", "t")
     with pytest.raises(InvalidRequest, match="AJET_SERVER"):

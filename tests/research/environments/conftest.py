@@ -9,5 +9,4 @@ from swarm.environments import registry
 
 @pytest.fixture(autouse=True)
 def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test begin with the built-in environments alone."""
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())

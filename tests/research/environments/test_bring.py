@@ -46,7 +46,6 @@ def brought(folder: Path, home: Home) -> CustomEnvironment:
 
 
 def judged(own: Path, lines: list[dict[str, str]], home: Home, notes: list[str]) -> CustomEnvironment:
-    """Bring a file of tasks that a function beside it judges."""
     own.mkdir(exist_ok=True)
     (own / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (own / "judge.py").write_text(JUDGE)
@@ -54,7 +53,6 @@ def judged(own: Path, lines: list[dict[str, str]], home: Home, notes: list[str])
 
 
 def left_in(home: Home) -> set[str]:
-    """What lies among the brought ones, but for the secret."""
     return {path.name for path in home.environments.iterdir()} - {"secret"}
 
 
@@ -174,7 +172,6 @@ def test_what_may_be_brought_is_what_a_container_holds() -> None:
 
 
 def drawn(code: str) -> dict[str, str]:
-    """Return the parts of the sums whose tasks are drawn after this."""
     return {"tasks": GENERATE.replace("rng = ", f"{code}; rng = ")}
 
 
@@ -186,6 +183,9 @@ BAD: Mapping[str, tuple[Mapping[str, str], str]] = {
     "is killed when it is posed": ({"opening": "os.abort()"}, "signal 6"),
     "hoards": (drawn("bytearray(1 << 60)"), "MemoryError"),
     "overlaps": ({"tasks": OVERLAPPING}, "disjoint"),
+    "gives none": ({"tasks": "def tasks(self, split):\n        return []"}, "0 train, 0 search, 0 hidden"),
+    "gives an id twice": ({"tasks": OVERLAPPING.replace("{split}{n}", "one")}, "each id once"),
+    "says none": ({"tasks": "def other(self): pass"}, "tasks(split), records() and generate"),
     "has another name": ({"tasks": f'name = "Sums!"; {GENERATE}'.replace("; ", "\n    ")}, "'Sums!'"),
 }
 
@@ -254,14 +254,11 @@ def test_what_is_gone_is_missed_by_its_name() -> None:
         requirements_of(["gone@000000000000"])
 
 
-def test_a_built_in_one_is_brought_by_nobody(home: Home) -> None:
+def test_a_built_in_one_is_brought_by_nobody_and_a_brought_one_is_taken_by_its_name(folder: Path, home: Home) -> None:
     assert load_environment("guess", None, home, lambda _: None) is get_environment("guess")
     assert not home.environments.exists()
     with pytest.raises(ResearchError):
         load_environment("guess", "judge.py", home, lambda _: None)
-
-
-def test_a_brought_one_is_taken_by_its_name(folder: Path, home: Home) -> None:
     name = brought(folder, home).name
     add_folder(home.environments)
     assert load_environment(name, None, home, lambda _: None).name == name

@@ -19,15 +19,14 @@ from tests.golden import assert_golden, refused
 from tests.research.factories import make_home
 
 
-def test_it_is_the_folder_of_the_working_directory_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_folder_of_the_working_directory_or_what_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     home = Home.locate({})
     assert home.path == tmp_path / ".ajet"
     assert home.database == f"sqlite:///{tmp_path / '.ajet' / 'ajet.db'}"
     assert not home.path.exists(), "locating touches nothing"
-
-
-def test_the_environment_names_another_folder_and_database(tmp_path: Path) -> None:
     home = Home.locate({"AJET_HOME": str(tmp_path / "x"), "AJET_DATABASE_URL": "postgresql://h/db"})
     assert (home.path, home.database) == (tmp_path / "x", "postgresql://h/db")
 
@@ -111,12 +110,6 @@ def test_whoever_begins_waits_for_another_one_and_for_no_dead_one(
     finally:
         holder.kill()
         holder.communicate()
-    with home.creation_lock():
-        pass
-
-
-def test_others_may_begin_after_an_error(tmp_path: Path) -> None:
-    home = make_home(tmp_path)
     with pytest.raises(ValueError, match="inside"), home.creation_lock():
         raise ValueError("inside")
     with home.creation_lock():

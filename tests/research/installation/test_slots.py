@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -90,28 +89,7 @@ def test_it_is_said_once_who_is_waited_for_and_what_can_be_done(bench: Bench) ->
     assert_golden(line)
 
 
-@pytest.mark.slow
-def test_runs_beside_another_studys_training_have_it_as_a_neighbour(tmp_path: Path) -> None:
-    alone, beside = Bench(tmp_path / "alone"), Bench(tmp_path / "beside")
-    beside.sandbox.occupy(LEFT, beside.clock.now - timedelta(hours=2), beside.clock.now - timedelta(hours=1))
-    # Ended by now, so that it takes no place and the runs go as they do alone; but it ran beside them all.
-    beside.sandbox.occupy(LEFT, beside.clock.now - timedelta(seconds=5), beside.clock.now + timedelta(hours=1))
-    counts = [
-        sorted(neighbours(run.collected) for run in bench.drive(bench.loop()).state.runs.values())
-        for bench in (alone, beside)
-    ]
-    assert counts[1] == [count + 1 for count in counts[0]]
-
-
-def neighbours(collected: Mapping[str, Any] | None) -> int:
-    assert collected is not None
-    found: int = collected["conditions"]["neighbours"]
-    return found
-
-
 class Seconds:
-    """A clock that a test moves."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -120,8 +98,6 @@ class Seconds:
 
 
 class FakeControllers:
-    """The studies that are driven, as a test says."""
-
     def __init__(self, *driven: str) -> None:
         self.driven = set(driven)
         self.suspended: set[str] = set()
@@ -182,37 +158,6 @@ def test_a_slot_whose_controller_was_killed_before_the_launch_is_free_once_no_la
     assert not mine.take("mine", 1), "its shim may still start it"
     room.clock.now += 1
     assert mine.take("mine", 1)
-
-
-def test_a_slot_that_its_next_controller_claimed_while_somebody_took_it_for_left_behind_stays(room: Room) -> None:
-    assert room.slots(LEFT).take("left", 1)
-    mine, log = room.slots(STUDY), room.log
-    assert not mine.take("mine", 1)
-    room.clock.now += UNDER_WAY_S
-    present = log.transaction
-
-    @contextmanager
-    def between(action: str) -> Iterator[Any]:
-        """Let the next controller act after the look at the rows, before they are written."""
-        if action == "write":
-            log.transaction = present  # type: ignore[method-assign]
-            room.controllers.driven = {LEFT}
-            assert room.slots(LEFT).take("left", 1)
-        with present(action) as connection:
-            yield connection
-
-    log.transaction = between  # type: ignore[method-assign]
-    assert not mine.take("mine", 1)
-    assert room.slots(LEFT).take("left", 1), "and it has it still"
-
-
-def test_who_stands_in_the_line_holds_no_slot(room: Room) -> None:
-    room.controllers.driven = {LEFT}
-    assert room.slots(LEFT).take("left", 1)
-    mine = room.slots(STUDY)
-    assert not mine.take("mine", 1)
-    assert mine.waits
-    assert not mine.is_held("mine")
 
 
 def test_a_study_frees_what_it_holds_for_no_attempt_that_goes_on(room: Room) -> None:

@@ -70,7 +70,6 @@ def test_an_agent_with_openais_sdk_trains_to_the_last_step(
 
 
 def documented() -> list[str]:
-    """Return the agents of docs/agents.md."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "agents.md").read_text(), re.DOTALL)
     return [block for block in blocks if "def agent(episode)" in block]
 

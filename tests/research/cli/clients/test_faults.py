@@ -36,7 +36,6 @@ PLAYED = ("consumed", "in_step", "ended")
 
 @pytest.fixture(params=["process", "docker"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Both kinds of sandbox; containers where an engine answers."""
     if request.param == "docker":
         request.getfixturevalue("contained")
     return str(request.param)
@@ -47,7 +46,6 @@ def slow_agent(folder: Path, worth: str = "0.5", seconds: float = 0.2) -> str:
 
 
 def player(client: Client) -> psutil.Process:
-    """Return the child that plays; not one that stands by."""
     children = psutil.Process(client.process.pid).children()
     return next(child for child in children if "swarm.environments" in child.cmdline())
 
@@ -67,7 +65,6 @@ def codes(control: SwarmClient, *states: str) -> set[str | None]:
 
 
 def containers_of(engine: ContainerEngine, home: Path) -> list[Any]:
-    """Return what containers the engine has of an installation, running or not."""
     own = home / "containers" / ".installation"
     if not own.exists():
         return []
@@ -271,8 +268,6 @@ def test_a_killed_run_takes_what_it_started_with_it_and_the_next_one_has_its_pla
 
 @pytest.fixture
 def host() -> Iterator[int]:
-    """A web server of this machine alone, at 127.0.0.2; its port."""
-
     class Hello(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
