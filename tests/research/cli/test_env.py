@@ -127,9 +127,7 @@ def test_a_built_in_environment_is_checked_too(ajet: Ajet) -> None:
     ("outcome", "fault"),
     [("return Outcome(max(0.8, float(right)), right)", "0.8 of 1:"), ("raise RuntimeError('no judge')", "no judge")],
 )
-def test_a_fault_is_a_failed_check_and_is_listed_and_shown(
-    ajet: Ajet, tmp_path: Path, outcome: str, fault: str
-) -> None:
+def test_a_fault_fails_a_check_and_is_listed_and_shown(ajet: Ajet, tmp_path: Path, outcome: str, fault: str) -> None:
     """A reward for an empty answer, and what cannot be played."""
     ended = ajet("env", "check", str(sums(tmp_path / "sums", outcome=outcome)), "--plays", "16")
     assert (ended.code, fault in ended.out) == (FAULTS, True)
@@ -201,9 +199,7 @@ def test_a_check_has_the_cores_of_one_run_of_a_study_and_foreign_code_a_clients_
 
 
 @pytest.mark.slow
-def test_a_check_with_a_studys_job_counts_for_it_and_one_without_is_told_not_to(
-    ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_counts_for_jobs_of_its_conditions(ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, file = sums(tmp_path / "sums"), tmp_path / "job.json"
     job = {"max_tokens": 64, "steps": 30, "lr_warmup_steps": 9, "group_size": 4, "epochs": 2, "learning_rate": 5e-4}
     file.write_text(json.dumps({**job, "backend": "fake"}))
@@ -231,9 +227,7 @@ def test_a_tiny_model_needs_demonstrations(ajet: Ajet, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_brought_environment_is_removed_whole_and_can_be_brought_again(
-    ajet: Ajet, home: Path, tmp_path: Path
-) -> None:
+def test_a_brought_environment_is_removed_and_brought_again(ajet: Ajet, home: Path, tmp_path: Path) -> None:
     folder = str(sums(tmp_path / "sums"))
     name = shown(ajet, "check", folder, "--plays", "2")["environment"]
     assert f"did you mean {name}?" in ajet("env", "remove", "sums").line
@@ -275,9 +269,7 @@ def test_an_environment_that_a_study_may_still_need_stays(ajet: Ajet, home: Path
         (EventType.STUDY_STOPPED, "13 runs need 6 min; the budget is 60 s"),  # refused at its planning
     ],
 )
-def test_a_study_that_is_over_needs_it_no_more_also_while_another_goes_on(
-    ajet: Ajet, shop: EventLog, type: EventType, reason: str
-) -> None:
+def test_a_study_that_is_over_needs_it_no_more(ajet: Ajet, shop: EventLog, type: EventType, reason: str) -> None:
     create_study(shop, "over", topic=f"Does it learn {SHOP}?")
     append(shop, "over", type, {"reason": reason})
     create_study(shop, "at-work")

@@ -82,9 +82,7 @@ def test_a_study_is_read_once_until_something_is_added_to_it(finished: Synthetic
 
 
 @pytest.mark.slow
-def test_a_verdict_whose_file_is_changed_is_doubted_though_the_log_is_as_it_was(
-    finished: Synthetic, reads: Reads
-) -> None:
+def test_a_verdict_whose_file_is_changed_is_doubted(finished: Synthetic, reads: Reads) -> None:
     assert reads()[0][0]["verdicts"][0]["verdict"] == "supported"
     path = next(finished.folder.glob("runs/*/evaluation.json"))
     before, times = path.read_bytes(), path.stat()
@@ -127,9 +125,7 @@ def test_what_was_kept_otherwise_is_not_taken(place: Home, reads: Reads, spoil: 
     assert reads()[1] == 0
 
 
-def test_a_log_that_cannot_be_read_is_named_each_time_and_what_is_gone_is_forgotten(
-    place: Home, finished: Synthetic, reads: Reads
-) -> None:
+def test_a_log_that_cannot_be_read_is_named_each_time(place: Home, finished: Synthetic, reads: Reads) -> None:
     create_study(finished.log, "another")
     reads()
     with finished.log.transaction("write") as connection:
@@ -141,7 +137,7 @@ def test_a_log_that_cannot_be_read_is_named_each_time_and_what_is_gone_is_forgot
     assert json.loads((place.path / FILE).read_text())["studies"] == {}
 
 
-def test_a_disk_that_takes_nothing_costs_time_and_nothing_else(
+def test_a_disk_that_takes_nothing_costs_time(
     place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object, **more: object) -> str:
@@ -216,9 +212,7 @@ def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
 
 
 @pytest.mark.parametrize(("terminal", "most"), [(True, 80), (False, 400)])
-def test_an_episode_is_one_line_of_a_list_however_long_its_owner(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool, most: int
-) -> None:
+def test_an_episode_is_one_line_of_a_list(monkeypatch: pytest.MonkeyPatch, terminal: bool, most: int) -> None:
     out = Console(width=80, file=io.StringIO(), force_terminal=terminal)
     monkeypatch.setattr(episodes, "console", lambda: out)
     episodes._print_rows(episode_table(EpisodeList(episodes=(episode(owner="o" * 90),) * 2)))

@@ -117,9 +117,7 @@ def test_a_refusal_quotes_the_noise_of_the_environment_asked_for(ajet: Ajet, env
 
 
 @pytest.mark.slow
-def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own(
-    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_refused_by_the_prices_of_its_environment(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of arith costs less than one of guess; what a refusal offers is accepted."""
     monkeypatch.setattr(
         "research.design.noise_bank.load_shipped_bank", lambda: bank(0.03, environments=("arith", "guess"))
@@ -134,9 +132,7 @@ def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own
 
 
 @pytest.mark.usefixtures("known_noise")
-def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(
-    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_unknown_noise_the_runs_before_are_priced(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     found = planned(ajet, "group size 4 vs 16", "--env", "arith")
     assert (found["noise_runs_first"], found["noise"], found["power_curve"]) == (6, None, [])
     assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
@@ -251,9 +247,7 @@ def test_a_plan_says_which_model_is_trained_and_that_its_price_is_a_guess(ajet: 
         ("which of these models learns more on arith: ./mine or ./theirs",),
     ],
 )
-def test_models_are_compared_by_flags_and_by_a_topic_that_names_their_folders(
-    ajet: Ajet, asked: tuple[str, ...]
-) -> None:
+def test_models_are_compared_by_flags_and_by_a_topic(ajet: Ajet, asked: tuple[str, ...]) -> None:
     found = planned(ajet, *asked, "--budget", "4h")
     assert (found["arms"], found["not_tested"]) == (["model=mine", "model=theirs"], [])
     assert ("changes the gain" in found["tested"][0], found["noise_runs_first"] > 0) == (True, True)
@@ -308,9 +302,7 @@ def test_a_study_verifies_and_ends_with_its_head(ajet: Ajet, finished: Synthetic
 
 
 @pytest.mark.parametrize("forge", FORGERIES)
-def test_what_was_forged_is_named_with_exit_code_1_and_no_verdict_is_shown(
-    ajet: Ajet, finished: Synthetic, forge: object
-) -> None:
+def test_what_was_forged_is_named_and_no_verdict_is_shown(ajet: Ajet, finished: Synthetic, forge: object) -> None:
     (verdict,) = finished.state().verdicts
     assert verdict.reason in ajet("study", "watch").out
     forge(finished)  # type: ignore[operator]
@@ -417,9 +409,7 @@ def test_a_line_of_an_exported_log_that_is_no_event_is_named(ajet: Ajet, finishe
         assert (ended.code, f"events.jsonl, line {number}: " in ended.out) == (1, True)
 
 
-def test_an_export_with_a_link_or_a_pipe_is_refused_in_one_line(
-    ajet: Ajet, finished: Synthetic, tmp_path: Path
-) -> None:
+def test_an_export_with_a_link_or_a_pipe_is_refused(ajet: Ajet, finished: Synthetic, tmp_path: Path) -> None:
     assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
     for name in ("README.md", LOCK_FILE, "report.md", "runs/pipe"):
         path = tmp_path / "kept" / name
@@ -459,7 +449,7 @@ def fill(*claims: Came, study: str = "a", planner: str = "rules") -> None:
         ((Came(0.5, "invalid", None),), 4, "nothing to score"),
     ],
 )  # fmt: skip
-def test_where_no_verdict_is_valid_nothing_is_scored(
+def test_without_a_valid_verdict_nothing_is_scored(
     ajet: Ajet, claims: tuple[Came, ...], lines: int, words: str
 ) -> None:
     if claims:

@@ -95,9 +95,7 @@ def planned(ajet: Ajet, topic: str, tmp_path: Path, *arguments: str) -> dict[str
 
 
 @pytest.mark.slow
-def test_a_topic_names_a_brought_environment_in_full_or_in_short(
-    ajet: Ajet, home: Path, brought: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_topic_names_a_brought_environment(ajet: Ajet, home: Path, brought: tuple[str, str], tmp_path: Path) -> None:
     first, second = brought
     for name in brought:
         found = planned(ajet, TOPIC.format(name), tmp_path)
@@ -110,9 +108,7 @@ def test_a_topic_names_a_brought_environment_in_full_or_in_short(
 
 
 @pytest.mark.slow
-def test_a_full_name_of_none_that_is_here_is_one_line_with_those_that_are(
-    ajet: Ajet, home: Path, brought: tuple[str, str], mine: str
-) -> None:
+def test_an_unknown_full_name_is_one_line(ajet: Ajet, home: Path, brought: tuple[str, str], mine: str) -> None:
     both = " and ".join(sorted(brought))
     for name, there in {"mine@0123456789ab": both, "mine@abc": both, "shop@abcdefabcdef": "ajet env list"}.items():
         for asked in ((), ("--env", brought[0])):
@@ -424,9 +420,7 @@ def test_a_language_model_that_answers_nonsense_or_not_at_all(ajet: Ajet, monkey
     assert "secret-key" not in ajet("research", TOPIC_REFUSALS, *LLM, "--budget", "20s").refused(address, "OpenAI")
 
 
-def test_resuming_in_another_installation_changes_nothing(
-    tmp_path: Path, ajet: Ajet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resuming_elsewhere_changes_nothing(tmp_path: Path, ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path / "first")
     bench.loop().tick()
     monkeypatch.setenv("AJET_DATABASE_URL", bench.home.database)
@@ -435,9 +429,7 @@ def test_resuming_in_another_installation_changes_nothing(
     assert bench.events() == before
 
 
-def test_a_tampered_event_log_is_named_and_left_as_it_is(
-    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tampered_log_is_named_and_left_as_it_is(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Synthetic(home / "studies").whole()
     database = home / "studies" / "events.db"
     monkeypatch.setenv("AJET_DATABASE_URL", f"sqlite:///{database}")

@@ -150,7 +150,7 @@ def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
 
 
 @pytest.mark.parametrize("missing", LOCAL_PACKAGES)
-def test_a_study_whose_backend_is_not_installed_is_refused_before_anything_is_made(
+def test_a_missing_backend_refuses_a_study(
     ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None if name == missing else name)
@@ -158,9 +158,7 @@ def test_a_study_whose_backend_is_not_installed_is_refused_before_anything_is_ma
     assert not home.exists()
 
 
-def test_a_resumed_study_whose_backend_is_not_installed_is_left_as_it_is(
-    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_backend_leaves_a_study_as_it_is(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = design(16, base_job={**design(16).base_job, "backend": "local"})
     bench = Bench(home, design=local)
     bench.loop().plan()

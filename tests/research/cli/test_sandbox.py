@@ -54,9 +54,7 @@ def server(home: Path) -> Iterator[SwarmProcess]:
     stop_swarm(found)
 
 
-def test_a_trained_model_is_exported_with_its_card(
-    ajet: Ajet, home: Path, server: SwarmProcess, tmp_path: Path
-) -> None:
+def test_a_model_is_exported_with_its_card(ajet: Ajet, home: Path, server: SwarmProcess, tmp_path: Path) -> None:
     model = base(tmp_path / "base")
     job = Job(
         model=PathModel(path=str(model)), device="cpu", max_context=64, max_tokens=4, steps=2, episodes_per_step=4,
@@ -97,9 +95,7 @@ def test_what_can_be_fetched_is_listed_with_size_and_licence(ajet: Ajet, home: P
     assert (listed["state"], listed["folder"]) == ("not fetched", str(home / "models" / "smollm2-135m"))
 
 
-def test_a_check_says_what_the_model_does(
-    ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_says_what_a_model_is(ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And keeps it: the same, as JSON, is shown without measuring once more."""
     folder = save_folder(tmp_path / "m")
     (folder / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}")
@@ -184,9 +180,7 @@ def test_both_kinds_are_listed_and_the_ended_ones_on_request(
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_a_name_is_shown_whole_in_a_terminal_of_80_columns(
-    ajet: Ajet, process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_whole_in_80_columns(ajet: Ajet, process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is typed again: for logs, and to stop it."""
     monkeypatch.setenv("COLUMNS", "80")
     name = "ajet-client-20261120-203240-4b958a"
@@ -207,16 +201,14 @@ def test_an_empty_installation_is_listed_without_being_made(ajet: Ajet, home: Pa
     assert not home.exists()
 
 
-def test_following_ends_with_the_sandbox_and_shows_each_line_once(
-    ajet: Ajet, containers: DockerSandbox, image: Image
-) -> None:
+def test_following_shows_each_line_once_and_ends(ajet: Ajet, containers: DockerSandbox, image: Image) -> None:
     code = "import time\nfor i in range(6): print(i, flush=True); time.sleep(0.2)"
     containers.run(spec(image, code, "counting"))
     for command in (("counting", "--follow"), ("count",)):  # a name's beginning does
         assert ajet("sandbox", "logs", *command).out.split() == list("012345")
 
 
-def test_a_sandbox_is_ended_by_name(
+def test_one_is_stopped_by_its_name(
     ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine
 ) -> None:
     containers.run(spec(image, SLEEPER, "sleeping"))

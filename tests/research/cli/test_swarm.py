@@ -129,9 +129,7 @@ def test_what_starts_is_what_is_named_else_what_is_watched(asked: str, name: Any
     assert resolve_target(name, server, {"AJET_SERVER": asked}) == found
 
 
-def test_a_wrong_key_is_one_line_that_does_not_show_it(
-    ajet: Ajet, far: SwarmProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_is_refused_and_not_shown(ajet: Ajet, far: SwarmProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AJET_TOKEN", "nobodys-key")
     for command in (("swarm", "status"), ("client", "run")):
         assert "nobodys-key" not in ajet(*command, "--server", far.url).refused("AJET_TOKEN")
@@ -153,9 +151,7 @@ def test_an_address_beyond_loopback_needs_a_key_of_one_s_own(ajet: Ajet, home: P
         assert client.status().state is ServerState.OFFLINE
 
 
-def test_a_server_is_started_again_as_it_was_and_its_store_is_shown_to_nobody(
-    ajet: Ajet, home: Path, tmp_path: Path
-) -> None:
+def test_a_server_starts_again_as_it_was_with_a_secret_store(ajet: Ajet, home: Path, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'elsewhere-secret.db'}"
     assert ajet("swarm", "start", "--port", "0", "--store", store, "--peer", "http://127.0.0.1:7").code == 0
     assert (tmp_path / "elsewhere-secret.db").exists()
@@ -170,9 +166,7 @@ def test_a_server_is_started_again_as_it_was_and_its_store_is_shown_to_nobody(
     assert not (home / "swarm" / "store.sqlite3").exists(), "it writes where it did before"
 
 
-def test_what_is_asked_for_comes_before_the_environment_and_that_before_what_runs_here(
-    home: Path, far: SwarmProcess, server: SwarmProcess
-) -> None:
+def test_a_flag_comes_before_the_environment(home: Path, far: SwarmProcess, server: SwarmProcess) -> None:
     here, place = server, Home(home, "")
     known = {"AJET_SERVER": far.url, "AJET_TOKEN": "t" * 9}
     assert connect_server(None, environ={}, home=place).url == here.url
@@ -204,9 +198,7 @@ def test_what_an_earlier_version_started_is_found_stopped_and_started_again(ajet
         assert client.status().job_digest is not None
 
 
-def test_keys_are_in_no_list_of_processes_no_log_and_no_status(
-    ajet: Ajet, home: Path, tmp_path: Path, job: str
-) -> None:
+def test_keys_are_in_no_process_list_log_or_status(ajet: Ajet, home: Path, tmp_path: Path, job: str) -> None:
     file = token_file(tmp_path, "s3cret-" * 6)
     started = ajet("swarm", "start", "--name", "a", "--port", "0", "--token-file", file, "--job", job)
     assert started.code == 0
@@ -224,9 +216,7 @@ def test_keys_are_in_no_list_of_processes_no_log_and_no_status(
     assert stat.S_IMODE((process.folder / "tokens.json").stat().st_mode) == 0o600
 
 
-def test_a_store_s_password_is_shown_nowhere_where_it_cannot_be_opened(
-    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_s_password_is_shown_nowhere(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AJET_SWARM_STORE", "postgresql+psycopg://me:hunter2@127.0.0.1:9/ajet")
     assert "hunter2" not in ajet("swarm", "start", "--name", "a", "--port", "0").refused("me:***@127.0.0.1:9")
     assert not [path for path in home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
@@ -300,9 +290,7 @@ def test_another_job_is_refused_with_what_differs_and_the_command_that_helps(aje
     ajet("swarm", "start", "--job", str(file)).refused("steps 5, not 3", "`ajet swarm stop`")
 
 
-def test_a_server_without_a_job_under_way_says_how_to_get_one_and_shows_no_step(
-    ajet: Ajet, server: SwarmProcess, file: Path
-) -> None:
+def test_a_server_without_a_job_says_how_to_get_one(ajet: Ajet, server: SwarmProcess, file: Path) -> None:
     assert "--job FILE" in ajet("swarm", "start").out
     assert ajet("swarm", "start", "--job", str(file)).code == 0
     assert "0 of 3" in ajet("swarm", "status").out
@@ -321,9 +309,7 @@ def test_an_agents_run_says_why_nothing_moves(state: str, words: str) -> None:
     assert (f"the server is {state}" in said, words in said, "step" in said) == (True, True, False)
 
 
-def test_a_server_that_stands_still_is_told_apart_from_one_that_is_not_there(
-    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_stands_still_is_told_so(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm, "RETRY_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
         mute = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -105,9 +105,7 @@ def test_a_curve_goes_up_where_its_metric_does_and_one_that_is_0_throughout_is_l
 
 
 @given(st.integers(1, 200), st.booleans(), st.text(max_size=200), st.text(max_size=200))
-def test_no_line_is_wider_than_the_terminal_and_nothing_steers_it(
-    width: int, unicode: bool, owner: str, text: str
-) -> None:
+def test_no_line_is_wider_than_a_terminal_or_steers_it(width: int, unicode: bool, owner: str, text: str) -> None:
     """An owner's name is a client's own words."""
     owners = (OwnerSnapshot(owner=owner, open=1, heard_s=0.0, oldest_s=0.0),)
     said = frame(owners=owners, waits=(StepWait(what="episodes", text=text),))
@@ -163,9 +161,7 @@ VALUES = st.lists(st.none() | st.floats(-1e9, 1e9), max_size=400)
 
 
 @given(VALUES, st.integers(1, 120), st.sampled_from([BARS, PLAIN]))
-def test_it_is_never_wider_than_asked_and_has_no_other_characters(
-    values: list[float | None], width: int, bars: str
-) -> None:
+def test_a_sparkline_has_the_width_and_the_bars_asked_for(values: list[float | None], width: int, bars: str) -> None:
     line = sparkline(values, width, bars)
     assert len(line) == min(len(values), width)
     assert set(line) <= {*bars, " "}
@@ -274,9 +270,7 @@ def read_until(terminal: int, enough: Callable[[bytes], bool]) -> bytes:
     return shown
 
 
-def test_a_watcher_shows_what_was_while_a_server_does_not_answer(
-    server: SwarmProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watcher_shows_what_a_silent_server_said(server: SwarmProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     with SwarmClient(server.url, server.admin_token) as client:
         now = [0.0]
         watcher = Watcher(server.url, client, lambda: now[0])
@@ -292,7 +286,7 @@ def test_a_watcher_shows_what_was_while_a_server_does_not_answer(
         assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)
 
 
-def test_a_server_that_tells_no_snapshot_is_said_to_be_of_an_earlier_release(
+def test_a_server_of_an_earlier_release_is_told(
     ajet: Ajet, server: SwarmProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SwarmClient(server.url, server.admin_token) as client, pytest.raises(NotFound):

@@ -200,9 +200,7 @@ def test_what_cannot_be_had_is_refused_in_a_line_and_leaves_nothing(kind: str, t
     assert left_in(home) == set()
 
 
-def test_what_code_prints_is_no_answer_and_the_secret_is_in_no_variable_of_its_process(
-    tmp_path: Path, home: Home
-) -> None:
+def test_code_that_prints_answers_nothing_and_sees_no_secret(tmp_path: Path, home: Home) -> None:
     head = (
         "import atexit; print('hello'); os.write(1, b'{\"name\": 1}\\n'); atexit.register(os.write, 1, b'bye\\n')\n"
         f"open({str(tmp_path / 'seen')!r}, 'a').write(open('/proc/self/environ').read() + repr(sys.argv))"
@@ -226,9 +224,7 @@ def test_tasks_that_seeds_gave_again_are_counted_in_a_line(tmp_path: Path, home:
     assert [line for line in told if "70 tasks were asked for, 49 different" in line] != []
 
 
-def test_code_that_hangs_is_ended_with_all_that_it_started(
-    tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_hangs_is_ended_with_all_of_it(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bringing, "SECONDS", 8.0)
     pids = tmp_path / "pids"
     head = (

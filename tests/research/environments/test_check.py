@@ -49,7 +49,7 @@ def test_players_that_learn_nothing_show_what_rewards_are_worth(home: Home, tmp_
         ("answer", "return [{'role': 'user', 'content': 'once more'}]", "200 answers"),
     ],
 )  # fmt: skip
-def test_a_play_that_cannot_count_is_one_line_with_its_task(
+def test_a_play_that_fails_is_one_line_with_its_task(
     home: Home, tmp_path: Path, part: str, code: str, said: str
 ) -> None:
     folder = sums(tmp_path / "sums", **{part: code})
@@ -83,9 +83,7 @@ def test_all_plays_together_are_bounded(home: Home, tmp_path: Path) -> None:
         ("import ctypes; ctypes.string_at(0)", "by signal 11"),
     ],
 )
-def test_code_that_ends_its_process_is_told_with_how_and_at_which_task(
-    home: Home, tmp_path: Path, code: str, how: str
-) -> None:
+def test_code_that_ends_its_process_is_told_with_its_task(home: Home, tmp_path: Path, code: str, how: str) -> None:
     found = played(sums(tmp_path / "sums", answer=f"{code}; return []"), home)
     assert len(found.faults) == 1
     assert re.match(r"oracle, task 'sum-\d+': ", found.faults[0])

@@ -80,9 +80,7 @@ def test_a_module_here_is_copied_with_its_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_installed_package_is_copied_without_being_imported_and_names_its_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_is_copied_and_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     write(site, {
         "offered_worlds/__init__.py": "raise RuntimeError('imported')",

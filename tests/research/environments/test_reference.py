@@ -173,9 +173,7 @@ def test_any_file_of_tasks_gives_a_name_that_an_environment_may_have(name: str) 
     assert own == own.lower()
 
 
-def test_installed_packages_offer_environments_which_are_not_imported(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_packages_offer_environments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(folder, monkeypatch, "bazaar = no_such_module.worlds:Bazaar", "shop = no_such_module:Shop")
     assert {"bazaar", "shop"} <= find_entry_points().keys()
     assert source(read_reference("bazaar")) == ("module", "no_such_module.worlds", "Bazaar")

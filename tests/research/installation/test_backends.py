@@ -51,7 +51,7 @@ def test_the_named_python_is_the_one_that_runs_it(tmp_path: Path, monkeypatch: p
     ("script", "said"),
     [("echo vllm ray", "missing: vllm ray"), ("echo no such thing >&2; exit 3", "no such thing"), ("", "python")],
 )
-def test_an_environment_that_lacks_something_or_is_not_there_is_named(
+def test_an_environment_that_lacks_is_named(
     script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VERL_PYTHON, written(tmp_path, script) if script else str(tmp_path / "python"))

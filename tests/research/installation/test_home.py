@@ -19,9 +19,7 @@ from tests.golden import assert_golden, refused
 from tests.research.factories import make_home
 
 
-def test_it_is_the_folder_of_the_working_directory_or_what_the_environment_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_dot_ajet_or_what_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     home = Home.locate({})
     assert home.path == tmp_path / ".ajet"
@@ -93,9 +91,7 @@ with Home.locate({"AJET_HOME": sys.argv[1]}).creation_lock():
 """
 
 
-def test_whoever_begins_waits_for_another_one_and_for_no_dead_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_begins_waits_for_another_but_no_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = make_home(tmp_path)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -39,9 +39,7 @@ def test_a_model_is_known_by_its_hash_to_prices_and_noise_wherever_it_was_logged
         assert len({key(job) for job in (here, nameless, warm, Job())}) == 4
 
 
-def test_a_folder_here_comes_before_one_of_the_same_name_in_the_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_here_comes_before_the_installations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model_at(tmp_path / "models" / "mine", b"v")
     here = model_at(tmp_path / "here" / "mine")
     monkeypatch.chdir(here.parent)

@@ -144,9 +144,7 @@ def room(tmp_path: Path) -> Iterator[Room]:
         yield room
 
 
-def test_a_slot_whose_controller_was_killed_before_the_launch_is_free_once_no_launch_can_be_under_way(
-    room: Room,
-) -> None:
+def test_a_slot_of_a_killed_controller_is_free_once_no_launch_can_be_under_way(room: Room) -> None:
     room.controllers.driven = {LEFT}
     assert room.slots(LEFT).take("never", 1)
     mine = room.slots(STUDY)
@@ -190,9 +188,7 @@ def line(room: Room) -> tuple[MachineSlots, MachineSlots, MachineSlots]:
     return first, second, third
 
 
-def test_who_came_first_is_served_first_and_who_wants_no_slot_any_more_is_waited_for_by_nobody(
-    line: tuple[MachineSlots, ...],
-) -> None:
+def test_who_came_first_is_served_first_as_long_as_it_wants_a_slot(line: tuple[MachineSlots, ...]) -> None:
     _, second, third = line
     assert second.waits
     assert not third.take("t1", 1), "the second came before"
@@ -201,16 +197,12 @@ def test_who_came_first_is_served_first_and_who_wants_no_slot_any_more_is_waited
     assert third.take("t1", 1)
 
 
-def test_a_study_in_the_line_whose_controller_is_gone_is_passed_over(
-    room: Room, line: tuple[MachineSlots, ...]
-) -> None:
+def test_a_study_whose_controller_is_gone_is_passed_over(room: Room, line: tuple[MachineSlots, ...]) -> None:
     room.controllers.driven = {"first", "third"}
     assert line[2].take("t1", 1)
 
 
-def test_a_suspended_controller_keeps_its_place_in_the_line_and_nobody_waiting(
-    room: Room, line: tuple[MachineSlots, ...]
-) -> None:
+def test_a_suspended_controller_keeps_its_place_in_line(room: Room, line: tuple[MachineSlots, ...]) -> None:
     first, second, third = line
     room.controllers.suspended = {"second"}
     assert third.take("t1", 1)
@@ -222,9 +214,7 @@ def test_a_suspended_controller_keeps_its_place_in_the_line_and_nobody_waiting(
 
 
 @pytest.mark.slow
-def test_real_attempts_keep_their_slots_until_they_end_also_for_another_installation_on_the_database(
-    tmp_path: Path,
-) -> None:
+def test_real_attempts_keep_slots_until_they_end_also_for_other_installations(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'ajet.db'}"
     with closing(Room(tmp_path / "1", database)) as room, closing(Room(tmp_path / "2", database)) as other:
         room.home.prepare()

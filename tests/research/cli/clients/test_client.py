@@ -83,9 +83,7 @@ def test_the_agents_of_the_documentation_play(ajet: Ajet, tmp_path: Path, load: 
     assert played["result"]["dropped"] == {}
 
 
-def test_an_evaluation_trains_nothing_and_a_reward_alone_is_neither_solved_nor_failed(
-    ajet: Ajet, tmp_path: Path, load: Load, control: SwarmClient
-) -> None:
+def test_an_evaluation_trains_nothing(ajet: Ajet, tmp_path: Path, load: Load, control: SwarmClient) -> None:
     load()
     asked = ["client", "run", make_agent(tmp_path, AGENT), "--tasks", make_tasks(tmp_path), "--eval"]
     played = ajet(*asked, "--episodes", "3", "--json").data["result"]
@@ -103,7 +101,7 @@ def test_the_environments_own_agent_plays_a_job_to_its_end_which_may_be_evaluate
     assert ajet(*asked, "--eval", "--episodes", "3").code == 0
 
 
-def test_evaluations_are_played_whenever_training_waits_until_it_is_finished(
+def test_evaluations_are_played_whenever_training_waits(
     ajet: Ajet, home: Path, load: Load, control: SwarmClient
 ) -> None:
     """Beside a client that trains: the best checkpoint is kept without a line of code."""
@@ -210,9 +208,7 @@ def test_a_summary_of_plays_names_no_success_where_none_was_told(capsys: pytest.
     assert_golden(capsys.readouterr().out)
 
 
-def test_a_full_disk_ends_a_client_in_a_line_and_one_that_plays_goes_on(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_on_a_full_disk_only_who_plays_goes_on(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     """No byte can be written to a file: none is begun, and one that got that far plays the job to its end."""
     load()
     agent, server = make_agent(tmp_path, AGENT), server_of(home)
@@ -240,9 +236,7 @@ async def agent(episode):
 """
 
 
-def test_a_breakpoint_stops_in_the_terminal_while_the_lease_lives_and_no_batch_is_touched(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_a_breakpoint_stops_while_the_lease_lives(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     load(lease_ttl_s=3.0)
     with running(home, "debug", make_agent(tmp_path, STOPPING), "--task", "arith-1-3", stdin=subprocess.PIPE) as client:
         client.until(lambda: [one for one in control.episodes().episodes if one.calls == 1])

@@ -126,9 +126,7 @@ async def agent(episode):
 """
 
 
-def test_what_an_evaluator_that_died_had_finished_is_counted(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_episodes_of_an_evaluator_that_died_count(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     """Or eight deaths of one that gets on would end it, as if all had been in vain."""
     load(steps=1, eval_every=1, evaluation_episodes=4)
     played = ("run", make_agent(tmp_path, DYING), "--evaluations", "--restart", "--concurrency", "1")
@@ -142,7 +140,7 @@ def test_what_an_evaluator_that_died_had_finished_is_counted(
     assert control.status().finished
 
 
-def test_saved_code_plays_at_once_and_nothing_of_the_last_is_trained_after(
+def test_saved_code_plays_and_the_last_trains_nothing(
     home: Path, load: Load, control: SwarmClient, tmp_path: Path
 ) -> None:
     load(steps=10_000)
@@ -162,9 +160,7 @@ def test_saved_code_plays_at_once_and_nothing_of_the_last_is_trained_after(
     assert client.process.returncode == 130
 
 
-def test_a_broken_edit_shows_its_traceback_and_training_waits_for_the_next_save(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_a_broken_edit_waits_for_the_next_save(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     load(steps=10_000)
     agent = slow_agent(tmp_path)
     with running(home, "run", agent, "--reload", "--sandbox", "process") as client:
@@ -200,9 +196,7 @@ def test_reloading_ends_where_its_server_is_lost_and_does_not_wait_for_a_save(tm
     assert list((home / "clients").glob("*")) == []
 
 
-def test_a_time_limit_holds_while_code_that_cannot_be_loaded_waits_for_a_save(
-    home: Path, load: Load, tmp_path: Path
-) -> None:
+def test_a_time_limit_holds_while_broken_code_waits_for_a_save(home: Path, load: Load, tmp_path: Path) -> None:
     load(steps=10_000)
     agent = make_agent(tmp_path, "async def agent(episode):\n    return 0.5\n\n\nraise ValueError('not yet')\n")
     with running(home, "run", agent, "--reload", "--sandbox", "process", "--time-limit", "4s") as client:
@@ -319,9 +313,7 @@ async def agent(episode):
 
 
 @pytest.mark.usefixtures("contained")
-def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
-    ajet: Ajet, tmp_path: Path, load: Load, host: int
-) -> None:
+def test_a_container_has_what_was_allowed_and_required(ajet: Ajet, tmp_path: Path, load: Load, host: int) -> None:
     """A derived image brings the package; all other destinations are refused, and listed."""
     load(episodes_per_step=2, steps=1)
     other = host + 1 if host < 65_535 else host - 1
@@ -334,9 +326,7 @@ def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
 
 
 @pytest.mark.usefixtures("contained")
-def test_what_a_container_cannot_be_or_be_given_is_one_line_and_leaves_no_record(
-    ajet: Ajet, home: Path, tmp_path: Path, load: Load
-) -> None:
+def test_what_no_container_can_be_leaves_no_record(ajet: Ajet, home: Path, tmp_path: Path, load: Load) -> None:
     load()
 
     def left() -> list[Path]:
