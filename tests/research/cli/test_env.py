@@ -173,9 +173,7 @@ def test_a_model_plays_search_tasks_on_a_real_server_and_what_it_took_is_kept(aj
 
 
 @pytest.mark.slow
-def test_a_check_has_the_cores_of_one_run_of_a_study_and_foreign_code_a_clients_token(
-    ajet: Ajet, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_is_confined(ajet: Ajet, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("research.cli.environments.runs_at_once", lambda jobs, check_of: 3)
     servers, variables = [], []

@@ -137,9 +137,7 @@ def test_a_log_that_cannot_be_read_is_named_each_time(place: Home, finished: Syn
     assert json.loads((place.path / FILE).read_text())["studies"] == {}
 
 
-def test_a_disk_that_takes_nothing_costs_time(
-    place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_time_alone(place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object, **more: object) -> str:
         raise OSError(28, "No space left on device")
 

@@ -158,7 +158,7 @@ def test_a_report_that_was_deleted_is_built_again_as_it_was(ajet: Ajet, finished
 
 
 @pytest.mark.parametrize("sandbox", [{}, {"kind": "docker", "image": "sha256:0", "engine": "28.0"}])
-def test_a_study_killed_before_its_report_gets_it_when_it_is_resumed_engine_or_not(
+def test_a_resumed_study_gets_its_report(
     ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, sandbox: dict[str, str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")

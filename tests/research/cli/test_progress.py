@@ -46,9 +46,7 @@ def half_done(synthetic: Synthetic) -> StudyState:
 
 
 def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) -> str:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - lives as long as the test
-    console.print(screen(state, 300.0, lambda run: progress))
-    return console.export_text()
+    return shown([screen(state, 300.0, lambda run: progress)], width)
 
 
 def test_the_stages_follow_the_study(created: Synthetic) -> None:
@@ -163,11 +161,11 @@ def stopped(study: Synthetic, reason: str) -> str:
         study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason=USED_UP)
         reason = f"budget: {USED_UP}"
     study.append(EventType.STUDY_STOPPED, reason=reason)
-    return shown(study, [render_ending(study.state(), study.folder)])
+    return shown([render_ending(study.state(), study.folder)])
 
 
-def shown(study: Synthetic, lines: Iterable[RenderableType]) -> str:
-    console = Console(width=500)
+def shown(lines: Iterable[RenderableType], width: int = 500) -> str:
+    console = Console(width=width)
     with console.capture() as taken:
         for line in lines:
             console.print(line)
@@ -217,13 +215,13 @@ def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthet
         not_tested=["whether it holds on a large model"],
     )  # fmt: skip
     study.lock()
-    assert_golden(shown(study, render_opening(study.state())))
+    assert_golden(shown(render_opening(study.state())))
 
 
 def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:
     study = Synthetic(tmp_path)
     state = study.whole()
-    said = shown(study, [render_ending(state, tmp_path)])
+    said = shown([render_ending(state, tmp_path)])
     head = headline(state)
     assert f"Supported: {head.answers[0].sentence}" in said
     assert head.answers[0].sentence in build_report(state, tmp_path).html.read_text().replace("\N{NO-BREAK SPACE}", " ")
@@ -237,6 +235,6 @@ def test_a_terminal_says_when_the_lock_was_edited_after_the_verdict(tmp_path: Pa
     write_lock(tmp_path, study.design)
     locked = {"design": study.design.model_dump(mode="json"), "hash": study.design.hash(), "file": LOCK_FILE}
     study.append(EventType.DESIGN_LOCKED, **locked)
-    assert "was changed" not in shown(study, [render_ending(study.state(), tmp_path)])
+    assert "was changed" not in shown([render_ending(study.state(), tmp_path)])
     (tmp_path / LOCK_FILE).write_text("{}")
-    assert shown(study, [render_ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")
+    assert shown([render_ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")

@@ -61,9 +61,7 @@ def mine(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("command", ["research", "study plan"])
 @pytest.mark.parametrize("asked", [("--vary", "group_sise=4,16"), (*VARY, "a topic too"), (*VARY, "--budget", "soon")])
-def test_what_is_asked_badly_brings_nothing(
-    command: str, asked: tuple[str, ...], ajet: Ajet, home: Path, mine: str
-) -> None:
+def test_a_bad_request_brings_nothing(command: str, asked: tuple[str, ...], ajet: Ajet, home: Path, mine: str) -> None:
     ajet(*command.split(), *asked, "--env", mine).refused()
     assert not home.exists()
 
@@ -118,7 +116,7 @@ def test_an_unknown_full_name_is_one_line(ajet: Ajet, home: Path, brought: tuple
 
 
 @pytest.mark.slow
-def test_a_language_model_is_shown_the_environment_that_a_topic_names(
+def test_a_model_sees_its_topics_own(
     ajet: Ajet, brought: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = brought
@@ -200,9 +198,7 @@ def test_something_else_answers(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_server_of_another_version_has_a_job_or_a_snapshot_that_is_not_understood(
-    ajet: Ajet, stranger: str, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_server_of_another_version(ajet: Ajet, stranger: str, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     answers = {"/status": SERVING, "/job": NEWER_JOB, "/streams": {"streams": []}, "/snapshot": {"at": "noon"}}
     monkeypatch.setattr(_Stranger, "answers", answers)
     names = ("GET /snapshot",) if command in ("status", "top") else ("GET /job", "another version")

@@ -150,9 +150,7 @@ def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
 
 
 @pytest.mark.parametrize("missing", LOCAL_PACKAGES)
-def test_a_missing_backend_refuses_a_study(
-    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
+def test_a_study_needs_its_backend(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None if name == missing else name)
     ajet("research", "group size 4 vs 8 on guess", "--no-prefect").refused(missing, "pip install 'ajet[local]'")
     assert not home.exists()

@@ -162,9 +162,7 @@ def rows(ajet: Ajet, *options: str) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in ajet("sandbox", "ls", "--json", *options).data["sandboxes"]}
 
 
-def test_both_kinds_are_listed_and_the_ended_ones_on_request(
-    ajet: Ajet, containers: DockerSandbox, process: ProcessSandbox, image: Image
-) -> None:
+def test_both_kinds_are_listed(ajet: Ajet, containers: DockerSandbox, process: ProcessSandbox, image: Image) -> None:
     process.run(sleeping("a-process"))
     containers.run(spec(image, SLEEPER, "a-container"))
     containers.run(spec(image, "raise SystemExit(3)", "ended")).wait(DEADLINE_S)
@@ -208,9 +206,7 @@ def test_following_shows_each_line_once_and_ends(ajet: Ajet, containers: DockerS
         assert ajet("sandbox", "logs", *command).out.split() == list("012345")
 
 
-def test_one_is_stopped_by_its_name(
-    ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine
-) -> None:
+def test_one_is_stopped_by_name(ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine) -> None:
     containers.run(spec(image, SLEEPER, "sleeping"))
     assert json.loads(ajet("sandbox", "stop", "sleeping", "--json").out)["reason"] == "stopped"
     assert held(engine, containers) == []

@@ -99,7 +99,7 @@ def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Aje
     ajet("swarm", "status", "--server", "speaker").refused("`ajet swarm start --name speaker`")
 
 
-def test_a_laptop_commands_a_server_of_another_installation(
+def test_a_server_may_be_elsewhere(
     ajet: Ajet, far: SwarmProcess, home: Path, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ajet("swarm", "status", "--server", far.url).refused("AJET_TOKEN")
@@ -139,16 +139,6 @@ def test_a_wrong_key_is_refused_and_not_shown(ajet: Ajet, far: SwarmProcess, mon
 def test_a_name_that_could_be_no_folder_is_refused(name: str) -> None:
     with pytest.raises(BadServer, match="the name of a server"):
         validate_name(name)
-
-
-def test_an_address_beyond_loopback_needs_a_key_of_one_s_own(ajet: Ajet, home: Path, tmp_path: Path) -> None:
-    ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0").refused("--token-file FILE")
-    assert find_swarm(home / "swarm") is None
-    file = token_file(tmp_path, "k" * 40)
-    assert ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0", "--token-file", file).code == 0
-    known = server_of(home)
-    with SwarmClient(known.url.replace("0.0.0.0", "127.0.0.1"), "k" * 40) as client:
-        assert client.status().state is ServerState.OFFLINE
 
 
 def test_a_server_starts_again_as_it_was_with_a_secret_store(ajet: Ajet, home: Path, tmp_path: Path) -> None:
@@ -243,7 +233,7 @@ def test_two_starts_of_one_name_at_once_end_with_one_server(home: Path) -> None:
     assert [each.pid for each in serving] == [running.pid]
 
 
-def test_a_server_that_failed_takes_the_next_job_or_tries_the_same_again(
+def test_a_failed_server_tries_again(
     ajet: Ajet, home: Path, file: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """A real process, as a fake backend loads no model."""

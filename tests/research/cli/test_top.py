@@ -286,9 +286,7 @@ def test_a_watcher_shows_what_a_silent_server_said(server: SwarmProcess, monkeyp
         assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)
 
 
-def test_a_server_of_an_earlier_release_is_told(
-    ajet: Ajet, server: SwarmProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_of_an_earlier_release(ajet: Ajet, server: SwarmProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     with SwarmClient(server.url, server.admin_token) as client, pytest.raises(NotFound):
         client._loop.run(client._client._transport.call("GET", "/a-path-it-does-not-know", server.admin_token))
 
@@ -302,7 +300,7 @@ def test_a_server_of_an_earlier_release_is_told(
     assert "2 of 4" in ajet("swarm", "status").out
 
 
-def test_who_captures_a_start_is_told_that_it_boots_and_how_far_it_is(
+def test_a_boot_tells_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "server.log").write_text("level=INFO event=warm_start step=40/400\n")

@@ -14,14 +14,13 @@ import pytest
 
 from research.environments import install as bringing
 from research.environments.install import create_draft, install_environment, load_environment, publish_draft
-from research.environments.reference import client_files, read_reference, records_of, requirements_of
-from research.errors import BadEnvironment, HomeError, ResearchError
+from research.environments.reference import client_files, read_reference, records_of
+from research.errors import BadEnvironment, ResearchError
 from research.installation.home import Home
 from research.proposals.reward_code import MOST_BYTES as MOST_CODE_BYTES
 from sandboxes.docker import archive
 from swarm.environments.custom import MOST_GIVEN_BYTES, CustomEnvironment
 from swarm.environments.registry import add_folder, get_environment
-from swarm.errors import InvalidRequest
 from tests.golden import refused
 from tests.research.environments.written import GENERATE, sums
 from tests.research.factories import make_home
@@ -237,17 +236,6 @@ def test_code_that_hangs_is_ended_with_all_of_it(tmp_path: Path, home: Home, mon
     assert left_in(home) == set()
     started = [psutil.Process(int(pid)) for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
     assert psutil.wait_procs(started, timeout=120)[1] == [], "nothing that it started lives"
-
-
-def test_an_installation_that_cannot_be_written_is_told_as_that(folder: Path, home: Home) -> None:
-    home.environments.touch()
-    with pytest.raises(HomeError, match="can be written"):
-        brought(folder, home)
-
-
-def test_what_is_gone_is_missed_by_its_name() -> None:
-    with pytest.raises(InvalidRequest, match="gone@000000000000"):
-        requirements_of(["gone@000000000000"])
 
 
 def test_a_built_in_one_is_brought_by_nobody_and_a_brought_one_is_taken_by_its_name(folder: Path, home: Home) -> None:

@@ -37,7 +37,7 @@ def players(**rewards: float) -> Mapping[str, Player]:
     ],
     ids=["sound", "a reward for nothing", "success for nothing", "chance", "half of a range below zero"],
 )
-def test_what_an_empty_answer_earns_or_solves_is_a_fault(
+def test_rewards_for_nothing_are_faults(
     rewards: dict[str, float], success: float | None, least: float, said: str
 ) -> None:
     update = {} if success is None else {"success": success}

@@ -18,12 +18,16 @@ from tests.disks import needs_mounts, on_small_disk
 from tests.research.bench import Bench
 
 
+def filled(folder: Path, what: str) -> dict[str, Any]:
+    done = on_small_disk(folder, 96, "-m", "tests.research.filling", what, str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
 @pytest.mark.slow
 @needs_mounts
 def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
-    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "attempt", str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    told = filled(tmp_path, "attempt")
     assert "room" in told["said"]
     first, second = told["attempts"]
     assert first[1:3] == ["stopped", DISK_FULL], told
@@ -33,9 +37,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_mounts
 def test_on_a_full_disk_each_command_says_so_and_the_study_goes_on_with_room(tmp_path: Path) -> None:
-    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "commands", str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    told = filled(tmp_path, "commands")
     for code, _, said in told["tried"]:
         assert (code, said.count("\n")) == (2, 1), said
         assert "full" in said or "room" in said

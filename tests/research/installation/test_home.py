@@ -36,7 +36,7 @@ def test_it_is_made_for_its_owner_only(tmp_path: Path) -> None:
     assert home.prepare() == home
 
 
-def test_what_is_in_a_folder_that_somebody_else_had_made_is_its_owner_s_only(
+def test_its_files_are_its_owners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     (tmp_path / "studies").mkdir(mode=0o755)  # of an earlier version

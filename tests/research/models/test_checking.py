@@ -10,7 +10,6 @@ import pytest
 
 from research.errors import ModelFailed
 from research.models.fetch import build_job, load_check, measure_model
-from swarm.errors import InvalidRequest
 from tests.swarm.backends.local.models import save_folder
 from tests.swarm.models.folders import whole_folder
 
@@ -32,12 +31,6 @@ def test_what_was_measured_is_known_for_equal_files_and_conditions_alone(tmp_pat
     for kept in (models / "checks").iterdir():
         kept.write_text('{"format": 2}')
     assert load_check(build_job(tmp_path / "copy", max_context=64, device="cpu"), models) is None
-
-
-def test_what_is_no_model_folder_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(InvalidRequest, match="nothing"):
-        build_job(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(

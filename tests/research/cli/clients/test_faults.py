@@ -140,9 +140,7 @@ def test_episodes_of_an_evaluator_that_died_count(home: Path, load: Load, contro
     assert control.status().finished
 
 
-def test_saved_code_plays_and_the_last_trains_nothing(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_saved_code_plays_in_place_of_the_last(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     load(steps=10_000)
     agent = slow_agent(tmp_path, worth="0.25")
     with running(home, "run", agent, "--reload", "--sandbox", "process", "--concurrency", "4") as client:
