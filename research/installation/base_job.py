@@ -118,7 +118,7 @@ def _count_weights(path: Path) -> int:
             header: Any = json.loads(file.read(min(length, 1 << 27)))
     except (OSError, ValueError):
         return 0
-    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return sum(int(math.prod(entry["shape"])) for name, entry in header.items() if name != "__metadata__")
 
 
 _FAR: Final = 20

@@ -29,6 +29,7 @@ from swarm.wire import ServerState, Status
 from tests.golden import assert_golden, refused
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet
+from tests.research.environments.conftest import own_catalogue  # noqa: F401 - a fixture
 from tests.research.model_folders import model_at
 from tests.research.planners.scripted_endpoint import says, scripted_endpoint
 from tests.studies.synthetic import Synthetic
@@ -44,11 +45,6 @@ class Mine(Environment):
     def game(self, task): return Echo()
 """
 VARY = ("--vary", "group_size=4,16")
-
-
-@pytest.fixture(autouse=True)
-def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
 
 
 @pytest.fixture

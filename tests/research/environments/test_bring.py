@@ -23,16 +23,10 @@ from swarm.environments.custom import MOST_GIVEN_BYTES, CustomEnvironment
 from swarm.environments.registry import add_folder, get_environment
 from tests.golden import refused
 from tests.research.environments.written import GENERATE, sums
-from tests.research.factories import make_home
 
 pytestmark = pytest.mark.slow
 
 JUDGE = "def reward(task, messages):\n    return 1.0\n"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return make_home(tmp_path / "home")
 
 
 @pytest.fixture

@@ -11,16 +11,10 @@ from research.environments.check import PlayBounds, Plays, play_alone
 from research.environments.install import load_environment
 from research.installation.home import Home
 from tests.research.environments.written import line_of, sums
-from tests.research.factories import make_home
 
 pytestmark = pytest.mark.slow
 
 QUICK = PlayBounds(plays=30, play_s=30.0, seconds=120.0)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return make_home(tmp_path / "home")
 
 
 def played(folder: Path, home: Home, bounds: PlayBounds = QUICK) -> Plays:

@@ -17,7 +17,6 @@ from research.installation.home import Home
 from swarm.environments.custom import CodeSource
 from swarm.job import Job
 from tests.research.environments.written import wheel_in
-from tests.research.factories import make_home
 
 
 def players(**rewards: float) -> Mapping[str, Player]:
@@ -73,11 +72,6 @@ def test_the_job_of_a_check_is_small_and_else_as_the_studys() -> None:
 
 FOLDER = CodeSource(kind="folder", place="environment.py")
 NAME = "small_need_of_a_test"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return make_home(tmp_path / "home")
 
 
 @pytest.fixture

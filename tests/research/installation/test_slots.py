@@ -197,11 +197,6 @@ def test_who_came_first_is_served_first_as_long_as_it_wants_a_slot(line: tuple[M
     assert third.take("t1", 1)
 
 
-def test_a_study_whose_controller_is_gone_is_passed_over(room: Room, line: tuple[MachineSlots, ...]) -> None:
-    room.controllers.driven = {"first", "third"}
-    assert line[2].take("t1", 1)
-
-
 def test_a_suspended_controller_keeps_its_place_in_line(room: Room, line: tuple[MachineSlots, ...]) -> None:
     first, second, third = line
     room.controllers.suspended = {"second"}
