@@ -108,15 +108,6 @@ def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", ["guess", "arith", None])
-def test_a_refusal_quotes_the_noise_of_the_environment_asked_for(ajet: Ajet, environment: str | None) -> None:
-    topic = "group size 4 vs 8" + (f" on {environment}" if environment else "")
-    for command in (("research", "--no-prefect"), ("study", "plan")):
-        ended = ajet(*command, topic, "--effect", "0.01")
-        assert (ended.code, f"between seeds in {environment or 'guess'} is" in ended.err) == (2, True)
-
-
-@pytest.mark.slow
 def test_a_study_is_refused_by_the_prices_of_its_environment(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of arith costs less than one of guess; what a refusal offers is accepted."""
     monkeypatch.setattr(
