@@ -393,7 +393,7 @@ def load_binding(folder: Path) -> Binding:
         known = read_json(path)
         if known is None:
             return LOOPBACK
-        backend, peers = known.get("backend", "local"), tuple(known["peers"])
+        peers, backend = tuple(known["peers"]), known.get("backend", "local")
         return Binding(known["host"], known["store"], known["token_file"], backend, peers)
     except (ValueError, KeyError, TypeError) as error:
         raise BadServer(
