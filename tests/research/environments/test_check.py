@@ -57,7 +57,7 @@ HANGS = r"the play did not end within 1 s \(environment.py, line LINE\)"
             "answer",
             "import os; print('bye', flush=True); os._exit(2)",
             QUICK,
-            "by itself, with exit code 2; .*said: bye",
+            "by itself, with exit code 2.*said: bye",
         ),
         ("answer", "import ctypes; ctypes.string_at(0)", QUICK, "by signal 11"),
     ],
