@@ -1,12 +1,7 @@
 """Files written whole or not at all, and room on disk.
 
-Files that survive a kill: written whole or not at all, and named by what they hold.
-
-What is written here is JSON by the records' one canonical form, so that equal values are equal bytes.
-
-Room on a disk: required before writing, and how a full disk is told from other errors.
-
-An attempt that a full disk ended costs its run no try, and nothing is launched until there is room again.
+JSON is written in the records' one canonical form, so that equal values are equal bytes. An attempt that a full disk
+ended costs its run no try, and nothing is launched until there is room again.
 """
 
 from __future__ import annotations
@@ -24,15 +19,15 @@ from studies.records.base import JsonValue, canonical
 
 
 def write_json(path: Path, value: JsonValue, *, durable: bool = True) -> str:
-    """Write the canonical JSON of `value` under a temporary name and rename it; return the sha256 of the bytes.
-
-    `durable` makes it survive a power cut as well; folders on the way are made. Raises OSError.
-    """
+    """Write the canonical JSON of `value` as `write_bytes` does."""
     return write_bytes(path, canonical(value).encode(), durable=durable)
 
 
 def write_bytes(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666) -> str:
-    """Write `data` as `write_json` writes a value, for whom `mode` and the umask let read it; return its sha256."""
+    """Write `data` under a temporary name and rename it; return its sha256. Raises OSError.
+
+    `durable` makes it survive a power cut as well; `mode` and the umask say who may read it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -63,12 +58,10 @@ LEAST_ROOM = 1 << 20
 """Bytes below which a disk counts as full: an error with so little left is most likely due to it."""
 LAUNCH_ROOM = 32 << 20
 """Bytes an attempt should find: store, logs and checkpoint of a tiny model."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that a disk, or a quota of it, is used up."""
-    return error.errno in _FULL
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def free_bytes(folder: Path) -> int | None:

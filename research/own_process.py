@@ -17,7 +17,6 @@ _THREADS, _RUNS_AT_ONCE = "OMP_NUM_THREADS", "AJET_RUNS_AT_ONCE"
 
 
 def begin_process() -> None:
-    """Prepare this process, and those it starts, before it does anything else."""
     os.umask(0o077)
     bypass_proxy(os.environ, "127.0.0.1", "localhost", "::1")
     keep_to_one_thread()
@@ -39,10 +38,7 @@ def keep_to_one_thread() -> None:
 
 
 def thread_variables(runs: int) -> dict[str, str]:
-    """Return the variables of a run that shares the machine with others, `runs` in all; none where a person set them.
-
-    A server of the run may then take its share of the cores.
-    """
+    """Return the variables of a run that shares the machine, one of `runs`; none where a person set them."""
     if _THREADS in os.environ and _RUNS_AT_ONCE not in os.environ:
         return {}
     return {_THREADS: "1", _RUNS_AT_ONCE: str(runs)}

@@ -14,5 +14,4 @@ def strip_control_chars(text: str) -> str:
 
 
 def warn(message: str) -> None:
-    """Write one line to stderr."""
     sys.stderr.write(f"ajet: {strip_control_chars(message)}\n")

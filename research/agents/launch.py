@@ -87,7 +87,6 @@ class ProcessAgent:
         self.refused: Mapping[str, int] = {}
 
     async def wait(self) -> Exit | None:
-        """Wait a moment; return how it ended, or None while it runs."""
         with suppress(TimeoutError):
             code = await asyncio.wait_for(self._process.wait(), LOOK_S)
             await asyncio.wait({self._reader}, timeout=1.0)
@@ -98,12 +97,10 @@ class ProcessAgent:
         return None
 
     async def read_output(self) -> str:
-        """Return its output since the last call."""
         said, self._output = self._output, ""
         return said
 
     async def result(self) -> dict[str, Any] | None:
-        """Return the summary or evaluation it left."""
         return json.loads(self._result.read_bytes()) if self._result.exists() else None
 
     async def send(self, word: str) -> None:
@@ -184,15 +181,12 @@ class ContainerAgent:
         self._seen = ""
 
     async def start(self, spec: SandboxSpec) -> None:
-        """Launch it."""
         self._handle = await self._thread.do(self._sandbox.run, spec)
 
     async def wait(self) -> Exit | None:
-        """Wait a moment; return how it ended, or None while it runs."""
         return await self._thread.do(self._launched.wait, LOOK_S)
 
     async def read_output(self) -> str:
-        """Return its output since the last call."""
         now = await self._thread.do(self._launched.logs, tail_bytes=LOG_TAIL_BYTES)
         fresh, self._seen = added_text(self._seen, now), now
         return fresh
@@ -207,7 +201,6 @@ class ContainerAgent:
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """How many of its requests were refused, by reason."""
         return self._gateway.refused
 
     async def end(self, labels: Mapping[str, str]) -> None:
@@ -235,18 +228,10 @@ async def run_in_container(
     """Run an agent in a container; `folder` takes its sockets and the log of its connections to the Internet."""
     spec = container_spec(request, given, folder, host.image, environment)
     ids = {task.id for task in request.tasks}
-    access = (
-        AccessPolicy("train", ids, request.stream)
-        if request.action == "play"
-        else AccessPolicy("eval", ids, EVALUATION_STREAM)
-    )
-    gateway = Gateway(
-        folder / "exchange",
-        upstream=Upstream(server.url, server.token, access),
-        allow=given.allow,
-        log=folder / "egress.log",
-    )
-    async with gateway:
+    trains = request.action == "play"
+    access = AccessPolicy("train" if trains else "eval", ids, request.stream if trains else EVALUATION_STREAM)
+    upstream, log = Upstream(server.url, server.token, access), folder / "egress.log"
+    async with Gateway(folder / "exchange", upstream=upstream, allow=given.allow, log=log) as gateway:
         agent = ContainerAgent(DockerSandbox(host.containers, host.engine), gateway)
         try:
             await agent.start(spec)
@@ -260,7 +245,6 @@ async def run_in_container(
 def container_spec(
     request: AgentRequest, given: Confinement, folder: Path, image: str, environment: Mapping[str, str]
 ) -> SandboxSpec:
-    """Return what runs in the container."""
     files = {"tasks.json": to_json(request.tasks).encode()}
     if request.environment is not None:
         files |= client_files(request.environment, ENVIRONMENTS)

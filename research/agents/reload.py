@@ -2,11 +2,10 @@
 
 Reload: at each save a warm standby imports the new code; what the old code has open is fenced (`code_changed`), its
 process ended, and fenced again. Nothing of the old code is trained after that unless it had ended before. An edit that
-cannot be loaded plays nothing until the next save. It is a process, no container: the code is read where it lies.
+cannot be loaded plays nothing until the next save.
 
 Debug: one play in the main thread, whose terminal a debugger can use; connections and heartbeats are on another thread,
-so the lease lives however long the agent stands still. It is an evaluation episode that is given up at its end, so
-nothing counts it.
+so the lease lives however long the agent stands still. It is an evaluation episode that is given up at its end.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -62,7 +61,7 @@ class DebugResult:
     """With the time at breakpoints."""
     calls: int
     """Made with `episode.chat`; those of an SDK are in the record alone."""
-    record: EpisodeRecord | None = field(default=None)
+    record: EpisodeRecord | None = None
     """What the server captured; None where it could not be read."""
 
 
@@ -77,7 +76,6 @@ class VerboseEpisode(Episode[Task]):
         self.calls = 0
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], *, agent: str = "", **params: Any) -> ChatReply:
-        """Ask the policy, and show what was said."""
         self._show_messages(messages, {**params, "agent": agent} if agent else params)
         began = time.monotonic()
         reply = await self._run_in_loop(super().chat(messages, agent=agent, **params))
@@ -212,7 +210,6 @@ class CodeGeneration:
 
     @classmethod
     async def prewarm(cls, run: AgentRun) -> CodeGeneration:
-        """Start a process that gets warm."""
         async with AsyncExitStack() as stack:
             stack.callback(run.clear)
             client = await stack.enter_async_context(AsyncSwarmClient(run.server.url, run.server.token, owner=OWNED_BY))
@@ -259,7 +256,6 @@ class Reloader:
         self._warm: asyncio.Task[CodeGeneration] = self._prewarm(0.0)
 
     async def play(self) -> AgentResult:
-        """Play until the job is finished, or what plays is not to be gone on with."""
         try:
             while True:
                 ended = await self._run_generation()
@@ -298,7 +294,6 @@ class Reloader:
         return self._loading
 
     async def _switch(self, old: CodeGeneration) -> None:
-        """Replace code that plays: the new one is imported while the old one ends."""
         self._watch_next_save()
         await self._load_next()
         fenced = await old.retire()
@@ -344,7 +339,6 @@ class Reloader:
         return None
 
     def _watch_next_save(self) -> None:
-        """Look out for the save after the one that was seen."""
         self._saved.result()
         self._saved = asyncio.create_task(self._watch.wait_for_save())
 
@@ -367,7 +361,6 @@ class Reloader:
 
 
 async def reload(run: AgentRun) -> AgentResult:
-    """Run an agent, its code loaded again at each save, until the job is finished."""
     try:
         async with cancel_on_signals():
             ended = await Reloader(run).play()

@@ -1,10 +1,8 @@
 """What is asked, checked.
 
-The files of a user's agent, or reward: found by what the user typed, and packed for a container.
-
-Either is a Python file with a function, in a folder whose other files it may import. The whole folder goes into a
-container, so it is bounded, and what is no plain file is refused; whatever begins with a dot (keys, settings, version
-control) and Python's caches stay here. Nothing of it is run or imported on this side.
+An agent or a reward is a Python file with a function, in a folder whose other files it may import. The whole folder
+goes into a container, so it is bounded, and what is no plain file is refused; whatever begins with a dot (keys,
+settings, version control) and Python's caches stay here. Nothing of it is run or imported on this side.
 """
 
 from __future__ import annotations
@@ -48,10 +46,7 @@ class AgentFiles:
 
     @classmethod
     def locate(cls, text: str, kind: Kind = "agent") -> Self:
-        """Return the agent at `FILE.py[:NAME]` or `FOLDER[:NAME]` (its agent.py), or a reward likewise.
-
-        Raises BadAgent.
-        """
+        """Return the agent at `FILE.py[:NAME]` or `FOLDER[:NAME]` (its agent.py), or a reward likewise; BadAgent."""
         place, _, function = text.partition(":")
         path = Path(place).expanduser().absolute()
         file = path / f"{kind}.py" if path.is_dir() else path
@@ -80,7 +75,6 @@ class AgentFiles:
             ) from error
 
     def _check_syntax(self) -> None:
-        """Raise BadAgent for what is no Python, before anything is started for it."""
         path = self.folder / self.file
         try:
             ast.parse(path.read_bytes(), self.file)
@@ -137,10 +131,7 @@ class AgentRequest:
         return self.agent or self.reward
 
     def arguments(self, *, server: str, code: str, tasks: str, out: str, environments: str) -> tuple[str, ...]:
-        """Return the arguments of `python -m swarm.environments`, the user's files being in `code`.
-
-        A brought environment is in the folder `environments`.
-        """
+        """Return the arguments of `python -m swarm.environments`; `code` and `environments` are folders there."""
         given = {
             "--server": server, "--tasks": tasks, "--out": out, "--concurrency": self.concurrency,
             "--seed": self.seed, "--timeout": self.timeout_s, "--environment": self.environment,
@@ -196,17 +187,13 @@ def parse_memory(text: str) -> int:
 
 
 def parse_stream(text: str) -> str:
-    """Return the name of a stream; raises BadOption."""
     if not 0 < len(text) <= MOST_STREAM or not text.isprintable():
         raise BadOption(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {text[:40]!r}")
     return text
 
 
 def parse_variables(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
-    """Return the variables of `NAME=VALUE` texts; raises BadOption.
-
-    In a container, a name that looks like a secret's is refused: whatever runs there could read it and send it on.
-    """
+    """Return the variables of `NAME=VALUE` texts; raises BadOption, in a container also for secrets."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -226,11 +213,7 @@ def parse_variables(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
 def select_tasks(
     environment: str | None, file: Path | None, job: Job, *, own_agent: bool, evaluated: bool
 ) -> tuple[str | None, Split, tuple[Task, ...]]:
-    """Return the name of the environment, the split, and the tasks. Raises InvalidRequest.
-
-    Without a file they are of the environment that is named, else of the job's. A file's tasks are of no environment
-    if an agent plays them that needs none.
-    """
+    """Return the environment's name (None for an agent's own tasks), the split and the tasks; raises InvalidRequest."""
     split: Split = EVALUATED if evaluated else "train"
     if file is not None and own_agent and environment is None:
         return None, split, read_tasks(file)
@@ -239,10 +222,7 @@ def select_tasks(
 
 
 def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> ServerAccess:
-    """Return the server asked for, else that of AJET_SERVER, else this installation's own. Raises ResearchError.
-
-    Another server's client token is read from AJET_TOKEN; that of one which runs here from its folder.
-    """
+    """Return what `connect_server` does, with the client's token."""
     found = connect_server(asked, role="client", environ=environ, home=home)
     return ServerAccess(found.url, found.token)
 
@@ -257,10 +237,7 @@ def check_evaluated(job: Job) -> None:
 
 
 def check_ready(server: ServerAccess, *, train: bool, stream: str | None = "default") -> Job:
-    """Return the server's job; raise BadOption if it has none, or none that can still be trained in this stream.
-
-    Evaluations are of no stream.
-    """
+    """Return the server's job; raise BadOption if it has none, or none that can still be trained in this stream."""
     with SwarmClient(server.url, server.token, owner="ajet client run") as client:
         status, job = client.status(), client.job()
         shared = _find_shared_streams(client) if train and stream is not None else ()

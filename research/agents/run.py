@@ -1,16 +1,10 @@
 """Runs of a user's agent: their output and restarts.
 
-One run of an agent in the foreground: started, its output passed on, and its result returned.
-
 The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the
-result. An interrupt ends the agent first, and its open episodes are given up. One that is started again, or whose code
-is loaded again at each save, is looked after by `research.agents.run` and `research.agents.reload`.
+result. An interrupt ends the agent first, and its open episodes are given up.
 
-A client that is started again where it dies: `ajet client run --restart`.
-
-Each client is a process, or a container, of its own. What a dead one left open is given up at once, so that the next
-one begins with those very places: its stream goes on from where it stands. Bad input ends it, and so does the job's
-end; when to go on, and after which pause, is in `research.agents.run`.
+With --restart each client is a process, or a container, of its own. What a dead one left open is given up at once, so
+that the next one begins with those very places. Bad input ends it, and so does the job's end.
 """
 
 from __future__ import annotations
@@ -132,12 +126,9 @@ class AgentPlacement:
         home: Home,
         environ: Mapping[str, str],
         note: Note,
-        environment: str | None = None,
+        environment: str | None,
     ) -> Self:
-        """Return where to run, with what the code of an environment needs.
-
-        Raises ResearchError or SandboxError for what cannot be had.
-        """
+        """Return where to run, with what an environment's code needs; raises ResearchError or SandboxError."""
         contained = choose(options.sandbox, environ, home, note).sandboxing.kind == "docker"
         if contained and options.reload:
             raise BadOption(
@@ -166,7 +157,6 @@ def _container_host(
 
 
 def _check_process_options(options: SandboxOptions, note: Note) -> None:
-    """Warn that nothing is isolated; raise BadOption for what only a container can do."""
     for option, value in options.only_contained.items():
         if value is not None:
             more = f"; or install what it needs here: pip install -r {value}" if option == "--requirements" else ""
@@ -250,7 +240,6 @@ class AgentResult:
         return train and self.exit.reason == "finished" and status is not None and not status.finished
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a script reads it."""
         host = self.run.place.host
         return {
             "action": self.run.request.action,
@@ -302,7 +291,6 @@ async def count_finished(client: AsyncSwarmClient, kind: EpisodeKind) -> int:
 
 
 async def read_status(run: AgentRun) -> Status | None:
-    """Return the job's status; None where the server does not say."""
     with suppress(SwarmError):
         async with AsyncSwarmClient(run.server.url, run.server.token) as client:
             return await client.status(within_s=SILENT_S)
@@ -310,7 +298,6 @@ async def read_status(run: AgentRun) -> Status | None:
 
 
 async def follow(run: AgentRun, agent: RunningAgent) -> AgentResult:
-    """Pass an agent's output on until it has ended."""
     progress, contained = asyncio.create_task(_report_progress(run)), run.place.host is not None
     try:
         while (ended := await agent.wait()) is None:
@@ -343,7 +330,6 @@ def write_output(text: str, contained: bool = False) -> None:
 
 
 async def _report_progress(run: AgentRun) -> None:
-    """Write a line whenever the job has advanced."""
     before, stream = "", run.request.stream
     named = "" if stream == "default" else f"{escape_control(stream)}: "
     async with AsyncSwarmClient(run.server.url, run.server.token) as client:
@@ -367,7 +353,6 @@ async def _progress_line(run: AgentRun, client: AsyncSwarmClient) -> str:
 
 
 def job_status(status: Status) -> str:
-    """Return a job's progress in a line."""
     if status.state in _NOT_SERVING:
         reason = f" ({status.reason})" if status.reason else ""
         return f"the server is {status.state}{reason}: {_NOT_SERVING[status.state]}"
@@ -378,7 +363,6 @@ def job_status(status: Status) -> str:
 
 
 async def supervise(run: AgentRun) -> AgentResult:
-    """Run clients of an agent one after the other until the job is finished, or none is to be started again."""
     try:
         async with cancel_on_signals():
             ended = await _restart_loop(run)
@@ -428,5 +412,4 @@ class TimeLimit:
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def left_s(self) -> float | None:
-        """Return the seconds that are left, at the least a moment."""
         return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())

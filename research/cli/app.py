@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -45,7 +46,6 @@ class LazyCommand:
     """The first line of the command's own help; a test holds that they agree."""
 
     def load(self, name: str) -> Command:
-        """Import the command and return it under this name."""
         found, host = getattr(import_module(self.module), self.name), typer.Typer()
         if isinstance(found, typer.Typer):
             host.add_typer(found, name=name)
@@ -64,37 +64,37 @@ class LazyGroup(TyperGroup):
         super().__init__(**{**settings, "commands": listed})
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
-        """Find the command that the arguments name, and import it."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, found if name is None else self.lazy[name].load(name), rest
+
+
+def commands(module: str, **helps: str) -> dict[str, LazyCommand]:
+    """Return the commands of a module whose functions have their names."""
+    return {name: LazyCommand(module, name, help) for name, help in helps.items()}
+
+
+STUDY_HELP = (
+    "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, recipe, verify, export."
+)
 
 
 class Ajet(LazyGroup):
     """What `ajet` can be asked for."""
 
     lazy: ClassVar[Mapping[str, LazyCommand]] = {
-        "research": LazyCommand(
-            "research.cli.research",
-            "research",
-            "Turn a topic into hypotheses, training runs, verdicts and a report.",
+        **commands(
+            "research.cli.research", research="Turn a topic into hypotheses, training runs, verdicts and a report."
         ),
-        "up": LazyCommand(
+        **commands(
             "research.cli.up",
-            "up",
-            "Start (or find) the local Prefect server and print its address, or stay and work on studies there.",
+            up="Start (or find) the local Prefect server and print its address, or stay and work on studies there.",
         ),
-        "doctor": LazyCommand("research.cli.system", "doctor", "Say what is installed, what works and what to do."),
-        "study": LazyCommand(
-            "research.cli.study",
-            "app",
-            "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, "
-            "recipe, verify, export.",
-        ),
-        "findings": LazyCommand(
+        **commands("research.cli.system", doctor="Say what is installed, what works and what to do."),
+        "study": LazyCommand("research.cli.study", "app", STUDY_HELP),
+        **commands(
             "research.cli.findings",
-            "findings",
-            "List what the studies of this installation found, and what they did not: every verdict, with its "
-            "conditions.",
+            findings="List what the studies of this installation found, and what they did not: every verdict, with "
+            "its conditions.",
         ),
         "swarm": LazyCommand("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
         "env": LazyCommand(
@@ -145,7 +145,6 @@ def ajet(
 
 
 def run() -> NoReturn:
-    """Run the command line and exit."""
     begin_process()
     try:
         for argument in sys.argv[1:]:
@@ -195,7 +194,6 @@ class UniqueOptionsCommand(TyperCommand):
     """A command that refuses two environments, models or jobs where it takes one of each."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Read the arguments; raise BadTopic for what is named twice."""
         values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         times: Counter[Any] = Counter(option.name for option in given)
         for name, instead in _INSTEAD.items():
@@ -224,11 +222,7 @@ class _BareConsole(Console):
 
 @cache
 def console() -> Console:
-    """Return the console for people's output (stdout); nothing is wrapped where no terminal asks for it.
-
-    Text is shown as it is: brackets and colons of a package, a path, a topic or a model are no markup. What is to have
-    a style is a `rich.text.Text`.
-    """
+    """Return the console for people's output: no text is markup; nothing is wrapped where no terminal asks for it."""
     width = None if sys.stdout.isatty() else _WIDE
     return _BareConsole(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
@@ -248,6 +242,15 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Text:
     return Text.assemble((lines(header), "dim"), *(f"\n{lines(row)}" for row in cells))
 
 
+@contextmanager
+def show_progress(json: bool, text: str, otherwise: Callable[[str], None] = warn) -> Iterator[Callable[[str], None]]:
+    """Yield where to say what is being done: a line that changes on a terminal, `otherwise` elsewhere."""
+    if json or not sys.stdout.isatty():
+        yield otherwise
+        return
+    with console().status(text) as status:
+        yield lambda line: status.update(Text(line))  # which reads plain text as markup, whatever its console
+
+
 def print_json(value: Any) -> None:
-    """Write one JSON document to stdout."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, console, print_json, show_progress
 from research.errors import ResearchError
 from research.installation.home import Home
-from research.installation.tiny_model import Note
 from research.models.catalog import CatalogEntry, find_model, read_catalog, read_record
 from research.models.fetch import build_job, measure_model
 from research.models.fetch import fetch as fetch_model
@@ -52,7 +50,7 @@ def job() -> None:
 @job_app.command("explain")
 def explain_job(
     field: Annotated[str | None, typer.Argument(help="One field, and those in it; all when left out.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    json: Json = False,
 ) -> None:
     """Explain every field of a job, or one.
 
@@ -93,7 +91,6 @@ def _default(value: Any) -> str:
 
 
 def _ladder(values: Sequence[Any]) -> str:
-    """Return values in one line, words one below the other."""
     return ("\n" if any(isinstance(value, str) for value in values) else ", ").join(map(str, values))
 
 
@@ -106,7 +103,7 @@ def explanations() -> list[dict[str, Any]]:
 
 def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
     """Return a model's fields, and after them those of the models that are values of one."""
-    rows = _fields(model, prefix)
+    rows = [_field_row(prefix + name, field) for name, field in model.model_fields.items()]
     for name, field in model.model_fields.items():
         for inner in get_args(field.annotation) or (field.annotation,):
             if isinstance(inner, type) and issubclass(inner, BaseModel):
@@ -115,21 +112,16 @@ def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
-    rows = []
-    for name, field in model.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        rows.append({
-            "field": prefix + name,
-            "default": None if default is PydanticUndefined else _to_json_value(default),
-            "required": field.is_required(),
-            "description": " ".join((field.description or "").split()),
-        })  # fmt: skip
-    return rows
-
-
-def _to_json_value(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+def _field_row(name: str, field: FieldInfo) -> dict[str, Any]:
+    default = field.get_default(call_default_factory=True)
+    if isinstance(default, BaseModel):
+        default = default.model_dump(mode="json")
+    return {
+        "field": name,
+        "default": None if default is PydanticUndefined else default,
+        "required": field.is_required(),
+        "description": " ".join((field.description or "").split()),
+    }
 
 
 metric_app = typer.Typer(no_args_is_help=True)
@@ -196,7 +188,8 @@ def _screen(kind: MetricKind) -> Iterator[str]:
         yield f"topics  that say {', '.join(kind.words)}, or the like{by}"
     yield f"unit    {_unit(kind)}"
     yield f"effect  {kind.effect:g} of its range is the smallest that matters, unless --effect names another one"
-    yield f"from    {_origin(kind)}"
+    package = f"{type(kind).__module__}, an installed package's entry point of {GROUP}"
+    yield f"from    {'ajet' if kind.name in BUILT_IN else package}"
 
 
 def _form(kind: MetricKind) -> str:
@@ -208,12 +201,6 @@ def _form(kind: MetricKind) -> str:
 def _unit(kind: MetricKind) -> str:
     of_fact = "of" in kind.takes and not kind.of_environment
     return kind.unit or ("the fact's own" if of_fact else "a share")
-
-
-def _origin(kind: MetricKind) -> str:
-    return (
-        "ajet" if kind.name in BUILT_IN else f"{type(kind).__module__}, an installed package's entry point of {GROUP}"
-    )
 
 
 def _as_json(kind: MetricKind) -> dict[str, Any]:
@@ -279,7 +266,7 @@ def fetch(
         ajet model fetch smollm2-135m --json
     """
     wanted, home = find_model(name), Home.locate().prepare()
-    with _progress(json) as note:
+    with show_progress(json, "beginning") as note:
         folder, before = fetch_model(wanted, home.models, note)
     record = read_record(folder)
     assert record is not None
@@ -314,7 +301,7 @@ def check(
     """
     job = build_job(folder, max_context=max_context, dtype=dtype.value, lora_rank=lora_rank)
     home = Home.locate().prepare()
-    with _progress(json) as note:
+    with show_progress(json, "beginning") as note:
         found = measure_model(job, home.models, note)
     if json:
         print_json(found.model_dump(mode="json"))
@@ -325,16 +312,6 @@ def check(
     console().print(table)
     for line in warnings(found):
         warn(line)
-
-
-@contextmanager
-def _progress(json: bool) -> Iterator[Note]:
-    """Show what is done: on a terminal as it goes, else a line each on stderr."""
-    if json or not sys.stdout.isatty():
-        yield warn
-        return
-    with console().status("beginning") as status:
-        yield lambda line: status.update(Text(line))
 
 
 def _table(found: list[CatalogEntry]) -> Table:
@@ -376,17 +353,14 @@ def _rows(found: ModelCheck, max_context: int) -> Iterator[tuple[str, str]]:
 
 def _template(found: ModelCheck) -> str:
     template = found.template
-    parts = [
-        f"renders; answers read as {template.answers}",
-        f"tools {template.tools}",
-        f"thinking {'told apart' if template.thinking else 'not marked'}",
-        *([] if template.system else ["no system message"]),
-    ]
-    return ", ".join(parts)
+    thinking, system = (
+        "told apart" if template.thinking else "not marked",
+        "" if template.system else ", no system message",
+    )
+    return f"renders; answers read as {template.answers}, tools {template.tools}, thinking {thinking}{system}"
 
 
 def warnings(found: ModelCheck) -> Iterator[str]:
-    """Yield what somebody who trains this model should know of a check."""
     template = found.template
     if found.busy < _IDLE:
         yield (

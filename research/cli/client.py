@@ -35,7 +35,7 @@ from research.agents.request import (
     select_tasks,
 )
 from research.agents.run import AgentPlacement, AgentResult, AgentRun, job_status, perform, supervise
-from research.cli.app import console, print_json
+from research.cli.app import Json, console, print_json
 from research.cli.episodes import episode_screen
 from research.environments.install import load_environment, packages_of
 from research.errors import ResearchError
@@ -64,14 +64,12 @@ EXPLAINED = (2, 3)
 
 
 def exit_code(ended: AgentResult) -> int:
-    """Return the command's exit code."""
     if ended.exit.reason == "finished":
         return AGENT_FAILED if ended.unfinished else 0
     return ended.exit.code or AGENT_FAILED if _is_explained(ended) else AGENT_FAILED
 
 
 def show(ended: AgentResult) -> None:
-    """Write how it ended, for people."""
     if ended.result is not None:
         asked = ended.run.request
         said = (
@@ -152,20 +150,22 @@ def _failure_reason(ended: AgentResult) -> str:
     }[ended.exit.reason]
 
 
+Agent = Annotated[
+    str | None,
+    typer.Argument(help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out."),
+]
+Tasks = Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')]
 FAILED, LOST = 1, 3
 STDOUT, STDERR = 1, 2
 _HOW_TO_ADD = "install it here: `ajet client debug` runs in this Python"
 
 
 def debug(
-    agent: Annotated[
-        str | None,
-        typer.Argument(help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out."),
-    ] = None,
+    agent: Agent = None,
     task: Annotated[
         str | None, typer.Option(help="Id of the task that is played; the first one when left out.")
     ] = None,
-    tasks: Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')] = None,
+    tasks: Tasks = None,
     environment: Annotated[str | None, typer.Option(help="Whose task is played; the job's when left out.")] = None,
     reward: Annotated[str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent.")] = None,
     server: Annotated[
@@ -204,23 +204,19 @@ def debug(
     if whose is not None:
         sys.path[:0] = map(str, packages_of(whose, home.prepare(), warn))
     with route_stdout_to_stderr() if json else nullcontext():
-        played = _agent(files, whose, rewarded=reward is not None)
+        function, plain = _agent(files, whose, rewarded=reward is not None)
         with _bridge() as bridge:
-            say = _make_printer(json)
+            stream = sys.stderr if json else sys.stdout
+
+            def say(text: str) -> None:
+                print(escape_control(text), file=stream, flush=True)
+
             say(f"task {chosen.id}: {dict(chosen.data)!r:.500}")
-            found = _play(Debugger(at, bridge, say), played, chosen, files)
+            found = _play(Debugger(at, bridge, say), function, chosen, files, plain=plain)
     if json:
         print_json(_as_json(found, chosen))
         return
     _show(found, full=full)
-
-
-@dataclass(frozen=True, slots=True)
-class DebuggedAgent:
-    """The function that plays, and whether it is a plain one."""
-
-    function: Any
-    plain: bool
 
 
 def _files(agent: str | None, reward: str | None) -> AgentFiles | None:
@@ -229,14 +225,14 @@ def _files(agent: str | None, reward: str | None) -> AgentFiles | None:
     return AgentFiles.locate(agent) if agent is not None else None
 
 
-def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> DebuggedAgent:
-    """Return the agent of the files, else the environment's own, judged by the files' reward."""
+def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> tuple[Any, bool]:
+    """Return the function that plays, and whether it is a plain one: the files', else the environment's own."""
     if files is not None and not rewarded:
         function = load(files.locator_in(files.folder), "agent", takes="episode", add_package=_HOW_TO_ADD)
-        return DebuggedAgent(function, plain=not is_async(function))
+        return function, not is_async(function)
     assert environment is not None  # without an agent of one's own the tasks are an environment's
     judge = EpisodeReward.load(files.locator_in(files.folder)) if files is not None else None
-    return DebuggedAgent(agent_of(load_playable(environment), judge), plain=False)
+    return agent_of(load_playable(environment), judge), False
 
 
 def _find_task(tasks: tuple[Task, ...], name: str | None) -> Task:
@@ -266,7 +262,6 @@ def route_stdout_to_stderr() -> Iterator[None]:
 
 @contextmanager
 def _bridge() -> Iterator[Bridge]:
-    """Yield a bridge to an event loop in a thread of its own."""
     bridge = Bridge(asyncio.new_event_loop())
     thread = threading.Thread(target=bridge.loop.run_forever, name="debugged episode", daemon=True)
     thread.start()
@@ -278,16 +273,11 @@ def _bridge() -> Iterator[Bridge]:
         bridge.loop.close()
 
 
-def _make_printer(json: bool) -> Any:
-    stream = sys.stderr if json else sys.stdout
-    return lambda text: print(escape_control(text), file=stream, flush=True)
-
-
-def _play(debugging: Debugger, agent: DebuggedAgent, task: Task, files: AgentFiles | None) -> DebugResult:
+def _play(debugger: Debugger, function: Any, task: Task, files: AgentFiles | None, *, plain: bool) -> DebugResult:
     """Play the task; where the agent raises, show the traceback of the user's files and leave."""
     began = time.monotonic()
     try:
-        found = debugging.play(agent.function, task, plain=agent.plain)
+        found = debugger.play(function, task, plain=plain)
         reward, _ = parse_reward(found.result)
     except WrongResult as error:
         warn(str(error))
@@ -420,14 +410,13 @@ def agent(episode):
 
 
 def agent_file(name: CommandLine) -> str:
-    """Return the text of an `agent.py`."""
     preset = PRESETS[name]
     return _FILE.format(name=name.value, needs=preset.needs, command=preset.command, variables=preset.variables)
 
 
 def env(
     name: Annotated[CommandLine, typer.Argument(help="The command line.")],
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    json: Json = False,
 ) -> None:
     """Print an agent.py that has a command line play: its variables and options, and what its job needs.
 
@@ -447,7 +436,7 @@ class BadFolder(ResearchError):
 
 def wheel(
     folder: Annotated[Path, typer.Argument(help="Where it is written.")] = Path("dist"),
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    json: Json = False,
 ) -> None:
     """Write the light client as a wheel, for machines on which agents play: it needs aiohttp and pydantic alone.
 
@@ -471,47 +460,12 @@ def wheel(
 
 app = typer.Typer(help="Clients: agents of your own on a swarm server.", no_args_is_help=True)
 app.command()(debug)
-DEFAULTS = Limits()
-THREADS_A_PLAY, FILES_A_PLAY = 4, 16
-MOST_SECONDS, MOST_CPUS = 86_400.0, 4096.0
-EVALUATED_EPISODES = 256
-INTERRUPTED = 130
-
-Agent = Annotated[
-    str | None,
-    typer.Argument(help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out."),
-]
-EnvironmentName = Annotated[str | None, typer.Option(help="Whose tasks are played; the job's when left out.")]
-Tasks = Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')]
-Evaluate = Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")]
-Evaluations = Annotated[
-    bool, typer.Option("--evaluations", help="Evaluate whenever training waits for it (eval_every), beside who trains.")
-]
-Episodes = Annotated[int | None, typer.Option(min=1, help="Episodes of an evaluation by --eval; 256.")]
-Reward = Annotated[
-    str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent (docs/agents.md).")
-]
-Stream = Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")]
-Concurrency = Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")]
-Seed = Annotated[int, typer.Option(help="Order of the tasks.")]
-Timeout = Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds that one play may take.")]
-TimeLimit = Annotated[str, typer.Option(help="Wall clock for all of it: 30m, 2h, 1d.")]
-SandboxKind = Annotated[
-    str | None, typer.Option(help="docker or process; docker when an engine answers (or AJET_SANDBOX).")
-]
-Requirements = Annotated[Path | None, typer.Option(help="requirements.txt of the agent (docker).")]
-Allow = Annotated[list[str] | None, typer.Option(help="HOST:PORT it may reach (docker); repeatable.")]
-Memory = Annotated[str | None, typer.Option(help="Most memory, 512m or 2g (docker); 1g.")]
-Cpus = Annotated[float | None, typer.Option(min=0.1, max=MOST_CPUS, help="Most processors (docker); 1.")]
-Gpus = Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")]
-Variables = Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")]
-Restart = Annotated[bool, typer.Option("--restart", help="Start it again where it dies, after a growing pause.")]
-Reload = Annotated[bool, typer.Option("--reload", help="Load its code again at each save (--sandbox process).")]
-Json = Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, the rest on stderr.")]
-
-
 app.command()(wheel)
 app.command()(env)
+DEFAULTS = Limits()
+THREADS_A_PLAY, FILES_A_PLAY = 4, 16
+EVALUATED_EPISODES = 256
+INTERRUPTED = 130
 
 
 @app.callback()
@@ -523,27 +477,40 @@ def client() -> None:
 def run(
     agent: Agent = None,
     server: Server = None,
-    environment: EnvironmentName = None,
+    environment: Annotated[str | None, typer.Option(help="Whose tasks are played; the job's when left out.")] = None,
     tasks: Tasks = None,
-    evaluate: Evaluate = False,
-    evaluations: Evaluations = False,
-    episodes: Episodes = None,
-    reward: Reward = None,
-    stream: Stream = "default",
-    concurrency: Concurrency = 64,
-    seed: Seed = 0,
-    timeout: Timeout = EPISODE_TIMEOUT_S,
-    time_limit: TimeLimit = "1d",
-    sandbox: SandboxKind = None,
-    requirements: Requirements = None,
-    allow: Allow = None,
-    memory: Memory = None,
-    cpus: Cpus = None,
-    gpu: Gpus = None,
-    env: Variables = None,
-    restart: Restart = False,
-    reload: Reload = False,
-    json: Json = False,
+    evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")] = False,
+    evaluations: Annotated[
+        bool,
+        typer.Option("--evaluations", help="Evaluate whenever training waits for it (eval_every), beside who trains."),
+    ] = False,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of an evaluation by --eval; 256.")] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent (docs/agents.md).")
+    ] = None,
+    stream: Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")] = "default",
+    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")] = 64,
+    seed: Annotated[int, typer.Option(help="Order of the tasks.")] = 0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86_400.0, help="Seconds that one play may take.")
+    ] = EPISODE_TIMEOUT_S,
+    time_limit: Annotated[str, typer.Option(help="Wall clock for all of it: 30m, 2h, 1d.")] = "1d",
+    sandbox: Annotated[
+        str | None, typer.Option(help="docker or process; docker when an engine answers (or AJET_SANDBOX).")
+    ] = None,
+    requirements: Annotated[Path | None, typer.Option(help="requirements.txt of the agent (docker).")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="HOST:PORT it may reach (docker); repeatable.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Most memory, 512m or 2g (docker); 1g.")] = None,
+    cpus: Annotated[float | None, typer.Option(min=0.1, max=4096.0, help="Most processors (docker); 1.")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start it again where it dies, after a growing pause.")
+    ] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Load its code again at each save (--sandbox process).")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, the rest on stderr.")] = False,
 ) -> None:
     """Run an agent on a swarm server until the job is finished: in a container, or as a plain process.
 
@@ -574,12 +541,16 @@ def run(
         ajet client run agent.py --reload --sandbox process
     """
     _check_combinations(agent, reward, evaluate=evaluate, evaluations=evaluations, restart=restart, reload=reload)
-    _check_episodes(episodes, evaluate=evaluate, evaluations=evaluations)
+    if episodes is not None and not evaluate:
+        said = "--evaluations, which plays the job's `evaluation_episodes`" if evaluations else "a training"
+        raise BadOption(f"expected --episodes with --eval; found it with {said}")
     only = {"--requirements": requirements, "--allow": allow, "--memory": memory, "--cpus": cpus, "--gpu": gpu}
     options = SandboxOptions(sandbox, requirements, tuple(env or ()), only_contained=only, reload=reload)
     evaluated = evaluate or evaluations
     files, judge = _user_files(agent, reward, evaluated)
-    given = Confinement(_destinations(allow), _limits(memory, cpus, concurrency), tuple(gpu or ()))
+    given = Confinement(
+        tuple(map(Destination.parse, allow or ())), _limits(memory, cpus, concurrency), tuple(gpu or ())
+    )
     seconds, home = parse_budget(time_limit), Home.locate()
     at = find_server(server, os.environ, home)
     job = check_ready(at, train=not evaluate, stream=None if evaluated else parse_stream(stream))
@@ -602,7 +573,6 @@ def run(
 def _check_combinations(
     agent: str | None, reward: str | None, *, evaluate: bool, evaluations: bool, restart: bool, reload: bool
 ) -> None:
-    """Raise BadOption for options that mean nothing together."""
     if evaluate and evaluations:
         raise BadOption("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
     if evaluations and reload:
@@ -613,15 +583,7 @@ def _check_combinations(
         raise BadOption("expected an agent or a --reward with --reload; found no file of yours that could be saved")
 
 
-def _check_episodes(episodes: int | None, *, evaluate: bool, evaluations: bool) -> None:
-    """Raise BadOption for a number of episodes beside what plays as many as the job says."""
-    if episodes is not None and not evaluate:
-        said = "--evaluations, which plays the job's `evaluation_episodes`" if evaluations else "a training"
-        raise BadOption(f"expected --episodes with --eval; found it with {said}")
-
-
 def _user_files(agent: str | None, reward: str | None, evaluate: bool) -> tuple[AgentFiles | None, AgentFiles | None]:
-    """Return the files of the agent and of the reward that were named; raises BadAgent and BadOption."""
     files = AgentFiles.locate(agent) if agent is not None else None
     judge = AgentFiles.locate(reward, "reward") if reward is not None else None
     if judge is not None and (files is not None or evaluate):
@@ -629,10 +591,6 @@ def _user_files(agent: str | None, reward: str | None, evaluate: bool) -> tuple[
             "expected --reward for training with the environment's own agent; found it with another, or --eval"
         )
     return files, judge
-
-
-def _destinations(allow: list[str] | None) -> tuple[Destination, ...]:
-    return tuple(Destination.parse(text) for text in allow or ())
 
 
 def _limits(memory: str | None, cpus: float | None, concurrency: int) -> Limits:
@@ -645,7 +603,6 @@ def _limits(memory: str | None, cpus: float | None, concurrency: int) -> Limits:
 
 
 def _run(agent: AgentRun, json: bool) -> None:
-    """Run an agent to its end, print its result, and leave with the exit code."""
     try:
         look_after = reloaded if agent.reload else supervise if agent.restart else perform
         ended = asyncio.run(look_after(agent))

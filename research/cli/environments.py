@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, console, print_json, show_progress
 from research.design.pricing import runs_at_once
 from research.environments.catalog import (
     NO_MODEL,
@@ -35,7 +34,6 @@ from research.environments.reference import write_example
 from research.errors import BadEnvironment
 from research.installation.base_job import base_job, require_backend
 from research.installation.home import Home
-from research.installation.tiny_model import Note
 from research.models.fetch import check_loader
 from research.text import did_you_mean
 from sandboxes.spec import escape_control as safe
@@ -51,11 +49,6 @@ from swarm.job import Job, TinyModel
 SECONDS = 1800.0
 """For the evaluation, and again for the training."""
 _OURS = ("environment", "model", "tracking")
-
-FieldOverrides = Annotated[
-    list[str],
-    typer.Option("--set", help="FIELD=VALUE of the job, such as max_tokens=64 (ajet job explain).", show_default=False),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +71,6 @@ class TrialRequest:
         return ModelTrial(job, self.groups, SECONDS, self.runs_at_once)
 
     def tasks(self, environment: Environment) -> tuple[Task, ...]:
-        """Return the search tasks to play, a seeded choice."""
         tasks = list(environment.tasks("search"))
         return tuple(random.Random(0).sample(tasks, min(self.groups, len(tasks))))
 
@@ -86,10 +78,7 @@ class TrialRequest:
 def parse_trial_request(
     file: Path | None, model_path: str | None, tiny: bool, groups: int, held: Sequence[str], models: Path
 ) -> TrialRequest | None:
-    """Return what options ask for, None for no model; `models` is where this installation keeps what it knows of them.
-
-    Raises BadEnvironment or BadJob for what no job can be, and BadModel for a folder that holds no model.
-    """
+    """Return what options ask for, None for no model. Raises BadEnvironment, BadJob, or BadModel for its folder."""
     if tiny and (model_path is not None or file is not None):
         other = "--model-path" if model_path is not None else "--job (it names its model)"
         raise BadEnvironment(f"expected --tiny or {other}; found both; choose one")
@@ -127,7 +116,6 @@ _INDENT = 14
 
 
 def catalogue_tables(found: Mapping[str, Any]) -> Iterator[Line]:
-    """Yield what there is, a table for each way of having it."""
     yield _table("built in", ("name", "title", "tasks"), (
         (each["name"], each["title"], _format_splits(each["tasks"])) for each in found["built_in"]
     ))  # fmt: skip
@@ -161,7 +149,6 @@ def _custom_row(each: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _format_check(each: Mapping[str, Any]) -> str:
-    """Return in a few words how an environment was checked, and whether that went well."""
     models, faults = each["measured_with"], len(each["faults"])
     if not models:
         return "no"
@@ -174,12 +161,10 @@ def _format_splits(splits: Mapping[str, int]) -> str:
 
 
 def format_size(count: int) -> str:
-    """Return a number of bytes as people read it."""
     return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
 
 
 def show_lines(environment: Environment, plays: Plays, measured: Sequence[MeasuredEnvironment]) -> Iterator[Line]:
-    """Yield what an environment is."""
     yield Text(environment.name, "bold")
     yield from _description_lines(environment)
     if isinstance(environment, CustomEnvironment):
@@ -234,7 +219,6 @@ def _truncate(text: str) -> str:
 
 
 def check_lines(found: EnvironmentCheck) -> Iterator[Line]:
-    """Yield what a check without a model found."""
     yield Text.assemble((found.environment.name, "bold"), f"   {found.environment.title}")
     twice = {True: ", drawn twice the same", False: "", None: ""}[found.drawn_twice]
     counts = ", ".join(f"{count} {split}" for split, count in found.tasks.items())
@@ -268,7 +252,6 @@ def _measurement_lines(known: MeasuredEnvironment) -> Iterator[Text]:
 
 
 def trial_lines(known: MeasuredEnvironment) -> Iterator[Text]:
-    """Yield what was measured with a model."""
     yield Text(f"with the model {known.model}, measured {known.measured_at}", "bold")
     if unusual := unusual_conditions(known):
         yield Text("holds for     jobs with " + ", ".join(f"{name} {value}" for name, value in unusual.items()))
@@ -311,8 +294,17 @@ def _episode(known: MeasuredEnvironment) -> Iterator[str]:
         yield f"{known.seconds_per_trained_episode:.3f} s trained"
 
 
+FieldOverrides = Annotated[
+    list[str],
+    typer.Option("--set", help="FIELD=VALUE of the job, such as max_tokens=64 (ajet job explain).", show_default=False),
+]
 FAULTS = 1
 """The exit code of a check that found some."""
+
+
+def _discard(line: str) -> None:
+    return
+
 
 app = typer.Typer(no_args_is_help=True)
 Reference = Annotated[
@@ -363,7 +355,7 @@ def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
         ajet env show my_shop --json
     """
     home = Home.locate().prepare()
-    with _progress(json) as note:
+    with show_progress(json, "looking", _discard) as note:
         environment = load_environment(ref, reward, home, note)
         packages = packages_of(environment.name, home, note)
         plays = play_alone(environment.name, home, packages, PlayBounds(plays=1), note)
@@ -456,14 +448,14 @@ def check(
     """
     trial = parse_trial_request(job, model_path, tiny, groups, held, Home.locate().models)
     home = Home.locate().prepare()
-    with _progress(json) as note:
+    with show_progress(json, "looking", _discard) as note:
         found = check_environment(ref, reward, home, PlayBounds(plays=plays, play_s=play_seconds), note)
     if not json:
         for line in check_lines(found):
             console().print(line)
     played: MeasuredEnvironment | None = None
     if trial is not None and not found.faults:
-        with _progress(json) as note:
+        with show_progress(json, "looking", _discard) as note:
             name = found.environment.name
             asked = trial.build_trial(found.environment)
             played = try_model(asked, trial.tasks(found.environment), home, packages_of(name, home, note), note)
@@ -474,20 +466,6 @@ def check(
         for line in trial_lines(played):
             console().print(line)
     raise typer.Exit(FAULTS if found.faults else 0)
-
-
-@contextmanager
-def _progress(json: bool) -> Iterator[Note]:
-    """Yield where to say what is being done: a line that changes for a person, nothing for a script."""
-    if json or not sys.stdout.isatty():
-        yield _discard
-        return
-    with console().status("looking") as status:
-        yield status.update
-
-
-def _discard(_: str) -> None:
-    return
 
 
 def _as_json(found: EnvironmentCheck, played: MeasuredEnvironment | None) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Episodes, inspect, export: terminal and page.
 
-An episode as people look at it: calls in reading order, tokens with the level their log-prob stands on.
-
-Pure functions of the wire type; the terminal and the page show the same.
+Calls in reading order, tokens with the level their log-prob stands on; the terminal and the page show the same.
 """
 
 from __future__ import annotations
@@ -60,21 +58,14 @@ class ViewedToken:
 class CallView:
     """One call. `depth` grows where the tree branches, not with every turn; `prompt` counts all the engine saw."""
 
-    index: int
-    parent: int | None
-    drift: str
+    record: CallRecord
     depth: int
     prompt: int
     context: tuple[ViewedToken, ...]
     sampled: tuple[ViewedToken, ...]
-    truncated: bool | None
-    trained: bool = True
-    earned: str = ""
-    """The agent that made it and what it is worth, where the episode's end said so."""
 
     @property
     def mean_logprob(self) -> float | None:
-        """The mean of its sampled tokens' log-probs."""
         return mean([token.logprob for token in self.sampled if token.logprob is not None])
 
     @property
@@ -103,25 +94,14 @@ def call_views(record: EpisodeRecord) -> tuple[CallView, ...]:
     for call in record.record:  # parents come before children
         before = lengths[call.parent] if call.parent is not None else 0
         lengths[call.index] = before + len(call.context.ids) + len(call.sampled.ids)
-    return tuple(
-        CallView(
-            call.index,
-            call.parent,
-            call.drift,
-            depth,
-            lengths[call.index] - len(call.sampled.ids),
-            tuple(_tokens(call.context)),
-            tuple(_tokens(call.sampled)),
-            call.truncated,
-            call.trained,
-            _format_reward(call),
-        )
-        for call, depth in _order_calls(record.record)
-    )
+    views = []
+    for call, depth in _order_calls(record.record):
+        context, sampled = tuple(_tokens(call.context)), tuple(_tokens(call.sampled))
+        views.append(CallView(call, depth, lengths[call.index] - len(sampled), context, sampled))
+    return tuple(views)
 
 
 def count_tokens(calls: Sequence[CallView]) -> TokenCounts:
-    """Return the sums over an episode's calls."""
     sampled = [token for call in calls for token in call.sampled]
     return TokenCounts(
         len(calls),
@@ -133,17 +113,14 @@ def count_tokens(calls: Sequence[CallView]) -> TokenCounts:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, None of nothing."""
     return math.fsum(values) / len(values) if values else None
 
 
 def has_texts(calls: Sequence[CallView]) -> bool:
-    """Return whether the texts of the ids are known."""
     return all(token.text is not None for call in calls for token in (*call.context, *call.sampled))
 
 
 def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
-    """Return what is known of the episode besides its tokens, by name."""
     known = [
         ("task", escape_unprintable(record.task_id)),
         ("stream", f"{escape_unprintable(record.stream)}, {record.kind}"),
@@ -219,7 +196,6 @@ def _format_reward(call: CallRecord) -> str:
 
 
 def episode_page(record: EpisodeRecord) -> str:
-    """Return the page as HTML."""
     calls = call_views(record)
     return _template().render(
         id=escape_unprintable(record.id),
@@ -228,7 +204,7 @@ def episode_page(record: EpisodeRecord) -> str:
         sums=count_tokens(calls),
         levels=[name for _, name in LEVELS],
         has_texts=has_texts(calls),
-        word=_page_token,
+        word=_format_token,
         shape=_css_classes,
     )
 
@@ -247,14 +223,13 @@ def _template() -> Template:
     return environment.get_template("episode.html.jinja")
 
 
-def _page_token(token: ViewedToken) -> str:
+def _format_token(token: ViewedToken) -> str:
     if token.text is None:
         return str(token.id)
     return "↵\n".join(escape_unprintable(line) for line in token.text.split("\n")) or PART
 
 
 def _css_classes(token: ViewedToken) -> str:
-    """Return the classes of a token."""
     names = ["s"] if token.special else []
     if token.level is not None:
         names.append(f"l{token.level}")
@@ -270,7 +245,6 @@ _MOST = 240
 
 
 def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableType:
-    """Return the whole view; `full` shows contexts to their last token."""
     calls = call_views(record)
     tree = Tree(Text(f"episode {escape_unprintable(record.id)}", style="bold"), guide_style="dim")
     branches = [tree]
@@ -284,7 +258,6 @@ def episode_screen(record: EpisodeRecord, *, full: bool = False) -> RenderableTy
 
 
 def episode_table(found: EpisodeList) -> Table:
-    """Return a list of episodes; with the beginning of each one's code hash where some have one."""
     coded = any(one.code for one in found.episodes)
     table = Table(box=None, pad_edge=False, header_style="dim")
     code_column = ["code"] if coded else []
@@ -313,13 +286,14 @@ def _facts(record: EpisodeRecord, calls: Sequence[CallView]) -> Table:
 
 
 def _heading(call: CallView) -> Text:
-    drift = {"fork": "bold yellow", "realign": "yellow"}.get(call.drift, "cyan")
-    after = "" if call.parent is None else f" after {call.parent}"
+    record, earned = call.record, _format_reward(call.record)
+    drift = {"fork": "bold yellow", "realign": "yellow"}.get(record.drift, "cyan")
+    after = "" if record.parent is None else f" after {record.parent}"
     counted = f"   prompt {call.prompt:,} (+{len(call.context):,})   sampled {len(call.sampled):,}"
     return Text.assemble(
-        (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), "   ", call.versions,
-        ("" if call.trained else "   not trained", "yellow"),
-        (f"   {escape_unprintable(call.earned)}" if call.earned else "", "green"),
+        (f"call {record.index}", "bold"), (after, "dim"), "   ", (record.drift, drift), "   ", call.versions,
+        ("" if record.trained else "   not trained", "yellow"),
+        (f"   {escape_unprintable(earned)}" if earned else "", "green"),
         (f"{counted}   log-prob {_mean(call.mean_logprob)}", "dim"),
     )  # fmt: skip
 
@@ -329,7 +303,7 @@ def _spans(call: CallView, full: bool) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     sampled = _text(call.sampled)
-    if call.truncated:
+    if call.record.truncated:
         sampled.append(" cut short ", style="reverse")
     grid.add_row("context", _text(call.context) if full else _abbreviate(call.context))
     grid.add_row("sampled", sampled)
@@ -347,17 +321,10 @@ def _abbreviate(tokens: Sequence[ViewedToken]) -> Text:
 def _text(tokens: Sequence[ViewedToken]) -> Text:
     text = Text()
     for token in tokens:
-        text.append(_screen_token(token), style=_style(token))
+        text.append(_format_token(token) + (" " if token.text is None else ""), style=_style(token))
     if text.plain.endswith("\n"):  # its mark stands there; a blank line would follow
         text.right_crop(1)
     return text
-
-
-def _screen_token(token: ViewedToken) -> str:
-    if token.text is None:
-        return f"{token.id} "
-    lines = token.text.split("\n")
-    return "↵\n".join(escape_unprintable(line) for line in lines) or PART
 
 
 def _style(token: ViewedToken) -> str:
@@ -382,9 +349,6 @@ class Format(StrEnum):
 
     OPENENV = "openenv"
     PARQUET = "parquet"
-
-
-_FORMS: dict[Format, ExportFormat] = {Format.OPENENV: "openenv", Format.PARQUET: "parquet"}
 
 
 _WIDEST = 10_000
@@ -485,7 +449,8 @@ def export(
         raise BadExport("expected one of --episode ID and --all")
     at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
-        size, found = client.export_with_counts(to, _FORMS[format], episode)
+        form: ExportFormat = "parquet" if format is Format.PARQUET else "openenv"
+        size, found = client.export_with_counts(to, form, episode)
     counts = {} if found is None else found.model_dump()
     if json:
         print_json({"file": str(to), "format": format.value, "bytes": size, **counts})

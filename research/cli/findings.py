@@ -41,7 +41,7 @@ def planner() -> None:
 @app.command()
 def calibration(
     planner: Annotated[str | None, typer.Option(help="Only this planner: `rules` or `llm`; all when left out.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    json: Json = False,
 ) -> None:
     """Score the predictions of all studies of this installation, by planner and model.
 

@@ -14,8 +14,6 @@ from research.installation.studies import RESULTS_VERSION, StudyCache, StudyRead
 from studies import EventLog, LogCorrupt, fold
 
 FILE: Final = "listed.json"
-
-
 _FORM: Final = f"2, results {RESULTS_VERSION}"
 """The first number is that of what is kept of a study."""
 
@@ -30,15 +28,13 @@ class ListedStudy(NamedTuple):
 def read_listing(
     home: Home, log: EventLog, on_progress: Callable[[int, int], None] = lambda done, of: None
 ) -> list[ListedStudy]:
-    """Return all studies, newest first; `told` hears how many of those that are read anew are done, and of how many."""
+    """Return all studies, newest first; `on_progress` hears of those that are read anew (`StudyCache.contents`)."""
     keeping = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study))
     found = keeping.contents(home, log, on_progress).values()
     return [ListedStudy(tuple(content["row"]), content["summary"]) for content in found]
 
 
 def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
-    """Return what is to be told of a study; of one whose log is corrupt, that it is."""
-
     from research.cli.studies import StudyLine, unreadable_line  # what is told of a study, and reads reports for it
 
     try:

@@ -14,7 +14,6 @@ Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the
 
 
 def open_installation() -> tuple[Home, EventLog]:
-    """Return the installation and its log, to be read."""
     home = Home.locate().for_reading()
     return home, EventLog(home.database)
 

@@ -4,39 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import console, print_json
+from research.cli.app import Json, console, print_json
+from research.controller import options
 from research.controller.evaluation import PlanningInputs
-from research.controller.options import (
-    DEFAULT_BUDGET,
-    AnalysisCount,
-    Backend,
-    ComparisonShape,
-    Effect,
-    Env,
-    Episodes,
-    JobFile,
-    MaxRuns,
-    MetricFlags,
-    ModelPath,
-    PlannerModel,
-    PlannerName,
-    Power,
-    ResearchRequest,
-    Reward,
-    Rounds,
-    SetFields,
-    Topic,
-    Vary,
-    WallClock,
-    select_planner,
-)
-from research.controller.preview import PlanPreview, PowerRow, preview, run_hours
+from research.controller.options import ResearchRequest, select_planner
+from research.controller.preview import PlanPreview, preview, run_hours
 from research.controller.session import parallel_of
 from research.design.comparison import DEFAULT_ANALYSES, DEFAULT_POWER, StatisticalRequirements
 from research.design.compiler import DesignCompiler
@@ -61,26 +39,26 @@ from swarm.job import Job
 
 
 def plan(
-    topic: Topic = None,
-    vary: Vary = [],  # noqa: B006  # typer's own copy
-    shape: ComparisonShape = None,
-    held: SetFields = [],  # noqa: B006
-    env: Env = None,
-    reward: Reward = None,
-    job: JobFile = None,
-    model_path: ModelPath = None,
-    backend: Backend = None,
-    planner: PlannerName = "rules",
-    planner_model: PlannerModel = None,
-    budget: WallClock = DEFAULT_BUDGET,
-    max_runs: MaxRuns = None,
-    metric: MetricFlags = [],  # noqa: B006
-    effect: Effect = None,
-    power: Power = DEFAULT_POWER,
-    looks: AnalysisCount = DEFAULT_ANALYSES,
-    rounds: Rounds = None,
-    episodes: Episodes = EVALUATION_EPISODES,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    topic: options.Topic = None,
+    vary: options.Vary = [],  # noqa: B006  # typer's own copy
+    shape: options.ComparisonShape = None,
+    held: options.SetFields = [],  # noqa: B006
+    env: options.Env = None,
+    reward: options.Reward = None,
+    job: options.JobFile = None,
+    model_path: options.ModelPath = None,
+    backend: options.Backend = None,
+    planner: options.PlannerName = "rules",
+    planner_model: options.PlannerModel = None,
+    budget: options.WallClock = options.DEFAULT_BUDGET,
+    max_runs: options.MaxRuns = None,
+    metric: options.MetricFlags = [],  # noqa: B006
+    effect: options.Effect = None,
+    power: options.Power = DEFAULT_POWER,
+    looks: options.AnalysisCount = DEFAULT_ANALYSES,
+    rounds: options.Rounds = None,
+    episodes: options.Episodes = EVALUATION_EPISODES,
+    json: Json = False,
 ) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
@@ -128,7 +106,6 @@ def plan(
 
 
 def _context(request: ResearchRequest, log: EventLog, home: Home) -> PlanningInputs:
-    """Return what a study of this request would be planned by on this machine."""
     check_of, seen = check_loader(home.models), median_seconds(log)
     runs = parallel_of(request.base, request.requested, check_of)
     compiler = DesignCompiler(
@@ -144,7 +121,6 @@ def _context(request: ResearchRequest, log: EventLog, home: Home) -> PlanningInp
 
 
 def _show_declined(end: TopicDeclined, json: bool) -> None:
-    """Say that there is no plan, as the planner declines the topic."""
     if json:
         print_json({"accepted": False, "declined": {"by": end.by, "reason": end.said}})
     else:
@@ -152,7 +128,6 @@ def _show_declined(end: TopicDeclined, json: bool) -> None:
 
 
 def screen(seen: PlanPreview) -> Iterator[Text | Table]:
-    """Yield what a person reads, top to bottom."""
     yield from _question(seen)
     if seen.fixed:
         yield Text(f"job  {', '.join(setting(name, value) for name, value in seen.fixed.items())}")
@@ -171,9 +146,8 @@ def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     yield from _design(seen)
     yield Text(f"noise  {_noise(seen)}")
     if seen.curve:
-        yield Text(
-            f"\nWhat seeds see of a difference of {_effect(seen)}, with power {seen.requirements.power:g} promised:"
-        )
+        effect, power = format_difference(seen.metric, seen.effect), seen.requirements.power
+        yield Text(f"\nWhat seeds see of a difference of {effect}, with power {power:g} promised:")
         yield _curve(seen)
     yield from _rounds(seen)
     yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
@@ -198,7 +172,6 @@ def _question(seen: PlanPreview) -> Iterator[Text]:
 
 
 def _metric(seen: PlanPreview) -> Iterator[Text]:
-    """Say what runs are judged by, in which unit, by what schedule, and how to ask for another."""
     metric, asked = seen.metric, seen.requirements.metric
     better = "higher" if metric.higher_is_better else "lower"
     yield Text(f"metric  {metric_name(metric)}: {metric.meaning}; {better} is better")
@@ -214,10 +187,6 @@ def _metric(seen: PlanPreview) -> Iterator[Text]:
             f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "
             "episodes, in all arms alike"
         )
-
-
-def _effect(seen: PlanPreview) -> str:
-    return format_difference(seen.metric, seen.effect)
 
 
 def _environment(known: EnvironmentRecord) -> Iterator[Text]:
@@ -266,7 +235,8 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
         yield Text(
             f"arms  {len(seen.design.arms)}, of which the one claim has {times:.2g} times a difference's variance"
         )
-    yield Text(f"test  {test[seen.design.test]}{also}; no difference where it is surely inside ±{_effect(seen)}")
+    inside = f"no difference where it is surely inside ±{format_difference(seen.metric, seen.effect)}"
+    yield Text(f"test  {test[seen.design.test]}{also}; {inside}")
 
 
 _SEVERAL = {
@@ -275,7 +245,6 @@ _SEVERAL = {
 
 
 def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
-    """Say what further rounds could still see; nothing for a study of one."""
     if not seen.rounds:
         return
     yield Text(
@@ -287,14 +256,9 @@ def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
     for column in ("round", "level", "of no difference", f"sees, power {seen.requirements.power:g}", "power 0.5"):
         table.add_column(column, header_style="dim", justify="right", no_wrap=True)
     for row in seen.rounds:
-        levels = (f"{row.difference:.2%}", f"{row.equivalence:.2%}")
+        effects = (None if each is None else format_difference(seen.metric, each) for each in (row.sees, row.at_half))
         table.add_row(
-            str(row.number),
-            *levels,
-            *(
-                ("none" if effect is None else format_difference(seen.metric, effect))
-                for effect in (row.sees, row.at_half)
-            ),
+            str(row.number), f"{row.difference:.2%}", f"{row.equivalence:.2%}", *(each or "none" for each in effects)
         )
     yield table
 
@@ -316,15 +280,12 @@ def _curve(seen: PlanPreview) -> Table:
     for row in seen.curve:
         mark = "the design" if row.seeds == chosen else "" if row.affordable else "not affordable"
         style = "bold" if row.seeds == chosen else "" if row.power >= seen.requirements.power else "dim"
+        sees = "nothing" if row.detectable is None else format_amount(seen.metric, row.detectable)
         table.add_row(
-            str(row.seeds), f"{row.power:.0%}", "█" * round(20 * row.power), _difference(seen, row), str(row.runs),
+            str(row.seeds), f"{row.power:.0%}", "█" * round(20 * row.power), sees, str(row.runs),
             format_seconds(row.seconds), f"{row.run_hours:.2f}", mark, style=style,
         )  # fmt: skip
     return table
-
-
-def _difference(seen: PlanPreview, row: PowerRow) -> str:
-    return "nothing" if row.detectable is None else format_amount(seen.metric, row.detectable)
 
 
 def _stages(seen: PlanPreview) -> Table:
@@ -342,11 +303,8 @@ def _expected_lines(seen: PlanPreview) -> Iterator[str]:
     yield f"time  {format_seconds(seen.total_s)} at the worst; {seen.budget}"
     for entry in seen.expected:
         if seen.design is not None and len(seen.design.looks) > 1:
-            name = (
-                "without a difference"
-                if not entry.effect
-                else f"with a difference of {format_difference(seen.metric, entry.effect)}"
-            )
+            amount = f" of {format_difference(seen.metric, entry.effect)}" if entry.effect else ""
+            name = f"with{'' if amount else 'out'} a difference{amount}"
             yield f"      about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
 
 
@@ -355,7 +313,6 @@ _THROWN_AWAY: Any = {"seeds": True, "screen": {"seed"}, "replication": {"seeds"}
 
 
 def as_json(seen: PlanPreview) -> dict[str, Any]:
-    """Return the preview as JSON values."""
     return {
         "asked": seen.topic,
         "tested": list(seen.tested),
@@ -380,13 +337,7 @@ def as_json(seen: PlanPreview) -> dict[str, Any]:
         "plumbing_run_first": seen.first is not None and seen.first.plumbing is not None,
         "design": seen.design.model_dump(mode="json", exclude=_THROWN_AWAY) if seen.design else None,
         "seeds": len(seen.design.seeds) if seen.design else None,
-        "power_curve": [
-            {
-                "seeds": row.seeds, "power": row.power, "detectable": row.detectable, "runs": row.runs,
-                "seconds": row.seconds, "run_hours": row.run_hours, "affordable": row.affordable,
-            }
-            for row in seen.curve
-        ],
+        "power_curve": [asdict(row) for row in seen.curve],
         "rounds": [
             {
                 "round": row.number, "level": row.difference, "level_of_no_difference": row.equivalence,
@@ -401,7 +352,5 @@ def as_json(seen: PlanPreview) -> dict[str, Any]:
         ],
         "total_s": seen.total_s,
         "priced_by": seen.basis,
-        "expected": [
-            {"effect": entry.effect, "runs": entry.runs, "seconds": entry.seconds} for entry in seen.expected
-        ],
+        "expected": [asdict(entry) for entry in seen.expected],
     }  # fmt: skip

@@ -32,7 +32,6 @@ _STYLES = {"planned": "dim", "running": "bold cyan", "ended": "yellow", "collect
 
 
 def stages(state: StudyState) -> tuple[str, ...]:
-    """Return the stages that this study goes through, as far as is known."""
     noise = ("noise",) if state.noise_plan is not None else ()
     screened = state.locked_design is not None and state.locked_design.screen is not None
     return ("plan", *noise, "lock", *(("screen",) if screened else ()), "train", "judge", "report")
@@ -82,7 +81,6 @@ class LiveScreen:
         self._live.__exit__(*exc)
 
     def observe(self, state: StudyState) -> None:
-        """Redraw, at most twice a second."""
         self._state = state
         now = time.monotonic()
         if now - self._last_draw >= 0.5 or stage(state) == "done":
@@ -90,7 +88,6 @@ class LiveScreen:
             self._live.update(_WrappedScreen(self._screen(state)))
 
     def note(self, line: str) -> None:
-        """Show a line under the screen until the next redraw."""
         under = () if self._state is None else (self._screen(self._state),)
         self._live.update(_WrappedScreen(Group(*under, Text(line, "cyan"))))
 
@@ -99,7 +96,6 @@ class LiveScreen:
         self._live.stop()
 
     def resume(self) -> None:
-        """Show a screen again, under what was written."""
         self._live.start()
 
     def _screen(self, state: StudyState) -> Group:
@@ -107,10 +103,7 @@ class LiveScreen:
 
 
 class _WrappedScreen:
-    """A screen whose long lines go on in the next one, also on a console that leaves wrapping to the terminal.
-
-    A live screen counts its lines to draw over them, so what a console does not wrap it cuts.
-    """
+    """A screen that wraps its lines by itself: a live screen counts them, and cuts what its console does not wrap."""
 
     def __init__(self, what: RenderableType) -> None:
         self._what = what
@@ -128,7 +121,6 @@ class LineLog:
         budget_left: Callable[[StudyState], float],
         doubts: Mapping[str, str] = NONE_DOUBTED,
     ) -> None:
-        """`doubts` says by its key in the progress lines why a verdict does not follow, which is not told then."""
         self._write = write
         self._doubts = doubts
         self._budget_left = budget_left
@@ -136,7 +128,6 @@ class LineLog:
         self._paused = False
 
     def observe(self, state: StudyState) -> None:
-        """Write what has not been written before."""
         for key, line in progress_lines(state, self._doubts):
             if key not in self._seen:
                 self._seen.add(key)
@@ -146,7 +137,6 @@ class LineLog:
             self._write(describe_pause(state) if now else f"study {state.id} is paused no more")
 
     def note(self, line: str) -> None:
-        """Write a line that has not been written before."""
         if line not in self._seen:
             self._seen.add(line)
             self._write(line)
@@ -155,26 +145,22 @@ class LineLog:
 def screen(
     state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
 ) -> Group:
-    """Return the whole screen for a state."""
-    head = Text.assemble(("study ", "dim"), (state.id, "bold"))
-    lines = (
-        head,
+    spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
+    return Group(
+        Text.assemble(("study ", "dim"), (state.id, "bold")),
         *render_opening(state),
         *_round_lines(state, doubts),
         _stage_line(state),
-        _budget_line(state, budget_left_s),
-    )
-    below = (
+        Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim"),
+        _run_table(state, read),
         *_verdict_lines(state, doubts),
         *_budget_cut_lines(state),
         *([Text(describe_pause(state), "yellow")] if state.status == "paused" else []),
         *([] if state.open_question is None else [render_question(state)]),
     )
-    return Group(*lines, _run_table(state, read), *below)
 
 
 def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
-    """Return a line for what came out of each round that is over, and one for the round that this is."""
     if state.most_rounds == 1:
         return []
     over = [
@@ -198,13 +184,7 @@ def _stage_line(state: StudyState) -> Text:
     return line
 
 
-def _budget_line(state: StudyState, budget_left_s: float) -> Text:
-    spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
-    return Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim")
-
-
 def _verdict_lines(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
-    """Return a line for each verdict so far, where the data are looked at more than once."""
     analyses = len(state.design.looks) if state.design else 0
     if analyses < 2:
         return []
@@ -220,10 +200,7 @@ def _format_verdict(verdict: Verdict, doubts: Mapping[str, str]) -> str:
 
 
 def _budget_cut_lines(state: StudyState) -> list[Text]:
-    """Return a line for each thing that is given up so that the confirmation is kept within the budget.
-
-    What was foreseen before the budget was amended stands no more; a screen that was cut stays cut.
-    """
+    """Return what is given up for the budget: what was foreseen before it was amended no more, but a cut screen is."""
     amended = last_budget_amendment(state)
     given_up = (d for d in state.decisions if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP))
     return [Text(f"{d.action}: {d.reason}", "yellow") for d in given_up]
@@ -243,29 +220,11 @@ def _run_table(state: StudyState, read: ReadProgress) -> Table:
 def _run_row(run: RunState, progress: Progress) -> tuple[Any, ...]:
     tries = f" (try {len(run.attempts)})" if len(run.attempts) > 1 else ""
     what = str(progress.get("stage", run.status)) if run.active is not None else run.status
-    status = Text(what + tries, _STYLES[run.status])
-    return (
-        run.run_id[:8],
-        Text(run.spec.arm, no_wrap=True, overflow="ellipsis"),
-        str(run.spec.seed),
-        status,
-        _bar(run, progress),
-        _format_train_success(progress),
-        _format_hidden_success(run, progress),
-    )
-
-
-def _bar(run: RunState, progress: Progress) -> Any:
     steps = int(progress.get("steps") or run.spec.job["steps"])
     done = steps if run.status == "collected" else int(progress.get("step") or 0)
-    return ProgressBar(total=steps, completed=done)
-
-
-def _format_train_success(progress: Progress) -> str:
-    value = progress.get("train_success")
-    return "" if value is None else f"{value:.2f}"
-
-
-def _format_hidden_success(run: RunState, progress: Progress) -> str:
-    value = progress.get("hidden_success")
-    return format_success(run) or ("" if value is None else f"{value:.2f}")
+    train, hidden = (
+        "" if (value := progress.get(f"{split}_success")) is None else f"{value:.2f}" for split in ("train", "hidden")
+    )
+    arm, bar = Text(run.spec.arm, no_wrap=True, overflow="ellipsis"), ProgressBar(total=steps, completed=done)
+    status = Text(what + tries, _STYLES[run.status])
+    return run.run_id[:8], arm, str(run.spec.seed), status, bar, train, format_success(run) or hidden

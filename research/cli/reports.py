@@ -30,7 +30,6 @@ from studies.report.build import file_hashes
 DRIFTED: Final = 1
 """Exit code of a study that is not what it says."""
 _HEAD = re.compile(r"[0-9a-fA-F]{8,64}")
-_PLURALS = {"page": "pages of the report"}
 
 
 def verify(
@@ -138,16 +137,13 @@ def _say(proof: Proof) -> None:
     out = console()
     for drift in proof.drifts:
         out.print(f"drift  {drift}")
-    counted = ", ".join(f"{n} {_pluralize(what, n)}" for what, n in proof.held.items())
+    several = {what: "pages of the report" if what == "page" else f"{what}s" for what in proof.held}
+    counted = ", ".join(f"{n} {what if n == 1 else several[what]}" for what, n in proof.held.items())
     out.print(f"{'held' if proof.holds else 'held otherwise'}  {counted or 'nothing'}")
     for sentence in proof.notes:
         out.print(f"note  {sentence}")
     out.print(f"study {proof.study} {'verifies' if proof.holds else 'does not verify'}")
     out.print(f"head  {proof.head}")
-
-
-def _pluralize(what: str, n: int) -> str:
-    return what if n == 1 else _PLURALS.get(what, f"{what}s")
 
 
 def _as_json(proof: Proof) -> dict[str, Any]:
@@ -199,7 +195,6 @@ def report(
 
 
 def _draw_plots(state: StudyState, folder: Path, metrics: list[str], json: bool) -> None:
-    """Draw metrics and say where the pictures are."""
     drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in metrics}
     if json:
         print_json({"study": state.id, "plots": drawn})

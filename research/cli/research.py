@@ -1,10 +1,8 @@
 """`ajet research`: create, run, say how it ended.
 
-The question for approval in the terminal of the controller itself, asked and read there while the study goes on.
-
-While a question is open the live screen stands still and the question stands under it. What is typed is looked for
-between two ticks, a whole line at a time; what was typed before the question was shown is thrown away, and so is what
-is neither yes nor no. An answer from elsewhere takes the question away.
+While a question for approval is open the live screen stands still above it. What is typed is looked for between two
+ticks, a whole line at a time; what was typed before, or is neither yes nor no, is thrown away. An answer from elsewhere
+takes the question away.
 """
 
 from __future__ import annotations
@@ -24,40 +22,10 @@ from rich.console import Console
 from research.cli.app import console, print_json
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, render_question, summary
+from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.interventions import answer_question
-from research.controller.options import (
-    DEFAULT_BUDGET,
-    AnalysisCount,
-    Approve,
-    Backend,
-    ComparisonShape,
-    Detach,
-    Effect,
-    Env,
-    Episodes,
-    JobFile,
-    MaxRuns,
-    MetricFlags,
-    ModelPath,
-    OtherServer,
-    PlannerModel,
-    PlannerName,
-    Power,
-    Record,
-    Replay,
-    ResearchRequest,
-    Reward,
-    Rounds,
-    Sandbox,
-    SetFields,
-    Topic,
-    Vary,
-    WallClock,
-    begin_study,
-    make_mirror,
-    require_planner,
-)
+from research.controller.options import ResearchRequest, begin_study, make_mirror, require_planner
 from research.controller.progress import verdict_key
 from research.controller.session import Session, StudyRequest, hold_lease, new_study_id
 from research.controller.wandb import NO_MIRROR, wandb_login
@@ -113,7 +81,6 @@ class ApprovalPrompt:
         self._asked: LoggedApprovalRequest | None = None
 
     def observe(self, state: StudyState) -> None:
-        """Show the study; ask what it asks, and take an answer that was typed."""
         asked = state.open_question if state.stopped_reason is None else None
         if asked is None:
             self._clear_question(state)
@@ -124,7 +91,6 @@ class ApprovalPrompt:
             self._read(line, asked)
 
     def note(self, line: str) -> None:
-        """Show a line on what a long step is doing."""
         self._screen.note(line) if self._asked is None else self._console.print(line)
 
     def _ask(self, state: StudyState, asked: LoggedApprovalRequest) -> None:
@@ -148,7 +114,6 @@ class ApprovalPrompt:
             self._console.print(error.message)
 
     def _clear_question(self, state: StudyState) -> None:
-        """Say how the question that was asked ended, if it did, and go on with the screen."""
         if self._asked is None:
             return
         ended = [entry for entry in state.approvals if entry.asked.digest == self._asked.digest]
@@ -228,7 +193,6 @@ def _stop_exit_code(state: StudyState) -> int:
 
 
 def _planned_jobs(state: StudyState) -> Iterator[Job]:
-    """Yield the jobs that are planned: of each arm, or of the runs before the design."""
     if (design := state.design) is not None:
         yield from (Job.from_record({**design.base_job, **arm.job_overrides}) for arm in design.arms)
     elif state.noise_plan is not None:
@@ -236,10 +200,7 @@ def _planned_jobs(state: StudyState) -> Iterator[Job]:
 
 
 def require_detachable(record: Path | None = None, replay: Path | None = None, *, prefect: bool) -> None:
-    """Raise BadParameters where a study cannot be handed over as it is asked for.
-
-    A worker takes it through Prefect, and takes no planner's conversation to or from a file.
-    """
+    """Raise BadParameters where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadParameters(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
@@ -253,7 +214,6 @@ def require_detachable(record: Path | None = None, replay: Path | None = None, *
 
 
 def hand_to_worker(give: ScheduleStudy, study: str, json: bool) -> None:
-    """Give a study to the worker, and say where it is seen."""
     address = give(study)
     if json:
         print_json({"study": study, "flow_run": address})
@@ -275,10 +235,7 @@ def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:
 
 
 def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
-    """Return what shows the progress of a study: a live screen on a terminal, lines elsewhere.
-
-    Use the second as a context. Verdicts that stand and do not follow are not shown as such.
-    """
+    """Return a live screen, or lines where there is no terminal, and its context; verdicts must follow to be shown."""
     folder = home.study(state.id)
     reasons = {
         verdict_key(v): verdict_fault(each, folder, v)
@@ -306,32 +263,32 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
 
 
 def research(
-    topic: Topic = None,
-    vary: Vary = [],  # noqa: B006  # typer's own copy
-    shape: ComparisonShape = None,
-    held: SetFields = [],  # noqa: B006
-    env: Env = None,
-    reward: Reward = None,
-    job: JobFile = None,
-    model_path: ModelPath = None,
-    backend: Backend = None,
-    planner: PlannerName = "rules",
-    planner_model: PlannerModel = None,
-    budget: WallClock = DEFAULT_BUDGET,
-    max_runs: MaxRuns = None,
-    metric: MetricFlags = [],  # noqa: B006
-    effect: Effect = None,
-    power: Power = DEFAULT_POWER,
-    looks: AnalysisCount = DEFAULT_ANALYSES,
-    rounds: Rounds = None,
-    episodes: Episodes = EVALUATION_EPISODES,
-    approve: Approve = "none",
-    sandbox: Sandbox = None,
-    record: Record = None,
-    replay: Replay = None,
+    topic: options.Topic = None,
+    vary: options.Vary = [],  # noqa: B006  # typer's own copy
+    shape: options.ComparisonShape = None,
+    held: options.SetFields = [],  # noqa: B006
+    env: options.Env = None,
+    reward: options.Reward = None,
+    job: options.JobFile = None,
+    model_path: options.ModelPath = None,
+    backend: options.Backend = None,
+    planner: options.PlannerName = "rules",
+    planner_model: options.PlannerModel = None,
+    budget: options.WallClock = options.DEFAULT_BUDGET,
+    max_runs: options.MaxRuns = None,
+    metric: options.MetricFlags = [],  # noqa: B006
+    effect: options.Effect = None,
+    power: options.Power = DEFAULT_POWER,
+    looks: options.AnalysisCount = DEFAULT_ANALYSES,
+    rounds: options.Rounds = None,
+    episodes: options.Episodes = EVALUATION_EPISODES,
+    approve: options.Approve = "none",
+    sandbox: options.Sandbox = None,
+    record: options.Record = None,
+    replay: options.Replay = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
-    detach: Detach = False,
-    server: OtherServer = None,
+    detach: options.Detach = False,
+    server: options.OtherServer = None,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
 ) -> None:
     """Turn a topic into hypotheses, training runs, verdicts and a report.
@@ -399,7 +356,6 @@ def _begin(
     prefect: bool,
     json: bool,
 ) -> None:
-    """Create the study that was asked for, and give it to the worker, or drive it to its end as its controller."""
     home = Home.locate().prepare()
     log = EventLog(home.database)
     needs = requirements_of(request.requested.custom_environments)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json
+from research.cli.app import Json, console, print_json, show_progress
 from research.installation.home import Home
 from research.installation.studies import readable_studies
 from research.isolation.inventory import SandboxInfo, find_sandbox, find_sandboxes, open_handle
@@ -64,7 +62,7 @@ def build(
     text = _text(requirements) if requirements is not None else None
     home, engine = Home.locate().prepare(), connect(os.environ)
     began = time.monotonic()
-    with _progress(json) as note:
+    with show_progress(json, "asking the engine") as note:
         image = _build_image(engine, home, note, base=base, requirements=text)
     size = int(engine.client.images.get(image.id).attrs["Size"])
     below = int(engine.client.images.get(image.base).attrs["Size"])
@@ -96,12 +94,8 @@ def list_sandboxes(
     found = find_sandboxes(home, engine)
     shown = [each for each in found if everything or each.state != "ended"]
     if json:
-        print_json(
-            {
-                "engine": (None if engine is None else {"host": engine.host, "version": engine.version}),
-                "sandboxes": [_record(each) for each in shown],
-            }
-        )
+        answers = None if engine is None else {"host": engine.host, "version": engine.version}
+        print_json({"engine": answers, "sandboxes": [_record(each) for each in shown]})
         return
     if trouble is not None:
         warn(f"containers are shown as their folders have them, for no engine answers: {trouble}")
@@ -206,18 +200,7 @@ def _text(path: Path) -> str:
         raise SandboxError(f"expected a requirements.txt in UTF-8 at {path}; it cannot be read: {error}") from error
 
 
-@contextmanager
-def _progress(json: bool) -> Iterator[Note]:
-    """Show slow steps: on a terminal as they go, else a line each on stderr."""
-    if json or not sys.stdout.isatty():
-        yield lambda line: warn(line)
-        return
-    with console().status("asking the engine") as status:
-        yield lambda line: status.update(Text(line))  # which reads plain text as markup, whatever its console
-
-
 def _engine() -> tuple[ContainerEngine | None, str | None]:
-    """Return the engine that answers, or why none does."""
     try:
         return connect(os.environ), None
     except EngineNotFound as error:
@@ -258,16 +241,11 @@ def _record(each: SandboxInfo) -> dict[str, Any]:
 
 def _table(shown: list[SandboxInfo]) -> Table:
     table = Table(box=None, pad_edge=False)
-    rows = [
-        (
-            each.name,
-            each.kind,
-            (each.state if each.exit is None else _describe_exit(each.exit)),
-            format_seconds(max(0.0, time.time() - each.created_at)),
-            (each.image or "").removeprefix("sha256:")[:12],
-        )
-        for each in shown
-    ]
+    rows = []
+    for each in shown:
+        state = each.state if each.exit is None else _describe_exit(each.exit)
+        age, image = format_seconds(max(0.0, time.time() - each.created_at)), (each.image or "").removeprefix("sha256:")
+        rows.append((each.name, each.kind, state, age, image[:12]))
     for place, column in enumerate(("sandbox", "kind", "state", "age")):  # whole in any terminal: names are typed again
         widest = max(len(column), *(len(row[place]) for row in rows))
         table.add_column(column, header_style="dim", no_wrap=True, min_width=widest)

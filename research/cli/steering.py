@@ -14,14 +14,6 @@ from research.cli.lookup import Name, open_study
 from research.cli.research import choose_isolation, conduct, hand_to_worker, make_observer, require_detachable
 from research.cli.studies import answer_json, render_ending, render_question, summary
 from research.controller import interventions
-from research.controller.interventions import (
-    answer_question,
-    end_attempts,
-    request_continue,
-    request_pause,
-    request_stop,
-    require_question,
-)
 from research.controller.options import Detach, reopen_isolation, reopen_planner
 from research.controller.session import has_controller, has_local_controller, hold_lease
 from research.errors import BadAmendment, BadApproval, NotRunning, StudyBusy
@@ -39,7 +31,7 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the repor
 
 
 def amend(
-    name: Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")] = None,
+    name: Name = None,
     accept: Annotated[str | None, typer.Option(help="Code of a violation, or of a run's end, to let pass.")] = None,
     budget: Annotated[str | None, typer.Option(help="New wall-clock budget, such as 2h or 1h30m.")] = None,
     note: Annotated[str | None, typer.Option(help="What a reader should know; changes nothing.")] = None,
@@ -171,7 +163,7 @@ def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
     home, log = _open()
     state = _answer_question(home, log, name, note, json, granted=False)
     if any(attempts_running(state)):
-        end_attempts(home, log, StudyLog(log, state.id), warn)
+        interventions.end_attempts(home, log, StudyLog(log, state.id), warn)
 
 
 def _open() -> tuple[Home, EventLog]:
@@ -182,12 +174,11 @@ def _open() -> tuple[Home, EventLog]:
 def _answer_question(
     home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool
 ) -> StudyState:
-    """Show what is asked, answer it, and say how the study goes on."""
     record = StudyLog(log, find_study(log, name or _find_asking_study(home, log)))
-    asked = require_question(state := record.state())
+    asked = interventions.require_question(state := record.state())
     if not json:
         console().print(render_question(state, how=False))
-    given = answer_question(record, asked.digest, "command", note, granted=granted)
+    given = interventions.answer_question(record, asked.digest, "command", note, granted=granted)
     state = record.state()
     if json:
         print_json({"study": state.id, "seq": given.seq, **answer_json(given)})
@@ -268,7 +259,7 @@ def resume(
     if detach:
         require_detachable(prefect=prefect)
         if state.stopped_reason is None and has_local_controller(home, log, state.id):
-            request_continue(log, state.id, command)
+            interventions.request_continue(log, state.id, command)
             _show_ongoing(home, log, state.id, json)
         else:
             hand_to_worker(worker_scheduler(home), state.id, json)
@@ -281,13 +272,12 @@ def resume(
             StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
             conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
     except StudyBusy:
-        if not request_continue(log, state.id, command):
+        if not interventions.request_continue(log, state.id, command):
             raise
         _show_ongoing(home, log, state.id, json)
 
 
 def _show_ongoing(home: Home, log: EventLog, study: str, json: bool) -> None:
-    """Say that a study goes on under the controller that it has."""
     _show_end(home, fold(log.read(study)), json)
     if not json:
         console().print(
@@ -305,7 +295,7 @@ def pause(name: Name = None, json: Json = False) -> None:
         ajet study pause
     """
     home, log, state = open_study(name)
-    if not request_pause(log, state.id):
+    if not interventions.request_pause(log, state.id):
         raise NotRunning(f"expected a study that goes on; {state.id} is {state.status}; there is nothing to pause")
     _show_end(home, fold(log.read(state.id)), json)
 
@@ -318,7 +308,7 @@ def stop(name: Name = None, json: Json = False) -> None:
         ajet study stop
     """
     home, log, state = open_study(name)
-    request_stop(home, log, state.id, note=warn)
+    interventions.request_stop(home, log, state.id, note=warn)
     _show_end(home, fold(log.read(state.id)), json)
 
 

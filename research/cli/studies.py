@@ -1,13 +1,10 @@
 """List, show, summary.
 
-All studies of an installation in a line each, in the time that it takes to look for what is new.
-
 What was told of a study is kept (`research.installation.studies`) until something of it moves.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -83,26 +80,8 @@ def round_progress(state: StudyState) -> dict[str, Any]:
     return {} if state.most_rounds == 1 else {"round": state.round, "most_rounds": state.most_rounds}
 
 
-def unreadable_summary(study: str, error: LogCorrupt) -> dict[str, Any]:
-    """Return the same of a study whose log is corrupt: what is wrong with it, and nothing else."""
-    return {
-        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "asks": None, "planner_asks": [],
-        "declined": False,
-        "said": None, "planner": None, "design_hash": None,
-        "runs": {}, "progress": None, "verdicts": [], "head": None, "report": None,
-        "elapsed_s": None,
-    }  # fmt: skip
-
-
 def planner_questions(state: StudyState) -> list[PlannerNote]:
-    """Return what the planner asked the user."""
     return [note for note in state.notebook if note.kind == "ask"]
-
-
-def planner_question_lines(state: StudyState) -> list[Text]:
-    """Return a line for each question of the planner, and how one is answered; nobody waits for that."""
-    lines = [Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow") for note in planner_questions(state)]
-    return [*lines, Text(f'answer: ajet study note {state.id} "..."')] if lines else []
 
 
 def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str, Any]:
@@ -114,21 +93,13 @@ def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str
     return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
 
 
-def short_verdicts(state: StudyState, folder: Path) -> str:
-    """Return each verdict in a word, or that it does not follow from the files; rounds apart."""
-    return " | ".join(filter(None, (_short(each, folder) for each in state.rounds)))
-
-
-def _short(state: StudyState, folder: Path) -> str:
-    told = (
-        verdict.verdict if verdict_fault(state, folder, verdict) is None else DOES_NOT_FOLLOW
-        for verdict in state.verdicts
+def _short_verdicts(state: StudyState, folder: Path) -> str:
+    return ", ".join(
+        each.verdict if verdict_fault(state, folder, each) is None else DOES_NOT_FOLLOW for each in state.verdicts
     )
-    return ", ".join(told)
 
 
 def run_counts(state: StudyState) -> dict[str, int]:
-    """Return how many runs stand where, by status."""
     runs = state.every_run
     counts: dict[str, int] = {"planned": len(runs)}
     for run in runs.values():
@@ -138,7 +109,6 @@ def run_counts(state: StudyState) -> dict[str, int]:
 
 
 def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
-    """Return where the report's files are, or None while there is none."""
     if state.report is None:
         return None
     return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
@@ -163,21 +133,19 @@ def describe_changed_lock(state: StudyState, folder: Path) -> str | None:
 
 
 def reward_lines(state: StudyState) -> list[Text]:
-    """Return a line for each reward function that the planner's model wrote; its source is in the report."""
     code = {
         name: source for each in state.rounds if each.design is not None for name, source in each.design.code.items()
     }
     return [
         Text(
             f"reward {name}  written by the planner's model, {len(source.splitlines())} lines, "
-            f"sha256 {hashlib.sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
+            f"sha256 {sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
         )
         for name, source in code.items()
     ]
 
 
 def render_opening(state: StudyState) -> list[Text]:
-    """Return the first lines of a study: what was asked, what is tested by round, and what of the topic is not."""
     question = question_of(state)
     return [
         Text(f"asked  {question.asked}"),
@@ -191,13 +159,10 @@ def render_opening(state: StudyState) -> list[Text]:
 
 
 def round_suffix(state: StudyState) -> str:
-    """Return of which round something is, to follow its name; nothing in a study of one round."""
     return "" if state.most_rounds == 1 else f" in round {state.round}"
 
 
 def render_ending(state: StudyState, folder: Path) -> RenderableType:
-    """Return the last lines of `ajet research`: the report's own verdict sentences, what they mean in practice, where
-    the report is, how to go on, and the log's head."""
     head = headline(state, lock_error(state, folder))
     lines: list[RenderableType] = [
         *_earlier_answers(state, folder),
@@ -233,7 +198,6 @@ def render_ending(state: StudyState, folder: Path) -> RenderableType:
 
 
 def _earlier_answers(state: StudyState, folder: Path) -> list[RenderableType]:
-    """Return the answers of the rounds that are over, the first one first; none in a study of one round."""
     lines: list[RenderableType] = []
     for each in state.rounds_before:
         head = headline(each, lock_error(each, folder))
@@ -244,7 +208,6 @@ def _earlier_answers(state: StudyState, folder: Path) -> list[RenderableType]:
 
 
 def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
-    """Return an answer and what it means in practice, as far as its verdict follows."""
     verdict = state.verdict_on(answer.hypothesis)
     told = _verdict_json(state, folder, verdict) if verdict is not None else None
     if told is not None and told["verdict"] == DOES_NOT_FOLLOW:
@@ -254,7 +217,6 @@ def _answer_lines(state: StudyState, folder: Path, answer: HeadlineAnswer, name:
 
 
 def describe_pause(state: StudyState) -> str:
-    """Say why a study is paused, what that means and how it goes on."""
     said = "nothing new begins, what runs finishes; go on with"
     return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
 
@@ -268,12 +230,10 @@ def render_question(state: StudyState, *, how: bool = True) -> Text:
 
 
 def question_json(asked: LoggedApprovalRequest) -> dict[str, Any]:
-    """Return a question as a script gets it."""
     return {**asked.question.model_dump(mode="json"), "digest": asked.digest, "ts": asked.ts}
 
 
 def answer_json(entry: ApprovalAnswer) -> dict[str, Any]:
-    """Return an answer as a script gets it."""
     told = {"granted": entry.granted, "by": entry.by, "note": entry.note, "ts": entry.ts}
     return {**told, "asked": question_json(entry.asked)}
 
@@ -312,7 +272,8 @@ class StudyLine:
         state, done = self.state, progress_of(self.state)
         where = "" if state.most_rounds == 1 else f" (round {state.round}/{state.most_rounds})"
         status = f"{'declined' if state.declined else state.status}{where}"
-        runs, verdicts = f"{done.done}/{done.most or done.done}", short_verdicts(state, self.folder)
+        runs = f"{done.done}/{done.most or done.done}"
+        verdicts = " | ".join(filter(None, (_short_verdicts(each, self.folder) for each in state.rounds)))
         return state.id, status, runs, verdicts, state.created[:16], state.topic
 
     def summary(self) -> dict[str, Any]:
@@ -320,14 +281,16 @@ class StudyLine:
         return summary(self.state, self.folder)
 
     def evidence_files(self) -> list[str]:
-        """Return the files of the study's folder that a verdict is checked against before it is shown."""
         return evidence_files(self.state)
 
 
 def unreadable_line(study: str, error: LogCorrupt) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return row and summary of a study whose log is corrupt: what is wrong with it, and nothing else."""
-    row = (study, CORRUPT, "", "", "", str(error))
-    return row, unreadable_summary(study, error)
+    return (study, CORRUPT, "", "", "", str(error)), {
+        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "asks": None, "planner_asks": [],
+        "declined": False, "said": None, "planner": None, "design_hash": None, "runs": {}, "progress": None,
+        "verdicts": [], "head": None, "report": None, "elapsed_s": None,
+    }  # fmt: skip
 
 
 def show(name: Name = None, json: Json = False) -> None:
@@ -359,8 +322,10 @@ def show(name: Name = None, json: Json = False) -> None:
     out.print(f"sandbox  {read_sandboxing(state.settings).describe()}")
     out.print(f"progress  {progress_of(state)}")
     out.print(_runs(state))
-    for line in planner_question_lines(state):
-        out.print(line)
+    for note in (questions := planner_questions(state)):
+        out.print(Text(f"planner asks  {sanitize_line(note.text)}", "bold yellow"))
+    if questions:
+        out.print(Text(f'answer: ajet study note {state.id} "..."'))
     out.print(render_ending(state, home.study(state.id)))
 
 
@@ -390,7 +355,6 @@ def _details(state: StudyState) -> dict[str, Any]:
 
 
 def _round(state: StudyState) -> dict[str, Any]:
-    """Return what a round of an inquiry asked, and why; its verdicts stand with all others."""
     return {
         **round_progress(state),
         "why_asked": state.why_asked,
@@ -401,7 +365,6 @@ def _round(state: StudyState) -> dict[str, Any]:
 
 
 def _wandb_fields(run: RunState) -> dict[str, str]:
-    """Return where the log of a run's last attempt is shown at W&B, and how that copy stands; nothing for none."""
     last = run.attempts[-1] if run.attempts else None
     return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}
 

@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import console, print_json
+from research.cli.app import Json, console, print_json
 from research.cli.episodes import episodes, export, inspect
 from research.cli.swarm_admin import check_backend, export_model, shares
 from research.cli.top import OlderServer, TopFrame, Watcher, status_lines, top
@@ -62,7 +62,7 @@ class KeyRole(StrEnum):
     VIEWER = "viewer"
 
 
-def list_servers(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+def list_servers(json: Json = False) -> None:
     """List the swarm servers of this installation.
 
     Examples:
@@ -134,25 +134,6 @@ TOLD_EVERY_S = 15.0
 
 HOW_TO_TRAIN = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
 
-Name = Annotated[str | None, typer.Option(help="Name of the server, where several run here.", show_default=False)]
-Host = Annotated[
-    str | None, typer.Option(help="Address to bind; one beyond 127.0.0.1 needs --token-file.", show_default="127.0.0.1")
-]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        help="URL of its database, postgresql+psycopg://...; one with a password rather in AJET_SWARM_STORE.",
-        show_default="SQLite in its folder",
-    ),
-]
-TokenFile = Annotated[
-    Path | None, typer.Option(help="File, yours alone, with an admin token of your own.", show_default=False)
-]
-Peers = Annotated[
-    list[str] | None,
-    typer.Option("--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False),
-]
-
 app = typer.Typer(no_args_is_help=True)
 app.command()(episodes)
 app.command()(inspect)
@@ -190,13 +171,31 @@ def start(
         bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; another is taken if in use.")] = DEFAULT_PORT,
-    name: Name = None,
-    host: Host = None,
-    store: Store = None,
-    token_file: TokenFile = None,
-    peer: Peers = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the server, where several run here.", show_default=False)
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to bind; one beyond 127.0.0.1 needs --token-file.", show_default="127.0.0.1"),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="URL of its database, postgresql+psycopg://...; one with a password rather in AJET_SWARM_STORE.",
+            show_default="SQLite in its folder",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File, yours alone, with an admin token of your own.", show_default=False)
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False
+        ),
+    ] = None,
     server: Server = None,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    json: Json = False,
 ) -> None:
     """Start a swarm server in the background; with a job, wait until it serves.
 
@@ -304,9 +303,7 @@ def _print_status(at: ServerConnection, status: Status) -> None:
 
 
 @app.command("status")
-def show_status(
-    server: Server = None, json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False
-) -> None:
+def show_status(server: Server = None, json: Json = False) -> None:
     """Show what the swarm server is doing, in twelve lines; --json has every metric. `ajet swarm top` is live.
 
     Examples:
@@ -326,9 +323,7 @@ def show_status(
 
 
 @app.command()
-def stop(
-    server: Server = None, json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False
-) -> None:
+def stop(server: Server = None, json: Json = False) -> None:
     """Stop the swarm server cleanly; `ajet swarm start` takes its job up again.
 
     Of a server on another machine its training is stopped, and the process there goes on.
@@ -377,18 +372,13 @@ def _status(at: ServerConnection, client: SwarmClient) -> Status:
     except Unreachable as error:
         if at.process is None or isinstance(error, UnknownAnswer):
             raise
-        raise _busy_error(at.process, error) from error
-
-
-def _busy_error(process: SwarmProcess, error: Unreachable) -> SwarmProcessError:
-    return SwarmProcessError(
-        f"{error}, but its process {process.pid} is there: it is stopped or busy. Try again, look into "
-        f"{process.folder / 'server.log'}, or end it with `ajet swarm stop`"
-    )
+        raise SwarmProcessError(
+            f"{error}, but its process {at.process.pid} is there: it is stopped or busy. Try again, look into "
+            f"{at.process.folder / 'server.log'}, or end it with `ajet swarm stop`"
+        ) from error
 
 
 def _fetch_frame(at: ServerConnection, client: SwarmClient, status: Status) -> TopFrame:
-    """Return a look at the server; of one of an earlier release no more than its status."""
     try:
         return Watcher(at.url, client).poll()
     except OlderServer:

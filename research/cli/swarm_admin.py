@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from research.cli.app import columns, console, print_json
+from research.cli.app import Json, columns, console, print_json
 from research.errors import BackendMissing, ModelFailed, ResearchError
 from research.installation.base_job import python_of, read_job, require_backend
 from research.installation.home import Home
 from research.installation.servers import (
+    STORE,
     NoSwarm,
     Server,
     connect_server,
@@ -27,20 +28,18 @@ from research.installation.servers import (
     find_swarm,
     load_binding,
     own_name,
+    without_store,
 )
 from research.models.fetch import run_command
 from swarm.client import SwarmClient
 from swarm.client.identity import server_folder
 from swarm.job import Job
 from swarm.models.card import ModelCard
-from swarm.wire import Status, StreamStatus, stream_label
+from swarm.wire import StreamStatus, stream_label
 
 
 def check_backend(job: Job, models: Path, *, as_json: bool) -> None:
-    """Print what the job's backend found, in the environment that its server would run in; exit with 2 where it lacks.
-
-    Raises BackendMissing where there is no such environment.
-    """
+    """Print what the job's backend finds in its server's environment (else BackendMissing); exit with its code."""
     require_backend(job.backend)
     if job.backend != "verl":
         raise BackendMissing(
@@ -49,9 +48,6 @@ def check_backend(job: Job, models: Path, *, as_json: bool) -> None:
     command = [python_of("verl"), "-m", "swarm.backends.verl.cluster", "--job", job.model_dump_json()]
     command += ["--models", str(models), *(["--json"] if as_json else [])]
     raise typer.Exit(subprocess.run(command, check=False).returncode)
-
-
-STORE = "AJET_SWARM_STORE"
 
 
 class Lora(StrEnum):
@@ -103,7 +99,11 @@ def export_model(
             *(["--job", wanted.model_dump_json()] if wanted is not None else []),
         ]  # fmt: skip
         with console().status("exporting") as shown:
-            ended = run_command(command, lambda line: shown.update(line), _with_store(store))
+            ended = run_command(
+                command,
+                lambda line: shown.update(line),
+                {**without_store(os.environ), **({} if store is None else {STORE: store})},
+            )
         if ended.code or not out.is_file():
             raise ModelFailed(f"nothing was exported: {ended.why}" if ended.code != 2 else ended.why)
         card = ModelCard.model_validate_json(out.read_bytes())
@@ -114,7 +114,6 @@ def export_model(
 
 
 def _folder(home: Home, name: str | None) -> Path:
-    """Return the folder of a server of this installation, which need not run."""
     folder = server_folder(home.path, own_name(name))
     if not folder.is_dir():
         known = f"; those started here: {', '.join(find_server_names(home))}" if find_server_names(home) else ""
@@ -123,7 +122,6 @@ def _folder(home: Home, name: str | None) -> Path:
 
 
 def _find_running_job(folder: Path) -> Job | None:
-    """Return the job of the server that runs in a folder; None where none runs, or it has none."""
     server = find_swarm(folder)
     if server is None:
         return None
@@ -131,22 +129,13 @@ def _find_running_job(folder: Path) -> Job | None:
         return client.job()
 
 
-def _with_store(url: str | None) -> dict[str, str]:
-    """Return variables that name the server's database: on a command line others would read its password."""
-    others = {name: value for name, value in os.environ.items() if name != STORE}
-    return others if url is None else {**others, STORE: url}
-
-
 def _describe_export(card: ModelCard, to: Path) -> str:
     adapter = {"none": "all weights", "merged": "LoRA, merged", "apart": "LoRA, apart"}[card.adapter]
     found = card.measured
-    worth = (
-        "nothing was measured of these weights"
-        if found is None
-        else f"reward {found.reward:.4g}"
-        + ("" if found.success is None else f", success {found.success:.4g}")
-        + f" over {found.episodes} evaluation episodes"
-    )
+    worth = "nothing was measured of these weights"
+    if found is not None:
+        success = "" if found.success is None else f", success {found.success:.4g}"
+        worth = f"reward {found.reward:.4g}{success} over {found.episodes} evaluation episodes"
     return (
         f"wrote {to}\nstep       {card.step} of job {card.job_digest[:12]} ({adapter}, {card.dtype})\n"
         f"measured   {worth}\nsha256     {card.sha256}"
@@ -173,7 +162,7 @@ def shares(
         ),
     ] = False,
     server: Server = None,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    json: Json = False,
 ) -> None:
     """Show each stream with its share, and what of it was played and trained; or change the shares while training.
 
@@ -195,7 +184,8 @@ def shares(
             if not replace:
                 require_same(wanted, found)
             found = client.share(wanted).streams
-        rows = stream_rows(found, client.status(), client.job())
+        metrics, trained = client.status().metrics, client.job()
+        rows = [_stream_row(stream, metrics, trained) for stream in found]
     if json:
         print_json({"changed": bool(wanted), "streams": rows})
     elif not rows:
@@ -205,7 +195,6 @@ def shares(
 
 
 def shares_of(texts: Sequence[str]) -> dict[str, float]:
-    """Return the shares of `NAME=SHARE` texts; raises BadShares."""
     found: dict[str, float] = {}
     for text in texts:
         name, _, share = text.rpartition("=")
@@ -240,11 +229,6 @@ def require_same(wanted: Mapping[str, float], known: Sequence[StreamStatus]) -> 
             f"expected a share for each of {listed}; found none for {', '.join(missing)}; name it too, or say "
             "--replace to take its share away, which refuses its clients"
         )
-
-
-def stream_rows(streams: Sequence[StreamStatus], status: Status, job: Job | None) -> list[dict[str, Any]]:
-    """Return what is shown of each stream, with the last step's metrics where it has some."""
-    return [_stream_row(stream, status.metrics, job) for stream in streams]
 
 
 def _stream_row(stream: StreamStatus, metrics: Mapping[str, float], job: Job | None) -> dict[str, Any]:

@@ -1,10 +1,7 @@
 """`ajet doctor`, `ajet up`.
 
-What an installation can do here: each check says what was found and, where it fails, what to do.
-
-Versions are read from package metadata, so that nothing heavy is imported. What it does not know: whether
-an online endpoint (a language model, W&B) answers; it looks at configuration only and sends nothing. Nothing is made:
-the first study makes a client image where none of today's sources is there.
+Each check says what was found and, where it fails, what to do. Versions are read from package metadata, so that
+nothing heavy is imported. Nothing is sent to an online endpoint (a language model, W&B), and nothing is made.
 """
 
 from __future__ import annotations
@@ -13,10 +10,11 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Literal
+from typing import Literal
 
 import psutil
 import typer
@@ -24,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy.engine import make_url
 
-from research.cli.app import console, print_json
+from research.cli.app import Json, console, print_json
 from research.controller.wandb import wandb_login
 from research.errors import BadSandbox, ResearchError
 from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
@@ -58,12 +56,11 @@ class Check:
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
-    """Run all checks, in the order a reader wants them."""
     return [
         Check("python", "ok", f"{platform.python_version()} at {sys.prefix}"),
         *(_package(name, "pip install ajet") for name in _BASE),
         *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
-        _prefect(),
+        _package("prefect", f"studies run without it, and no UI shows them; {PREFECT_REMEDY}", "optional"),
         _machine(),
         *_storage(environ),
         _gpu(),
@@ -74,7 +71,6 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
 
 
 def is_healthy(checks: Iterable[Check]) -> bool:
-    """Whether a default study can run."""
     return all(check.level != "missing" for check in checks)
 
 
@@ -83,11 +79,6 @@ def _package(name: str, remedy: str, level: Level = "missing") -> Check:
         return Check(name, "ok", version(name))
     except PackageNotFoundError:
         return Check(name, level, "not installed", remedy)
-
-
-def _prefect() -> Check:
-    remedy = f"studies run without it, and no UI shows them; {PREFECT_REMEDY}"
-    return _package("prefect", remedy, "optional")
 
 
 def _machine() -> Check:
@@ -108,25 +99,20 @@ def _storage(environ: Mapping[str, str]) -> list[Check]:
     place = Check("home", "ok", f"{home.path} ({source})")
     if not os.access(existing, os.W_OK | os.X_OK):
         place = Check("home", "missing", f"{existing} cannot be written to", f"{source}: name a folder of yours")
-    return [place, disk, _run_check("database", lambda: _database(home))]
+    return [place, disk, _database(home)]
 
 
 def _database(home: Home) -> Check:
     if not home.path.exists():
         return Check("database", "ok", "none yet; made by the first study")
-    home.prepare()
-    log = EventLog(home.database)
-    count = len(log.studies())
-    log.close()
+    try:
+        home.prepare()
+        with closing(EventLog(home.database)) as log:
+            count = len(log.studies())
+    except (ResearchError, StudiesError) as error:
+        return Check("database", "missing", "unusable", str(error))
     shown = make_url(home.database).render_as_string(hide_password=True)
     return Check("database", "ok", f"{count} studies in {shown}")
-
-
-def _run_check(name: str, check: Callable[[], Check]) -> Check:
-    try:
-        return check()
-    except (ResearchError, StudiesError) as error:
-        return Check(name, "missing", "unusable", str(error))
 
 
 def _gpu() -> Check:
@@ -136,7 +122,6 @@ def _gpu() -> Check:
 
 
 def _sandboxes(environ: Mapping[str, str]) -> list[Check]:
-    """Return what is found of the engine, the image, and the choice between them and processes."""
     try:
         kind = resolve_kind(None, environ)
     except BadSandbox as error:
@@ -200,7 +185,7 @@ def _language_model(environ: Mapping[str, str]) -> Check:
 _MARKS = {"ok": Text("ok", "green"), "optional": Text("-", "yellow"), "missing": Text("missing", "red")}
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+def doctor(json: Json = False) -> None:
     """Say what is installed, what works and what to do.
 
     Ends with exit code 1 when a default study cannot run.

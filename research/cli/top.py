@@ -1,12 +1,7 @@
 """`ajet swarm top`: rich.Live over /snapshot.
 
-What one look at a server brings: its snapshot, and the curves of its last steps.
-
-The steps are asked for again only once there may be others. A server that does not answer is shown as it was.
-
-The live screen of `ajet swarm top`: a frame as lines of text, each cut to the terminal's width.
-
-What says most stands first, so that a low terminal shows it. Without colour and without Unicode it says the same.
+A frame is lines of text, each cut to the terminal's width; what says most stands first, so that a low terminal shows
+it. Steps are asked for again only once there may be others. A server that does not answer is shown as it was.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, Final
 
@@ -72,7 +67,6 @@ class TopFrame:
     """Seconds since the server answered last; 0 where it just did."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a script reads it."""
         steps = [record.model_dump(mode="json") for record in self.steps]
         first = None if self.first is None else self.first.model_dump(mode="json")
         return {"url": self.url, "snapshot": self.snapshot.model_dump(mode="json"), "first": first, "steps": steps}
@@ -102,13 +96,7 @@ class Watcher:
         except Unreachable:
             if self._frame is None:
                 raise
-            return TopFrame(
-                self._frame.url,
-                self._frame.snapshot,
-                self._frame.first,
-                self._frame.steps,
-                max((self._now() - self._heard), 0.1),
-            )
+            return replace(self._frame, silent_s=max(self._now() - self._heard, 0.1))
         self._heard = self._now()
         self._frame = TopFrame(self._url, snapshot, first, steps)
         return self._frame
@@ -161,10 +149,7 @@ PLAIN = "_.-=+*%#"
 
 
 def sparkline(values: Sequence[float | None], width: int, bars: str = BARS) -> str:
-    """Return at most `width` characters; the lowest value is the lowest bar, and a value that is not known a space.
-
-    Values that are all alike are bars of half the height.
-    """
+    """Return at most `width` bars, of half the height where all are alike; a value that is not known is a space."""
     parts = [_mean(part) for part in _parts(values, width)]
     known = [part for part in parts if part is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
@@ -172,7 +157,6 @@ def sparkline(values: Sequence[float | None], width: int, bars: str = BARS) -> s
 
 
 def _parts(values: Sequence[float | None], width: int) -> list[Sequence[float | None]]:
-    """Return the values in order, as nearly equal parts, so many that they fit."""
     count = min(len(values), max(1, width))
     return [values[place * len(values) // count : (place + 1) * len(values) // count] for place in range(count)]
 
@@ -196,14 +180,12 @@ _MOST_WAITS = 3
 
 
 def job_words(snapshot: Snapshot) -> str:
-    """Return the job: environment, model, algorithm."""
     if snapshot.environment is None:
         return (snapshot.status.job_digest or "none")[:16]
     return f"{snapshot.environment}, {snapshot.model}, {snapshot.algorithm}"
 
 
 def step_words(snapshot: Snapshot) -> str:
-    """Return the step, and the time left where it is known."""
     status = snapshot.status
     if not status.steps:
         return NOTHING
@@ -214,12 +196,10 @@ def step_words(snapshot: Snapshot) -> str:
 
 
 def state_words(status: Status) -> str:
-    """Return the state, with the reason of a failure."""
     return status.state + (f": {status.reason}" if status.reason else ", updating" if status.updating else "")
 
 
 def waits_words(snapshot: Snapshot) -> str:
-    """Return what the step waits for, the most pressing first."""
     named = "; ".join(wait.text for wait in snapshot.waits[:_MOST_WAITS])
     more = len(snapshot.waits) - _MOST_WAITS
     return (named or "nothing") + (f"; and {more} more" if more > 0 else "")
@@ -240,29 +220,24 @@ def _format_score(found: EvaluationSummary) -> str:
 
 
 def tokens_words(snapshot: Snapshot) -> str:
-    """Return how many tokens are sampled and trained in a second."""
     return f"{rate(snapshot.sampled_per_s)} sampled, {rate(snapshot.trained_per_s)} trained per second"
 
 
 def rate(value: float | None) -> str:
-    """Return a rate."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def number(value: float | None) -> str:
-    """Return a metric."""
     return NOTHING if value is None else f"{value:.3g}"
 
 
 def line_words(snapshot: Snapshot) -> str:
-    """Return how many wait for an episode, and for how long."""
     if not snapshot.line:
         return "nobody in line"
     return f"{snapshot.line} in line, the first for {format_seconds(snapshot.line_age_s or 0.0)}"
 
 
 def drops_words(snapshot: Snapshot) -> str:
-    """Return how many episodes were dropped, by reason, the most frequent first, and the tasks that are skipped."""
     skipped = [
         f"{escape_control(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]
     ]
@@ -271,12 +246,10 @@ def drops_words(snapshot: Snapshot) -> str:
 
 
 def refusals_words(snapshot: Snapshot) -> str:
-    """Return how many model calls were refused, by code, and what the last was told."""
     return f"{format_counts(snapshot.refusals)}; the last: {escape_control(snapshot.refusal or NOTHING)}"
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
-    """Return how many there are, by reason, the most frequent first."""
     found = sorted(counts.items(), key=lambda reason: (-reason[1], reason[0]))
     if not found:
         return "none"
@@ -300,7 +273,6 @@ _MOST = {"streams": 8, "owners": 6, "drops": 5}
 
 
 def screen(frame: TopFrame, width: int, *, unicode: bool = True) -> list[Text]:
-    """Return the lines of a frame."""
     width = max(LEAST_WIDTH, width)
     lines = [*_head(frame), *_curves(frame, width, unicode), *_streams(frame.snapshot, width)]
     lines += [*_owners(frame.snapshot, width), *_drops(frame.snapshot)]
@@ -411,7 +383,6 @@ MORE = "ajet swarm top (live), ajet swarm episodes, ajet swarm status --json (al
 
 
 def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
-    """Return the lines, each with its name; where a training began beside others, that is one more."""
     snapshot, status = frame.snapshot, frame.snapshot.status
     episodes = f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"
     return [
@@ -438,19 +409,10 @@ def _last_and_first(frame: TopFrame, metric: str) -> str:
     last = frame.steps[-1] if frame.steps else None
     if last is None or metric not in last.metrics:
         return "-"
-    return f"{_format_value(last, metric)}{_format_first(frame.first, last, metric)}"
-
-
-def _format_first(first: StepRecord | None, last: StepRecord, metric: str) -> str:
-    return (
-        ""
-        if first is None or first.step == last.step or metric not in first.metrics
-        else f", {_format_value(first, metric)}"
-    )
-
-
-def _format_value(record: StepRecord, metric: str) -> str:
-    return f"{number(record.metrics[metric])} at step {record.step}"
+    told = [last]
+    if frame.first is not None and frame.first.step != last.step and metric in frame.first.metrics:
+        told.append(frame.first)
+    return ", ".join(f"{number(record.metrics[metric])} at step {record.step}" for record in told)
 
 
 EVERY_S = 1.0

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from research.cli.app import console, print_json
+from research.cli.app import Json, console, print_json
 from research.controller.session import catch_interrupts
 from research.errors import ResearchError
 from research.installation.home import Home
@@ -27,7 +27,7 @@ def up(
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Most studies that the worker drives at once.")] = 2,
     stop: Annotated[bool, typer.Option("--stop", help="Stop it instead, and the worker.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    json: Json = False,
 ) -> None:
     """Start (or find) the local Prefect server and print its address, or stay and work on studies there.
 
@@ -82,7 +82,6 @@ def _stop(home: Home, json: bool) -> None:
 
 
 def _work(home: Home, limit: int, json: bool) -> None:
-    """Look after the server and the worker until somebody ends this process."""
     from research.orchestration.supervision import become_supervisor
 
     with become_supervisor(home), catch_interrupts() as until:

@@ -1,6 +1,6 @@
 """Built-in, installed, custom, by address; references as typed.
 
-What was measured of an environment, alone or with a model: what prices, headroom and planners may be told.
+What was measured of an environment, alone or with a model, for prices, headroom and planners:
 
     measured/NAME@HASH/none.json             by its own code: oracle, demonstrations, empty and random answers
     measured/NAME@HASH/tiny-HASH-HASH.json   with a model made on the spot
@@ -101,10 +101,7 @@ def model_key(model: ModelSpec) -> str:
 
 
 def conditions_of(job: Job) -> dict[str, Any]:
-    """Return what of a job decides what its untrained model says and how fast, beside environment and model.
-
-    What was measured holds for jobs that are alike in it.
-    """
+    """Return what of a job decides what its untrained model says and how fast, beside environment and model."""
     said = {**conditions(job), **job.model_dump(mode="json", include=set(_SAMPLING))}
     return said | ({_WARM_START: job.model.warm_start_steps} if isinstance(job.model, PathModel) else {})
 
@@ -116,7 +113,6 @@ def differences(known: MeasuredEnvironment, job: Job) -> tuple[str, ...]:
 
 
 def unusual_conditions(known: MeasuredEnvironment) -> dict[str, Any]:
-    """Return the conditions of a measurement that were not at their defaults."""
     model = PathModel(path="") if known.model.startswith("path-") else TinyModel()
     usual = {_WARM_START: 0, **conditions_of(Job(model=model))}
     return {name: value for name, value in _conditions(known).items() if value != usual[name]}
@@ -129,7 +125,6 @@ def find_measurements(home: Home, environment: str) -> tuple[MeasuredEnvironment
 
 
 def find_all_measurements(home: Home) -> tuple[MeasuredEnvironment, ...]:
-    """Return all that was measured on an installation."""
     folders = sorted(folder.name for folder in home.measured.glob("*") if folder.is_dir())
     return tuple(each for name in folders for each in find_measurements(home, name))
 
@@ -179,31 +174,26 @@ def _hash(value: Mapping[str, Any]) -> str:
 
 
 def catalogue(home: Home) -> dict[str, Any]:
-    """Return all of them as JSON values: `built_in`, `installed`, `brought`, `addresses`."""
     return {
-        "built_in": [_built_in_entry(name) for name in environments() if MARK not in name],
+        "built_in": [
+            {"name": name, "title": each.title, "tasks": {split: len(each.tasks(split)) for split in SPLITS}}
+            for name, each in environments().items()
+            if MARK not in name
+        ],
         "installed": [{"name": name, "object": entry.value} for name, entry in find_entry_points().items()],
         "brought": [_custom_entry(folder, home) for folder in sorted(home.environments.glob(f"[!.]*{MARK}*"))],
         "addresses": [
             {
                 "scheme": scheme, "example": adapter.example, "requirement": adapter.requirement,
-                "here": _is_here(adapter.package, home.packages / scheme),
+                "here": importlib.util.find_spec(adapter.package) is not None
+                or (home.packages / scheme / adapter.package).is_dir(),
             }
             for scheme, adapter in ADAPTERS.items()
         ],
     }  # fmt: skip
 
 
-def _built_in_entry(name: str) -> dict[str, Any]:
-    environment = environments()[name]
-    return {
-        "name": name, "title": environment.title,
-        "tasks": {split: len(environment.tasks(split)) for split in SPLITS},
-    }  # fmt: skip
-
-
 def _custom_entry(folder: Path, home: Home) -> dict[str, Any]:
-    """Return what is known of a brought environment; its `fault` alone where it cannot be read."""
     try:
         manifest = CustomEnvironment.open(folder).manifest
     except InvalidRequest as error:
@@ -211,16 +201,8 @@ def _custom_entry(folder: Path, home: Home) -> dict[str, Any]:
     measured = find_measurements(home, manifest.full_name)
     return {
         "name": manifest.full_name, "title": manifest.title, "from": manifest.reference,
-        "tasks": _order_splits(manifest.splits), "hidden_apart": manifest.hidden_apart,
+        "tasks": {split: manifest.splits[split] for split in SPLITS}, "hidden_apart": manifest.hidden_apart,
         "measured_with": list(dict.fromkeys(each.model for each in measured)),
         "faults": [fault for each in measured for fault in each.faults or ()],
         "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
     }  # fmt: skip
-
-
-def _order_splits(splits: Mapping[Any, int]) -> dict[str, int]:
-    return {split: splits[split] for split in SPLITS}
-
-
-def _is_here(package: str, apart: Path) -> bool:
-    return importlib.util.find_spec(package) is not None or (apart / package).is_dir()

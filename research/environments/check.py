@@ -1,9 +1,7 @@
 """`ajet env check`: play, weigh, warn.
 
-Checking an environment: it is drawn twice, played by players that learn nothing, and what they earn is weighed.
-
-What is measured is kept for prices and planners (`research.environments.catalog`); with a model it is measured again,
-by that model (`research.environments.model_check`).
+An environment is drawn twice, played by players that learn nothing, and what they earn is weighed. What is measured is
+kept for prices and planners (`research.environments.catalog`).
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from research.errors import BadEnvironment
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from sandboxes.spec import describe_exit, last_lines
-from swarm.environments.base import Environment, Split, Task
+from swarm.environments.base import Environment, Split
 from swarm.environments.building import SPLITS
 from swarm.environments.custom import CODE, CustomEnvironment
 from swarm.environments.measuring import MOST_BYTES
@@ -82,15 +80,10 @@ def faults(players: Mapping[str, Player], reward_range: tuple[float, float]) -> 
                     f"{other.player} earn {other.reward:.3g}, more than the oracle's {oracle.reward:.3g}: the oracle "
                     "or the reward is wrong"
                 )
-    yield from _find_unearned_rewards(
-        players, reward_range[0], oracle.reward if oracle is not None else reward_range[1]
-    )
-
-
-def _find_unearned_rewards(players: Mapping[str, Player], least: float, best: float) -> Iterator[str]:
+    least, best = reward_range[0], oracle.reward if oracle is not None else reward_range[1]
     for name, most in ((EMPTY, MOST_EMPTY), (RANDOM, MOST_RANDOM)):
         found = players.get(name)
-        if found is not None and _share(found.reward, least, best) > most:
+        if found is not None and (best <= least or (found.reward - least) / (best - least) > most):
             what = "an empty answer earns" if name == EMPTY else "random answers earn"
             yield f"{what} {found.reward:.3g} of {best:.3g}: the reward can be had without solving"
         elif found is not None and found.success > most:
@@ -99,7 +92,6 @@ def _find_unearned_rewards(players: Mapping[str, Player], least: float, best: fl
 
 
 def remarks(players: Mapping[str, Player], *, oracle: bool, demonstrations: bool) -> Iterator[str]:
-    """Yield what is no fault, but worth knowing before a study."""
     if not oracle:
         yield "no oracle: nobody has shown that its tasks can be solved; give it `oracle`"
     elif ORACLE in players and players[ORACLE].success < GOOD_ORACLE:
@@ -117,10 +109,6 @@ def remarks(players: Mapping[str, Player], *, oracle: bool, demonstrations: bool
             f"demonstrations solve {players[DEMONSTRATIONS].success:.0%}: a tiny model that imitates them has little "
             "left to learn; let the player of `imitate` make mistakes"
         )
-
-
-def _share(reward: float, least: float, best: float) -> float:
-    return (reward - least) / (best - least) if best > least else 1.0
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -190,8 +178,6 @@ def _kill_late(pid: int, found: _PlayLog) -> None:
 
 
 class _PlayLog:
-    """What the process has told so far."""
-
     def __init__(self, note: Note) -> None:
         self._note = note
         self.players: dict[str, Player] = {}
@@ -269,7 +255,9 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
     here = reward is None and is_known(text)
     same = None if here else _is_reproducible(text, reward, environment, home, bounds.play_s)
     plays = play_alone(environment.name, home, packages_of(environment.name, home, note), bounds, note)
-    found = [*plays.faults, *_drawing_fault(same)]
+    found = list(plays.faults)
+    if same is False:
+        found.append("drawn twice, it gave other tasks or demonstrations: use no clock, and no random without a seed")
     if not plays.faults:
         found += faults(plays.players, environment.reward_range)
     known = _build_measurement(environment.name, plays, found)
@@ -278,7 +266,7 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
     return EnvironmentCheck(
         environment=environment,
         tasks={split: len(environment.tasks(split)) for split in SPLITS},
-        kinds=Counter(task.kind for split in ("train", "search") for task in _tasks(environment, split) if task.kind),
+        kinds=Counter(task.kind for split in SPLITS[:2] for task in environment.tasks(split) if task.kind),
         drawn_twice=same,
         players=plays.players,
         faults=tuple(found),
@@ -287,24 +275,13 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
     )
 
 
-def _tasks(environment: Environment, split: str) -> tuple[Task, ...]:
-    return tuple(environment.tasks("train" if split == "train" else "search"))
-
-
 def _is_reproducible(text: str, reward: str | None, first: Environment, home: Home, play_s: float) -> bool:
     """Bring it once more; return whether that gave the same. What a second drawing alone gave is not kept."""
     before = {path.name for path in home.environments.iterdir()}
-    again = install_environment(
-        read_reference(text, reward), home, lambda _: None, play_s
-    )  # all was said the first time
+    again = install_environment(read_reference(text, reward), home, lambda _: None, play_s)  # all was said before
     if again.name not in before:
         remove_folder(again.folder, home)
     return again.name == first.name
-
-
-def _drawing_fault(same: bool | None) -> Iterator[str]:
-    if same is False:
-        yield "drawn twice, it gave other tasks or demonstrations: use no clock, and no random without a seed"
 
 
 def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
@@ -323,7 +300,6 @@ def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
 
 
 def has_own_agent(environment: Environment) -> bool:
-    """Return whether an environment plays by an agent of its own."""
     if isinstance(environment, CustomEnvironment):
         return environment.manifest.own_agent
     return environment.has("agent")

@@ -1,17 +1,12 @@
 """Which files of an environment are copied, and whether they hold hidden tasks.
 
-The files of an environment's code: all that is copied, and which of them are records that no client gets.
-
 The records of a folder are its files `tasks*.json` and `tasks*.jsonl`, and whatever lies in a folder called `tasks` or
 `hidden`, but for the modules of a package `tasks`: the harness reads them when the environment is brought, and a
-client's copy is without them. So it is without the file of tasks that a reward function judges, whatever its name. What
-begins with a dot stays where it is, and so do Python's caches.
+client's copy is without them, as it is without the file of tasks that a reward function judges. What begins with a dot
+stays where it is, and so do Python's caches.
 
-Do the files that clients are given hold hidden tasks, whatever the environment's code can make of them?
-
-A copy of the records under another name, a table of answers beside the judge: the code that clients run need not know
-of it for whoever wrote that code to use it. Looked for are runs of words that stand in a hidden task and in no other,
-or the ids of most hidden tasks. What is packed or encrypted is not seen.
+A copy of the records under another name gives hidden tasks away, too: in what clients get, runs of words are looked for
+that stand in a hidden task and in no other, or the ids of most hidden tasks. What is packed or encrypted is not seen.
 """
 
 from __future__ import annotations
@@ -51,12 +46,10 @@ class CodeFiles:
 
     @property
     def shared(self) -> dict[str, bytes]:
-        """The files that clients get: all but the records."""
         return {path: content for path, content in self.files.items() if not is_record(path)}
 
 
 def is_record(path: str) -> bool:
-    """Return whether a path within an environment's folder is one of its records."""
     parts = PurePosixPath(path)
     if parts.suffix == ".py" and "hidden" not in parts.parts[:-1]:
         return False
@@ -142,11 +135,8 @@ _Words = tuple[str, ...]
 
 def find_hidden_leak(files: Mapping[str, bytes], tasks: Mapping[Split, Sequence[Task]]) -> str | None:
     """Return the path of a file that holds text of a hidden task, or names most of them; None if none does."""
-    own = {
-        run
-        for run in _shingles(_texts(tasks["hidden"]))
-        if (sum(map(len, run)) >= (_LETTERS if len(run) > 1 else _ONE_WORD))
-    }
+    runs = _shingles(_texts(tasks["hidden"]))
+    own = {run for run in runs if sum(map(len, run)) >= (_LETTERS if len(run) > 1 else _ONE_WORD)}
     own -= _find_runs(own, (text for split in tasks if split != "hidden" for text in _texts(tasks[split])))
     ids = {_words(task.id) for task in tasks["hidden"] if len(task.id) > 1 and not task.id.isdigit()}
     for path, content in files.items():
@@ -198,7 +188,6 @@ def _shingles(texts: Iterable[str]) -> Iterator[_Words]:
 
 
 def _runs(text: str, ends: Mapping[str, Set[int]]) -> Iterator[_Words]:
-    """Yield the runs of words in a text that end with a word of `ends`, as long as it says there."""
     last: deque[str] = deque(maxlen=_RUN)
     for found in _WORD.finditer(text.casefold()):
         last.append(word := found[0])

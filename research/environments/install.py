@@ -3,10 +3,8 @@
 Its code is copied, its packages are seen to, and its tasks are drawn by a process with limits of time and memory, as
 foreign code runs. A second process with only what clients will have poses some tasks, which shows whether that code
 alone makes the hidden ones; the files are searched for them too. The result is whole or absent and never changes.
-
-Packages lie in a folder of their own, first on the path of the processes that run the code, so that pins clash with
-nobody's: an adapter's is made by the user with the line its refusal gives, a requirements.txt's here, once for each
-text. Containers have the same packages in their image.
+Packages lie in folders of their own, first on the path of the processes that run the code, so that pins clash with
+nobody's: an adapter's is made by the user, a requirements.txt's here, once for each text.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from research.environments.code_files import CodeFiles, find_hidden_leak, read_code
 from research.environments.reference import (
@@ -120,12 +118,10 @@ def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -
 
 
 def adapter_folder(home: Home, address: str) -> Path:
-    """Return where the package of an adapter lies if it is not installed beside ajet."""
     return home.packages / str(scheme_of(address))
 
 
 def how_to_install_apart(home: Home, address: str) -> str:
-    """Return the line that installs an adapter's package where nothing else is touched."""
     adapter = ADAPTERS[str(scheme_of(address))]
     return f"pip install --target {adapter_folder(home, address)} '{adapter.requirement}'"
 
@@ -181,10 +177,7 @@ def load_environment(text: str, reward: str | None, home: Home, note: Note, play
 
 
 def install_environment(reference: Reference, home: Home, note: Note, play_s: float | None = None) -> CustomEnvironment:
-    """Bring what a reference names; one that is here with the same parts is taken as it is. Raises BadEnvironment.
-
-    A demonstration of its code may take `play_s` seconds, 20 where that is left out.
-    """
+    """Bring what a reference names, or take one with the same parts; its demonstrations may take `play_s`, or 20 s."""
     code = read_code(reference)
     packages = python_path(home, reference.source, code.requirements, note)
     note(f"bringing the environment {reference.text}")
@@ -207,7 +200,6 @@ def packages_of(name: str, home: Home, note: Note) -> tuple[Path, ...]:
 
 
 def python_path_variables(packages: Iterable[Path | str]) -> dict[str, str]:
-    """Return the variables of a process whose path begins with these folders; none for no folder."""
     before = os.environ.get("PYTHONPATH")
     folders = [*map(str, packages), *([before] if before else [])]
     return {"PYTHONPATH": os.pathsep.join(folders)} if folders else {}
@@ -217,7 +209,6 @@ def _fill_draft(
     reference: Reference, code: CodeFiles, packages: Sequence[Path], draft: Path, home: Home, note: Note,
     play_s: float | None,
 ) -> Manifest:  # fmt: skip
-    """Fill a draft with all that the environment consists of; return its manifest."""
     everything = draft / _EVERYTHING
     _write(everything, code.files)
     _write(draft / CODE, code.shared)
@@ -229,13 +220,20 @@ def _fill_draft(
         said = _query_process(reference, packages, home, *drawing)
         probing = ("probe", *source, "--code", str(draft / CODE), "--tasks", str(draft / "tasks"))
         probed = _query_process(reference, packages, home, *probing)
-    _require_fitting(reference, code.shared, draft)
+    size = sum(map(len, code.shared.values()))
+    for split in SPLITS:
+        size_of_tasks = (draft / "tasks" / f"{split}.json").stat().st_size
+        if size + size_of_tasks > MOST_GIVEN_BYTES:
+            raise BadEnvironment(describe_too_large(reference.text, split, size_of_tasks, size))
     if (given := sum(said["splits"].values())) < (asked := said.pop("asked", 0)):
         note(
             f"{asked:,} tasks were asked for, {given:,} different ones came: what seeds gave again is left out, so "
             "that kinds with few tasks are rarer than generate() makes them"
         )
-    if said["drawn_by"] != "seeds" and (path := find_hidden_leak(code.shared, _tasks_in(draft))) is not None:
+    tasks: dict[Split, Sequence[Task]] = {
+        split: from_json((draft / "tasks" / f"{split}.json").read_bytes()) for split in SPLITS
+    }
+    if said["drawn_by"] != "seeds" and (path := find_hidden_leak(code.shared, tasks)) is not None:
         note(f"clients get {path}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
         probed["hidden_apart"] = False
     shutil.rmtree(everything)
@@ -249,19 +247,6 @@ def _fill_draft(
     manifest = Manifest(reference=reference.text, source=reference.source, hashes=hashes, **said, **probed)
     write_json(draft / MANIFEST, manifest.model_dump(mode="json"))
     return manifest
-
-
-def _tasks_in(draft: Path) -> dict[Split, tuple[Task, ...]]:
-    return {split: from_json((draft / "tasks" / f"{split}.json").read_bytes()) for split in SPLITS}
-
-
-def _require_fitting(reference: Reference, shared: Mapping[str, bytes], draft: Path) -> None:
-    """Raise BadEnvironment unless code and tasks of a split fit into what one that plays is given."""
-    code = sum(map(len, shared.values()))
-    for split in SPLITS:
-        size = (draft / "tasks" / f"{split}.json").stat().st_size
-        if code + size > MOST_GIVEN_BYTES:
-            raise BadEnvironment(describe_too_large(reference.text, split, size, code))
 
 
 @contextmanager
@@ -308,39 +293,27 @@ def _query_process(reference: Reference, packages: Sequence[Path], home: Home, *
         found = dict(json.loads(out)) if out.endswith("\n") else {}
         if process.returncode == 0 and found:
             return found
-        last = last_lines(found.get("refused") or _read_tail(said), 1, 600)
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        last = last_lines(found.get("refused") or said.read().decode(errors="replace"), 1, 600)
     if "refused" in found:
-        raise BadEnvironment(_refusal(reference, last, home))
+        apart = reference.source.kind == "adapter" and "pip install" in last
+        how = f"; or apart from all else: {how_to_install_apart(home, reference.source.place)}" if apart else ""
+        raise BadEnvironment(f"{last}{how}")
     raise BadEnvironment(
         f"expected {reference.text} to give its tasks; its code ended its process {describe_exit(process.returncode)}, "
         f"while {_DOING[arguments[0]]}, last saying: {last or 'nothing'}; mend it: code returns or raises"
     )
 
 
-def _read_tail(said: IO[bytes]) -> str:
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL_BYTES))
-    return said.read().decode(errors="replace")
-
-
-def _refusal(reference: Reference, said: str, home: Home) -> str:
-    if reference.source.kind == "adapter" and "pip install" in said:
-        return f"{said}; or apart from all else: {how_to_install_apart(home, reference.source.place)}"
-    return said
-
-
-def _draw_secret(path: Path) -> None:
-    with tempfile.NamedTemporaryFile(prefix=".secret.", dir=path.parent) as draft:  # its owner's alone to read
-        draft.write(secrets.token_bytes(_SECRET_BYTES))
-        draft.flush()
-        with suppress(FileExistsError):  # somebody else was faster
-            os.link(draft.name, path)
-
-
 def _secret(home: Home) -> bytes:
     """Return the secret from which the seeds of generated hidden tasks follow: of this installation, drawn once."""
     path = home.environments / "secret"
     if not path.is_file():
-        _draw_secret(path)
+        with tempfile.NamedTemporaryFile(prefix=".secret.", dir=path.parent) as draft:  # its owner's alone to read
+            draft.write(secrets.token_bytes(_SECRET_BYTES))
+            draft.flush()
+            with suppress(FileExistsError):  # somebody else was faster
+                os.link(draft.name, path)
     found = path.read_bytes()
     if len(found) != _SECRET_BYTES:
         raise BadEnvironment(f"expected a secret of {_SECRET_BYTES} bytes in {path}; found {len(found)}; remove it")

@@ -66,10 +66,7 @@ class ModelTrial:
 
 
 def job_of(base: Job, fields: Mapping[str, Any]) -> Job:
-    """Return the job of a check: as `base`, but for few and small steps unless fields say otherwise.
-
-    Raises ValidationError.
-    """
+    """Return `base` with few and small steps, unless fields say otherwise; raises ValidationError."""
     small = {"steps": STEPS, "episodes_per_step": TRAINED, "group_size": GROUP, "lr_warmup_steps": 0}
     small["minibatches"] = min(base.minibatches, TRAINED)
     return Job.model_validate({**base.model_dump(mode="json"), **small, **fields})
@@ -101,15 +98,8 @@ def try_model(
 def _run_server(folder: Path, home: Home, runs: int, backend: str) -> Iterator[SwarmProcess]:
     """Yield a server of its own with its share of the cores, which is gone afterwards, and the whole folder with it."""
     try:
-        variables = thread_variables(runs)
-        server = start_swarm(
-            folder / "server",
-            models=home.models,
-            port=0,
-            idle=True,
-            variables=variables,
-            binding=Binding(backend=backend),
-        )
+        place, variables, binding = folder / "server", thread_variables(runs), Binding(backend=backend)
+        server = start_swarm(place, models=home.models, port=0, idle=True, variables=variables, binding=binding)
         try:
             yield server
         finally:
@@ -120,8 +110,6 @@ def _run_server(folder: Path, home: Home, runs: int, backend: str) -> Iterator[S
 
 @dataclass(frozen=True, slots=True)
 class _TrialPlays:
-    """What the evaluation left."""
-
     seconds: float
     episodes: Sequence[Mapping[str, Any]]
     """As the evaluator's file has them."""
@@ -130,8 +118,6 @@ class _TrialPlays:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The processes that play on the server, one after the other."""
-
     trial: ModelTrial
     folder: Path
     server: SwarmProcess
@@ -149,7 +135,6 @@ class _Run:
         return seconds, (read_json(out) or {})["episodes"]
 
     def train(self) -> Status:
-        """Let a client play until the job's steps are done; return the server's last status."""
         self._process("play", "--concurrency", str(self.trial.job.max_concurrency), began=_has_open_episodes)
         return self.client.status(within_s=_STATUS_S)
 
@@ -199,7 +184,6 @@ def _has_open_episodes(status: Status) -> bool:
 
 
 def _build_measurement(trial: ModelTrial, startup_s: float, played: _TrialPlays, status: Status) -> MeasuredEnvironment:
-    """Return the figures of a trial."""
     job, records = trial.job, played.records
     groups: dict[str, list[float]] = defaultdict(list)
     for episode in played.episodes:

@@ -33,10 +33,7 @@ from swarm.environments.registry import environments, get_environment
 
 
 def find_custom_environments(names: Iterable[str]) -> tuple[CustomEnvironment, ...]:
-    """Return the environments among the names that are not built in, each once, in their order.
-
-    Raises InvalidRequest for one that is gone.
-    """
+    """Return the environments among the names that are not built in, each once, in order; raise InvalidRequest."""
     known = map(get_environment, dict.fromkeys(names))
     return tuple(environment for environment in known if isinstance(environment, CustomEnvironment))
 
@@ -47,18 +44,12 @@ def records_of(names: Iterable[str]) -> tuple[EnvironmentRecord, ...]:
 
 
 def requirements_of(names: Iterable[str]) -> str:
-    """Return the text of a requirements.txt of all of them; empty where their code needs nothing."""
-    texts = (
-        folder / REQUIREMENTS for folder in (environment.folder for environment in find_custom_environments(names))
-    )
+    texts = (environment.folder / REQUIREMENTS for environment in find_custom_environments(names))
     return "".join(path.read_text(encoding="utf-8").rstrip() + "\n" for path in texts if path.is_file())
 
 
 def client_files(name: str, within: str) -> Mapping[str, bytes]:
-    """Return what a client holds of an environment, by paths in the folder `within`: its words and its code, no task.
-
-    Nothing for one that is built in.
-    """
+    """Return a client's files of an environment (words and code, no task) by paths in `within`; none if built in."""
     files: dict[str, bytes] = {}
     for brought in find_custom_environments([name]):
         files[f"{within}/{name}/{MANIFEST}"] = (brought.folder / MANIFEST).read_bytes()
@@ -167,7 +158,6 @@ def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
 
 
 def _describe_path(path: Path) -> str:
-    """Return what is where a file was expected, or what it may have been meant to be."""
     if os.path.exists(path):
         return "a folder" if os.path.isdir(path) else "another file"
     return f"no such file{suggest_path(path)}"
@@ -199,7 +189,6 @@ def _unknown(text: str, place: str, path: Path) -> str:
 
 
 def read_example() -> str:
-    """Return the example's file."""
     return resources.files("research.environments").joinpath("own_environment.txt").read_text(encoding="utf-8")
 
 

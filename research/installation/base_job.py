@@ -1,15 +1,14 @@
 """The job under all arms (`--job`): what it fixes, its model folder, its backend.
 
 A field is fixed where the user says it, even at its default; what the file leaves out is free. A topic or flag that
-names a fixed field must name its value. A model folder is checked and hashed without torch (`swarm.models`); whether it
-can be served is known when it is loaded. What a backend needs is checked without importing anything heavy; `verl` runs
-in an environment of its own, since vLLM and Prefect cannot share one: AJET_VERL_PYTHON names its Python
-(docs/cluster.md).
+names a fixed field must name its value. Nothing heavy is imported to check a model folder or a backend; `verl` runs in
+an environment of its own, since vLLM and Prefect cannot share one (AJET_VERL_PYTHON, docs/cluster.md).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,15 +36,12 @@ _SET_FOR_EACH_RUN: Final = {"seed", "tracking"}
 
 def find_fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
-    held, usual = (
-        base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN),
-        Job.default_fields(base.model, base.lora_rank),
-    )
+    held = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN)
+    usual = Job.default_fields(base.model, base.lora_rank)
     return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual[name]}
 
 
 def format_fixed_fields(base: Job) -> str:
-    """Return the fixed fields in words, `steps = 80, max_tokens = 64`; empty for a job that is like any other."""
     return ", ".join(setting(name, value) for name, value in find_fixed_fields(base).items())
 
 
@@ -64,10 +60,7 @@ def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> N
 
 
 def hash_model_folder(folder: Path, kept: Path | None = None) -> str:
-    """Return the hash of a model folder; with `kept`, a folder, hashes of files are remembered there.
-
-    Raises BadModel for a folder that cannot be read.
-    """
+    """Return the hash of a model folder, raising BadModel; in the folder `kept` hashes of files are remembered."""
     try:
         return folder_hash(folder, kept)
     except OSError as error:
@@ -79,8 +72,7 @@ def hash_model_folder(folder: Path, kept: Path | None = None) -> str:
 def model_folder(text: str, kept: Path | None = None) -> PathModel:
     """Return the model in the folder that `text` names, with its hash; raise BadModel for what is no such folder.
 
-    One that lies in `kept`, the installation's models, is called by its name alone: what a study logs of it then
-    holds on any machine. Of any other the absolute path is kept.
+    One in `kept`, the installation's models, is called by its name alone, as a study's log has to hold on any machine.
     """
     named = Path(text).expanduser()
     folder = (named if kept is None or named.exists() else model_place(text, kept)).absolute()
@@ -93,10 +85,7 @@ def model_folder(text: str, kept: Path | None = None) -> PathModel:
 
 
 def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
-    """Raise BadModel unless a model's folder holds what it held when the model was named; a model without hash passes.
-
-    A folder that changed under a study would mix trainings of two models under one name.
-    """
+    """Raise BadModel unless a model's folder holds what it held when it was named; a model without hash passes."""
     if model.sha256 is None:
         return
     folder = Path(model.path) if kept is None else model_place(model.path, kept)
@@ -110,10 +99,7 @@ def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
 
 
 def without_model_path(job: Job) -> Job:
-    """Return a job without the place of its model where its hash says which it is: one job on all machines and homes.
-
-    Earlier versions logged the absolute path of a model of the installation, too.
-    """
+    """Return a job without the place of its model where its hash says which it is: one job on all machines."""
     if not isinstance(job.model, PathModel) or job.model.sha256 is None:
         return job
     return job.model_copy(update={"model": job.model.model_copy(update={"path": ""})})
@@ -126,22 +112,13 @@ def parameter_count(folder: Path) -> int | None:
 
 
 def _count_weights(path: Path) -> int:
-    """Return the numbers in a file of weights: its header says the shape of each."""
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header: Any = json.loads(file.read(min(length, 1 << 27)))
     except (OSError, ValueError):
         return 0
-    shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-    return sum(_product(shape) for shape in shapes)
-
-
-def _product(shape: list[int]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found
+    return sum(int(math.prod(entry["shape"])) for name, entry in header.items() if name != "__metadata__")
 
 
 _FAR: Final = 20
@@ -190,7 +167,6 @@ def _describe_error(error: ValidationError) -> str:
 
 
 def _reject_duplicates(path: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of these pairs; raise BadJob for a field that is said twice, as only one could be meant."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -203,8 +179,7 @@ def base_job(
 ) -> Job | None:
     """Return the job under all arms that a file, a model's folder and a backend's name say; None where nobody says any.
 
-    The model's folder is looked at and hashed; hashes of its files are kept in the folder `hashes`. Raises BadJob for
-    a file that is no job of a study, and for two folders of a model; BadModel for a folder that holds none.
+    Hashes of the model's files are kept in the folder `hashes`. Raises BadJob, also for two models, and BadModel.
     """
     if file is None and folder is None and backend is None:
         return None
@@ -241,7 +216,6 @@ def with_fields(job: Job, **fields: Any) -> Job:
 
 
 def describe_unusual_rate(job: Job) -> str | None:
-    """Return that a job's step size is far from what is usual for its model, in a sentence; None where it is not."""
     usual = default_learning_rate(job.model, job.lora_rank)
     if not job.learning_rate or usual / _FAR <= job.learning_rate <= usual * _FAR:
         return None
@@ -252,7 +226,6 @@ def describe_unusual_rate(job: Job) -> str | None:
 
 
 def describe_trained_weights(job: Job) -> str:
-    """Return what of which model a job trains, in words."""
     if not isinstance(job.model, PathModel):
         return "the tiny model"
     return f"{'an adapter' if job.lora_rank else 'all weights'} of a pretrained model"
@@ -267,10 +240,9 @@ def _read_study_job(file: Path) -> Job:
 
 
 def base_settings(job: Job | None) -> dict[str, Any]:
-    """Return a base job as a study's settings hold it, with what it fixes, for reports; empty for none."""
     if job is None:
         return {}
-    return {_KEY: job.model_dump(mode="json", exclude={"seed", "tracking"}), _FIXED: find_fixed_fields(job)}
+    return {_KEY: job.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN), _FIXED: find_fixed_fields(job)}
 
 
 def base_job_of(settings: Mapping[str, Any]) -> Job:
@@ -299,7 +271,6 @@ _LOOK_S = 60.0
 
 
 def require_known(backend: str) -> None:
-    """Raise BackendMissing, which lists the names, unless a backend has this one."""
     if backend not in (known := backend_names()):
         raise BackendMissing(
             f"expected a backend among {', '.join(known)}; found {backend!r}"
@@ -351,7 +322,6 @@ def _missing(packages: Sequence[str]) -> list[str]:
 
 @cache
 def _require_verl(python: str) -> None:
-    """Raise BackendMissing unless a Python finds what the backend `verl` needs, and ajet itself."""
     needed = ("swarm", *VERL_PACKAGES)
     look = f"from importlib.util import find_spec as f; print(*[n for n in {needed!r} if not f(n)], sep=', ')"
     try:

@@ -78,54 +78,42 @@ class Home:
         return self if self.path.is_dir() else self.prepare()
 
     def study(self, study: str) -> Path:
-        """Return the folder of a study: snapshots, evaluations, attempts, report."""
         return self.path / "studies" / study
 
     def attempt(self, study: str, run_id: str, attempt: int) -> Path:
-        """Return the folder of one attempt at a run."""
         return attempt_in(self.study(study), run_id, attempt)
 
     @property
     def sandboxes(self) -> Path:
-        """Root of the process sandboxes."""
         return self.path / "sandboxes"
 
     @property
     def containers(self) -> Path:
-        """Root of the containers' folders."""
         return self.path / "containers"
 
     @property
     def models(self) -> Path:
-        """Cache of tiny models, by hash."""
         return self.path / "models"
 
     @property
     def environments(self) -> Path:
-        """Environments that were brought, by name and hash."""
         return self.path / "environments"
 
     @property
     def measured(self) -> Path:
-        """What was measured of environments, a folder for each."""
         return self.path / "measured"
 
     @property
     def packages(self) -> Path:
-        """Packages that environments need, a folder for each set."""
         return self.path / "packages"
 
     @property
     def prefect(self) -> Path:
-        """State of the local Prefect server."""
         return self.path / "prefect"
 
     @contextmanager
     def creation_lock(self) -> Iterator[None]:
-        """Be the one that begins a study here, or takes away what one may begin with, while inside: for a moment.
-
-        Raises HomeError where somebody else takes longer, or the folder cannot be written.
-        """
+        """Be the one that begins a study here, or removes what one may need; HomeError where others take long."""
         lock = FileLock(self.path / "beginning.lock", timeout=BEGINNING_S, mode=0o600, fallback_to_soft=False)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -143,16 +131,13 @@ class Home:
 
 
 def attempt_in(study: Path, run_id: str, attempt: int) -> Path:
-    """Return the folder of one attempt at a run, in a study's folder."""
     return study / "attempts" / f"{run_id}-a{attempt}"
 
 
 def cause_of(error: OSError) -> str:
-    """Return what is wrong with a file or a disk, in words."""
     return _ADVICE.get(error.errno or 0, error.strerror or str(error))
 
 
 def home_error(path: Path, error: OSError) -> HomeError:
-    """Return the HomeError that says what is wrong with the installation's folder and what to do."""
     expected = f"expected a folder that can be written at {path}"
     return HomeError(f"{expected}; {cause_of(error)}. Mend it, or set AJET_HOME to another")

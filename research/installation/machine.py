@@ -1,12 +1,9 @@
 """Cores, memory, threads, run slots of this machine.
 
-The slots of this machine, as one study's controller takes them, and what other studies run beside it.
-
 A slot is taken before an attempt is launched, and given back when its end is written down. An attempt outlives its
 controller, and so does its slot. What crashes leave behind is found by whoever wants a slot: a row is nobody's any more
 where its study has no controller and its attempt does not run, by the record of its sandbox. One that never was started
-is given `UNDER_WAY_S` first: a launch may outlive the controller that began it. A study's own controller knows more,
-and frees at each look what is not for an attempt that goes on.
+is given `UNDER_WAY_S` first: a launch may outlive the controller that began it.
 
 A study waits in the line as long as its controller gives signs of life. Attempts of versions that knew no slots hold
 none; those that run are counted, here and as neighbours, by the labels of their sandboxes.
@@ -37,7 +34,6 @@ _BYTES_PER_PARAMETER = 28
 
 
 def cores() -> int:
-    """Return the cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
@@ -45,10 +41,7 @@ def cores() -> int:
 
 
 def run_bytes(parameters: int, peak: int | None = None) -> int:
-    """Return the memory that one run of a model of so many parameters takes.
-
-    `peak` is the most that a check of the model took, where there was one.
-    """
+    """Return the memory that one run of a model takes, by the `peak` of a check of the model where there was one."""
     return RUN_BYTES + (_BYTES_PER_PARAMETER * parameters if peak is None else peak)
 
 
@@ -109,20 +102,15 @@ class MachineSlots:
 
     @property
     def waits(self) -> bool:
-        """Whether the study stood in the line when it was last looked at."""
         return any(row.slot is None for row in self._own)
 
     def poll(self, attempts: Collection[str]) -> None:
         """Read what the study holds, and give back what is for none of these attempts, which go on."""
         self._own = [row for row in self._slots.rows() if row.study == self._study]
         self._asked = False
-        self._give_back(
-            [
-                row
-                for row in self._own
-                if not (row.host == self._slots.host and (row.slot is None or row.attempt in attempts))
-            ]
-        )
+        here = [row for row in self._own if row.host == self._slots.host]
+        goes_on = [row for row in here if row.slot is None or row.attempt in attempts]
+        self._give_back([row for row in self._own if row not in goes_on])
 
     def take(self, attempt: str, parallel: int) -> bool:
         """Take a slot for an attempt; False where it has to wait, and stands in the line until `yield_slot`."""
@@ -142,11 +130,9 @@ class MachineSlots:
         return taken.slot is not None
 
     def is_held(self, attempt: str) -> bool:
-        """Return whether an attempt of the study has a slot, as of the last look."""
         return any(row.attempt == attempt and row.slot is not None for row in self._own)
 
     def give_back(self, attempt: str) -> None:
-        """Free the slot of an attempt that has ended, if it has one."""
         self._give_back([row for row in self._own if row.attempt == attempt])
 
     def yield_slot(self) -> None:
@@ -163,7 +149,6 @@ class MachineSlots:
         return dict((held or Counter(row.study for row in here)).most_common())
 
     def is_driven(self, study: str) -> bool:
-        """Return whether a study has a controller, as far as can be seen."""
         return not self._controllers.is_gone(study)
 
     def spans(self, now: datetime) -> list[Span]:
@@ -197,10 +182,7 @@ class MachineSlots:
         return ProcessSandbox(Home(Path(row.home), "").sandboxes)
 
     def _find_slotless(self, rows: Collection[SlotRow]) -> list[_OtherAttempt]:
-        """Return the attempts of others that run and hold no slot: of those that ran when this was asked first.
-
-        No later one begins without.
-        """
+        """Return the attempts of others that run and hold no slot: of those that ran when this was asked first."""
         if self._before is None:
             running = [other for other in self._find_others(besides=()) if other.runs]
             held = {row.attempt for row in self._slots.rows()}  # read after them, as a slot is taken before a start
@@ -209,7 +191,6 @@ class MachineSlots:
         return [other for other in self._before if other.name not in held and other.runs]
 
     def _find_others(self, besides: Container[str]) -> Iterator[_OtherAttempt]:
-        """Yield the attempts of other studies in this installation, but for those of these names."""
         for handle in self._sandbox.list():
             if handle.name not in besides and (study := handle.labels.get("study", self._study)) != self._study:
                 yield _OtherAttempt(self._sandbox, handle, study)
@@ -226,7 +207,6 @@ class _OtherAttempt:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended yet."""
         return self.span()[1] is None
 
     def span(self) -> tuple[float, float | None]:

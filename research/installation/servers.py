@@ -1,17 +1,9 @@
 """Swarm servers of this machine: started, found, listed; `--server NAME|URL`.
 
-The installation's own swarm server: a detached process in one folder, found again by its record.
-
-The server writes `server.json` once it is bound and `tokens.json` for its owner only; this module starts it,
-reads both, and stops the very process it started.
-
-Names of an installation's swarm servers, and where each keeps its files.
-
-The one without a name lies in `<home>/swarm/`, as every version wrote it; one called NAME in `<home>/swarms/NAME/`.
-
-Starting a server of this installation the way it was started before: host, store, token file and peers are kept.
-
-`start.json` beside the server's files holds them, for the owner alone, as a store's URL may have a password.
+Each is a detached process in one folder, found again by its record: `<home>/swarm/` for the one without a name, as
+every version wrote it, and `<home>/swarms/NAME/`. The server writes `server.json` once it is bound and `tokens.json`
+for its owner only; this module starts it, reads both, and stops the very process it started. It starts again as it was:
+`start.json` keeps host, store, token file and peers, for the owner alone, as a store's URL may have a password.
 """
 
 from __future__ import annotations
@@ -23,8 +15,8 @@ import signal
 import subprocess
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -107,32 +99,26 @@ def start_swarm(
 ) -> SwarmProcess:
     """Start a server in `folder` and wait until it is bound; raises SwarmProcessError with the end of its log.
 
-    It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`. `variables` are
-    put beside those of this process.
-    """  # fmt: skip
+    It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.json").unlink(missing_ok=True)
-    command = [
-        python_of(binding.backend),
-        "-m",
-        "swarm.server",
+    folders = [
         "--directory",
         str(folder),
         "--models",
         str(models),
         "--environments",
         str(models.parent / "environments"),
-        "--port",
-        str(port),
-        *binding.arguments,
-        *(["--idle"] if idle else []),
     ]
+    options = ["--port", str(port), *binding.arguments, *(["--idle"] if idle else [])]
+    command = [python_of(binding.backend), "-m", "swarm.server", *folders, *options]
     store = {} if binding.store is None else {STORE: binding.store}
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            env={**_without_store(os.environ), **(variables or {}), **store},
+            env={**without_store(os.environ), **(variables or {}), **store},
         )  # fmt: skip
     deadline = time.monotonic() + _BIND_TIMEOUT_S
     try:
@@ -147,8 +133,7 @@ def start_swarm(
     return found
 
 
-def _without_store(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without the store of some server, which is not that of all."""
+def without_store(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name != STORE}
 
 
@@ -186,7 +171,6 @@ class BadServer(ResearchError):
 
 
 def validate_name(name: str) -> str:
-    """Return a server's name; raise BadServer for one that could not be a folder's."""
     if not _NAME.fullmatch(name):
         raise BadServer(
             f"expected the name of a server of at most 64 small letters, digits and inner hyphens, such as `speaker`; "
@@ -204,7 +188,6 @@ def servers(home: Home) -> Iterator[tuple[str | None, SwarmProcess | None]]:
 
 
 def find_server_names(home: Home) -> list[str]:
-    """Return the names of servers that were ever started here, in order."""
     folder = home.path / "swarms"
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
@@ -254,10 +237,7 @@ def find_running(name: str | None = None, home: Home | None = None) -> SwarmProc
 
 
 def own_name(asked: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the name of a server of this installation that is asked for, else by AJET_SERVER; None: the unnamed one.
-
-    Raises BadServer for an address: what is asked of it lies on its own machine.
-    """
+    """Return the name of the server here that is asked for, else by AJET_SERVER, or None; BadServer for an address."""
     name = asked if asked is not None else environ.get(SERVER, "").strip() or None
     if name is not None and _is_address(name):
         raise BadServer(
@@ -270,10 +250,7 @@ def own_name(asked: str | None, environ: Mapping[str, str] = os.environ) -> str 
 def resolve_target(
     name: str | None, server: str | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[str | None, str | None]:
-    """Return the name of the server that is to be started here, and the address of one elsewhere that takes its place.
-
-    Where neither is said AJET_SERVER is heeded, as by all commands that look at what was started.
-    """
+    """Return the name of the server to start here, and the address of one in its place, by AJET_SERVER if need be."""
     asked = environ.get(SERVER, "").strip()
     if name is not None or server is not None or not asked:
         return name, server
@@ -281,7 +258,6 @@ def resolve_target(
 
 
 def running_names(home: Home) -> list[str]:
-    """Return the names of the named servers that run here."""
     return [name for name, process in servers(home) if name is not None and process is not None]
 
 
@@ -290,8 +266,7 @@ def connect_server(
 ) -> ServerConnection:
     """Return the server that is asked for by name or address, else that of AJET_SERVER, else this installation's own.
 
-    The key of one that runs here is read from its folder; that of another from AJET_TOKEN. Raises BadServer for what
-    is neither name nor address and for a key that is missing, and NoSwarm for a name of which none runs.
+    Its key is read from its folder, another's from AJET_TOKEN. Raises BadServer, and NoSwarm where none runs.
     """
     place = home or Home.locate()
     known = asked if asked is not None else environ.get(SERVER, "").strip() or None
@@ -359,19 +334,14 @@ class ServerOptions:
     host: str | None = None
     store: str | None = None
     token_file: Path | None = None
-    peers: Sequence[str] = ()
+    peers: tuple[str, ...] = ()
     backend: str | None = None
-
-    @property
-    def says_nothing(self) -> bool:
-        """Whether a server that runs is what is wished for."""
-        return (self.host, self.store, self.token_file, self.backend) == (None,) * 4 and not self.peers
 
 
 def ensure_server(home: Home, options: ServerOptions, *, port: int, idle: bool) -> tuple[SwarmProcess, bool]:
-    """Return the wished server, and whether it ran before; raise BadServer where it runs with other options.
+    """Return the wished server, as it was started last but for the options, and whether it ran before.
 
-    What is not said is as it was at the last start of the same server.
+    Raises BadServer where it runs with others.
     """
     folder = server_folder(home.path, options.name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -387,24 +357,25 @@ def _ensure_server(
         host=options.host or known.host,
         store=options.store or os.environ.get(STORE) or known.store,
         token_file=known.token_file if options.token_file is None else str(options.token_file.expanduser().absolute()),
-        peers=tuple(options.peers) or known.peers,
+        peers=options.peers or known.peers,
         backend=options.backend or known.backend,
     )
     if found is not None:
-        if not options.says_nothing and wanted != known:
+        if replace(options, name=None) != ServerOptions() and wanted != known:
             stop = "ajet swarm stop" if options.name is None else f"ajet swarm stop --server {options.name}"
             raise BadServer(
                 f"expected options (and a job's backend) that the server at {found.url} was started with; found "
-                f"others; stop it first "
-                f"(`{stop}`), and start it with them"
+                f"others; stop it first (`{stop}`), and start it with them"
             )
         return found, True
-    _require_token(wanted)
+    if wanted.host not in LOCAL and wanted.token_file is None:
+        raise BadServer(
+            f"--host {wanted.host} is reached by others: expected --token-file FILE with an admin token of at least 32 "
+            "characters that its owner alone can read; found none"
+        )
     before = path.read_bytes() if (path := folder / KEPT).exists() else None
-    if wanted != known:
-        _save_binding(
-            folder, wanted
-        )  # before it is started: whoever kills this command in between leaves no server unknown
+    if wanted != known:  # before it is started: whoever kills this command in between leaves no server unknown
+        _save_binding(folder, wanted)
     try:
         return start_swarm(folder, models=home.models, port=port, idle=idle, binding=wanted), False
     except BaseException:  # what does not start is not what the server was started with last
@@ -415,14 +386,6 @@ def _ensure_server(
         raise
 
 
-def _require_token(wanted: Binding) -> None:
-    if wanted.host not in LOCAL and wanted.token_file is None:
-        raise BadServer(
-            f"--host {wanted.host} is reached by others: expected --token-file FILE with an admin token of at least 32 "
-            "characters that its owner alone can read; found none"
-        )
-
-
 def load_binding(folder: Path) -> Binding:
     """Return how a server was started last; the default where it never was, or by an earlier version."""
     path = folder / KEPT
@@ -430,13 +393,8 @@ def load_binding(folder: Path) -> Binding:
         known = read_json(path)
         if known is None:
             return LOOPBACK
-        return Binding(
-            known["host"],
-            known["store"],
-            known["token_file"],
-            backend=known.get("backend", "local"),
-            peers=tuple(known["peers"]),
-        )
+        peers, backend = tuple(known["peers"]), known.get("backend", "local")
+        return Binding(known["host"], known["store"], known["token_file"], backend, peers)
     except (ValueError, KeyError, TypeError) as error:
         raise BadServer(
             f"expected in {path} how the server was started last; found it broken ({type(error).__name__}); remove it, "

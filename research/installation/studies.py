@@ -1,12 +1,9 @@
 """All studies, cached by head of log.
 
-What was read of each study of an installation, kept until something of the study moves.
-
 What a study's log and files came to is kept in a file of the installation, with the hash of the log's head, which
-vouches for all before it, and with size and times of each file that a verdict was checked against. It is taken from
-there as long as all of these are the same, and computed anew where any of them moved. So what is told is always that of
-the log which the head stands for; whether each event of it is still as it was is for `ajet study verify` to say. A log
-that cannot be read is kept nowhere, and read each time.
+vouches for all before it, and with size and times of each file that a verdict was checked against. It is computed anew
+where any of these moved; whether each event is still as it was is for `ajet study verify` to say. A log that cannot be
+read is kept nowhere, and read each time.
 """
 
 from __future__ import annotations
@@ -27,12 +24,8 @@ from studies.records.base import Record
 
 RESULTS_VERSION: Final = 1
 """Raised whenever environments, training or evaluation change what a job comes to: older runs say nothing then."""
-
-
 VERSION_KEY: Final = "results"
 """Where `study.created` has the results version, beside the versions of packages."""
-
-
 FIRST_VERSION: Final = 1
 """The results version of studies whose logs name none, as they were begun before there was a second."""
 
@@ -47,7 +40,6 @@ def every_study(log: EventLog) -> Iterator[tuple[str, StudyState | LogCorrupt]]:
 
 
 def readable_studies(log: EventLog) -> Iterator[StudyState]:
-    """Yield the state of each study whose log can be read."""
     for _, state in every_study(log):
         if isinstance(state, StudyState):
             yield state
@@ -92,10 +84,7 @@ class StudyCache:
     def contents(
         self, home: Home, log: EventLog, on_progress: Callable[[int, int], None] = lambda done, of: None
     ) -> dict[str, Mapping[str, Any]]:
-        """Return the content of each study, the newest study first.
-
-        `told` hears how many of those that are read anew are done, and of how many.
-        """
+        """Return each study's content, the newest first; `on_progress` hears how many are read anew, of how many."""
         heads, before = log.heads(), self._load(home)
         entries = {
             name: entry for name, entry in before.items() if _is_current(entry, heads.get(name), home.study(name))
@@ -133,16 +122,12 @@ class StudyCache:
 
 
 class _Entry(Record):
-    """What is kept of one study."""
-
     head: str
     stamps: dict[str, list[int] | None]
     content: dict[str, Any]
 
 
 class _CacheFile(Record):
-    """What is kept of an installation's studies."""
-
     form: str
     home: str
     studies: dict[str, _Entry]
@@ -157,7 +142,6 @@ def evidence_files(state: StudyState) -> list[str]:
 
 
 def _is_current(entry: _Entry, head: str | None, folder: Path) -> bool:
-    """Return whether neither the log nor a file moved since."""
     return entry.head == head and entry.stamps == _stamps(folder, [name for name in entry.stamps if name])
 
 

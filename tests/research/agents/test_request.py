@@ -48,9 +48,7 @@ def variables(text: str) -> None:
         *((variables, f"{n}=x", n) for n in ("AJET_TOKEN", "PYTHONPATH", "PYTHONHOME", "https_proxy", "HOME")),
     ],
 )
-def test_an_option_that_means_nothing_or_is_set_for_the_agent_is_refused(
-    read: Callable[[str], object], text: str, named: str
-) -> None:
+def test_an_option_that_means_nothing_is_refused(read: Callable[[str], object], text: str, named: str) -> None:
     with pytest.raises(BadOption, match=named):
         read(text)
 

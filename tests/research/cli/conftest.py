@@ -31,15 +31,12 @@ from tests.swarm.server.threads import Threaded, threaded
 
 @dataclass(frozen=True)
 class Ended:
-    """How the command ended."""
-
     code: int
     out: str
     err: str
 
     @property
     def data(self) -> Any:
-        """What a command that went well printed as JSON."""
         assert self.code == 0, self.err
         return json.loads(self.out)
 
@@ -72,8 +69,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ajet(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Ajet:
-    """Run the command line in this process."""
-
     def call(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["ajet", *arguments])
         with pytest.raises(SystemExit) as stopped:
@@ -86,7 +81,6 @@ def ajet(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
 @pytest.fixture
 def study(home: Path) -> Iterator[Synthetic]:
-    """A study in the installation's own database, created and no more."""
     made = make_study()
     made.create()
     yield made
@@ -122,7 +116,6 @@ def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(home: Path, finished_home: Path) -> Iterator[Synthetic]:
-    """A finished study with a report, in the installation's own database."""
     shutil.copytree(finished_home, home, dirs_exist_ok=True)
     made = make_study()
     yield made
@@ -131,7 +124,6 @@ def finished(home: Path, finished_home: Path) -> Iterator[Synthetic]:
 
 @contextmanager
 def own_server(home: Path, name: str | None = None, job: Job | None = None) -> Iterator[Threaded]:
-    """Run a swarm server of an installation in a thread; it is found as if it were a process, and plays by a fake."""
     folder, is_server = server_folder(home, name), servers._is_server
     with threaded(folder, job, start=job is not None) as running, pytest.MonkeyPatch.context() as patch:
         patch.setattr(servers, "_is_server", lambda pid, at: at == folder or is_server(pid, at))
@@ -142,7 +134,6 @@ def own_server(home: Path, name: str | None = None, job: Job | None = None) -> I
 
 
 def server_of(home: Path, name: str | None = None) -> SwarmProcess:
-    """Return the server of an installation, which runs."""
     found = find_swarm(server_folder(home, name))
     assert found is not None
     return found
@@ -157,19 +148,16 @@ def client_of(home: Path, name: str | None = None) -> Iterator[SwarmClient]:
 
 @pytest.fixture
 def server(home: Path) -> Iterator[SwarmProcess]:
-    """A server of this installation, in a thread, that has no job."""
     with own_server(home):
         yield server_of(home)
 
 
 def small_job(**fields: Any) -> Job:
-    """Return a job of a fake backend."""
     small = {"backend": "fake", "steps": 2, "episodes_per_step": 4, "group_size": 2, "environment": "arith"}
     return Job.model_validate({**small, **fields})
 
 
 def every_command() -> dict[str, Any]:
-    """Return each command of the command line, groups too, by its words."""
     found: dict[str, Any] = {}
 
     def take(command: Any, path: str) -> None:

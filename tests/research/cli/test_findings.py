@@ -1,5 +1,3 @@
-"""Tests of findings."""
-
 from __future__ import annotations
 
 import json
@@ -55,9 +53,7 @@ def test_a_contradiction_is_shown_below_with_what_differs(ajet: Ajet, asked_on: 
     assert entry == {"one": [f"{STUDY}/1/h1"], "other": ["other/1/h1"], "differ": []}
 
 
-def test_a_recipe_is_a_job_file_and_its_evidence_stands_beside_it(
-    ajet: Ajet, asked_on: InRounds, tmp_path: Path
-) -> None:
+def test_a_recipe_is_a_job_file_with_evidence(ajet: Ajet, asked_on: InRounds, tmp_path: Path) -> None:
     ended = ajet("study", "recipe", STUDY[:4])
     (tmp_path / "job.json").write_text(ended.out)
     job = read_job(tmp_path / "job.json")
@@ -118,8 +114,6 @@ def test_metrics_are_listed_and_explained(ajet: Ajet) -> None:
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
-    """Install a package of metrics for the length of a test; return its folder."""
-
     def make(name: str, place: str) -> Path:
         folder = install(tmp_path / "outside", {"ajet.metrics": {name: place}}, f"metrics-{name}")
         monkeypatch.syspath_prepend(str(folder))
@@ -141,9 +135,7 @@ def test_a_package_from_outside_brings_a_metric_that_a_plan_asks_for(ajet: Ajet,
 
 
 @pytest.mark.slow
-def test_a_broken_package_is_told_where_metrics_are_listed_and_stops_no_other_plan(
-    ajet: Ajet, outside: Callable[..., Path]
-) -> None:
+def test_a_broken_package_is_told_and_stops_no_other_plan(ajet: Ajet, outside: Callable[..., Path]) -> None:
     outside("broken", "nowhere:Lost")
     listed = ajet("metric", "list")
     assert "episodes:THRESHOLD" in listed.out

@@ -56,9 +56,7 @@ WRITING = [["study", "amend", STUDY, "--note", "x"], ["study", "stop", STUDY], [
 @pytest.mark.slow
 @needs_mounts
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_home_on_a_read_only_disk_is_shown_as_it_is_and_nothing_else_is_done(
-    home: Path, finished: Synthetic, closed: bool
-) -> None:
+def test_a_home_on_a_read_only_disk_is_shown_as_it_is(home: Path, finished: Synthetic, closed: bool) -> None:
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
@@ -92,9 +90,7 @@ CORRUPTIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", CORRUPTIONS)
-def test_a_study_whose_log_is_corrupt_is_listed_with_the_reason_and_stops_no_command_but_those_on_itself(
-    ajet: Ajet, finished: Synthetic, how: str
-) -> None:
+def test_a_corrupt_study_is_listed_and_stops_no_command_on_others(ajet: Ajet, finished: Synthetic, how: str) -> None:
     installation = Home.locate()
     with closing(EventLog(installation.database)) as log:
         create_study(log, "torn")
@@ -151,9 +147,7 @@ def test_whoever_watches_reads_only_what_is_new(ajet: Ajet, study: Synthetic, mo
     assert looks[-2:] == [1, 1]
 
 
-def test_a_report_that_was_deleted_is_said_to_be_gone_and_built_again_as_it_was(
-    ajet: Ajet, finished: Synthetic
-) -> None:
+def test_a_report_that_was_deleted_is_built_again_as_it_was(ajet: Ajet, finished: Synthetic) -> None:
     recorded = finished.state().report
     assert recorded is not None
     html = Path(json.loads(ajet("study", "report", "--json").out)["html"])
@@ -164,7 +158,7 @@ def test_a_report_that_was_deleted_is_said_to_be_gone_and_built_again_as_it_was(
 
 
 @pytest.mark.parametrize("sandbox", [{}, {"kind": "docker", "image": "sha256:0", "engine": "28.0"}])
-def test_a_study_killed_before_its_report_gets_it_when_it_is_resumed_engine_or_not(
+def test_a_resumed_study_gets_its_report(
     ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, sandbox: dict[str, str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
@@ -204,7 +198,6 @@ def test_every_field_of_a_job_is_explained_once_and_alone_or_with_those_in_it(aj
 
 
 def checks(ajet: Ajet, code: int = 0) -> dict[str, dict[str, str]]:
-    """Return what `ajet doctor` found, by name."""
     ended = ajet("doctor", "--json")
     assert ended.code == code
     found = json.loads(ended.out)
@@ -220,9 +213,7 @@ def test_doctor_says_what_works(ajet: Ajet) -> None:
     assert "ready" in ajet("doctor").out
 
 
-def test_doctor_is_not_ready_where_the_home_cannot_be_written(
-    ajet: Ajet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_doctor_wants_a_home_that_can_be_written(ajet: Ajet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AJET_HOME", str(tmp_path / "none" / "yet"))
     monkeypatch.setattr("research.cli.system.os.access", lambda folder, _: folder != tmp_path)
     assert checks(ajet, code=1)["home"]["level"] == "missing"

@@ -1,5 +1,3 @@
-"""Tests of plan."""
-
 from __future__ import annotations
 
 import json
@@ -43,7 +41,6 @@ def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two models, which the command is called in."""
     monkeypatch.chdir(tmp_path)
     model_at(tmp_path / "mine")
     model_at(tmp_path / "theirs", b"v")
@@ -78,16 +75,11 @@ def keys(value: Any, at: str = "") -> set[str]:
 
 
 @pytest.mark.usefixtures("known_noise")
-def test_a_script_finds_what_it_found_before(ajet: Ajet) -> None:
-    assert_golden("\n".join(sorted(keys(planned(ajet, TOPIC)))))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("known_noise")
-def test_nothing_is_run(ajet: Ajet, home: Path) -> None:
+def test_a_script_finds_what_it_found_before(ajet: Ajet, home: Path) -> None:
     found = planned(ajet, TOPIC)
+    assert_golden("\n".join(sorted(keys(found))))
     assert found["design"]["looks"][-1]["seeds"] == 5
-    assert (ajet("study", "list", "--json").data, (home / "studies").exists()) == ([], False)
+    assert (ajet("study", "list", "--json").data, (home / "studies").exists()) == ([], False), "nothing is run"
 
 
 @pytest.mark.slow
@@ -116,18 +108,7 @@ def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", ["guess", "arith", None])
-def test_a_refusal_quotes_the_noise_of_the_environment_asked_for(ajet: Ajet, environment: str | None) -> None:
-    topic = "group size 4 vs 8" + (f" on {environment}" if environment else "")
-    for command in (("research", "--no-prefect"), ("study", "plan")):
-        ended = ajet(*command, topic, "--effect", "0.01")
-        assert (ended.code, f"between seeds in {environment or 'guess'} is" in ended.err) == (2, True)
-
-
-@pytest.mark.slow
-def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own(
-    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_refused_by_the_prices_of_its_environment(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of arith costs less than one of guess; what a refusal offers is accepted."""
     monkeypatch.setattr(
         "research.design.noise_bank.load_shipped_bank", lambda: bank(0.03, environments=("arith", "guess"))
@@ -142,9 +123,7 @@ def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own
 
 
 @pytest.mark.usefixtures("known_noise")
-def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(
-    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_unknown_noise_the_runs_before_are_priced(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     found = planned(ajet, "group size 4 vs 16", "--env", "arith")
     assert (found["noise_runs_first"], found["noise"], found["power_curve"]) == (6, None, [])
     assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
@@ -259,9 +238,7 @@ def test_a_plan_says_which_model_is_trained_and_that_its_price_is_a_guess(ajet: 
         ("which of these models learns more on arith: ./mine or ./theirs",),
     ],
 )
-def test_models_are_compared_by_flags_and_by_a_topic_that_names_their_folders(
-    ajet: Ajet, asked: tuple[str, ...]
-) -> None:
+def test_models_are_compared_by_flags_and_by_a_topic(ajet: Ajet, asked: tuple[str, ...]) -> None:
     found = planned(ajet, *asked, "--budget", "4h")
     assert (found["arms"], found["not_tested"]) == (["model=mine", "model=theirs"], [])
     assert ("changes the gain" in found["tested"][0], found["noise_runs_first"] > 0) == (True, True)
@@ -316,9 +293,7 @@ def test_a_study_verifies_and_ends_with_its_head(ajet: Ajet, finished: Synthetic
 
 
 @pytest.mark.parametrize("forge", FORGERIES)
-def test_what_was_forged_is_named_with_exit_code_1_and_no_verdict_is_shown(
-    ajet: Ajet, finished: Synthetic, forge: object
-) -> None:
+def test_what_was_forged_is_named_and_no_verdict_is_shown(ajet: Ajet, finished: Synthetic, forge: object) -> None:
     (verdict,) = finished.state().verdicts
     assert verdict.reason in ajet("study", "watch").out
     forge(finished)  # type: ignore[operator]
@@ -371,7 +346,7 @@ def test_a_report_that_is_built_again_is_what_the_log_says(ajet: Ajet, finished:
 
 
 @pytest.mark.slow
-def test_an_export_verifies_anywhere_and_a_change_of_it_is_named(
+def test_an_export_verifies_anywhere(
     ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "out" / "kept"
@@ -383,14 +358,9 @@ def test_an_export_verifies_anywhere_and_a_change_of_it_is_named(
     assert ajet("study", "verify", str(folder), "--head", head).code == 0
     assert not Home.locate().path.exists(), "nothing is written"
     assert {path.name for path in folder.rglob("*")} >= {"README.md", EVENTS, LOCK_FILE, "report.md", "report.html"}
-    for name in (EVENTS, "report.md"):
-        path = folder / name
-        before = path.read_bytes()
-        digit = next(place for place in range(len(before) - 1, 0, -1) if before[place : place + 1].isdigit())
-        path.write_bytes(before[:digit] + (b"1" if before[digit : digit + 1] != b"1" else b"2") + before[digit + 1 :])
-        ended = ajet("study", "verify", str(folder))
-        assert (ended.code, (name if name != EVENTS else "event ") in ended.out) == (1, True)
-        path.write_bytes(before)
+    path = folder / "report.md"
+    path.write_text(path.read_text().replace("supported", "refuted"))
+    assert ajet("study", "verify", str(folder)).code == 1
 
 
 def test_an_export_is_whole_or_not_there(ajet: Ajet, finished: Synthetic, tmp_path: Path) -> None:
@@ -403,9 +373,7 @@ def test_an_export_is_whole_or_not_there(ajet: Ajet, finished: Synthetic, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "there"]
 
 
-def test_bad_input_is_one_line(
-    ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_to_verify(ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments, said in {
         ("--head", "xyz"): "hexadecimal", ("--head", "abc"): "hexadecimal", (".",): "events.jsonl",
@@ -425,9 +393,7 @@ def test_a_line_of_an_exported_log_that_is_no_event_is_named(ajet: Ajet, finishe
         assert (ended.code, f"events.jsonl, line {number}: " in ended.out) == (1, True)
 
 
-def test_an_export_with_a_link_or_a_pipe_is_refused_in_one_line(
-    ajet: Ajet, finished: Synthetic, tmp_path: Path
-) -> None:
+def test_an_export_with_a_link_or_a_pipe_is_refused(ajet: Ajet, finished: Synthetic, tmp_path: Path) -> None:
     assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
     for name in ("README.md", LOCK_FILE, "report.md", "runs/pipe"):
         path = tmp_path / "kept" / name
@@ -460,12 +426,20 @@ def fill(*claims: Came, study: str = "a", planner: str = "rules") -> None:
         write_study(log, study, *claims, planner=planner)
 
 
-def test_an_empty_home_or_a_study_without_a_verdict_is_told_in_one_line(ajet: Ajet) -> None:
+@pytest.mark.parametrize(
+    ("claims", "lines", "words"),
+    [
+        ((), 1, "no prediction has met its verdict yet; "), ((Came(0.5, None),), 1, "final verdict: 1"),
+        ((Came(0.5, "invalid", None),), 4, "nothing to score"),
+    ],
+)  # fmt: skip
+def test_without_a_valid_verdict_there_is_no_score(
+    ajet: Ajet, claims: tuple[Came, ...], lines: int, words: str
+) -> None:
+    if claims:
+        fill(*claims)
     ended = ajet("planner", "calibration")
-    assert (ended.code, ended.out.count("\n"), "final verdict: 1" in ended.out) == (0, 1, False)
-    fill(Came(0.5, None))
-    ended = ajet("planner", "calibration")
-    assert (ended.code, ended.out.count("\n"), "final verdict: 1" in ended.out) == (0, 1, True)
+    assert (ended.code, ended.out.count("\n"), words in ended.out) == (0, lines, True), ended.out
 
 
 def test_the_screen_shows_scores_beside_the_constant_and_bins_with_counts(ajet: Ajet) -> None:
@@ -476,12 +450,6 @@ def test_the_screen_shows_scores_beside_the_constant_and_bins_with_counts(ajet: 
         "Brier 0.290", "0.250: the 2 decided", "held 67% [21%, 94%]", "80%: 3 intervals", "60% to 80%",
     ):  # fmt: skip
         assert part in out, part
-
-
-def test_where_no_verdict_is_valid_nothing_is_scored(ajet: Ajet) -> None:
-    fill(Came(0.5, "invalid", None))
-    out = ajet("planner", "calibration").out
-    assert ("1 claim in 1 study: 1 invalid" in out, "nothing to score" in out) == (True, True)
 
 
 def test_json_holds_the_same_figures(ajet: Ajet) -> None:
@@ -500,7 +468,6 @@ REASON = "There is no curriculum here."
 
 @pytest.fixture
 def declining(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A model that declines whatever it is asked."""
     with scripted_endpoint([says({"action": "decline", "reason": REASON})]) as endpoint:
         monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
         monkeypatch.setenv("OPENAI_API_KEY", "secret-key")

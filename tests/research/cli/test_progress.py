@@ -1,5 +1,3 @@
-"""Tests of progress."""
-
 from __future__ import annotations
 
 import io
@@ -16,6 +14,7 @@ from research.cli.studies import render_ending, render_opening
 from research.scheduler.steps import BUDGET_RULE, NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from studies.log.event_log import LOCK_FILE, write_lock
+from studies.records.design import Design
 from studies.report import build_report
 from studies.report.summary import headline
 from tests.golden import assert_golden
@@ -47,9 +46,7 @@ def half_done(synthetic: Synthetic) -> StudyState:
 
 
 def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) -> str:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - lives as long as the test
-    console.print(screen(state, 300.0, lambda run: progress))
-    return console.export_text()
+    return shown([screen(state, 300.0, lambda run: progress)], width)
 
 
 def test_the_stages_follow_the_study(created: Synthetic) -> None:
@@ -147,7 +144,9 @@ def test_what_was_foreseen_with_another_budget_is_shown_no_more_but_a_cut_screen
 
 
 USED_UP = "900 s of work are used up"
+LACKED = "3 runs need about 20 min; the budget is 15 min"
 RESUME = f"ajet study resume {STUDY}"
+MORE = f'ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}'
 
 
 @pytest.fixture
@@ -162,11 +161,11 @@ def stopped(study: Synthetic, reason: str) -> str:
         study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason=USED_UP)
         reason = f"budget: {USED_UP}"
     study.append(EventType.STUDY_STOPPED, reason=reason)
-    return shown(study, [render_ending(study.state(), study.folder)])
+    return shown([render_ending(study.state(), study.folder)])
 
 
-def shown(study: Synthetic, lines: Iterable[RenderableType]) -> str:
-    console = Console(width=500)
+def shown(lines: Iterable[RenderableType], width: int = 500) -> str:
+    console = Console(width=width)
     with console.capture() as taken:
         for line in lines:
             console.print(line)
@@ -179,37 +178,35 @@ def judged(study: Synthetic) -> None:
     study.judge()
 
 
-def test_a_study_that_a_person_stopped_is_resumed(study: Synthetic) -> None:
-    study.lock()
-    assert f"go on with: {RESUME}\n" in stopped(study, "Ctrl-C")
-
-
-@pytest.mark.parametrize(("locked", "without"), [(True, "without, it concludes"), (False, "resumed without, it")])
-def test_a_study_whose_budget_is_used_up_needs_an_amendment_before_it_makes_more_runs(
-    study: Synthetic, locked: bool, without: str
+@pytest.mark.parametrize(
+    ("design_of", "then", "reason", "words", "absent"),
+    [
+        (design(), None, "Ctrl-C", (f"go on with: {RESUME}\n",), "--budget"),
+        (design(), None, USED_UP, (MORE, "without, it concludes"), "conclude with"),
+        (None, None, USED_UP, (MORE, "resumed without, it"), "conclude with"),
+        (design(), judged, USED_UP, (f"conclude with: {RESUME}",), "--budget"),
+        (design(seeds=20), Synthetic.plan, USED_UP, (f"conclude with: {RESUME}",), "--budget"),
+        (None, None, LACKED, (f"plan again with: {RESUME}; where time", f"study amend {STUDY} --budget 30m"), "runs:"),
+    ],
+    ids=[
+        "a person",
+        "a budget",
+        "a budget at the A/A runs",
+        "its last look was had",
+        "all runs are planned",
+        "no plan",
+    ],
+)
+def test_what_is_advised_follows_from_what_stopped_a_study_and_what_more_time_would_buy(
+    study: Synthetic, design_of: Design | None, then: Any, reason: str, words: tuple[str, ...], absent: str
 ) -> None:
-    """Also one that was still at its A/A runs."""
-    if locked:
-        study.lock()
-    said = stopped(study, USED_UP)
-    assert f'ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}' in said
-    assert without in said
-
-
-@pytest.mark.parametrize(("seeds", "then"), [(None, judged), (20, Synthetic.plan)])
-def test_more_time_is_not_offered_where_no_run_may_be_made(study: Synthetic, seeds: int | None, then: Any) -> None:
-    """Each hypothesis had its last look, or the largest number of runs is planned."""
-    study.lock(design(seeds=seeds) if seeds else None)
-    then(study)
-    said = stopped(study, USED_UP)
-    assert f"conclude with: {RESUME}" in said
-    assert "--budget" not in said
-
-
-def test_a_study_that_could_not_be_planned_is_planned_again_with_more_time_if_it_lacked(study: Synthetic) -> None:
-    said = stopped(study, "3 runs need about 20 min; the budget is 15 min")
-    assert f"plan again with: {RESUME}; where time" in said
-    assert f"ajet study amend {STUDY} --budget 30m" in said
+    if design_of is not None:
+        study.lock(design_of)
+    if then is not None:
+        then(study)
+    said = stopped(study, reason)
+    assert [word for word in words if word not in said] == []
+    assert absent not in said
 
 
 def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthetic) -> None:
@@ -218,13 +215,13 @@ def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthet
         not_tested=["whether it holds on a large model"],
     )  # fmt: skip
     study.lock()
-    assert_golden(shown(study, render_opening(study.state())))
+    assert_golden(shown(render_opening(study.state())))
 
 
 def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:
     study = Synthetic(tmp_path)
     state = study.whole()
-    said = shown(study, [render_ending(state, tmp_path)])
+    said = shown([render_ending(state, tmp_path)])
     head = headline(state)
     assert f"Supported: {head.answers[0].sentence}" in said
     assert head.answers[0].sentence in build_report(state, tmp_path).html.read_text().replace("\N{NO-BREAK SPACE}", " ")
@@ -236,10 +233,8 @@ def test_a_terminal_says_when_the_lock_was_edited_after_the_verdict(tmp_path: Pa
     study = Synthetic(tmp_path)
     study.create()
     write_lock(tmp_path, study.design)
-    study.append(
-        EventType.DESIGN_LOCKED, design=study.design.model_dump(mode="json"), hash=study.design.hash(),
-        file=LOCK_FILE,
-    )  # fmt: skip
-    assert "was changed" not in shown(study, [render_ending(study.state(), tmp_path)])
+    locked = {"design": study.design.model_dump(mode="json"), "hash": study.design.hash(), "file": LOCK_FILE}
+    study.append(EventType.DESIGN_LOCKED, **locked)
+    assert "was changed" not in shown([render_ending(study.state(), tmp_path)])
     (tmp_path / LOCK_FILE).write_text("{}")
-    assert shown(study, [render_ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")
+    assert shown([render_ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")

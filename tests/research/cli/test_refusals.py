@@ -1,5 +1,3 @@
-"""Tests of refusals."""
-
 from __future__ import annotations
 
 import errno
@@ -31,6 +29,7 @@ from swarm.wire import ServerState, Status
 from tests.golden import assert_golden, refused
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet
+from tests.research.environments.conftest import own_catalogue  # noqa: F401 - a fixture
 from tests.research.model_folders import model_at
 from tests.research.planners.scripted_endpoint import says, scripted_endpoint
 from tests.studies.synthetic import Synthetic
@@ -48,12 +47,6 @@ class Mine(Environment):
 VARY = ("--vary", "group_size=4,16")
 
 
-@pytest.fixture(autouse=True)
-def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test begin with the built-in environments alone."""
-    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
-
-
 @pytest.fixture
 def mine(tmp_path: Path) -> str:
     folder = tmp_path / "mine"
@@ -64,9 +57,7 @@ def mine(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("command", ["research", "study plan"])
 @pytest.mark.parametrize("asked", [("--vary", "group_sise=4,16"), (*VARY, "a topic too"), (*VARY, "--budget", "soon")])
-def test_what_is_asked_badly_brings_nothing(
-    command: str, asked: tuple[str, ...], ajet: Ajet, home: Path, mine: str
-) -> None:
+def test_a_bad_request_brings_nothing(command: str, asked: tuple[str, ...], ajet: Ajet, home: Path, mine: str) -> None:
     ajet(*command.split(), *asked, "--env", mine).refused()
     assert not home.exists()
 
@@ -98,9 +89,7 @@ def planned(ajet: Ajet, topic: str, tmp_path: Path, *arguments: str) -> dict[str
 
 
 @pytest.mark.slow
-def test_a_topic_names_a_brought_environment_in_full_or_in_short(
-    ajet: Ajet, home: Path, brought: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_topic_names_a_brought_environment(ajet: Ajet, home: Path, brought: tuple[str, str], tmp_path: Path) -> None:
     first, second = brought
     for name in brought:
         found = planned(ajet, TOPIC.format(name), tmp_path)
@@ -113,22 +102,7 @@ def test_a_topic_names_a_brought_environment_in_full_or_in_short(
 
 
 @pytest.mark.slow
-def test_general_words_and_a_full_name_beside_the_flag_are_the_flags_or_refused(
-    ajet: Ajet, brought: tuple[str, str], tmp_path: Path
-) -> None:
-    first, second = brought
-    for words in ("my environment", "this game", first):
-        found = planned(ajet, TOPIC.format(words), tmp_path, "--env", first)
-        assert (found["environment"], found["not_tested"]) == (first, [])
-    for command in (("research", "--no-prefect"), ("study", "plan")):
-        ended = ajet(*command, TOPIC.format(second), "--env", first, "--model-path", str(tmp_path / "model"))
-        ended.refused(f"--env {first}", f"names {second}")
-
-
-@pytest.mark.slow
-def test_a_full_name_of_none_that_is_here_is_one_line_with_those_that_are(
-    ajet: Ajet, home: Path, brought: tuple[str, str], mine: str
-) -> None:
+def test_an_unknown_full_name_is_one_line(ajet: Ajet, home: Path, brought: tuple[str, str], mine: str) -> None:
     both = " and ".join(sorted(brought))
     for name, there in {"mine@0123456789ab": both, "mine@abc": both, "shop@abcdefabcdef": "ajet env list"}.items():
         for asked in ((), ("--env", brought[0])):
@@ -138,7 +112,7 @@ def test_a_full_name_of_none_that_is_here_is_one_line_with_those_that_are(
 
 
 @pytest.mark.slow
-def test_a_language_model_is_shown_the_environment_that_a_topic_names(
+def test_a_model_sees_its_topics_own(
     ajet: Ajet, brought: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = brought
@@ -187,21 +161,17 @@ class _Stranger(BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+    def log_message(self, *_: Any) -> None: ...
 
 
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Stranger)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     role = urlsafe_b64encode(b'{"role": "client"}').decode()
     monkeypatch.setenv("AJET_TOKEN", f"t.{role}.{'t' * 40}")
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
@@ -224,9 +194,7 @@ def test_something_else_answers(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_server_of_another_version_has_a_job_or_a_snapshot_that_is_not_understood(
-    ajet: Ajet, stranger: str, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_server_of_another_version(ajet: Ajet, stranger: str, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     answers = {"/status": SERVING, "/job": NEWER_JOB, "/streams": {"streams": []}, "/snapshot": {"at": "noon"}}
     monkeypatch.setattr(_Stranger, "answers", answers)
     names = ("GET /snapshot",) if command in ("status", "top") else ("GET /job", "another version")
@@ -240,7 +208,6 @@ def test_one_of_this_installation(
     monkeypatch.setattr(_Stranger, "answers", {"/status": {"state": "SINGING"}, "/job": NEWER_JOB})
     found = SwarmProcess(stranger, psutil.Process().pid, "a" * 40, home / "swarm", "c" * 40)
     (home / "swarm").mkdir(parents=True)
-    monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
     monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
     monkeypatch.setattr("research.cli.swarm_admin.find_swarm", lambda _: found)
     assert "busy" not in ajet("swarm", "status").refused("state: expected 'OFFLINE'")
@@ -266,7 +233,6 @@ JOBS = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where models, broken ones too, and jobs lie."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("mine", "theirs", "third", "weightless", "speechless")):
         model_at(tmp_path / name, str(number).encode())
@@ -421,13 +387,6 @@ def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch)
         ajet(*command).refused("AJET_HOME")
 
 
-@pytest.mark.slow
-def test_what_the_job_says_at_its_default_is_held_like_anything_else(ajet: Ajet, place: Path) -> None:
-    asked = ("does a larger learning rate help?", "--job", "default.json", "--budget=4h")
-    found = ajet("study", "plan", *asked, "--json").data
-    assert (found["arms"], found["job"]) == (["learning_rate=0.001", "learning_rate=0.003"], JOBS["default"])
-
-
 def test_a_budget_too_small_is_refused_with_one_that_does_and_the_study_stopped(ajet: Ajet) -> None:
     ajet("research", TOPIC_REFUSALS, "--budget", "20s", "--no-prefect").refused("use --budget")
     (study,) = json.loads(ajet("study", "list", "--json").out)
@@ -453,9 +412,7 @@ def test_a_language_model_that_answers_nonsense_or_not_at_all(ajet: Ajet, monkey
     assert "secret-key" not in ajet("research", TOPIC_REFUSALS, *LLM, "--budget", "20s").refused(address, "OpenAI")
 
 
-def test_resuming_in_another_installation_changes_nothing(
-    tmp_path: Path, ajet: Ajet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resuming_elsewhere_changes_nothing(tmp_path: Path, ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path / "first")
     bench.loop().tick()
     monkeypatch.setenv("AJET_DATABASE_URL", bench.home.database)
@@ -464,9 +421,7 @@ def test_resuming_in_another_installation_changes_nothing(
     assert bench.events() == before
 
 
-def test_a_tampered_event_log_is_named_and_left_as_it_is(
-    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tampered_log_is_named_and_left_as_it_is(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Synthetic(home / "studies").whole()
     database = home / "studies" / "events.db"
     monkeypatch.setenv("AJET_DATABASE_URL", f"sqlite:///{database}")
@@ -516,13 +471,10 @@ def test_a_study_says_that_the_server_of_the_environment_is_not_asked(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", sorted(tunables()))
-def test_a_letter_less_or_another_case_still_finds_the_field(name: str) -> None:
-    for typed in (name[:-1], name.upper()):
-        assert did_you_mean(typed, tunables()) == f"; did you mean {name}?"
-
-
-def test_what_is_near_nothing_is_answered_with_nothing() -> None:
+def test_a_letter_less_or_another_case_still_finds_the_field_and_what_is_near_nothing_none() -> None:
+    for name in tunables():
+        for typed in (name[:-1], name.upper()):
+            assert did_you_mean(typed, tunables()) == f"; did you mean {name}?"
     assert did_you_mean("weather", tunables()) == suggest_from_text("of life", list(tunables())) == ""
 
 

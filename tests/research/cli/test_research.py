@@ -1,5 +1,3 @@
-"""Tests of research."""
-
 from __future__ import annotations
 
 import json
@@ -35,7 +33,6 @@ def stream(name: str, share: float | None = 0.5, **fields: Any) -> StreamStatus:
 
 @pytest.fixture
 def shared(home: Path) -> Iterator[SwarmClient]:
-    """A client of a server of this installation whose job has two streams."""
     job = small_job(steps=3, episodes_per_step=8, streams={"math": 2, "web": 2})
     with own_server(home, job=job), client_of(home) as client:
         yield client
@@ -152,24 +149,14 @@ def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
     assert ("ajet up --stop" in capsys.readouterr().out) is own
 
 
-def test_the_exit_codes_stand_in_the_help(ajet: Ajet) -> None:
-    for command in (("research",), ("study", "resume")):
-        said = " ".join(ajet(*command, "--help").out.split())
-        assert [code for code in ("0 concluded", "2 bad input", "3 stopped", "130 stopped") if code not in said] == []
-
-
 @pytest.mark.parametrize("missing", LOCAL_PACKAGES)
-def test_a_study_whose_backend_is_not_installed_is_refused_before_anything_is_made(
-    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
+def test_a_study_needs_its_backend(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None if name == missing else name)
     ajet("research", "group size 4 vs 8 on guess", "--no-prefect").refused(missing, "pip install 'ajet[local]'")
     assert not home.exists()
 
 
-def test_a_resumed_study_whose_backend_is_not_installed_is_left_as_it_is(
-    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_backend_leaves_a_study_as_it_is(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = design(16, base_job={**design(16).base_job, "backend": "local"})
     bench = Bench(home, design=local)
     bench.loop().plan()

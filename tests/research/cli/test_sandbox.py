@@ -1,11 +1,8 @@
-"""Tests of sandbox."""
-
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +28,10 @@ from swarm.client import SwarmClient, SyncEpisode
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, TemplateCheck, folder_hash
 from tests.research.cli.conftest import Ajet
+from tests.research.runs.trials import eventually
 from tests.sandboxes.containing import held, spec
 from tests.swarm.backends.local.models import TEMPLATE, save_folder
 from tests.swarm.backends.local.test_folder import base
-from tests.swarm.models.folders import whole_folder
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +42,6 @@ class Task:
 
 
 def chatty(episode: SyncEpisode[Any]) -> tuple[float, bool]:
-    """Call once; half of the plays are worth something, whatever is said."""
     episode.chat([{"role": "user", "content": "hi"}], max_tokens=4)
     won = int(episode.id[-1], 36) % 2 == 0
     return float(won), won
@@ -58,9 +54,7 @@ def server(home: Path) -> Iterator[SwarmProcess]:
     stop_swarm(found)
 
 
-def test_a_trained_model_is_exported_with_its_card(
-    ajet: Ajet, home: Path, server: SwarmProcess, tmp_path: Path
-) -> None:
+def test_a_model_is_exported_with_its_card(ajet: Ajet, home: Path, server: SwarmProcess, tmp_path: Path) -> None:
     model = base(tmp_path / "base")
     job = Job(
         model=PathModel(path=str(model)), device="cpu", max_context=64, max_tokens=4, steps=2, episodes_per_step=4,
@@ -101,15 +95,7 @@ def test_what_can_be_fetched_is_listed_with_size_and_licence(ajet: Ajet, home: P
     assert (listed["state"], listed["folder"]) == ("not fetched", str(home / "models" / "smollm2-135m"))
 
 
-def test_a_folder_that_was_fetched_half_by_hand_is_shown_as_damaged(ajet: Ajet, home: Path) -> None:
-    whole_folder(home / "models" / "smollm2-135m")
-    assert "damaged" in ajet("model", "list").out
-    ajet("model", "fetch", "smollm2-135m").refused("move it away")
-
-
-def test_a_check_says_what_the_model_does(
-    ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_says_what_a_model_is(ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And keeps it: the same, as JSON, is shown without measuring once more."""
     folder = save_folder(tmp_path / "m")
     (folder / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}")
@@ -145,7 +131,6 @@ def here(home: Path) -> Home:
 
 @pytest.fixture
 def containers(here: Home, engine: ContainerEngine) -> Iterator[DockerSandbox]:
-    """The installation's own containers; what a test left of them is removed."""
     sandbox = DockerSandbox(here.containers, engine)
     yield sandbox
     sandbox.reap({})
@@ -153,7 +138,6 @@ def containers(here: Home, engine: ContainerEngine) -> Iterator[DockerSandbox]:
 
 @pytest.fixture
 def process(here: Home) -> Iterator[ProcessSandbox]:
-    """The installation's own processes; what a test left running is ended."""
     sandbox = ProcessSandbox(here.sandboxes)
     yield sandbox
     for handle in sandbox.list():
@@ -174,20 +158,11 @@ def left_volume(engine: ContainerEngine, containers: DockerSandbox) -> None:
     engine.client.volumes.create(f"gone.{containers.installation}.input", labels=labels)
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
-
-
 def rows(ajet: Ajet, *options: str) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in ajet("sandbox", "ls", "--json", *options).data["sandboxes"]}
 
 
-def test_both_kinds_are_listed_and_the_ended_ones_on_request(
-    ajet: Ajet, containers: DockerSandbox, process: ProcessSandbox, image: Image
-) -> None:
+def test_both_kinds_are_listed(ajet: Ajet, containers: DockerSandbox, process: ProcessSandbox, image: Image) -> None:
     process.run(sleeping("a-process"))
     containers.run(spec(image, SLEEPER, "a-container"))
     containers.run(spec(image, "raise SystemExit(3)", "ended")).wait(DEADLINE_S)
@@ -203,9 +178,7 @@ def test_both_kinds_are_listed_and_the_ended_ones_on_request(
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_a_name_is_shown_whole_in_a_terminal_of_80_columns(
-    ajet: Ajet, process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_whole_in_80_columns(ajet: Ajet, process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is typed again: for logs, and to stop it."""
     monkeypatch.setenv("COLUMNS", "80")
     name = "ajet-client-20261120-203240-4b958a"
@@ -226,18 +199,14 @@ def test_an_empty_installation_is_listed_without_being_made(ajet: Ajet, home: Pa
     assert not home.exists()
 
 
-def test_following_ends_with_the_sandbox_and_shows_each_line_once(
-    ajet: Ajet, containers: DockerSandbox, image: Image
-) -> None:
+def test_following_shows_each_line_once_and_ends(ajet: Ajet, containers: DockerSandbox, image: Image) -> None:
     code = "import time\nfor i in range(6): print(i, flush=True); time.sleep(0.2)"
     containers.run(spec(image, code, "counting"))
     for command in (("counting", "--follow"), ("count",)):  # a name's beginning does
         assert ajet("sandbox", "logs", *command).out.split() == list("012345")
 
 
-def test_a_sandbox_is_ended_by_name(
-    ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine
-) -> None:
+def test_one_is_stopped_by_name(ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine) -> None:
     containers.run(spec(image, SLEEPER, "sleeping"))
     assert json.loads(ajet("sandbox", "stop", "sleeping", "--json").out)["reason"] == "stopped"
     assert held(engine, containers) == []
@@ -264,7 +233,7 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
         file.unlink()
     (here.containers / "forgotten").rmdir()
     ended = f"uncollected.{containers.installation}"
-    eventually(lambda: engine.client.containers.get(ended).status == "exited")
+    eventually(lambda: engine.client.containers.get(ended).status == "exited", "its end")
     before = held(engine, containers)
     said = json.loads(ajet("sandbox", "prune", "--dry-run", "--json").out)
     assert {each["kind"] for each in said["removed"]} == {"container"}

@@ -26,7 +26,6 @@ from tests.studies.synthetic import STUDY, Synthetic
 
 @pytest.fixture
 def waiting(locked: Synthetic) -> Synthetic:
-    """A locked study that asks to begin what is locked."""
     ask(locked, would="all ten runs")
     return locked
 
@@ -71,9 +70,7 @@ def test_the_open_question_is_shown_wherever_the_study_is(ajet: Ajet, waiting: S
 
 
 @pytest.mark.parametrize("word", ["approve", "deny"])
-def test_without_a_name_the_study_that_asks_is_answered_and_none_where_several_or_none_ask(
-    ajet: Ajet, waiting: Synthetic, word: str
-) -> None:
+def test_without_a_name_the_only_study_that_asks_is_answered(ajet: Ajet, waiting: Synthetic, word: str) -> None:
     newer = make_study(study="newer", log=waiting.log)
     newer.create()
     newer.lock()
@@ -88,9 +85,7 @@ def test_without_a_name_the_study_that_asks_is_answered_and_none_where_several_o
     assert waiting.state().event_count == before
 
 
-def test_a_pause_is_said_with_the_way_on_and_a_controller_that_lives_goes_on_when_resumed(
-    ajet: Ajet, driven: Synthetic
-) -> None:
+def test_a_paused_study_goes_on_under_its_controller(ajet: Ajet, driven: Synthetic) -> None:
     ended = ajet("study", "pause")
     assert (ended.code, f"ajet study resume {STUDY}" in " ".join(ended.out.split())) == (0, True)
     assert str(driven.state().paused_reason).endswith("by the user")
@@ -113,9 +108,7 @@ def test_a_study_that_is_driven_is_handed_to_nobody_else(ajet: Ajet, driven: Syn
         assert driven.state().paused_reason is None
 
 
-def test_a_study_that_an_earlier_boot_drove_is_handed_over(
-    ajet: Ajet, driven: Synthetic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_of_an_earlier_boot_is_given_on(ajet: Ajet, driven: Synthetic, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(steering, "worker_scheduler", lambda home: lambda study: given.append(study) or "address")
     monkeypatch.setattr(locks, "_boot", lambda: "the boot after")
@@ -123,9 +116,7 @@ def test_a_study_that_an_earlier_boot_drove_is_handed_over(
     assert given == [STUDY]
 
 
-def test_a_study_is_this_installations_before_the_flow_run_of_the_worker_has_begun(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_detached_study_is_leased_before_its_flow_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(
         "research.orchestration.deployment.worker_scheduler",
@@ -206,9 +197,7 @@ def test_before_the_lock_the_budget_alone_can_be_amended(ajet: Ajet, study: Synt
     ajet("study", "veto", STUDY, "h1", "--reason", "x").refused("none is proposed yet")
 
 
-def test_of_a_judged_study_no_hypothesis_is_vetoed_and_a_concluded_one_takes_notes_alone(
-    ajet: Ajet, locked: Synthetic
-) -> None:
+def test_a_judged_study_takes_no_veto_and_a_concluded_one_only_notes(ajet: Ajet, locked: Synthetic) -> None:
     for spec in locked.plan():
         locked.run(spec)
     locked.judge()

@@ -14,26 +14,19 @@ import pytest
 
 from research.environments import install as bringing
 from research.environments.install import create_draft, install_environment, load_environment, publish_draft
-from research.environments.reference import client_files, read_reference, records_of, requirements_of
-from research.errors import BadEnvironment, HomeError, ResearchError
+from research.environments.reference import client_files, read_reference, records_of
+from research.errors import BadEnvironment, ResearchError
 from research.installation.home import Home
 from research.proposals.reward_code import MOST_BYTES as MOST_CODE_BYTES
 from sandboxes.docker import archive
 from swarm.environments.custom import MOST_GIVEN_BYTES, CustomEnvironment
 from swarm.environments.registry import add_folder, get_environment
-from swarm.errors import InvalidRequest
 from tests.golden import refused
 from tests.research.environments.written import GENERATE, sums
-from tests.research.factories import make_home
 
 pytestmark = pytest.mark.slow
 
 JUDGE = "def reward(task, messages):\n    return 1.0\n"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return make_home(tmp_path / "home")
 
 
 @pytest.fixture
@@ -46,7 +39,6 @@ def brought(folder: Path, home: Home) -> CustomEnvironment:
 
 
 def judged(own: Path, lines: list[dict[str, str]], home: Home, notes: list[str]) -> CustomEnvironment:
-    """Bring a file of tasks that a function beside it judges."""
     own.mkdir(exist_ok=True)
     (own / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (own / "judge.py").write_text(JUDGE)
@@ -54,7 +46,6 @@ def judged(own: Path, lines: list[dict[str, str]], home: Home, notes: list[str])
 
 
 def left_in(home: Home) -> set[str]:
-    """What lies among the brought ones, but for the secret."""
     return {path.name for path in home.environments.iterdir()} - {"secret"}
 
 
@@ -174,7 +165,6 @@ def test_what_may_be_brought_is_what_a_container_holds() -> None:
 
 
 def drawn(code: str) -> dict[str, str]:
-    """Return the parts of the sums whose tasks are drawn after this."""
     return {"tasks": GENERATE.replace("rng = ", f"{code}; rng = ")}
 
 
@@ -186,6 +176,9 @@ BAD: Mapping[str, tuple[Mapping[str, str], str]] = {
     "is killed when it is posed": ({"opening": "os.abort()"}, "signal 6"),
     "hoards": (drawn("bytearray(1 << 60)"), "MemoryError"),
     "overlaps": ({"tasks": OVERLAPPING}, "disjoint"),
+    "gives none": ({"tasks": "def tasks(self, split):\n        return []"}, "0 train, 0 search, 0 hidden"),
+    "gives an id twice": ({"tasks": OVERLAPPING.replace("{split}{n}", "one")}, "each id once"),
+    "says none": ({"tasks": "def other(self): pass"}, "tasks(split), records() and generate"),
     "has another name": ({"tasks": f'name = "Sums!"; {GENERATE}'.replace("; ", "\n    ")}, "'Sums!'"),
 }
 
@@ -200,9 +193,7 @@ def test_what_cannot_be_had_is_refused_in_a_line_and_leaves_nothing(kind: str, t
     assert left_in(home) == set()
 
 
-def test_what_code_prints_is_no_answer_and_the_secret_is_in_no_variable_of_its_process(
-    tmp_path: Path, home: Home
-) -> None:
+def test_code_that_prints_answers_nothing_and_sees_no_secret(tmp_path: Path, home: Home) -> None:
     head = (
         "import atexit; print('hello'); os.write(1, b'{\"name\": 1}\\n'); atexit.register(os.write, 1, b'bye\\n')\n"
         f"open({str(tmp_path / 'seen')!r}, 'a').write(open('/proc/self/environ').read() + repr(sys.argv))"
@@ -226,9 +217,7 @@ def test_tasks_that_seeds_gave_again_are_counted_in_a_line(tmp_path: Path, home:
     assert [line for line in told if "70 tasks were asked for, 49 different" in line] != []
 
 
-def test_code_that_hangs_is_ended_with_all_that_it_started(
-    tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_hangs_is_ended_with_all_of_it(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bringing, "SECONDS", 8.0)
     pids = tmp_path / "pids"
     head = (
@@ -243,25 +232,11 @@ def test_code_that_hangs_is_ended_with_all_that_it_started(
     assert psutil.wait_procs(started, timeout=120)[1] == [], "nothing that it started lives"
 
 
-def test_an_installation_that_cannot_be_written_is_told_as_that(folder: Path, home: Home) -> None:
-    home.environments.touch()
-    with pytest.raises(HomeError, match="can be written"):
-        brought(folder, home)
-
-
-def test_what_is_gone_is_missed_by_its_name() -> None:
-    with pytest.raises(InvalidRequest, match="gone@000000000000"):
-        requirements_of(["gone@000000000000"])
-
-
-def test_a_built_in_one_is_brought_by_nobody(home: Home) -> None:
+def test_a_built_in_one_is_brought_by_nobody_and_a_brought_one_is_taken_by_its_name(folder: Path, home: Home) -> None:
     assert load_environment("guess", None, home, lambda _: None) is get_environment("guess")
     assert not home.environments.exists()
     with pytest.raises(ResearchError):
         load_environment("guess", "judge.py", home, lambda _: None)
-
-
-def test_a_brought_one_is_taken_by_its_name(folder: Path, home: Home) -> None:
     name = brought(folder, home).name
     add_folder(home.environments)
     assert load_environment(name, None, home, lambda _: None).name == name

@@ -1,5 +1,3 @@
-"""Tests of code files."""
-
 from __future__ import annotations
 
 import json
@@ -16,12 +14,10 @@ from research.environments.code_files import CodeFiles, find_hidden_leak, is_rec
 from research.environments.reference import read_reference
 from research.errors import BadEnvironment
 from swarm.environments.base import Split, Task
-from swarm.environments.custom import files_hash
 
 
 @pytest.fixture(autouse=True)
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand beside a folder with an environment."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "shop"
     write(folder, {"environment.py": "a", "words.txt": "b", "tasks.jsonl": "c", "data/prices.csv": "d"})
@@ -51,31 +47,16 @@ def test_records_are_known_by_their_place(path: str, record: bool) -> None:
     assert is_record(path) == record
 
 
-def test_clients_get_all_but_the_records() -> None:
+def test_clients_get_all_but_the_records_and_requirements_are_read(shop: Path) -> None:
     assert sorted(code().files) == ["data/prices.csv", "environment.py", "tasks.jsonl", "words.txt"]
     assert sorted(code().shared) == ["data/prices.csv", "environment.py", "words.txt"]
+    write(shop, {"requirements.txt": "numpy\n"})
+    assert code().requirements == "numpy\n"
 
 
 def test_the_tasks_that_a_function_judges_are_kept_from_clients_whatever_they_are_called(tmp_path: Path) -> None:
     write(tmp_path / "q", {"judge.py": "a", "questions.jsonl": '{"prompt": "?"}', "copy.txt": '{"prompt": "?"}'})
     assert sorted(code("q/questions.jsonl", "q/judge.py").files) == ["judge.py"]
-
-
-def test_what_is_hidden_or_cached_stays_where_it_is(shop: Path) -> None:
-    before = files_hash(code().files)
-    write(shop, {".git/config": "x", ".env": "KEY=1", "__pycache__/environment.pyc": "x", "data/.cache/x": "x"})
-    assert files_hash(code().files) == before
-
-
-def test_the_hash_is_of_every_byte_that_is_copied(shop: Path) -> None:
-    before = files_hash(code().files)
-    (shop / "words.txt").write_bytes(b"b\r\n")
-    assert files_hash(code().files) != before
-
-
-def test_requirements_are_read(shop: Path) -> None:
-    write(shop, {"requirements.txt": "numpy\n"})
-    assert code().requirements == "numpy\n"
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo])
@@ -99,9 +80,7 @@ def test_a_module_here_is_copied_with_its_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_installed_package_is_copied_without_being_imported_and_names_its_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_is_copied_and_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     write(site, {
         "offered_worlds/__init__.py": "raise RuntimeError('imported')",
@@ -126,19 +105,16 @@ def test_an_adapter_brings_no_code_but_names_its_package() -> None:
     assert (dict(found.files), found.requirements.partition("==")[0]) == ({}, "textarena")
 
 
+SYSTEM = {"role": "system", "content": "Answer in one word, nothing else."}
+
+
+def user(number: int) -> dict[str, str]:
+    return {"role": "user", "content": f'What is "{number}" and\n{number % 100}\u00e9?'}
+
+
 TASKS: Mapping[Split, list[Task]] = {
     split: [
-        Task(
-            f"q{start + n}",
-            {
-                "messages": [
-                    {"role": "system", "content": "Answer in one word, nothing else."},
-                    {"role": "user", "content": f'What is "{start + n}" and\n{n}\u00e9?'},
-                ],
-                "answer": str(start + 2 * n),
-            },
-        )
-        for n in range(10)
+        Task(f"q{n}", {"messages": [SYSTEM, user(n)], "answer": str(2 * n - start)}) for n in range(start, start + 10)
     ]
     for split, start in {"train": 100, "search": 200, "hidden": 300}.items()
 }

@@ -1,5 +1,3 @@
-"""Tests of install."""
-
 from __future__ import annotations
 
 import subprocess
@@ -19,35 +17,31 @@ from research.installation.home import Home
 from swarm.environments.custom import CodeSource
 from swarm.job import Job
 from tests.research.environments.written import wheel_in
-from tests.research.factories import make_home
 
 
 def players(**rewards: float) -> Mapping[str, Player]:
-    named = {name.replace("_", " "): reward for name, reward in rewards.items()}
-    return {
-        name: Player(player=name, plays=8, reward=reward, success=reward, calls=1, characters=1, seconds=0)
-        for name, reward in named.items()
-    }
+    same = {"plays": 8, "calls": 1, "characters": 1, "seconds": 0}
+    named = ((name.replace("_", " "), reward) for name, reward in rewards.items())
+    return {name: Player(player=name, reward=reward, success=reward, **same) for name, reward in named}
 
 
-def test_an_environment_whose_oracle_is_best_and_whose_empty_answers_earn_nothing_is_sound() -> None:
-    assert list(faults(players(oracle=1, demonstrations=0.4, empty_answers=0, random_answers=0.1), (0, 1))) == []
-
-
-def test_a_reward_that_an_empty_answer_earns_is_a_fault() -> None:
-    (fault,) = faults(players(oracle=1, empty_answers=0.8, random_answers=0.1), (0, 1))
-    assert fault.startswith("an empty answer earns 0.8")
-
-
-def test_a_success_that_an_empty_answer_has_for_half_the_reward_is_a_fault() -> None:
-    found = {name: one.model_copy(update={"reward": 0.5}) for name, one in players(empty_answers=1.0).items()}
-    (fault,) = faults(found, (0, 1))
-    assert fault.startswith("an empty answer solves 100%")
-    assert list(faults(players(empty_answers=0.5, random_answers=0.7), (0, 1))) == []
-
-
-def test_half_of_a_range_that_goes_below_zero_is_no_reward_for_nothing() -> None:
-    assert list(faults(players(oracle=1, empty_answers=0, random_answers=0), (-1, 1))) == []
+@pytest.mark.parametrize(
+    ("rewards", "success", "least", "said"),
+    [
+        ({"oracle": 1, "demonstrations": 0.4, "empty_answers": 0, "random_answers": 0.1}, None, 0, ""),
+        ({"oracle": 1, "empty_answers": 0.8, "random_answers": 0.1}, None, 0, "an empty answer earns 0.8"),
+        ({"empty_answers": 0.5}, 1.0, 0, "an empty answer solves 100%"),
+        ({"empty_answers": 0.5, "random_answers": 0.7}, None, 0, ""),
+        ({"oracle": 1, "empty_answers": 0, "random_answers": 0}, None, -1, ""),
+    ],
+    ids=["sound", "a reward for nothing", "success for nothing", "chance", "half of a range below zero"],
+)
+def test_rewards_for_nothing_are_faults(
+    rewards: dict[str, float], success: float | None, least: float, said: str
+) -> None:
+    update = {} if success is None else {"success": success}
+    found = {name: one.model_copy(update=update) for name, one in players(**rewards).items()}
+    assert [fault.startswith(said) for fault in faults(found, (least, 1))] == [True] * bool(said)
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
@@ -61,14 +55,11 @@ def test_what_is_missing_is_remarked() -> None:
     assert "no oracle" in said
     assert "no demonstrations" in said
     assert list(remarks(players(oracle=1, demonstrations=0.4), oracle=True, demonstrations=True)) == []
-    assert "solves 50%" in " ".join(remarks(players(oracle=0.5), oracle=True, demonstrations=True))
-    assert "little left" in " ".join(remarks(players(demonstrations=0.95), oracle=True, demonstrations=True))
-
-
-def test_demonstrations_that_never_succeed_are_remarked_with_their_share() -> None:
-    (said,) = remarks(players(demonstrations=0.0), oracle=True, demonstrations=True)
-    assert said.startswith("demonstrations solve 0%")
-    assert list(remarks(players(demonstrations=0.1), oracle=True, demonstrations=True)) == []
+    for played, words in (
+        (players(oracle=0.5), "solves 50%"), (players(demonstrations=0.95), "little left"),
+        (players(demonstrations=0.0), "demonstrations solve 0%"), (players(demonstrations=0.1), ""),
+    ):  # fmt: skip
+        assert [words in each for each in remarks(played, oracle=True, demonstrations=True)] == [True] * bool(words)
 
 
 def test_the_job_of_a_check_is_small_and_else_as_the_studys() -> None:
@@ -84,13 +75,7 @@ NAME = "small_need_of_a_test"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return make_home(tmp_path / "home")
-
-
-@pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one wheel, which is all that pip looks at."""
     folder = wheel_in(tmp_path / "wheels", NAME)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))

@@ -1,5 +1,3 @@
-"""Tests of reference."""
-
 from __future__ import annotations
 
 import sys
@@ -126,7 +124,6 @@ def test_built_in_ones_are_recorded_nowhere_and_need_nothing() -> None:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a folder with one of each."""
     monkeypatch.chdir(tmp_path)
     for name in ("shop", "empty"):
         (tmp_path / name).mkdir()
@@ -136,7 +133,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offer(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Put a package that offers environments on the path."""
     known = folder / "site" / "offering-1.0.dist-info"
     known.mkdir(parents=True)
     (known / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
@@ -177,9 +173,7 @@ def test_any_file_of_tasks_gives_a_name_that_an_environment_may_have(name: str) 
     assert own == own.lower()
 
 
-def test_installed_packages_offer_environments_which_are_not_imported(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_packages_offer_environments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(folder, monkeypatch, "bazaar = no_such_module.worlds:Bazaar", "shop = no_such_module:Shop")
     assert {"bazaar", "shop"} <= find_entry_points().keys()
     assert source(read_reference("bazaar")) == ("module", "no_such_module.worlds", "Bazaar")

@@ -40,35 +40,25 @@ GENERATE = """def generate(self, seed):
         return Task(f"sum-{seed}", {"a": rng.randint(1, 99), "b": rng.randint(1, 99)})"""
 
 
-def sums(
-    folder: Path,
-    *,
-    head: str = "",
-    opening: str = "",
-    tasks: str = GENERATE,
-    answer: str = "return []",
-    outcome: str = "return Outcome(float(right), right)",
-) -> Path:
-    """Write the environment of sums with one part as given; return its folder."""
+PARTS = {
+    "head": "", "opening": "", "tasks": GENERATE, "answer": "return []",
+    "outcome": "return Outcome(float(right), right)",
+}  # fmt: skip
+
+
+def sums(folder: Path, **parts: str) -> Path:
+    """Write the environment of sums with some of its PARTS otherwise; return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     text = SUMS
-    for name, code in (
-        ("HEAD", head),
-        ("OPENING", opening),
-        ("ANSWER", answer),
-        ("OUTCOME", outcome),
-        ("TASKS", tasks),
-    ):
-        text = text.replace(name, code)
+    for name, usual in PARTS.items():
+        text = text.replace(name.upper(), parts.get(name, usual))
     (folder / "environment.py").write_text(text)
     return folder
 
 
 def wheel_in(folder: Path, name: str) -> Path:
-    """Make a folder with the wheel of a small package, whose VALUE is 7; return it."""
     return make_wheel(folder, name, "1.0", {f"{name}.py": b"VALUE = 7\n"}).parent
 
 
 def line_of(folder: Path, what: str) -> int:
-    """Return the number of the line that has `what`."""
     return next(i for i, line in enumerate((folder / "environment.py").read_text().splitlines(), 1) if what in line)

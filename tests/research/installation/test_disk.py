@@ -18,12 +18,16 @@ from tests.disks import needs_mounts, on_small_disk
 from tests.research.bench import Bench
 
 
+def filled(folder: Path, what: str) -> dict[str, Any]:
+    done = on_small_disk(folder, 96, "-m", "tests.research.filling", what, str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
 @pytest.mark.slow
 @needs_mounts
 def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
-    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "attempt", str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    told = filled(tmp_path, "attempt")
     assert "room" in told["said"]
     first, second = told["attempts"]
     assert first[1:3] == ["stopped", DISK_FULL], told
@@ -32,12 +36,8 @@ def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_mounts
-def test_on_a_full_disk_each_command_says_so_in_one_line_and_the_study_goes_on_once_there_is_room(
-    tmp_path: Path,
-) -> None:
-    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "commands", str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def test_on_a_full_disk_each_command_says_so_and_the_study_goes_on_with_room(tmp_path: Path) -> None:
+    told = filled(tmp_path, "commands")
     for code, _, said in told["tried"]:
         assert (code, said.count("\n")) == (2, 1), said
         assert "full" in said or "room" in said
@@ -66,9 +66,7 @@ def test_nothing_is_launched_on_a_disk_without_room(tmp_path: Path, monkeypatch:
     assert bench.drive(bench.loop()).state.status == "concluded"
 
 
-def test_a_file_system_that_does_not_tell_is_taken_to_have_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_does_not_tell_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_room(tmp_path)
     monkeypatch.setattr("research.files.free_bytes", lambda folder: None)
     require_room(tmp_path, 1 << 60)

@@ -19,15 +19,12 @@ from tests.golden import assert_golden, refused
 from tests.research.factories import make_home
 
 
-def test_it_is_the_folder_of_the_working_directory_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_dot_ajet_or_what_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     home = Home.locate({})
     assert home.path == tmp_path / ".ajet"
     assert home.database == f"sqlite:///{tmp_path / '.ajet' / 'ajet.db'}"
     assert not home.path.exists(), "locating touches nothing"
-
-
-def test_the_environment_names_another_folder_and_database(tmp_path: Path) -> None:
     home = Home.locate({"AJET_HOME": str(tmp_path / "x"), "AJET_DATABASE_URL": "postgresql://h/db"})
     assert (home.path, home.database) == (tmp_path / "x", "postgresql://h/db")
 
@@ -39,7 +36,7 @@ def test_it_is_made_for_its_owner_only(tmp_path: Path) -> None:
     assert home.prepare() == home
 
 
-def test_what_is_in_a_folder_that_somebody_else_had_made_is_its_owner_s_only(
+def test_its_files_are_its_owners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     (tmp_path / "studies").mkdir(mode=0o755)  # of an earlier version
@@ -94,9 +91,7 @@ with Home.locate({"AJET_HOME": sys.argv[1]}).creation_lock():
 """
 
 
-def test_whoever_begins_waits_for_another_one_and_for_no_dead_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_begins_waits_for_another_but_no_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = make_home(tmp_path)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -111,12 +106,6 @@ def test_whoever_begins_waits_for_another_one_and_for_no_dead_one(
     finally:
         holder.kill()
         holder.communicate()
-    with home.creation_lock():
-        pass
-
-
-def test_others_may_begin_after_an_error(tmp_path: Path) -> None:
-    home = make_home(tmp_path)
     with pytest.raises(ValueError, match="inside"), home.creation_lock():
         raise ValueError("inside")
     with home.creation_lock():

@@ -26,7 +26,7 @@ from research.installation.machine import UNDER_WAY_S, MachineSlots
 from sandboxes import Exit
 from studies import EventLog
 from studies.log.locks import Holder, Slots
-from tests.research.installation.test_slots import Seconds
+from tests.research.installation.test_slots import FakeControllers, Seconds
 
 pytestmark = pytest.mark.slow
 
@@ -90,27 +90,11 @@ class World:
 
 @dataclass
 class Study:
-    """What a study's log would say of it."""
-
     name: str
     parallel: int
     active: list[str] = field(default_factory=list)
     launched: int = 0
     wants: bool = True
-
-
-class Controllers:
-    """Who drives the studies."""
-
-    def __init__(self) -> None:
-        self.alive: set[str] = set()
-        self.suspended: set[str] = set()
-
-    def is_gone(self, study: str) -> bool:
-        return study not in self.alive
-
-    def is_silent(self, study: str) -> bool:
-        return self.is_gone(study) or study in self.suspended
 
 
 class Driver:
@@ -162,34 +146,28 @@ class Driver:
         yield
 
 
-def nothing() -> None:
-    """Nobody does anything."""
-
-
 class BusyLog(EventLog):
     """An event log; right before its next write, others act."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self.before: Callable[[], None] = nothing
+        self.before: list[Callable[[], None]] = []
 
     @contextmanager
     def transaction(self, action: str) -> Iterator[sa.Connection]:
         if action == "write":
-            before, self.before = self.before, nothing
-            before()
+            while self.before:
+                self.before.pop()()
         with super().transaction(action) as connection:
             yield connection
 
 
 class SlotMachine(RuleBasedStateMachine):
-    """Three studies of one installation on one machine."""
-
     @initialize(parallel=st.lists(st.integers(1, 3), min_size=STUDIES, max_size=STUDIES))
     def begin(self, parallel: list[int]) -> None:
         self.home = Home(Path(tempfile.gettempdir()) / "no-such-home", "")
         self.log = BusyLog("sqlite://")
-        self.world, self.controllers = World(), Controllers()
+        self.world, self.controllers = World(), FakeControllers()
         self.table = Slots(self.log, Holder.here(self.home.path).host)
         self.studies = [Study(f"s{number}", count) for number, count in enumerate(parallel)]
         self.drivers: list[Driver | None] = [None] * STUDIES
@@ -202,7 +180,7 @@ class SlotMachine(RuleBasedStateMachine):
     def _take_up(self, which: int) -> None:
         study = self.studies[which]
         if self.drivers[which] is None:
-            self.controllers.alive.add(study.name)  # its lease first
+            self.controllers.driven.add(study.name)  # its lease first
             self.drivers[which] = Driver(study, self.world, self._slots(study.name))
 
     def _step(self, which: int, acts: int = 1) -> None:
@@ -213,7 +191,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     def _kill(self, which: int, delay_s: float) -> None:
         driver, self.drivers[which] = self.drivers[which], None
-        self.controllers.alive.discard(self.studies[which].name)
+        self.controllers.driven.discard(self.studies[which].name)
         self.controllers.suspended.discard(self.studies[which].name)
         if driver is not None and driver.launching is not None and delay_s > 0:
             self.world.under_way.append((driver.launching, self.world.clock.now + delay_s))
@@ -279,9 +257,9 @@ class SlotMachine(RuleBasedStateMachine):
             self._take_up(other)
             self._step(other, acts)
 
-        self.log.before = act
+        self.log.before = [act]
         self._step(which, 6)
-        self.log.before = nothing
+        self.log.before = []
 
     @invariant()
     def the_machine_carries_what_runs(self) -> None:

@@ -62,9 +62,7 @@ def test_a_maker_that_is_always_killed_is_given_up_with_the_reason_of_each_try(m
         ("echo half; kill -TERM $$", "signal 15, .*: half"), ("kill -INT $$", "signal 2, .*: nothing"),
     ],
 )  # fmt: skip
-def test_a_maker_that_gives_up_or_is_asked_to_end_is_not_started_again(
-    maker: Maker, tmp_path: Path, script: str, said: str
-) -> None:
+def test_a_maker_that_gives_up_is_not_started_again(maker: Maker, tmp_path: Path, script: str, said: str) -> None:
     count = maker(script)
     with pytest.raises(ModelFailed, match=said):
         prepare_model(Job(), tmp_path, lambda line: None)

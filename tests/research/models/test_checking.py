@@ -10,7 +10,6 @@ import pytest
 
 from research.errors import ModelFailed
 from research.models.fetch import build_job, load_check, measure_model
-from swarm.errors import InvalidRequest
 from tests.swarm.backends.local.models import save_folder
 from tests.swarm.models.folders import whole_folder
 
@@ -34,14 +33,6 @@ def test_what_was_measured_is_known_for_equal_files_and_conditions_alone(tmp_pat
     assert load_check(build_job(tmp_path / "copy", max_context=64, device="cpu"), models) is None
 
 
-def test_what_is_no_model_folder_is_refused_before_anything_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(InvalidRequest, match="nothing"):
-        build_job(tmp_path / "nothing")
-
-
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -49,9 +40,7 @@ def test_what_is_no_model_folder_is_refused_before_anything_is_started(
         ("kill -KILL $$", "signal 9"),
     ],
 )
-def test_a_check_that_fails_is_told_in_one_line_and_nothing_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, told: str
-) -> None:
+def test_a_failed_check_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, told: str) -> None:
     program, models = tmp_path / "program", tmp_path / "models"
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o700)

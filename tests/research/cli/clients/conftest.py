@@ -43,7 +43,6 @@ def home(home: Path, installation: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.fixture
 def contained(home: Path, engine: ContainerEngine, image: Image) -> None:
-    """Have the containers of the installation made on the base of the tests'."""
     ensure_client_image(engine, Home.locate(), lambda line: None, base=image.base)
 
 
@@ -55,8 +54,6 @@ def control(home: Path) -> Iterator[SwarmClient]:
 
 @pytest.fixture
 def load(control: SwarmClient) -> Load:
-    """Give the server a job in place of the one it has."""
-
     def start(**fields: Any) -> None:
         control.stop()
         control.ensure_training(small_job(**{"seed": next(seeds), **fields}))

@@ -19,7 +19,7 @@ import pytest
 
 from research.agents.request import Confinement
 from research.agents.run import AgentResult
-from research.cli.client import _format_evaluation, exit_code, report_failure, show
+from research.cli.client import _format_evaluation, exit_code, report_failure
 from sandboxes import Exit
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import SwarmError
@@ -70,7 +70,6 @@ def test_an_agent_with_openais_sdk_trains_to_the_last_step(
 
 
 def documented() -> list[str]:
-    """Return the agents of docs/agents.md."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "agents.md").read_text(), re.DOTALL)
     return [block for block in blocks if "def agent(episode)" in block]
 
@@ -84,9 +83,7 @@ def test_the_agents_of_the_documentation_play(ajet: Ajet, tmp_path: Path, load: 
     assert played["result"]["dropped"] == {}
 
 
-def test_an_evaluation_trains_nothing_and_a_reward_alone_is_neither_solved_nor_failed(
-    ajet: Ajet, tmp_path: Path, load: Load, control: SwarmClient
-) -> None:
+def test_an_evaluation_trains_nothing(ajet: Ajet, tmp_path: Path, load: Load, control: SwarmClient) -> None:
     load()
     asked = ["client", "run", make_agent(tmp_path, AGENT), "--tasks", make_tasks(tmp_path), "--eval"]
     played = ajet(*asked, "--episodes", "3", "--json").data["result"]
@@ -104,9 +101,7 @@ def test_the_environments_own_agent_plays_a_job_to_its_end_which_may_be_evaluate
     assert ajet(*asked, "--eval", "--episodes", "3").code == 0
 
 
-def test_evaluations_are_played_whenever_training_waits_until_it_is_finished(
-    ajet: Ajet, home: Path, load: Load, control: SwarmClient
-) -> None:
+def test_evaluations_are_played_as_training_waits(ajet: Ajet, home: Path, load: Load, control: SwarmClient) -> None:
     """Beside a client that trains: the best checkpoint is kept without a line of code."""
     load(steps=4, eval_every=2, evaluation_episodes=5)
 
@@ -196,7 +191,7 @@ def make_result(exit: Exit, action: str = "play", result: Any = None, **fields: 
         (make_result(Exit("lost", None)), 1, "container is gone"),
     ],
 )  # fmt: skip
-def test_how_an_agent_ended_is_the_exit_code_with_a_reason_where_it_gave_none(
+def test_how_it_ended_is_the_exit_code(
     ended: AgentResult, code: int, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report_failure(ended)
@@ -204,16 +199,7 @@ def test_how_an_agent_ended_is_the_exit_code_with_a_reason_where_it_gave_none(
     assert (exit_code(ended), word in told, bool(told)) == (code, True, bool(word))
 
 
-def test_a_summary_of_plays_names_no_success_where_none_was_told(capsys: pytest.CaptureFixture[str]) -> None:
-    for success in (None, True):
-        plays = [{"reward": 0.5, "success": success}] * 3
-        show(make_result(Exit("finished", 0), "evaluate", {"episodes": plays, "policy_version": 0}))
-    assert_golden(capsys.readouterr().out)
-
-
-def test_a_full_disk_ends_a_client_in_a_line_and_one_that_plays_goes_on(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_on_a_full_disk_only_who_plays_goes_on(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     """No byte can be written to a file: none is begun, and one that got that far plays the job to its end."""
     load()
     agent, server = make_agent(tmp_path, AGENT), server_of(home)
@@ -241,9 +227,7 @@ async def agent(episode):
 """
 
 
-def test_a_breakpoint_stops_in_the_terminal_while_the_lease_lives_and_no_batch_is_touched(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_a_breakpoint_stops_while_the_lease_lives(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     load(lease_ttl_s=3.0)
     with running(home, "debug", make_agent(tmp_path, STOPPING), "--task", "arith-1-3", stdin=subprocess.PIPE) as client:
         client.until(lambda: [one for one in control.episodes().episodes if one.calls == 1])
@@ -303,5 +287,6 @@ def test_a_brought_environment_is_debugged_by_its_folder_and_then_by_its_name(
 def test_what_an_agent_failed_is_told_beside_what_it_solved() -> None:
     plays = [{"reward": 1.0, "success": True}] * 3 + [{"reward": 0.0, "success": False, "failed": "KeyError: x"}] * 2
     plays += [{"reward": 0.0, "success": False, "failed": "\x1b[2Ja file of a container"}]
+    assert "solved" not in _format_evaluation({"episodes": [{"reward": 0.5, "success": None}], "policy_version": 0})
     told = _format_evaluation({"episodes": plays, "policy_version": 4})
     assert ("solved 0.500" in told, "2 by KeyError, 1 by an error" in told, "\x1b" in told) == (True, True, False)

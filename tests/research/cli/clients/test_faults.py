@@ -36,7 +36,6 @@ PLAYED = ("consumed", "in_step", "ended")
 
 @pytest.fixture(params=["process", "docker"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """Both kinds of sandbox; containers where an engine answers."""
     if request.param == "docker":
         request.getfixturevalue("contained")
     return str(request.param)
@@ -47,7 +46,6 @@ def slow_agent(folder: Path, worth: str = "0.5", seconds: float = 0.2) -> str:
 
 
 def player(client: Client) -> psutil.Process:
-    """Return the child that plays; not one that stands by."""
     children = psutil.Process(client.process.pid).children()
     return next(child for child in children if "swarm.environments" in child.cmdline())
 
@@ -67,7 +65,6 @@ def codes(control: SwarmClient, *states: str) -> set[str | None]:
 
 
 def containers_of(engine: ContainerEngine, home: Path) -> list[Any]:
-    """Return what containers the engine has of an installation, running or not."""
     own = home / "containers" / ".installation"
     if not own.exists():
         return []
@@ -129,9 +126,7 @@ async def agent(episode):
 """
 
 
-def test_what_an_evaluator_that_died_had_finished_is_counted(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_episodes_of_an_evaluator_that_died_count(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     """Or eight deaths of one that gets on would end it, as if all had been in vain."""
     load(steps=1, eval_every=1, evaluation_episodes=4)
     played = ("run", make_agent(tmp_path, DYING), "--evaluations", "--restart", "--concurrency", "1")
@@ -145,9 +140,7 @@ def test_what_an_evaluator_that_died_had_finished_is_counted(
     assert control.status().finished
 
 
-def test_saved_code_plays_at_once_and_nothing_of_the_last_is_trained_after(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_saved_code_plays_in_place_of_the_last(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     load(steps=10_000)
     agent = slow_agent(tmp_path, worth="0.25")
     with running(home, "run", agent, "--reload", "--sandbox", "process", "--concurrency", "4") as client:
@@ -165,9 +158,7 @@ def test_saved_code_plays_at_once_and_nothing_of_the_last_is_trained_after(
     assert client.process.returncode == 130
 
 
-def test_a_broken_edit_shows_its_traceback_and_training_waits_for_the_next_save(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
+def test_a_broken_edit_waits_for_the_next_save(home: Path, load: Load, control: SwarmClient, tmp_path: Path) -> None:
     load(steps=10_000)
     agent = slow_agent(tmp_path)
     with running(home, "run", agent, "--reload", "--sandbox", "process") as client:
@@ -203,9 +194,7 @@ def test_reloading_ends_where_its_server_is_lost_and_does_not_wait_for_a_save(tm
     assert list((home / "clients").glob("*")) == []
 
 
-def test_a_time_limit_holds_while_code_that_cannot_be_loaded_waits_for_a_save(
-    home: Path, load: Load, tmp_path: Path
-) -> None:
+def test_a_time_limit_holds_while_broken_code_waits_for_a_save(home: Path, load: Load, tmp_path: Path) -> None:
     load(steps=10_000)
     agent = make_agent(tmp_path, "async def agent(episode):\n    return 0.5\n\n\nraise ValueError('not yet')\n")
     with running(home, "run", agent, "--reload", "--sandbox", "process", "--time-limit", "4s") as client:
@@ -271,8 +260,6 @@ def test_a_killed_run_takes_what_it_started_with_it_and_the_next_one_has_its_pla
 
 @pytest.fixture
 def host() -> Iterator[int]:
-    """A web server of this machine alone, at 127.0.0.2; its port."""
-
     class Hello(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -324,9 +311,7 @@ async def agent(episode):
 
 
 @pytest.mark.usefixtures("contained")
-def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
-    ajet: Ajet, tmp_path: Path, load: Load, host: int
-) -> None:
+def test_a_container_has_what_was_allowed_and_required(ajet: Ajet, tmp_path: Path, load: Load, host: int) -> None:
     """A derived image brings the package; all other destinations are refused, and listed."""
     load(episodes_per_step=2, steps=1)
     other = host + 1 if host < 65_535 else host - 1
@@ -339,9 +324,7 @@ def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
 
 
 @pytest.mark.usefixtures("contained")
-def test_what_a_container_cannot_be_or_be_given_is_one_line_and_leaves_no_record(
-    ajet: Ajet, home: Path, tmp_path: Path, load: Load
-) -> None:
+def test_what_no_container_can_be_leaves_no_record(ajet: Ajet, home: Path, tmp_path: Path, load: Load) -> None:
     load()
 
     def left() -> list[Path]:
