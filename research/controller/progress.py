@@ -66,7 +66,6 @@ class StudyProgress:
 
 
 def progress_of(state: StudyState) -> StudyProgress:
-    """Count a study's runs."""
     done = sum(is_over(run) for run in state.runs.values())
     before = sum(is_over(run) for run in state.every_run.values()) - done
     concluded = state.concluded_reason is not None
@@ -88,7 +87,6 @@ def _max_runs(state: StudyState, done: int) -> int | None:
 
 
 def _count_open(state: StudyState, required: set[RequiredRun]) -> int:
-    """Return how many of the required runs are not over."""
     runs = planned_runs(state)
     return sum(1 for required_run in required if required_run not in runs or not is_over(runs[required_run]))
 
@@ -152,12 +150,10 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
 
 
 def _describe_round(state: StudyState) -> str:
-    """Return which round of how many a lock is of; nothing for a study of one round."""
     return "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
 
 
 def verdict_key(verdict: Verdict) -> str:
-    """Return the key of a verdict's line."""
     return f"verdict-{verdict.hypothesis}-{verdict.phase}-{verdict.inputs_sha256}"
 
 
@@ -195,7 +191,6 @@ def _verdict_line(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]
 
 
 def describe_result(run: RunState) -> str:
-    """Return in words what a measured run came to."""
     if run.spec.arm == PLUMBING_ARM:
         return describe_zero_lr_run(run)
     nothing = (

@@ -43,7 +43,6 @@ class PricedExploration:
     seconds_per_run: float
 
     def plan(self, draw_seed: Callable[[], int], used: frozenset[int]) -> Exploration:
-        """Return it on a seed that no run of the study had."""
         seed = next(drawn for drawn in iter(draw_seed, None) if drawn not in used)
         return Exploration(
             why=self.why, environment=self.job.environment,
@@ -183,7 +182,7 @@ def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypo
 
 
 def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[Constant]:
-    """Yield the fields that the round held at another value than the job under all arms does."""
+    """Yield the fields that the round held at another value than the base job."""
     usual = base.model_dump(mode="json")
     for name, value in job.items():
         if name in _NO_CONSTANTS or name == claim.variable or value == usual.get(name):
@@ -194,5 +193,4 @@ def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Ite
 
 
 def _format_metric(metric: Metric) -> str:
-    """Return how the metric of a round is asked for; empty for the usual one."""
     return RequestedMetric(metric.kind, metric.threshold, metric.of).text if metric.kind else ""
