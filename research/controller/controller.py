@@ -1,16 +1,10 @@
 """StudyController: drives a study tick by tick.
 
-The study tick: read the log, look after running attempts, and take step after step until only waiting is left.
-
 A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
-another, goes on from the event log. One controller works on a study at a time (`research.controller.session`); a
-stop, a pause, an amendment and a veto may come from any process, as events: what was decided before one of them is
-decided again after it. What comes next is decided by `research.scheduler.next_step`, a pure function of the study; a
-launch that is due waits for a slot of the machine, which studies side by side take in turn.
-
-Driving a study: tick, tell the observers, wait a little, until the study is done.
-
-The loop itself decides nothing and remembers nothing; a tick is idempotent and does all the work.
+another, goes on from the event log. One controller works on a study at a time (`research.controller.session`); a stop,
+a pause, an amendment and a veto may come from any process, as events: what was decided before one of them is decided
+again after it. What comes next is decided by `research.scheduler.next_step`, a pure function of the study; a launch
+that is due waits for a slot of the machine, which studies side by side take in turn.
 """
 
 from __future__ import annotations

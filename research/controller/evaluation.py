@@ -74,9 +74,7 @@ class PlanningInputs:
         return replace(self.compiler, seconds_left=self.seconds_left())
 
     def with_metric_of(self, action: Action) -> PlanningInputs:
-        """Return the context with the metric that a proposal names; raise DesignRefused for one the user's flag
-        excludes.
-        """
+        """Return the context with the metric that a proposal names; raise DesignRefused."""
         if not isinstance(action, Propose) or not action.metric.strip():
             return self
         requirements = self.compiler.requirements
@@ -358,7 +356,7 @@ AUTO_ROUNDS = 4
 
 
 def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedDesign:
-    """Return a first design as the first of as many rounds as its price leaves time for, each with part of the level."""
+    """Return a first design as the first of as many rounds as its price leaves time for, which share its level."""
     requirements, action = inputs.compiler.requirements, designed.action
     if requirements.rounds is not None or inputs.campaign is not None or action.replication is not None:
         return designed

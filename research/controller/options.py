@@ -100,12 +100,10 @@ JobFile = Annotated[
     typer.Option("--job", help="The job under all arms as JSON (see `ajet job explain`).", show_default=False),
 ]
 ModelPath = Annotated[
-    str | None,
-    typer.Option(help="Folder of the model that is trained, in place of the tiny one.", show_default=False),
+    str | None, typer.Option(help="Folder of the model that is trained, in place of the tiny one.", show_default=False)
 ]
 Backend = Annotated[
-    str | None,
-    typer.Option(help="What generates and learns: local, verl (docs/cluster.md), ...", show_default=False),
+    str | None, typer.Option(help="What generates and learns: local, verl (docs/cluster.md), ...", show_default=False)
 ]
 _PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
 PlannerName = Annotated[
@@ -132,8 +130,7 @@ MetricFlags = Annotated[
     ),
 ]
 Power = Annotated[
-    float,
-    typer.Option(help="Probability with which a difference of that size must be seen, or the design is refused."),
+    float, typer.Option(help="Probability with which a difference of that size must be seen, or the design is refused.")
 ]
 Rounds = Annotated[
     int | None,

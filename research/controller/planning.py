@@ -201,7 +201,8 @@ class Planning:
         A refused question goes back to it with the reason, three tries in all. Where no model answers, the rules ask.
         """
         planner, refused, last = self._planner, list[str](), ""
-        number = _find_exploration_turn(state)
+        # after the turn that asked for the last exploration since the round ended
+        number = TurnId.parse(state.explorations[-1].turn).number if state.explorations else 0
         tries = number + _TRIES
         while number < tries:
             number += 1
@@ -237,14 +238,12 @@ class Planning:
                 last = str(error)
                 refused.append(last)
             else:
-                self._record_round(
-                    state,
-                    campaign.round,
-                    number,
-                    _explain_question(designed, last if planner is not self._planner else ""),
-                )
+                why = _explain_question(designed, last if planner is not self._planner else "")
+                payload = {"number": campaign.round, "previous": state.design_hash, "why": why, "try": number}
+                self._append(EventType.ROUND_BEGUN, payload)
                 return
-        self._end_rounds(f"no further question could be had within level and budget: {last}" if refused else last)
+        reason = f"no further question could be had within level and budget: {last}" if refused else last
+        self._append(EventType.DECISION_TAKEN, {"rule": ASK_RULE, "action": "end", "reason": reason})
 
     def _plan_exploration(self, inputs: PlanningInputs, wish: _ExplorationRequest) -> None:
         priced = ActionCheck(inputs, inputs.build_context()).price_exploration(wish.action)
@@ -257,13 +256,6 @@ class Planning:
                 "seconds_per_run": priced.seconds_per_run, "turn": wish.place.key,
             },
         )  # fmt: skip
-
-    def _record_round(self, state: StudyState, round: int, number: int, why: str) -> None:
-        payload = {"number": round, "previous": state.design_hash, "why": why, "try": number}
-        self._append(EventType.ROUND_BEGUN, payload)
-
-    def _end_rounds(self, reason: str) -> None:
-        self._append(EventType.DECISION_TAKEN, {"rule": ASK_RULE, "action": "end", "reason": reason})
 
     def _find_surprises(self, state: StudyState) -> Iterator[str]:
         try:
@@ -300,9 +292,7 @@ class Planning:
             self._lock(state, inputs, design_proposal(inputs, designed.proposal, again, error.model_feedback))
 
     def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
-        """Return the planner's last words, to be quoted; None when it has none. Its environments and models may be
-        gone.
-        """
+        """Return the planner's last words, to be quoted; None when it has none."""
         if not state.verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
         inputs = self._build_inputs(state, lambda: seconds_left, NoiseBank())
@@ -509,11 +499,6 @@ def _explain_question(designed: EvaluatedDesign, failed: str) -> str:
     return f"No model answers ({failed}), so the rules ask. {said}" if failed else said
 
 
-def _find_exploration_turn(state: StudyState) -> int:
-    """Return the number of the turn that asked for the last exploration since the round ended; 0 where none did."""
-    return TurnId.parse(state.explorations[-1].turn).number if state.explorations else 0
-
-
 def _find_last_try(state: StudyState) -> int:
     if state.question_try:
         return state.question_try
@@ -533,8 +518,9 @@ def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
     codes = Counter(run.invalid[0] for run in runs if run.invalid is not None)
     why = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
     wanted = "A/A runs that show the noise of the design"
-    fallen = sum(has_collapsed(run) for run in runs)
+    fallen, remedy = sum(has_collapsed(run) for run in runs), ""
     if fallen:
+        remedy = ", which counts these runs too, or steady the job first (a lower learning rate, say)"
         why = ", ".join(filter(None, [f"{fallen} of them collapsed, which are no noise", why]))
     still = find_zero_lr_run(state)
     if still is not None and still.status == "collected" and conditions(still).stillness is None:
@@ -546,14 +532,9 @@ def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
         f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}"
     )
     return DesignRefused(
-        f"{told}; look at them with `ajet study show {state.id}`, "
-        f"and start a new study{_suggest_after_collapse(fallen)}",
+        f"{told}; look at them with `ajet study show {state.id}`, and start a new study{remedy}",
         model_feedback=f"{told}; design the job that they were runs of, or decline",
     )
-
-
-def _suggest_after_collapse(fallen: int) -> str:
-    return ", which counts these runs too, or steady the job first (a lower learning rate, say)" if fallen else ""
 
 
 def summarize_arms(state: StudyState) -> tuple[ArmSummary, ...]:

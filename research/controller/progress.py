@@ -52,7 +52,8 @@ class StudyProgress:
 
     def __str__(self) -> str:
         if self.concluded:
-            return f"{self.done} runs done{self._in_rounds()}, concluded"
+            rounds = "" if self.rounds == 1 else f" in {self.round} {'round' if self.round == 1 else 'rounds'}"
+            return f"{self.done} runs done{rounds}, concluded"
         where = "" if self.rounds == 1 else f"round {self.round} of at most {self.rounds}: "
         if self.most is None:
             return f"{where}planning"
@@ -60,9 +61,6 @@ class StudyProgress:
             made, of = self.done - self.before, self.most - self.before
             return f"{where}{made} of {of} A/A runs done, the design comes after them"
         return f"{where}{self.done} of at most {self.most} runs done{' in all rounds so far' if self.before else ''}"
-
-    def _in_rounds(self) -> str:
-        return "" if self.rounds == 1 else f" in {self.round} {'round' if self.round == 1 else 'rounds'}"
 
 
 def progress_of(state: StudyState) -> StudyProgress:

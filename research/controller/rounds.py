@@ -29,7 +29,6 @@ MOST_OF_A_ROUND: Final = 3
 """Explorations before one question."""
 _SHARE: Final = 0.25
 """Most of the time left that one exploration may take: what it hints at is still to be shown."""
-_AS_IT_IS: Final = "as-it-is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def _build_arm(tried: Tried) -> Arm:
     overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
     if "steps" in overrides or "environment" in overrides:
         raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
-    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or _AS_IT_IS
+    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or "as-it-is"
     try:
         return Arm(name=name.lower(), overrides=overrides)
     except ValidationError as error:
@@ -129,7 +128,9 @@ def build_replication(
             "hypothesis about one of them"
         )
     design = told.design
-    metric = _format_metric(design.metric) if compiler.requirements.metric is None else ""
+    known = design.metric
+    named = known.kind and compiler.requirements.metric is None
+    metric = RequestedMetric(known.kind, known.threshold, known.of).text if named else ""
     constants = tuple(_find_constants(design.base_job, claim, compiler.base or Job()))
     if len(constants) > _MOST_CONSTANTS:
         raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
@@ -190,7 +191,3 @@ def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Ite
         if not isinstance(value, bool | int | float | str):
             raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")
         yield Constant(field=name, value=value)
-
-
-def _format_metric(metric: Metric) -> str:
-    return RequestedMetric(metric.kind, metric.threshold, metric.of).text if metric.kind else ""

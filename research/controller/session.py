@@ -201,9 +201,7 @@ class Session:
         )  # fmt: skip
 
     def plan(self) -> StudyState:
-        """Lock a design unless there is one; an error or an interrupt stops the study, a second interrupt leaves at
-        once.
-        """
+        """Lock a design unless there is one; an error or an interrupt stops the study."""
         with self._stop_on(ResearchError, InvalidRequest), raise_on_sigterm():
             try:
                 return self._controller.plan()

@@ -1,16 +1,15 @@
 """Weights & Biases: whether logs are sent, and the sending of logs and artifacts.
 
-The rule: nothing is sent where `WANDB_MODE` (else `mode` of W&B's settings) is not `online` or `WANDB_DISABLED` is set;
-else a copy is sent if the server's key is known (`WANDB_API_KEY`, or ~/.netrc). A study keeps the choice it began with.
-The key is looked at, never kept.
+Nothing is sent where `WANDB_MODE` (else `mode` of W&B's settings) is not `online` or `WANDB_DISABLED` is set; else a
+copy is sent if the server's key is known (`WANDB_API_KEY`, or ~/.netrc), which is looked at, never kept. A study keeps
+the choice it began with.
 
 A thread beside the controller sends the copies. No training and no verdict waits for W&B or fails with it: waits are
-bounded, failures are retried with exponential backoff for `LATEST_S` at most, and the state is rebuilt from the study's
-log and the attempts' folders. A log is sent once, from its first row; after an interruption the missing rows are added
-once the log is whole. Artifacts (last checkpoints, the report) go one at a time.
+bounded, failures are retried for `LATEST_S` at most, and the state follows from the study's log and the attempts'
+folders. A log is sent once, from its first row; after an interruption the missing rows are added once it is whole.
 
-W&B's client may block for ever, so it runs in a process of its own, `python -m research.controller.wandb COMMAND JSON`
-(viewer, send, complete, last_step, keep), which prints one line of JSON and ends once its stdin does.
+W&B's client may block for ever, so it runs in a process of its own, `python -m research.controller.wandb COMMAND JSON`,
+which prints one line of JSON and ends once its stdin does.
 """
 
 from __future__ import annotations

@@ -53,22 +53,18 @@ from swarm.job import Job, TinyModel
 def require_environment(job: Job, variables: Iterable[str]) -> None:
     """Raise DesignRefused where a job's environment lacks what its model, or what is varied, needs."""
     environment = environments()[job.environment]
-    if isinstance(environment, CustomEnvironment) and isinstance(job.model, TinyModel) and job.backend != "fake":
-        _require_demonstrations(environment)
+    imitates = isinstance(job.model, TinyModel) and job.backend != "fake"
+    if isinstance(environment, CustomEnvironment) and imitates and not environment.manifest.demonstrations:
+        raise DesignRefused(
+            f"expected demonstrations of {environment.name}, which a tiny model imitates before it is trained; found "
+            "none; give the environment `imitate`, or train a model of your own: --model-path DIR",
+            model_feedback=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
+        )
     if REWARD in variables and not isinstance(environment, PlainEnvironment):
         raise DesignRefused(
             f"expected another variable than the reward in {environment.name}: what generated code trained on is "
             "played again afterwards, which is known to give the same of the built-in environments alone; write the "
             "reward into the environment, and compare two environments"
-        )
-
-
-def _require_demonstrations(environment: CustomEnvironment) -> None:
-    if not environment.manifest.demonstrations:
-        raise DesignRefused(
-            f"expected demonstrations of {environment.name}, which a tiny model imitates before it is trained; found "
-            "none; give the environment `imitate`, or train a model of your own: --model-path DIR",
-            model_feedback=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
         )
 
 

@@ -38,12 +38,7 @@ from research.design.sample_size import PoweredDesign, SampleSizeCalculator, Una
 from research.environments.reference import records_of
 from research.errors import DesignRefused
 from research.installation.base_job import require_agreement
-from research.proposals.actions import (
-    LEAST_SEEDS,
-    Propose,
-    ProposeDesign,
-    ProposedHypothesis,
-)
+from research.proposals.actions import LEAST_SEEDS, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.arms import NO_MODELS, ComparedModels, common_controls, variable_value
 from research.proposals.decisions import DEFAULT_TABLE, KEPT_NAMES
 from research.proposals.metric_choice import add_evaluations
@@ -341,10 +336,7 @@ def _build_hypothesis(
         treatment=treatment,
         direction=entry.direction,
         prediction=Prediction(
-            low=entry.predicted_low,
-            high=entry.predicted_high,
-            level=PREDICTION_LEVEL,
-            probability=entry.probability,
+            low=entry.predicted_low, high=entry.predicted_high, level=PREDICTION_LEVEL, probability=entry.probability
         ),
         smallest_effect=entry.smallest_effect,
         falsifier=entry.falsifier,

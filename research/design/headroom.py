@@ -1,17 +1,15 @@
 """Whether a baseline leaves room for the effect, up or down to its metric's bounds.
 
-A share of solved tasks ends at 0 and at 1, a time to a threshold at none and at its horizon. Where runs of the very job
-of the control are known (A/A runs of this study, or earlier ones), a claim that an effect lies upwards needs that much
-room above their mean, and one downwards below. Runs that are all at one end do not vary, so that no noise is known
-either: they are refused in any direction. A search claims that its best candidate is better.
-What would help is offered in the order in which it is likely to; whether the
-longer, shorter or finer comparison is affordable then is judged when it is asked for.
+A share of solved tasks ends at 0 and at 1, a time to a threshold at none and at its horizon. Where runs of the
+control's very job are known, a claim that an effect lies upwards needs that much room above their mean, and one
+downwards below. Runs that are all at one end do not vary, so that no noise is known either: they are refused in any
+direction. What would help is offered in the order in which it is likely to.
 
 A time is told of trainings that pass a threshold: where none of the control's does, or the untrained model is there
-already, nothing can be told. It takes evaluations during training, which may not take longer than the training itself.
+already, nothing can be told. Its evaluations during training may not take longer than the training itself.
 
-What is gained ends where each model begins: at most at what its untrained self leaves unsolved, at least at losing all
-that it solves. So models that are compared by their gains are judged by their own beginnings, where a check knows them.
+A gain ends where each model begins: at most at what its untrained self leaves unsolved, at least at losing all that it
+solves; models are judged by their own beginnings, where a check knows them.
 """
 
 from __future__ import annotations

@@ -335,11 +335,14 @@ class NoiseBank:
         ]
 
     def _describe_basis(self, known: NoiseEstimate, job: Job) -> str:
-        steps = "" if known.steps == (job.steps,) else f", of {_format_range(known.steps)} training steps"
+        first, last = min(known.steps), max(known.steps)
+        lengths = str(first) if first == last else f"{first} to {last}"
+        steps = "" if known.steps == (job.steps,) else f", of {lengths} training steps"
+        collapsed = f"; {known.collapsed} more collapsed" if known.collapsed else ""
         studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
         return (
             f"{known.runs} runs in {_describe_groups(known)} that differ in their seed alone{steps}, from {studies}; "
-            f"results version {RESULTS_VERSION}{_describe_collapsed(known)}{self._describe_left_out()}"
+            f"results version {RESULTS_VERSION}{collapsed}{self._describe_left_out()}"
         )
 
     def _describe_left_out(self) -> str:
@@ -494,12 +497,3 @@ def _count_left_out(reason: str, count: int) -> dict[str, int]:
 
 def _describe_groups(known: NoiseEstimate) -> str:
     return f"{known.groups} {'group' if known.groups == 1 else 'groups'}"
-
-
-def _describe_collapsed(known: NoiseEstimate) -> str:
-    return f"; {known.collapsed} more collapsed" if known.collapsed else ""
-
-
-def _format_range(steps: Iterable[int]) -> str:
-    found = sorted(steps)
-    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"

@@ -288,9 +288,8 @@ class Pricing:
         if state.most_rounds == 1:
             return self
         tries = _list_whole_attempts(state.every_run.values())
-        newest = sorted(((run, attempt) for run, attempt in tries if _parse_job(run) is not None), key=_launch_time)[
-            -NEWEST_RUNS:
-        ]
+        known = [(run, attempt) for run, attempt in tries if _parse_job(run) is not None]
+        newest = sorted(known, key=lambda entry: entry[1].launched)[-NEWEST_RUNS:]
         if not newest:
             return self
         times = median(self._relative_time(run, attempt) for run, attempt in newest)
@@ -406,8 +405,11 @@ def _find_durations(state: StudyState, phases: tuple[Phase, ...]) -> list[_Attem
 
 @memoize_last
 def _list_durations(state: StudyState) -> list[_AttemptDuration]:
+    def price(spec: RunSpec) -> float:
+        return find_locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)
+
     return sorted(
-        _AttemptDuration(attempt.launched, run.spec.phase, _find_attempt_price(state, run.spec), attempt.seconds)
+        _AttemptDuration(attempt.launched, run.spec.phase, price(run.spec), attempt.seconds)
         for run, attempt in _list_whole_attempts(state.runs.values())
         if attempt.seconds
     )
@@ -420,16 +422,8 @@ def _list_whole_attempts(runs: Iterable[RunState]) -> Iterator[tuple[RunState, A
             yield from ((run, attempt) for attempt in run.attempts if attempt.seconds and _is_whole(attempt))
 
 
-def _launch_time(attempted: tuple[RunState, AttemptState]) -> str:
-    return attempted[1].launched
-
-
 def _is_whole(attempt: AttemptState) -> bool:
     return attempt.status == "finished" and attempt.resumes is None
-
-
-def _find_attempt_price(state: StudyState, spec: RunSpec) -> float:
-    return find_locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,8 @@ class SampleSizeCalculator:
             yield f"use {self.budget_check.suggest_flags(self.stages(draft, need))}"
         yield from self._suggest_larger_effect(draft, analysis)
         yield from self._suggest_larger_evaluation(draft, need)
-        yield from self._suggest_shorter_runs(draft, need)
+        if need is not None:
+            yield from self._suggest_steps(draft, self.find_affordable_steps(draft, need))
 
     def _suggest_larger_effect(self, draft: DesignDraft, analysis: PowerAnalysis) -> Iterator[str]:
         most = self.max_affordable_seeds(draft)
@@ -252,10 +253,6 @@ class SampleSizeCalculator:
             if need is None or cost < self.budget_check.cost(self.stages(draft, need)):
                 yield f"evaluate on more episodes, {flags} ({fewer} seeds, {format_seconds(cost)})"
                 return
-
-    def _suggest_shorter_runs(self, draft: DesignDraft, need: int | None) -> Iterator[str]:
-        if need is not None:
-            yield from self._suggest_steps(draft, self.find_affordable_steps(draft, need))
 
     def _suggest_steps(self, draft: DesignDraft, steps: int | None) -> Iterator[str]:
         if steps is not None:

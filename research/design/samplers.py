@@ -86,24 +86,15 @@ class Space:
     def is_candidate(self, point: Point) -> bool:
         return point != self.control_point and self.allowed(self.values(point))
 
-    def list_candidates(self) -> list[Point]:
-        """Return all points that may be tried, in the order of the ladders; only for a space that can be listed."""
-        return [point for point in self._iterate_points() if self.is_candidate(point)]
-
     def shuffle_free_points(self, random: np.random.Generator, without: Iterable[Point]) -> list[Point]:
         """Return the points to choose among, in an order by chance: all, or a sample of a large space."""
-        taken = set(without)
-        drawn = self.list_candidates() if self.size <= MOST_LISTED else self._sample_points(random)
-        free = [point for point in drawn if point not in taken]
+        taken, sizes = set(without), [len(knob.values) for knob in self.knobs]
+        drawn: Iterable[Point] = product(*map(range, sizes))
+        if self.size > MOST_LISTED:
+            rows = random.integers(0, sizes, size=(MOST_LISTED, len(sizes))).tolist()
+            drawn = dict.fromkeys(map(tuple, rows))
+        free = [point for point in drawn if point not in taken and self.is_candidate(point)]
         return [free[at] for at in random.permutation(len(free))]
-
-    def _iterate_points(self) -> Iterable[Point]:
-        return product(*(range(len(knob.values)) for knob in self.knobs))
-
-    def _sample_points(self, random: np.random.Generator) -> list[Point]:
-        sizes = [len(knob.values) for knob in self.knobs]
-        rows = random.integers(0, sizes, size=(MOST_LISTED, len(sizes))).tolist()
-        return [point for point in dict.fromkeys(map(tuple, rows)) if self.is_candidate(point)]
 
 
 def space_of(screen: Screen, control: Mapping[str, JsonValue], allowed: Allowed = allow_any) -> Space:

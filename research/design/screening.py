@@ -68,12 +68,6 @@ def next_candidate(
     return arm_of(space, (choose_balanced if begins else SAMPLERS[screen.sampler])(known, free), index)
 
 
-def count_steps(screen: Screen) -> int:
-    """Return the training steps of a whole screen; the runs of each rung begin from nothing."""
-    entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
-    return sum(count * rung.steps for count, rung in zip(entering, screen.rungs, strict=False))
-
-
 def list_due_trials(
     screen: Screen,
     control: Mapping[str, JsonValue],

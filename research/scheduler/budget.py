@@ -3,13 +3,11 @@
 In an order written here before any data, what is not needed yet first: the replication is not begun; the screen asks
 for no more candidates, then ends; the confirmation goes on seed by seed as far as it goes. A screen leaves the time of
 the confirmation untouched: of all its looks once it has candidates to choose among, of the first look in any case. The
-lock stays as it is. What is given up is a decision that is written down as soon as it is foreseen.
+lock stays as it is; what is given up is a decision, written down as soon as it is foreseen.
 
-Promises. Only time decides: what is left of the budget, how many runs there are to make, and how long runs took
-(`research.design.pricing.price_of`). No measured value is looked at, so nothing here can favour an outcome.
-
-Does not know. How long a run takes that was never run, how many looks will be enough (it reckons with all), or whether
-the decision table will ask for the replication (it reckons with it).
+Only time decides: what is left of the budget, how many runs there are to make, and how long runs took
+(`research.design.pricing.price_of`). No measured value is looked at, so nothing here can favour an outcome. It reckons
+with all looks and with the replication.
 """
 
 from __future__ import annotations
