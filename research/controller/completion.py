@@ -30,13 +30,9 @@ ReportBuilder = Callable[[StudyState, Path], Report]
 class StudyPlanner(Protocol):
     """Plans a study: `research.controller.planning.Planning`, or a stand-in for it in tests."""
 
-    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        """Lock the design, or the A/A runs that it waits for."""
-        ...
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None: ...
 
-    def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        """Begin the next round, or write down why there is none."""
-        ...
+    def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None: ...
 
     def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
         """Return the planner's last words; None when it has none."""
@@ -67,7 +63,6 @@ class Completion:
         self._note = note
 
     def run_step(self, state: StudyState, step: CompletionStep, seconds_left: float) -> None:
-        """Carry out one step; it leaves an event."""
         match step:
             case Judge():
                 self._judge(state, step)

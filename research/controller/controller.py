@@ -1,16 +1,10 @@
 """StudyController: drives a study tick by tick.
 
-The study tick: read the log, look after running attempts, and take step after step until only waiting is left.
-
 A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
-another, goes on from the event log. One controller works on a study at a time (`research.controller.session`); a
-stop, a pause, an amendment and a veto may come from any process, as events: what was decided before one of them is
-decided again after it. What comes next is decided by `research.scheduler.next_step`, a pure function of the study; a
-launch that is due waits for a slot of the machine, which studies side by side take in turn.
-
-Driving a study: tick, tell the observers, wait a little, until the study is done.
-
-The loop itself decides nothing and remembers nothing; a tick is idempotent and does all the work.
+another, goes on from the event log. One controller works on a study at a time (`research.controller.session`); a stop,
+a pause, an amendment and a veto may come from any process, as events: what was decided before one of them is decided
+again after it. What comes next is decided by `research.scheduler.next_step`, a pure function of the study; a launch
+that is due waits for a slot of the machine, which studies side by side take in turn.
 """
 
 from __future__ import annotations
@@ -80,16 +74,13 @@ BEAT_S = 60.0
 
 
 def now() -> datetime:
-    """Return the present moment, UTC."""
     return datetime.now(UTC)
 
 
 def budget_left(state: StudyState, at: datetime | None = None) -> float:
     """Return about how many seconds a study may still work (never below 0), for an observer at a moment.
 
-    Its controller knows to the second and writes it with each event, at least once in `BEAT_S`; an observer adds the
-    time since the last event, `BEAT_S` at most: after that the controller is gone, or the machine slept. Waiting for an
-    approval costs nothing.
+    The log has it with each event, at least once in `BEAT_S`; an observer adds at most that since the last event.
     """
     over = state.concluded_reason is not None or state.stopped_reason is not None
     over = over or (state.open_question is not None and not any(attempts_running(state)))
@@ -98,7 +89,6 @@ def budget_left(state: StudyState, at: datetime | None = None) -> float:
 
 
 def build_stop_event(state: StudyState, reason: str) -> Change | None:
-    """Return the event that stops a study; None where it is stopped or concluded."""
     if state.status in ("stopped", "concluded"):
         return None
     return EventType.STUDY_STOPPED, {"reason": reason}
@@ -141,18 +131,10 @@ class StudyController:
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
 
-        `clock` gives moments for people and for files, `seconds` is what the time worked is measured by.
-        `pricing` defaults to this installation's, for as many runs at once as the study was created with, wherever it
-        goes on: its design's price and the order of its screen rest on that number, and on a machine that carries fewer
-        runs take longer, which their price follows. `base` is the job under all arms, by default that of the study's
-        settings.
-
-        `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
-        W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
-        `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner; `mirror` tells
-        how copies of its logs stand at W&B.
-
-        `check` is asked before anything is done, and raises ControllerLeaseLost once another one may drive it.
+        `clock` is wall time for people and files, `seconds` measures the time worked. `pricing` defaults to this
+        installation's, at the number of runs at once that the study was created with: its design's price rests on it.
+        `planning` replaces asking the planner, `mirror` tells how copies stand at W&B. `check` is asked before each act
+        and raises ControllerLeaseLost.
         """
         self._home = home
         self._clock = clock
@@ -167,7 +149,6 @@ class StudyController:
         settings = self.state().settings
 
         def prices() -> Pricing:
-            """Return the price list as of now: other studies go on beside this one."""
             observed, kind = median_seconds(log, exclude=study), isolation.sandboxing.kind
             known = find_all_measurements(home), check_loader(home.models)
             return pricing or make_pricing(int(settings["parallel"]), observed, kind, *known)
@@ -181,11 +162,9 @@ class StudyController:
         )
 
     def state(self) -> StudyState:
-        """Return the study's state as its log has it now."""
         return self._record.state()
 
     def budget_left(self, state: StudyState) -> float:
-        """Return the seconds that the study may still work (never below 0)."""
         return max(0.0, state.budget_s - self._record.active_seconds())
 
     def plan(self) -> StudyState:
@@ -196,10 +175,9 @@ class StudyController:
         return state
 
     def tick(self) -> TickResult:
-        """Do all that can be done now.
+        """Do all that can be done now. The study can be resumed after any error.
 
-        Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError and LogCorrupt of the log, OSError
-        of a full disk, SandboxError of a machine that starts nothing; after any of them the study can be resumed.
+        Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError, LogCorrupt, OSError, SandboxError.
         """
         before = self.state()
         while not self._take_steps():
@@ -263,12 +241,10 @@ class StudyController:
         return self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
 
     def _wait_for_copies(self) -> bool:
-        """Wait for copies that are under way; return whether there was news of them."""
         self._mirror.settle()
         return self._record_copies()
 
     def _record_copies(self) -> bool:
-        """Append how copies at W&B stand now; return whether there was news."""
         news = False
         for copy in self._mirror.updates():
             payload = copy.payload()
@@ -298,7 +274,6 @@ class StudyController:
         return False
 
     def _note_waiting(self) -> None:
-        """Note once that the study waits for a slot, for whom, and what to do about it."""
         if self._noted_waiting or not (holders := self._slots.holders()):
             return
         self._noted_waiting = True
@@ -376,10 +351,7 @@ class StudyController:
 
 
 def _jobs_by_arm(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]]:
-    """Return the jobs whose models the runs of a phase begin with: the control's, then those of arms with another.
-
-    By their arms.
-    """
+    """Return, by arm, the jobs whose models the runs of a phase begin with: the control's, then other models'."""
     if phase == "noise":
         assert state.noise_plan is not None
         return {NOISE_ARM: state.noise_plan.job}
@@ -400,7 +372,6 @@ def _jobs_by_arm(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]
 
 
 def _describe_model(arm: str, job: Job, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model of an arm as the log has it: its name, the hash of its folder, and that of the weights."""
     folder = job.model.sha256 if isinstance(job.model, PathModel) else None
     return {"arm": arm, "name": model_name(job.model.model_dump()), "folder": folder, "sha256": made["sha256"]}
 
@@ -423,39 +394,27 @@ INTERRUPTED = "interrupted by the user"
 class TickLoop(Protocol):
     """A controller: `tick` moves the study on and returns its state and whether it is done."""
 
-    def tick(self) -> TickOutcome:
-        """Do all that can be done now."""
-        ...
+    def tick(self) -> TickOutcome: ...
 
-    def stop(self, reason: str) -> TickOutcome:
-        """Stop the study and end what it runs."""
-        ...
+    def stop(self, reason: str) -> TickOutcome: ...
 
 
 class TickOutcome(Protocol):
     """The result of one tick."""
 
     @property
-    def state(self) -> StudyState:
-        """The study after the tick."""
-        ...
+    def state(self) -> StudyState: ...
 
     @property
-    def done(self) -> bool:
-        """Whether the study is concluded or stopped, with nothing left to do."""
-        ...
+    def done(self) -> bool: ...
 
 
 class Observer(Protocol):
     """Shows a study to somebody: a terminal, Prefect, a log. It must not change it."""
 
-    def observe(self, state: StudyState) -> None:
-        """Take the state after a tick."""
-        ...
+    def observe(self, state: StudyState) -> None: ...
 
-    def note(self, line: str) -> None:
-        """Take a line on what a long step is doing."""
-        ...
+    def note(self, line: str) -> None: ...
 
 
 def drive(
@@ -469,13 +428,9 @@ def drive(
 ) -> StudyState:
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
 
-    `interruption` then returns the reason of the stop; where it returns None, KeyboardInterrupt leaves the study as it
-    is.
-
-    Errors of a tick pass through; the log then holds all that was done. Two are none: a model whose making Ctrl-C
-    ended with the study's own process group, and sandboxes, a database or room on a disk that cannot be had for less
-    than `patience_s` (a controller that could not renew its lease for so long that another may have it gives up
-    before).
+    `interruption` then returns the reason; where it returns None, KeyboardInterrupt leaves the study as it is. Errors
+    of a tick pass through, but for a model whose making Ctrl-C ended, and sandboxes, a database or a disk that fail for
+    less than `patience_s`.
     """
     trouble: float | None = None
     while True:

@@ -71,14 +71,10 @@ class PlanningInputs:
     """Whether a planner looked at plays of hidden tasks: then no reward function is taken any more."""
 
     def current_compiler(self) -> DesignCompiler:
-        """Return the compiler with the time that is left now."""
         return replace(self.compiler, seconds_left=self.seconds_left())
 
     def with_metric_of(self, action: Action) -> PlanningInputs:
-        """Return the context with the metric that a proposal names.
-
-        Raises DesignRefused for one that there is not, and for another one than the user's flag names.
-        """
+        """Return the context with the metric that a proposal names; raise DesignRefused."""
         if not isinstance(action, Propose) or not action.metric.strip():
             return self
         requirements = self.compiler.requirements
@@ -94,14 +90,10 @@ class PlanningInputs:
         return replace(self, compiler=replace(self.compiler, requirements=judged))
 
     def metric(self) -> Metric:
-        """Return what runs of the job under all arms are judged by, where it is played.
-
-        Raises DesignRefused for a metric that the environment does not give.
-        """
+        """Return what the job's runs are judged by; raise DesignRefused for what its environment does not give."""
         return self.locked or self.compiler.metric_in(self._set_environment(self.compiler.base or Job()).environment)
 
     def build_replication(self, action: Replicate) -> ReplicationProposal:
-        """Return the comparison that a claim is put to the test with once more; raise DesignRefused."""
         return build_replication(action, self.campaign, self.compiler)
 
     def hypotheses(self, proposal: Propose) -> tuple[Hypothesis, ...]:
@@ -143,13 +135,11 @@ class PlanningInputs:
         )
 
     def _set_environment(self, job: Job) -> Job:
-        """Return the job in the environment that the user's job, a flag or the topic names."""
         if "environment" in find_fixed_fields(job):
             return job
         return job.model_copy(update={"environment": choose_environment(self.topic, self.requested)})
 
     def _find_measurements(self, job: Job) -> dict[str, dict[str, float]]:
-        """Return what was measured of each environment with the job's model."""
         figures = {}
         for name in environments():
             known = self.compiler.price.estimates.of(job.model_copy(update={"environment": name}))
@@ -180,7 +170,6 @@ class ActionCheck:
         return result if isinstance(result, DesignRefused) else None
 
     def compile_design(self, action: Action) -> CompiledDesign:
-        """Return what the compiler made of a design, or of a replication; raise DesignRefused."""
         result = self._evaluate_once(action)
         if isinstance(result, DesignRefused):
             raise result
@@ -213,7 +202,6 @@ class ActionCheck:
         return self._compile_proposal(inputs, action) if isinstance(action, ProposeDesign) else None
 
     def price_exploration(self, action: Explore) -> PricedExploration:
-        """Return what would be tried; raise DesignRefused."""
         inputs = self._inputs
         if inputs.campaign is None:
             raise DesignRefused("expected a question first; found an exploration, which is of later rounds")
@@ -247,10 +235,7 @@ class ActionCheck:
 
 
 def _is_substitute(action: Action, context: PlannerContext) -> bool:
-    """Return whether an action may be taken in the place of the due one.
-
-    That is to decline, and, in a later round, to conclude or to replicate a claim.
-    """
+    """Return whether an action may take the due one's place: to decline, or later to conclude or replicate."""
     if context.stage not in DECLINABLE or isinstance(action, Propose | ProposeDesign):
         return False
     if isinstance(action, Replicate | Explore) and context.stage != "propose":
@@ -259,7 +244,6 @@ def _is_substitute(action: Action, context: PlannerContext) -> bool:
 
 
 def _require_recordable(side_action: SideAction, context: PlannerContext) -> None:
-    """Raise DesignRefused for what cannot be written down beside an action."""
     if context.notebook is None or context.stage not in DECLINABLE:
         raise DesignRefused(
             f"expected the action {context.stage!r} now; found {side_action.action!r}; nothing is written down"
@@ -305,7 +289,6 @@ class EvaluatedDesign:
     result: CompiledDesign | DesignRefused
 
     def get_compiled(self) -> CompiledDesign:
-        """Return the compiled design; raise DesignRefused."""
         if isinstance(self.result, DesignRefused):
             raise self.result
         return self.result
@@ -315,7 +298,6 @@ class EvaluatedDesign:
         return self.get_compiled().noise_plan(seed_source(f"{study}:noise", self.turn.secret))
 
     def build_lock(self, study: str) -> Design:
-        """Return the design of a study as it is locked; raise DesignRefused."""
         code = collect_reward_code(self.proposal.action)
         return self.get_compiled().build_lock(self.topic, seed_source(study, self.turn.secret), code)
 
@@ -323,10 +305,7 @@ class EvaluatedDesign:
 def design_topic(
     inputs: PlanningInputs, take: TakeTurn, announce: Callable[[AcceptedProposal], None] = lambda proposal: None
 ) -> EvaluatedDesign:
-    """Return the planner's design on a topic, evaluated; `announce` is told the proposal before a design is asked for.
-
-    Raises DesignRefused for hypotheses that are unsound, and what `take` raises.
-    """
+    """Return the planner's evaluated design on a topic; `announce` is told the proposal first; raise DesignRefused."""
     context = inputs.build_context()
     check = ActionCheck(inputs, context)
     turn = take(context, check)
@@ -377,10 +356,7 @@ AUTO_ROUNDS = 4
 
 
 def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedDesign:
-    """Return a first design as the first of as many rounds as its price leaves time for, where nobody says how many.
-
-    Each of them then has a part of the level; where the time carries one round alone it keeps all of it.
-    """
+    """Return a first design as the first of as many rounds as its price leaves time for, which share its level."""
     requirements, action = inputs.compiler.requirements, designed.action
     if requirements.rounds is not None or inputs.campaign is not None or action.replication is not None:
         return designed
@@ -397,8 +373,7 @@ def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedD
 def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -> PlannerTurn:
     """Return the planner's turn; raise PlannerFailed for an action that is refused, unless the turn says so itself.
 
-    What the topic asks for beside the metric of a proposal is said first of what is not tested, whoever plans; so are
-    the words of it that code finds nothing of, and what a model chose that nobody named.
+    What the topic asks for beside the proposal's metric, and what a model chose unasked, comes first in `not_tested`.
     """
     turn = planner.act(context, check)
     wrong = check(turn.action)
@@ -417,7 +392,6 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
 
 
 def _describe_choices(context: PlannerContext, action: Propose | ProposeDesign) -> Iterator[str]:
-    """Yield what a model chose that neither the topic nor a flag names."""
     if isinstance(action, ProposeDesign):
         if not find_environments(context) and "environment" not in context.fixed:
             yield f"The environment {action.environment} is the planner's choice: the topic and the flags name none."

@@ -73,7 +73,6 @@ def add_note(record: StudyLog, text: str) -> Event:
 
 
 def veto_hypothesis(record: StudyLog, hypothesis: str, reason: str | None) -> Event:
-    """Give a hypothesis up: no more runs for it, and a verdict on what is there."""
     return record.change(partial(_make_veto, hypothesis=hypothesis, reason=reason), actor="user")
 
 
@@ -131,8 +130,7 @@ def request_stop(
 ) -> bool:
     """Stop a study; return whether its attempts are ended by now.
 
-    They are ended here when no controller works on it, else (False) by that controller's next tick. Those that run in
-    another installation on the same database can only be ended from there, which `note` is told.
+    False: the controller at work ends them at its next tick. `note` is told of those of another installation.
     """
     record = StudyLog(log, study)
     record.change(lambda state: build_stop_event(state, reason), actor="user")
@@ -140,7 +138,6 @@ def request_stop(
 
 
 def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambda line: None) -> bool:
-    """End the attempts of a study that is stopped; return what `request_stop` does, and tell `note` the same."""
     study = record.study
     running = list(attempts_running(record.state()))
     if running and not any(_is_local(home, study, run) for run in running):
@@ -206,10 +203,7 @@ def answer_question(record: StudyLog, digest: str, by: Origin, note: str = "", *
 
 
 def stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
-    """End every attempt that runs. The caller holds the study's lease.
-
-    Raises SandboxError for an attempt whose containers cannot be ended now; it counts as running until they are.
-    """
+    """End every attempt that runs; the caller holds the lease. Raises SandboxError for one that cannot be ended now."""
     state = record.state()
     sandbox = ProcessSandbox(home.sandboxes)
     slots = MachineSlots(log, home, record.study, sandbox)
@@ -232,5 +226,4 @@ def stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
 
 
 def _is_local(home: Home, study: str, run: RunState) -> bool:
-    """Return whether the attempt that runs was launched by this installation."""
     return run.active is not None and home.attempt(study, run.run_id, run.active.number).is_dir()

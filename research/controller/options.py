@@ -100,12 +100,10 @@ JobFile = Annotated[
     typer.Option("--job", help="The job under all arms as JSON (see `ajet job explain`).", show_default=False),
 ]
 ModelPath = Annotated[
-    str | None,
-    typer.Option(help="Folder of the model that is trained, in place of the tiny one.", show_default=False),
+    str | None, typer.Option(help="Folder of the model that is trained, in place of the tiny one.", show_default=False)
 ]
 Backend = Annotated[
-    str | None,
-    typer.Option(help="What generates and learns: local, verl (docs/cluster.md), ...", show_default=False),
+    str | None, typer.Option(help="What generates and learns: local, verl (docs/cluster.md), ...", show_default=False)
 ]
 _PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
 PlannerName = Annotated[
@@ -132,8 +130,7 @@ MetricFlags = Annotated[
     ),
 ]
 Power = Annotated[
-    float,
-    typer.Option(help="Probability with which a difference of that size must be seen, or the design is refused."),
+    float, typer.Option(help="Probability with which a difference of that size must be seen, or the design is refused.")
 ]
 Rounds = Annotated[
     int | None,
@@ -170,11 +167,7 @@ Replay = Annotated[Path | None, typer.Option(help=REPLAY_HELP, dir_okay=False, s
 
 
 def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
-    """Append `study.created`; the environments that it names are there and unchanged, and are not removed after it.
-
-    Its folder is made first: it says to which of the installations that may share the log the study belongs. Raises
-    BadEnvironment, InvalidRequest or HomeError.
-    """
+    """Append `study.created`, after its folder is made, while its environments are there and cannot be removed."""
     with home.creation_lock():
         for brought in find_custom_environments(request.wanted.custom_environments):
             brought.require_unchanged()
@@ -256,8 +249,6 @@ class ResearchRequest:
     ) -> ResearchRequest:
         """Return the request that options make; an environment is brought, and hashes of models' files are written.
 
-        `note` is told what bringing an environment does.
-
         Raises BadBudget, BadTopic, BadMetric, BadEnvironment, DesignRefused, BadJob or BadModel.
         """
         hashes = Home.locate().models
@@ -279,10 +270,7 @@ class ResearchRequest:
 def _add_topic_metric(
     requirements: StatisticalRequirements, topic: str, comparison: RequestedComparison, base: Job | None
 ) -> StatisticalRequirements:
-    """Return the requirements with the metric that a flag names, else the topic.
-
-    Raises DesignRefused or BadMetric for one that cannot be of this environment, or an effect beyond its range.
-    """
+    """Return the requirements with the metric that a flag names, else the topic; raise DesignRefused or BadMetric."""
     said = find_metric(topic)
     if requirements.metric is None and said is not None:
         requirements = replace(requirements, metric=said.asked)
@@ -295,7 +283,6 @@ def _add_topic_metric(
 
 
 def _choose_environment(environment: str | None, base: Job | None) -> str | None:
-    """Return the environment that a flag or the job names; raise DesignRefused where they name two."""
     if environment is not None:
         require_agreement(base, {"environment": [environment]})
     fixed = {} if base is None else find_fixed_fields(base)
@@ -305,10 +292,7 @@ def _choose_environment(environment: str | None, base: Job | None) -> str | None
 def _set_environment(
     comparison: RequestedComparison, topic: str, environment: str | None, reward: str | None, note: Note
 ) -> RequestedComparison:
-    """Return the comparison in the environment that is asked for, which is brought here unless it is built in.
-
-    What installed packages offer, and the topic names, is brought too.
-    """
+    """Return the comparison in the environment that is asked for; what is not built in is brought here."""
     if environment is None and reward is not None:
         raise BadEnvironment("expected --reward beside --env TASKS.jsonl; found it alone; name the tasks it judges")
     home = Home.locate()
@@ -326,10 +310,7 @@ def _set_environment(
 
 
 def _find_full_names(topic: str, home: Home) -> tuple[list[str], str]:
-    """Return the brought environments that a topic names in full, and the rest of it; raise BadEnvironment for others.
-
-    What has the form of a full name, or the name of a brought environment before its mark, is none or all of one.
-    """
+    """Return the brought environments that a topic names in full, and the rest of it; raise BadEnvironment."""
     known = _list_custom_environments(home)
     named: list[str] = []
 
@@ -348,7 +329,6 @@ def _find_full_names(topic: str, home: Home) -> tuple[list[str], str]:
 
 
 def _list_custom_environments(home: Home) -> dict[str, list[str]]:
-    """Return the full names of what was brought before, by the short ones."""
     found: dict[str, list[str]] = {}
     for folder in sorted(home.environments.glob(f"[!.]*{MARK}*")):
         found.setdefault(folder.name.partition(MARK)[0], []).append(folder.name)
@@ -356,10 +336,7 @@ def _list_custom_environments(home: Home) -> dict[str, list[str]]:
 
 
 def _find_short_names(topic: str, home: Home, known: AbstractSet[str]) -> list[str]:
-    """Return the brought environments that a topic names in short, but for the names that are `known` in full.
-
-    Raises BadEnvironment for a name that several have.
-    """
+    """Return the brought environments that a topic names in short; raise BadEnvironment for an ambiguous name."""
     taken = known | environments().keys()
     named = {
         name: whole
@@ -376,12 +353,10 @@ def _find_short_names(topic: str, home: Home, known: AbstractSet[str]) -> list[s
 
 
 def _mentions(topic: str, name: str) -> bool:
-    """Return whether a topic has a name as a word of its own."""
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", topic, re.IGNORECASE) is not None
 
 
 def _find_models(topic: str | None, vary: Sequence[str], hashes: Path) -> ComparedModels:
-    """Return the models that flags or a topic compare."""
     folders = list_model_folders(vary) or find_model_folders(topic or "")
     if len(folders) == 1 and not list_model_folders(vary):
         for other in find_paths(topic or ""):
@@ -402,10 +377,7 @@ def select_planner(
     replay: Path | None = None,
     note: Note,
 ) -> Planner:
-    """Return the planner of this name; raise BadTopic where flags say all that a planner would.
-
-    `note` is told of each pause while a model's endpoint does not answer.
-    """
+    """Return the planner of this name; raise BadTopic where flags say all that a planner would."""
     if wanted.vary and name != RulesPlanner.name:
         raise BadTopic(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {name}; leave it out"

@@ -83,17 +83,14 @@ class TurnId:
 
     @property
     def key(self) -> str:
-        """Its name in the log."""
         return f"{self.round}/{self.stage}/{self.number}"
 
     @classmethod
     def parse(cls, key: str) -> TurnId:
-        """Return the place of a key."""
         number, stage, index = key.split("/")
         return cls(int(number), cast(Stage, stage), int(index))
 
     def path(self, folder: Path) -> Path:
-        """Return the turn's file; those of the first round lie in the folder itself."""
         name = f"{self.stage}.json" if self.number == 1 else f"{self.stage}-{self.number}.json"
         return folder / name if self.round == 1 else folder / f"round-{self.round}" / name
 
@@ -109,10 +106,7 @@ class TurnId:
                 yield event, {**words, "turn": self.key, "index": index}
 
     def is_recorded(self, state: StudyState) -> bool:
-        """Return whether its event is in the log; events of earlier versions do not name their turn.
-
-        A planner that declined took no other turn: its act stood in the place of the one that was due.
-        """
+        """Return whether its event is in the log; events of earlier versions do not name their turn."""
         if any(act.turn == self.key for act in state.planner_acts):
             return True
         unnamed = [act for act in state.planner_acts if not act.turn]
@@ -154,10 +148,7 @@ class _EndOfPlanning(Exception):
 
 
 class Planning:
-    """Asks the planner of one study and writes what comes of it. `base` is the job under all arms.
-
-    Prices and the noise bank are asked for whenever a design is compiled: other studies add to both meanwhile.
-    """
+    """Asks the planner of one study and writes what comes of it; prices and noise are read at each compilation."""
 
     def __init__(
         self,
@@ -184,12 +175,10 @@ class Planning:
         self._base = base
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        """Propose and design, and lock the design, or the A/A runs that it must wait for; go on from wherever it ended.
+        """Propose, design, and lock the design or the A/A runs that it waits for, after which it is called once more.
 
-        After the A/A runs it is called once more, and the design is compiled with what they say of the noise. A design
-        that cannot be had then is asked for once more. `seconds_left` is asked anew for each turn, as a slow planner
-        spends the budget too. A planner that declines ends the study here. Raises BadTopic, DesignRefused,
-        PlannerFailed; nothing is locked then.
+        `seconds_left` is asked anew for each turn: a slow planner spends the budget too. A planner that declines ends
+        the study. Raises BadTopic, DesignRefused, PlannerFailed; nothing is locked then.
         """
         try:
             self._plan(state, seconds_left)
@@ -209,11 +198,11 @@ class Planning:
     def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         """Begin the next round with the planner's question, or write down why there is none.
 
-        A question that cannot be had, or for which no design of the planner's is accepted, goes back to it with the
-        reason, three tries in all. Where no model answers, the rules ask.
+        A refused question goes back to it with the reason, three tries in all. Where no model answers, the rules ask.
         """
         planner, refused, last = self._planner, list[str](), ""
-        number = _find_exploration_turn(state)
+        # after the turn that asked for the last exploration since the round ended
+        number = TurnId.parse(state.explorations[-1].turn).number if state.explorations else 0
         tries = number + _TRIES
         while number < tries:
             number += 1
@@ -249,17 +238,14 @@ class Planning:
                 last = str(error)
                 refused.append(last)
             else:
-                self._record_round(
-                    state,
-                    campaign.round,
-                    number,
-                    _explain_question(designed, last if planner is not self._planner else ""),
-                )
+                why = _explain_question(designed, last if planner is not self._planner else "")
+                payload = {"number": campaign.round, "previous": state.design_hash, "why": why, "try": number}
+                self._append(EventType.ROUND_BEGUN, payload)
                 return
-        self._end_rounds(f"no further question could be had within level and budget: {last}" if refused else last)
+        reason = f"no further question could be had within level and budget: {last}" if refused else last
+        self._append(EventType.DECISION_TAKEN, {"rule": ASK_RULE, "action": "end", "reason": reason})
 
     def _plan_exploration(self, inputs: PlanningInputs, wish: _ExplorationRequest) -> None:
-        """Plan what was wished for; raise DesignRefused where it cannot be had any more."""
         priced = ActionCheck(inputs, inputs.build_context()).price_exploration(wish.action)
         seeds = seed_source(f"{self._study}/{wish.place.key}", wish.secret)
         plan = priced.plan(seeds, inputs.compiler.used)
@@ -271,15 +257,7 @@ class Planning:
             },
         )  # fmt: skip
 
-    def _record_round(self, state: StudyState, round: int, number: int, why: str) -> None:
-        payload = {"number": round, "previous": state.design_hash, "why": why, "try": number}
-        self._append(EventType.ROUND_BEGUN, payload)
-
-    def _end_rounds(self, reason: str) -> None:
-        self._append(EventType.DECISION_TAKEN, {"rule": ASK_RULE, "action": "end", "reason": reason})
-
     def _find_surprises(self, state: StudyState) -> Iterator[str]:
-        """Yield what other measures of a round's runs say otherwise than its verdicts, as its report has it."""
         try:
             evidence = gather(state, self._study_folder)
             steady = tuple(metric for metric in evidence.others if metric.kind != "seconds")  # a replay has other ones
@@ -288,7 +266,6 @@ class Planning:
             yield f"its files could not be read again: {error}"
 
     def _set_round(self, inputs: PlanningInputs, state: StudyState, campaign: CampaignFacts) -> PlanningInputs:
-        """Return a context in a round after the first; `state` is of that round, or of the one before."""
         last = state if state.design_hash is not None else state.rounds_before[-1]
         used = frozenset(seed for before in (*last.rounds, *last.given_up) for seed in before.seeds_used)
         compiler = replace(inputs.compiler, ledgers=campaign.ledgers, previous=str(last.design_hash), used=used)
@@ -315,10 +292,7 @@ class Planning:
             self._lock(state, inputs, design_proposal(inputs, designed.proposal, again, error.model_feedback))
 
     def write_final_message(self, state: StudyState, seconds_left: float) -> PlannerMessage | None:
-        """Return the planner's last words, to be quoted; None when it has none, as rules have no voice of their own.
-
-        They are about what the log holds: environments and models that were trained may be gone by now.
-        """
+        """Return the planner's last words, to be quoted; None when it has none."""
         if not state.verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
         inputs = self._build_inputs(state, lambda: seconds_left, NoiseBank())
@@ -349,7 +323,6 @@ class Planning:
         return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
 
     def _find_refusal(self, state: StudyState, asked: ProposedStudy) -> str | None:
-        """Return why a study of its own would be refused here; None where it would be begun."""
         inputs = self._build_inputs(state, lambda: asked.budget_s, self._noise_bank(self._log))
         inputs = replace(inputs, locked=None, notebook=None, notes=(), plays_seen=False)
         most = state.settings["max_runs"] if asked.topic is None else None
@@ -404,7 +377,6 @@ class Planning:
         )
 
     def _announce(self, state: StudyState, proposal: AcceptedProposal) -> None:
-        """Append each hypothesis that is not in the log yet."""
         known = {hypothesis.id for hypothesis in state.hypotheses}
         for hypothesis in proposal.hypotheses:
             if hypothesis.id not in known:
@@ -417,7 +389,6 @@ class Planning:
         self._append(EventType.NOISE_PLANNED, payload)
 
     def _lock(self, state: StudyState, inputs: PlanningInputs, designed: EvaluatedDesign) -> None:
-        """Lock a design; raise DesignRefused where it is refused, or the A/A runs left its noise unknown."""
         made = state.noise_plan
         left = None if made is None else designed.noise_plan(self._seed_scope(state))
         if made is not None and left is not None and (left.seeds or not _is_legacy_plan(made, left)):
@@ -438,10 +409,7 @@ class Planning:
     def _make_turn_taker(
         self, state: StudyState, number: int, round: int | None = None, planner: Planner | None = None
     ) -> TakeTurn:
-        """Return a function that takes a turn of a round (the study's present one), the `number`th of its stage, once.
-
-        `planner` takes it in the place of the study's own.
-        """
+        """Return a function that takes the `number`th turn of a stage of the present round, once."""
 
         def take(context: PlannerContext, check: ActionCheck) -> TurnResult:
             place = TurnId(round or state.round, context.stage, number)
@@ -454,7 +422,6 @@ class Planning:
         return take
 
     def _parse_action(self, turn: Mapping[str, Any], stage: Stage) -> Action:
-        """Return the action of a turn, which fits the stage unless somebody exchanged the files of turns."""
         action = _ACTION.validate_python(turn["action"])
         if isinstance(action, Conclude | Decline) and (said := self._parse_final_message(turn)) is not None:
             raise _EndOfPlanning(said)
@@ -467,7 +434,6 @@ class Planning:
         return action
 
     def _parse_final_message(self, turn: Mapping[str, Any]) -> PlannerMessage | None:
-        """Return the words with which a turn ends the study; None for a turn that does not."""
         action = _ACTION.validate_python(turn["action"])
         if not isinstance(action, Conclude | Decline):
             return None
@@ -498,7 +464,6 @@ class Planning:
         return turn
 
     def _ask_and_record(self, planner: Planner, context: PlannerContext, check: ActionCheck) -> dict[str, Any]:
-        """Ask a planner; what it looked at in a turn that came to nothing is written down too."""
         try:
             return self._ask_planner(planner, context, check)
         except PlannerFailed as error:
@@ -534,13 +499,7 @@ def _explain_question(designed: EvaluatedDesign, failed: str) -> str:
     return f"No model answers ({failed}), so the rules ask. {said}" if failed else said
 
 
-def _find_exploration_turn(state: StudyState) -> int:
-    """Return the number of the turn that asked for the last exploration since the round ended; 0 where none did."""
-    return TurnId.parse(state.explorations[-1].turn).number if state.explorations else 0
-
-
 def _find_last_try(state: StudyState) -> int:
-    """Return which try at a round's question was accepted; where the log does not tell, the last one of them."""
     if state.question_try:
         return state.question_try
     tries = [TurnId.parse(act.turn) for act in state.planner_acts if act.turn]
@@ -559,8 +518,9 @@ def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
     codes = Counter(run.invalid[0] for run in runs if run.invalid is not None)
     why = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
     wanted = "A/A runs that show the noise of the design"
-    fallen = sum(has_collapsed(run) for run in runs)
+    fallen, remedy = sum(has_collapsed(run) for run in runs), ""
     if fallen:
+        remedy = ", which counts these runs too, or steady the job first (a lower learning rate, say)"
         why = ", ".join(filter(None, [f"{fallen} of them collapsed, which are no noise", why]))
     still = find_zero_lr_run(state)
     if still is not None and still.status == "collected" and conditions(still).stillness is None:
@@ -572,19 +532,12 @@ def _refuse_unknown_noise(state: StudyState) -> DesignRefused:
         f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}"
     )
     return DesignRefused(
-        f"{told}; look at them with `ajet study show {state.id}`, "
-        f"and start a new study{_suggest_after_collapse(fallen)}",
+        f"{told}; look at them with `ajet study show {state.id}`, and start a new study{remedy}",
         model_feedback=f"{told}; design the job that they were runs of, or decline",
     )
 
 
-def _suggest_after_collapse(fallen: int) -> str:
-    """Return what helps where A/A runs collapsed."""
-    return ", which counts these runs too, or steady the job first (a lower learning rate, say)" if fallen else ""
-
-
 def summarize_arms(state: StudyState) -> tuple[ArmSummary, ...]:
-    """Return what is measured of each arm of the design, by runs of the confirmation that did not collapse."""
     fallen = find_collapsed_runs(state)
     return tuple(
         _summarize_arm(arm.name, [value for run, value in state.values(arm.name).items() if run not in fallen])
@@ -601,7 +554,7 @@ def _summarize_arm(name: str, values: Sequence[float]) -> ArmSummary:
 
 
 def _read_turn(path: Path) -> dict[str, Any] | None:
-    """Return a turn that was taken before, None if none was; HomeError for a file that is no turn any more."""
+    """Return a turn that was taken before, None if none was; raise HomeError for a spoilt file."""
     try:
         turn = read_json(path)
         if turn is None:

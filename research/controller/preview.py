@@ -115,11 +115,10 @@ class PlanPreview:
 
 
 def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
-    """Return what a study would be. Raises BadTopic, Declined, DesignRefused, PlannerFailed.
+    """Return what a study would be. Raises BadTopic, Declined, DesignRefused, PlannerFailed, Unmeasurable.
 
-    A design is asked for although the proposal would be refused: a proposal names no environment, so that it is refused
-    by the noise and prices of the topic's, and its design by those of its own. Of a comparison that no run could be
-    judged by nothing is shown: Unmeasurable is raised.
+    A proposal names no environment and may be refused by the noise and prices of the topic's: its design, which names
+    one, is asked for all the same.
     """
     designed = dry_run(inputs, planner)
     if isinstance(designed.result, Unmeasurable):
@@ -148,7 +147,6 @@ class _Preview:
         )
 
     def build(self) -> PlanPreview:
-        """Return the preview."""
         known = self._find_noise()
         analysis = known[1] if known else None
         locked = None if self._refused or known is None else self._designed.build_lock("plan")
@@ -200,7 +198,6 @@ class _Preview:
             )
 
     def _describe_defaults(self) -> Iterator[str]:
-        """Yield the step size that a pretrained model has because nobody says one."""
         job, base = self._draft.comparison.base, self._inputs.compiler.base or Job()
         varied = {name for arm in self._draft.comparison.arms for name in arm.overrides}
         if isinstance(job.model, PathModel) and "learning_rate" not in {*find_fixed_fields(base), *varied}:
@@ -260,7 +257,6 @@ class _Preview:
 
 
 def run_hours(stages: Sequence[Stage]) -> float:
-    """Return the machine hours of all runs together."""
     return sum(stage.runs * stage.seconds_per_run for stage in stages) / 3600
 
 

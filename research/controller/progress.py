@@ -52,7 +52,8 @@ class StudyProgress:
 
     def __str__(self) -> str:
         if self.concluded:
-            return f"{self.done} runs done{self._in_rounds()}, concluded"
+            rounds = "" if self.rounds == 1 else f" in {self.round} {'round' if self.round == 1 else 'rounds'}"
+            return f"{self.done} runs done{rounds}, concluded"
         where = "" if self.rounds == 1 else f"round {self.round} of at most {self.rounds}: "
         if self.most is None:
             return f"{where}planning"
@@ -61,12 +62,8 @@ class StudyProgress:
             return f"{where}{made} of {of} A/A runs done, the design comes after them"
         return f"{where}{self.done} of at most {self.most} runs done{' in all rounds so far' if self.before else ''}"
 
-    def _in_rounds(self) -> str:
-        return "" if self.rounds == 1 else f" in {self.round} {'round' if self.round == 1 else 'rounds'}"
-
 
 def progress_of(state: StudyState) -> StudyProgress:
-    """Count a study's runs."""
     done = sum(is_over(run) for run in state.runs.values())
     before = sum(is_over(run) for run in state.every_run.values()) - done
     concluded = state.concluded_reason is not None
@@ -88,7 +85,6 @@ def _max_runs(state: StudyState, done: int) -> int | None:
 
 
 def _count_open(state: StudyState, required: set[RequiredRun]) -> int:
-    """Return how many of the required runs are not over."""
     runs = planned_runs(state)
     return sum(1 for required_run in required if required_run not in runs or not is_over(runs[required_run]))
 
@@ -152,12 +148,10 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
 
 
 def _describe_round(state: StudyState) -> str:
-    """Return which round of how many a lock is of; nothing for a study of one round."""
     return "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
 
 
 def verdict_key(verdict: Verdict) -> str:
-    """Return the key of a verdict's line."""
     return f"verdict-{verdict.hypothesis}-{verdict.phase}-{verdict.inputs_sha256}"
 
 
@@ -195,7 +189,6 @@ def _verdict_line(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]
 
 
 def describe_result(run: RunState) -> str:
-    """Return in words what a measured run came to."""
     if run.spec.arm == PLUMBING_ARM:
         return describe_zero_lr_run(run)
     nothing = (

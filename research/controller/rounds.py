@@ -29,7 +29,6 @@ MOST_OF_A_ROUND: Final = 3
 """Explorations before one question."""
 _SHARE: Final = 0.25
 """Most of the time left that one exploration may take: what it hints at is still to be shown."""
-_AS_IT_IS: Final = "as-it-is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,6 @@ class PricedExploration:
     seconds_per_run: float
 
     def plan(self, draw_seed: Callable[[], int], used: frozenset[int]) -> Exploration:
-        """Return it on a seed that no run of the study had."""
         seed = next(drawn for drawn in iter(draw_seed, None) if drawn not in used)
         return Exploration(
             why=self.why, environment=self.job.environment,
@@ -76,7 +74,7 @@ def _build_arm(tried: Tried) -> Arm:
     overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
     if "steps" in overrides or "environment" in overrides:
         raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
-    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or _AS_IT_IS
+    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or "as-it-is"
     try:
         return Arm(name=name.lower(), overrides=overrides)
     except ValidationError as error:
@@ -130,7 +128,9 @@ def build_replication(
             "hypothesis about one of them"
         )
     design = told.design
-    metric = _format_metric(design.metric) if compiler.requirements.metric is None else ""
+    known = design.metric
+    named = known.kind and compiler.requirements.metric is None
+    metric = RequestedMetric(known.kind, known.threshold, known.of).text if named else ""
     constants = tuple(_find_constants(design.base_job, claim, compiler.base or Job()))
     if len(constants) > _MOST_CONSTANTS:
         raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
@@ -183,7 +183,7 @@ def _copy_hypothesis(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypo
 
 
 def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[Constant]:
-    """Yield the fields that the round held at another value than the job under all arms does."""
+    """Yield the fields that the round held at another value than the base job."""
     usual = base.model_dump(mode="json")
     for name, value in job.items():
         if name in _NO_CONSTANTS or name == claim.variable or value == usual.get(name):
@@ -191,8 +191,3 @@ def _find_constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Ite
         if not isinstance(value, bool | int | float | str):
             raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")
         yield Constant(field=name, value=value)
-
-
-def _format_metric(metric: Metric) -> str:
-    """Return how the metric of a round is asked for; empty for the usual one."""
-    return RequestedMetric(metric.kind, metric.threshold, metric.of).text if metric.kind else ""

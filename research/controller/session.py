@@ -52,10 +52,7 @@ from swarm.job import Job
 
 @contextmanager
 def hold_lease(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
-    """Hold the lease of a study, which beginning or ending its attempts takes; raises StudyBusy, naming the other.
-
-    `note` is told where a controller that may be dead has to be watched for a while.
-    """
+    """Hold a study's lease; raises StudyBusy, naming the other. `note` is told of waiting for a dead controller."""
     try:
         lease = ControllerLeases(log).take(study, Holder.here(home.path), note)
     except LeaseHeld as error:
@@ -73,10 +70,7 @@ def has_controller(home: Home, log: EventLog, study: str) -> bool:
 
 
 def has_local_controller(home: Home, log: EventLog, study: str) -> bool:
-    """Return whether a controller is seen to work on a study: one of this host, since it was started last, that lives.
-
-    What another host or an earlier boot left is none, as its lease may stand there for ever.
-    """
+    """Return whether a controller of this host, since it was started last, is seen to live."""
     row, me = ControllerLeases(log).read(study), Holder.here(home.path)
     return row is not None and not row.given_back and row.holder.shares_host(me) and not row.holder.is_gone()
 
@@ -135,7 +129,6 @@ class StudyRequest:
 
 
 def parallel_of(base: Job | None, wanted: RequestedComparison, check_of: KnownCheck) -> int:
-    """Return how many runs of the largest model that a study may train this machine carries at once."""
     job = base or Job()
     others = (job.model_copy(update={"model": known.model}) for known in wanted.models.by_name.values())
     return runs_at_once((job, *others), check_of)
@@ -151,10 +144,7 @@ _FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", 
 
 
 def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = no_check) -> None:
-    """Append `study.created`: what was asked, by which command, with which versions, on what machine.
-
-    `check_of` knows what a model of the study was seen to take.
-    """
+    """Append `study.created`; `check_of` knows what a model of the study was seen to take."""
     slots = parallel_of(request.base, request.wanted, check_of)
     payload = {
         "topic": request.topic,
@@ -175,7 +165,6 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
 
 
 def collect_versions() -> dict[str, str]:
-    """Return the versions a reader needs to repeat a study: of results, Python and the packages that shape them."""
     found = {VERSION_KEY: str(RESULTS_VERSION), "python": python_version()}
     for name in _PACKAGES:
         try:
@@ -212,10 +201,7 @@ class Session:
         )  # fmt: skip
 
     def plan(self) -> StudyState:
-        """Lock a design unless there is one; what the planner cannot do stops the study, with the reason.
-
-        An interrupt stops it too, unless it leaves the study; a second one leaves at once: a planner may take minutes.
-        """
+        """Lock a design unless there is one; an error or an interrupt stops the study."""
         with self._stop_on(ResearchError, InvalidRequest), raise_on_sigterm():
             try:
                 return self._controller.plan()
@@ -226,11 +212,7 @@ class Session:
                 return self._controller.state()
 
     def run(self, observer: Observer) -> StudyState:
-        """Drive the study until it is concluded or stopped.
-
-        The first interrupt stops the study cleanly, or leaves it (KeyboardInterrupt), a second one at once. Where a
-        model or an environment is not what the study named any more, or cannot be had, it is stopped with the reason.
-        """
+        """Drive the study until it is concluded or stopped; the first interrupt ends it cleanly, a second at once."""
         self._observers.append(observer)
         # A design is compiled after A/A runs too, and may be refused for what they found; a model may change meanwhile.
         with catch_interrupts() as interrupted, self._stop_on(BadTopic, DesignRefused, PlannerFailed):
@@ -242,7 +224,6 @@ class Session:
 
     @contextmanager
     def _stop_on(self, *errors: type[ResearchError | InvalidRequest]) -> Iterator[None]:
-        """Stop the study where one of these comes up, with its reason, and let it pass."""
         try:
             yield
         except errors as error:

@@ -1,16 +1,15 @@
 """Weights & Biases: whether logs are sent, and the sending of logs and artifacts.
 
-The rule: nothing is sent where `WANDB_MODE` (else `mode` of W&B's settings) is not `online` or `WANDB_DISABLED` is set;
-else a copy is sent if the server's key is known (`WANDB_API_KEY`, or ~/.netrc). A study keeps the choice it began with.
-The key is looked at, never kept.
+Nothing is sent where `WANDB_MODE` (else `mode` of W&B's settings) is not `online` or `WANDB_DISABLED` is set; else a
+copy is sent if the server's key is known (`WANDB_API_KEY`, or ~/.netrc), which is looked at, never kept. A study keeps
+the choice it began with.
 
 A thread beside the controller sends the copies. No training and no verdict waits for W&B or fails with it: waits are
-bounded, failures are retried with exponential backoff for `LATEST_S` at most, and the state is rebuilt from the study's
-log and the attempts' folders. A log is sent once, from its first row; after an interruption the missing rows are added
-once the log is whole. Artifacts (last checkpoints, the report) go one at a time.
+bounded, failures are retried for `LATEST_S` at most, and the state follows from the study's log and the attempts'
+folders. A log is sent once, from its first row; after an interruption the missing rows are added once it is whole.
 
-W&B's client may block for ever, so it runs in a process of its own, `python -m research.controller.wandb COMMAND JSON`
-(viewer, send, complete, last_step, keep), which prints one line of JSON and ends once its stdin does.
+W&B's client may block for ever, so it runs in a process of its own, `python -m research.controller.wandb COMMAND JSON`,
+which prints one line of JSON and ends once its stdin does.
 """
 
 from __future__ import annotations
@@ -65,7 +64,6 @@ class OnlineLogging(BaseModel):
 
     @property
     def server(self) -> str:
-        """The server in words."""
         return self.base_url or "W&B's cloud"
 
 
@@ -106,7 +104,6 @@ def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
 
 
 def _find_key(environ: Mapping[str, str], base_url: str) -> tuple[str, str]:
-    """Return why no key can be used (else empty), and where one was found."""
     if key := environ.get("WANDB_API_KEY"):
         if len(key) < SHORTEST_KEY:
             return f"WANDB_API_KEY has {len(key)} characters; a key has {SHORTEST_KEY}", ""
@@ -131,7 +128,6 @@ def _netrc_files(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _read_settings(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return what W&B's settings file of this user says; nothing where there is none that can be read."""
     parser = ConfigParser(interpolation=None)
     try:
         parser.read(_settings_folder(environ) / "settings")
@@ -149,7 +145,6 @@ def _home(environ: Mapping[str, str]) -> Path:
 
 
 def _parse_address(text: str) -> str | None:
-    """Return scheme, host and port of an address, without a user or a path; None for what is no address."""
     if not text:
         return ""
     try:
@@ -203,13 +198,11 @@ class WandbProcess:
         return None
 
     def end(self) -> None:
-        """End it at once, with whatever it started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def last_line(self) -> str:
-        """Return the last line that it said."""
         return (self._said.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
 
 
@@ -233,15 +226,11 @@ class WandbClient:
         self._folder.cleanup()
 
     def viewer(self) -> WandbViewer:
-        """Return who is logged in; raises WandbUnavailable."""
         found = self._call("viewer", {})
         return WandbViewer(self._online.entity or str(found["entity"]), str(found["pages"]).rstrip("/"))
 
     def last_step(self, entity: str, run_id: str) -> int | None:
-        """Return the last step that W&B shows of a run, 0 before its first, None where it knows no such run.
-
-        Raises WandbUnavailable.
-        """
+        """Return the last step that W&B shows of a run, 0 before its first, None where it knows no such run."""
         found = self._call("last_step", {"path": f"{entity}/{self._online.project}/{run_id}"})["step"]
         return None if found is None else max(0, int(found))
 
@@ -322,7 +311,6 @@ class CopyStatus:
     reason: str = ""
 
     def payload(self) -> dict[str, Any]:
-        """Return it as `attempt.copied` has it."""
         reason = {"reason": self.reason} if self.reason else {}
         return {"run_id": self.run_id, "attempt": self.attempt, "url": self.url, "standing": self.standing, **reason}
 
@@ -357,14 +345,10 @@ class AttemptCopy:
 
     @property
     def sends(self) -> bool:
-        """Whether a process sends it now."""
         return self._sending is not None
 
     def advance(self, entity: str, *, over: bool, may_send: bool) -> CopyState | None:
-        """Do what can be done now; return how the copy stands where that is news. Raises WandbUnavailable.
-
-        `over` says that its attempt has ended, `may_send` that one more process may be started.
-        """
+        """Do what can be done now; return how the copy stands where that is news. Raises WandbUnavailable."""
         if over and self._over_at is None:
             self._over_at = self._now()
         if self.settled or self._now() < self._again_at:
@@ -390,7 +374,6 @@ class AttemptCopy:
         return self._folder.log("wandb")
 
     def end(self) -> None:
-        """End a sending."""
         if self._sending is not None:
             self._sending.end()
             self._sending = None
@@ -488,7 +471,6 @@ def _is_synced(log: Path) -> bool:
 
 
 def run_url(pages: str, entity: str, project: str, tracking_id: str) -> str:
-    """Return the address of a run's page."""
     return f"{pages}/{entity}/{project}/runs/{tracking_id}"
 
 
@@ -510,7 +492,6 @@ class UploadQueue:
     """The files of one study that are to be sent, and the one that is under way."""
 
     def __init__(self, home: Home, study: str, warn: Callable[[str], None]) -> None:
-        """`warn` takes a line on what is not sent."""
         self._home = home
         self._study = study
         self._warn = warn
@@ -559,7 +540,6 @@ class UploadQueue:
         return self._under_way is not None
 
     def end(self) -> None:
-        """End what is under way, and say what was not sent."""
         if self._under_way is not None:
             file, process = self._under_way
             process.end()
@@ -604,7 +584,6 @@ class NoMirror:
     """Finds nothing: of studies that are logged offline."""
 
     def updates(self) -> Iterable[CopyStatus]:
-        """Return nothing."""
         return ()
 
     def settle(self) -> None:
@@ -627,10 +606,7 @@ class WandbMirror:
         environ: Mapping[str, str] = os.environ,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`say` takes where the study is shown, `warn` that it is not; `now` is a monotonic clock.
-
-        A line that can be written nowhere, as on a full disk, is dropped.
-        """
+        """`say` takes where the study is shown, `warn` that it is not; a line that cannot be written is dropped."""
         self._home = home
         self._study = study
         self._online = online
@@ -662,7 +638,6 @@ class WandbMirror:
             self._thread.join(LEAVING_S if self._lost or error is not None else 2 * CLOSING_S)
 
     def updates(self) -> Iterator[CopyStatus]:
-        """Yield what was found; each is found again unless the one after it is asked for."""
         while self._found:
             yield self._found[0]
             self._found.popleft()
@@ -757,7 +732,6 @@ class WandbMirror:
 
 
 def group_url(viewer: WandbViewer, online: OnlineLogging, study: str) -> str:
-    """Return the address of the page of all runs of a study."""
     return f"{viewer.pages}/{viewer.entity}/{online.project}/groups/{study}"
 
 
@@ -765,7 +739,6 @@ Given = Mapping[str, Any]
 
 
 def main() -> int:
-    """Carry out the command given on the command line."""
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     command, given = sys.argv[1], json.loads(sys.argv[2])
     try:

@@ -53,22 +53,18 @@ from swarm.job import Job, TinyModel
 def require_environment(job: Job, variables: Iterable[str]) -> None:
     """Raise DesignRefused where a job's environment lacks what its model, or what is varied, needs."""
     environment = environments()[job.environment]
-    if isinstance(environment, CustomEnvironment) and isinstance(job.model, TinyModel) and job.backend != "fake":
-        _require_demonstrations(environment)
+    imitates = isinstance(job.model, TinyModel) and job.backend != "fake"
+    if isinstance(environment, CustomEnvironment) and imitates and not environment.manifest.demonstrations:
+        raise DesignRefused(
+            f"expected demonstrations of {environment.name}, which a tiny model imitates before it is trained; found "
+            "none; give the environment `imitate`, or train a model of your own: --model-path DIR",
+            model_feedback=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
+        )
     if REWARD in variables and not isinstance(environment, PlainEnvironment):
         raise DesignRefused(
             f"expected another variable than the reward in {environment.name}: what generated code trained on is "
             "played again afterwards, which is known to give the same of the built-in environments alone; write the "
             "reward into the environment, and compare two environments"
-        )
-
-
-def _require_demonstrations(environment: CustomEnvironment) -> None:
-    if not environment.manifest.demonstrations:
-        raise DesignRefused(
-            f"expected demonstrations of {environment.name}, which a tiny model imitates before it is trained; found "
-            "none; give the environment `imitate`, or train a model of your own: --model-path DIR",
-            model_feedback=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
         )
 
 
@@ -136,7 +132,6 @@ class StatisticalRequirements:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the requirements in a study's settings."""
         effect = settings.get("effect")
         return cls(
             effect=None if effect is None else float(effect),
@@ -148,17 +143,13 @@ class StatisticalRequirements:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return them as a study's settings hold them."""
         effect = {} if self.effect is None else {"effect": self.effect}
         asked = {} if self.metric is None else self.metric.settings()
         rounds = {} if self.rounds == 1 else {"rounds": self.rounds}
         return {**effect, "power": self.power, "looks": self.analyses, "episodes": self.episodes, **asked, **rounds}
 
     def min_effect(self, metric: Metric) -> float:
-        """Return the smallest effect of interest of a study that is judged by a metric.
-
-        Raises DesignRefused for one that no two runs could differ by.
-        """
+        """Return a study's smallest effect of interest; raise DesignRefused for one beyond the metric's range."""
         if self.effect is None:
             return default_effect(metric)
         require_effect_in_range(self.effect, metric)
@@ -167,8 +158,8 @@ class StatisticalRequirements:
     def choose_effect(self, effect: float | None, metric: Metric) -> float:
         """Return the effect that counts where a planner wants `effect` (None: it named none).
 
-        Raises DesignRefused for a larger one than the study's: what matters is the user's to say, and a difference that
-        does would pass for none.
+        Raises DesignRefused for a larger one than the study's: a difference that matters to the user would pass for
+        none.
         """
         least = self.min_effect(metric)
         if effect is None:
@@ -252,10 +243,8 @@ def default_screen(
 ) -> Screen | None:
     """Return the screen that `runs_affordable` whole runs carry beside its confirmation; None where it carries none.
 
-    `steps` is the length of a whole run, `seeds` the seeds of each arm of the confirmation (default: `default_seeds`),
-    `points` how many combinations are candidates (default: all of the knobs' but one). `telling` is a number of steps
-    after which runs are known to rank as they do at the end; None where nobody measured it. A screen that can try all
-    combinations does, and still ranks them by the surface.
+    `steps` is the length of a whole run, `seeds` those of each confirmed arm, `points` the number of candidate
+    combinations, `telling` a number of steps after which runs are known to rank as at the end (None: unknown).
     """
     possible = math.prod(len(knob.values) for knob in knobs) - 1 if points is None else points
     reserved = (1 + confirmed) * (seeds or default_seeds(runs_affordable, confirmed))
@@ -278,12 +267,10 @@ def default_screen(
 
 
 def _count_survivors(candidates: int, confirmed: int) -> int:
-    """Return how many candidates of a short rung run whole."""
     return max(1, min(candidates, max(confirmed, math.ceil(candidates / REDUCTION))))
 
 
 def screening_steps(steps: int) -> int:
-    """Return the steps of a screening run where whole runs have `steps`."""
     return math.ceil(SCREEN_LENGTH * steps)
 
 
@@ -325,12 +312,10 @@ class DesignDraft:
 
     @property
     def arms(self) -> int:
-        """How many arms are confirmed."""
         return 1 + self.screen.confirmed if self.screen else len(self.comparison.arms)
 
     @property
     def claims(self) -> int:
-        """How many claims are judged."""
         return 1 if self.weights else self.arms - 1
 
     @property
@@ -339,7 +324,6 @@ class DesignDraft:
         return self.claims - self.families + 1
 
     def with_candidates(self, candidates: int) -> DesignDraft:
-        """Return the design with a screen of so many candidates."""
         assert self.screen is not None
         counts = {"candidates": candidates, "initial": count_initial(candidates)}
         return replace(self, screen=self.screen.model_copy(update=counts))
@@ -410,10 +394,7 @@ def _require_means(claim: Hypothesis, metric: Metric) -> None:
 def min_effect_of_interest(
     hypotheses: Sequence[Hypothesis], requirements: StatisticalRequirements, metric: Metric
 ) -> float:
-    """Return the smallest effect of interest of a study: of all its claims, where they name one.
-
-    Raises DesignRefused for a claim that names a larger one than the study's.
-    """
+    """Return the smallest effect of interest of all claims; raise DesignRefused for one above the study's."""
     return min(requirements.choose_effect(entry.smallest_effect, metric) for entry in hypotheses)
 
 
@@ -457,10 +438,6 @@ def _draft_search(
     requirements: StatisticalRequirements,
     judge: MetricChoice,
 ) -> DesignDraft:
-    """Return a screen whose control is the base job, with the values that the knobs name for it.
-
-    The claims are on what it finds.
-    """
     if hypotheses:
         raise DesignRefused("expected a screen without hypotheses, as its claims are on what it finds; found both")
     if proposal.environment not in environments():
@@ -502,10 +479,7 @@ def _parse_knob(name: str, values: Sequence[Scalar]) -> Knob:
 
 
 def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:
-    """Return how long a screening run is: half a whole one, or as long as it takes to look often enough during it.
-
-    Raises Unmeasurable where a candidate of small batches has no curve even in a whole run.
-    """
+    """Return how long a screening run is: half a whole one, or as its metric needs; raise Unmeasurable."""
     usual = screening_steps(job.steps)
     if (schedule := metric.schedule) is None:
         return usual
@@ -525,7 +499,6 @@ def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:
 
 
 def _build_screen(knobs: tuple[Knob, ...], points: int, steps: int, proposed: ProposedScreen) -> Screen:
-    """Return the least screen worth its name; it is widened to what the budget affords."""
     if points <= proposed.confirm:
         raise DesignRefused(
             f"expected more combinations than are confirmed; found {points} beside the control, and "
@@ -550,7 +523,6 @@ def _build_screen(knobs: tuple[Knob, ...], points: int, steps: int, proposed: Pr
 
 
 def _replication_jobs(proposal: ProposeDesign, comparison: ResolvedArms) -> tuple[Job, ...]:
-    """Return the arms' jobs in the environment of the replication."""
     if proposal.replication is None:
         return ()
     other = proposal.replication.environment
@@ -570,7 +542,6 @@ def add_potential_confounders(entry: Hypothesis) -> Hypothesis:
 
 
 def _has_equal_episodes(entry: Hypothesis) -> bool:
-    """Return whether steps and batches differ together such that both arms train on as many episodes."""
     steps, batches = (entry.varied.get(name) for name in ("steps", "episodes_per_step"))
     if steps is None or batches is None:
         return False

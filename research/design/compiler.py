@@ -38,12 +38,7 @@ from research.design.sample_size import PoweredDesign, SampleSizeCalculator, Una
 from research.environments.reference import records_of
 from research.errors import DesignRefused
 from research.installation.base_job import require_agreement
-from research.proposals.actions import (
-    LEAST_SEEDS,
-    Propose,
-    ProposeDesign,
-    ProposedHypothesis,
-)
+from research.proposals.actions import LEAST_SEEDS, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.arms import NO_MODELS, ComparedModels, common_controls, variable_value
 from research.proposals.decisions import DEFAULT_TABLE, KEPT_NAMES
 from research.proposals.metric_choice import add_evaluations
@@ -77,10 +72,9 @@ REPLICATING_TABLE = (
 def accept_hypotheses(
     proposal: Propose, models: ComparedModels = NO_MODELS, metric: Metric | None = None, round: int = 1
 ) -> tuple[Hypothesis, ...]:
-    """Return the proposal's hypotheses as records `h1`, `h2`, ...; raise DesignRefused if one cannot be tested.
+    """Return the proposal's hypotheses as records `h1`, `h2`, ... (`r2h1` in round 2); raise DesignRefused.
 
-    `models` are those that a hypothesis may compare, `metric` what they are about, where somebody asked for one; of
-    round 2 they are `r2h1`, `r2h2`, ..., so that no two of an inquiry share a name.
+    `models` are those that a hypothesis may compare, `metric` what they are about, where somebody asked for one.
     """
     prefix = "h" if round == 1 else f"r{round}h"
     accepted = tuple(
@@ -123,7 +117,6 @@ class CompiledDesign:
 
     @property
     def job(self) -> Job:
-        """The control's job."""
         return self.draft.comparison.base
 
     @property
@@ -132,14 +125,10 @@ class CompiledDesign:
         return self.calculator.bank.needs_zero_lr_check(self.job)
 
     def affords_repeats(self, times: int) -> bool:
-        """Return whether what is left carries so many designs of this price."""
         return self.powered is not None and self.calculator.budget_check.affords(self.powered.stages * times)
 
     def build_lock(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
-        """Return the design as it is locked, on seeds of `draw_seed`; `code` is `collect_reward_code` of the proposal.
-
-        Raises DesignRefused where A/A runs come first.
-        """
+        """Return the design on seeds of `draw_seed`; raise DesignRefused where A/A runs come first."""
         if self.powered is None:
             raise DesignRefused(f"{self.calculator.explain_unknown_noise(self.draft)} A/A runs come first")
         powered = self.powered
@@ -202,10 +191,7 @@ class DesignCompiler:
         )
 
     def metric_in(self, environment: str | None = None) -> Metric:
-        """Return what runs of the job under all arms would be judged by in an environment.
-
-        Raises DesignRefused for a metric that this does not give. A design may train for longer, and compare models.
-        """
+        """Return what the base job's runs would be judged by in an environment; raise DesignRefused."""
         base = self.base or Job()
         job = base if environment is None else base.model_copy(update={"environment": environment})
         return self.calculator.judge.metric((job,), self.requirements.episodes, models=bool(self.models.by_name))
@@ -213,8 +199,8 @@ class DesignCompiler:
     def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
         """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise.
 
-        Raises DesignRefused; where the noise is not known, for A/A runs (with the least that has to follow them) that
-        are not affordable.
+        Raises DesignRefused; where the noise is not known, for A/A runs and their least follow-up that are not
+        affordable.
         """
         if proposal.screen is not None and self.ledgers.round == 1:  # later ones may begin at what was confirmed
             named = {knob.field: [knob.control] for knob in proposal.screen.knobs if knob.control is not None}
@@ -242,10 +228,7 @@ class DesignCompiler:
     def _compute_size(
         self, calculator: SampleSizeCalculator, draft: DesignDraft, proposal: ProposeDesign
     ) -> tuple[SampleSizeCalculator, PoweredDesign]:
-        """Return the size of a design, and what it was sized by.
-
-        A later round is asked with less power than was promised rather than not at all, as long as it is half.
-        """
+        """Return a design's size and what it was sized by; a later round may have half of the promised power."""
         later = self.ledgers.round > 1
         powers = [self.requirements.power, *(p for p in _LESS_POWER if later and p < self.requirements.power)]
         for power in powers:
@@ -318,10 +301,7 @@ def seed_source(study: str, secret: bytes) -> Callable[[], int]:
 
 
 def build_decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:
-    """Return the decision table: the planner's, or the default for a design with or without a replication.
-
-    Raises DesignRefused for rules that share a name, or replicate where no replication is asked for.
-    """
+    """Return the decision table, the planner's or the default; raise DesignRefused for rules at odds."""
     own = tuple(Rule(name=rule.name, when=rule.when, then=rule.then) for rule in proposal.decision_table)
     names = [*KEPT_NAMES, *(rule.name for rule in own)]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -356,10 +336,7 @@ def _build_hypothesis(
         treatment=treatment,
         direction=entry.direction,
         prediction=Prediction(
-            low=entry.predicted_low,
-            high=entry.predicted_high,
-            level=PREDICTION_LEVEL,
-            probability=entry.probability,
+            low=entry.predicted_low, high=entry.predicted_high, level=PREDICTION_LEVEL, probability=entry.probability
         ),
         smallest_effect=entry.smallest_effect,
         falsifier=entry.falsifier,

@@ -1,17 +1,15 @@
 """Whether a baseline leaves room for the effect, up or down to its metric's bounds.
 
-A share of solved tasks ends at 0 and at 1, a time to a threshold at none and at its horizon. Where runs of the very job
-of the control are known (A/A runs of this study, or earlier ones), a claim that an effect lies upwards needs that much
-room above their mean, and one downwards below. Runs that are all at one end do not vary, so that no noise is known
-either: they are refused in any direction. A search claims that its best candidate is better.
-What would help is offered in the order in which it is likely to; whether the
-longer, shorter or finer comparison is affordable then is judged when it is asked for.
+A share of solved tasks ends at 0 and at 1, a time to a threshold at none and at its horizon. Where runs of the
+control's very job are known, a claim that an effect lies upwards needs that much room above their mean, and one
+downwards below. Runs that are all at one end do not vary, so that no noise is known either: they are refused in any
+direction. What would help is offered in the order in which it is likely to.
 
 A time is told of trainings that pass a threshold: where none of the control's does, or the untrained model is there
-already, nothing can be told. It takes evaluations during training, which may not take longer than the training itself.
+already, nothing can be told. Its evaluations during training may not take longer than the training itself.
 
-What is gained ends where each model begins: at most at what its untrained self leaves unsolved, at least at losing all
-that it solves. So models that are compared by their gains are judged by their own beginnings, where a check knows them.
+A gain ends where each model begins: at most at what its untrained self leaves unsolved, at least at losing all that it
+solves; models are judged by their own beginnings, where a check knows them.
 """
 
 from __future__ import annotations
@@ -96,7 +94,6 @@ def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -
 
 
 def _suggest_cheaper(draft: DesignDraft, metric: Metric, job: Job, estimates: Estimates) -> Iterator[str]:
-    """Yield what makes evaluations during training take less than it: more steps, or fewer episodes of each."""
     if not any("steps" in arm.overrides for arm in draft.comparison.arms):
         longer = (_lengthen(job, job.steps * times) for times in range(2, _MOST_TIMES))
         fits = (entry.steps for entry in longer if estimates.during(entry) <= estimates.training(entry))
@@ -111,7 +108,6 @@ def _suggest_cheaper(draft: DesignDraft, metric: Metric, job: Job, estimates: Es
 
 
 def _lengthen(job: Job, steps: int) -> Job:
-    """Return the job of a training of so many steps, evaluated as often as the usual schedule has it."""
     longer = job.model_copy(update={"steps": steps})
     schedule = Schedule(every=max(1, steps * job.episodes_per_step // LOOKS), episodes=job.evaluation_episodes)
     after = schedule.steps({"steps": steps, "episodes_per_step": job.episodes_per_step})
@@ -119,10 +115,7 @@ def _lengthen(job: Job, steps: int) -> Job:
 
 
 def require_observable_collapse(draft: DesignDraft, metric: Metric) -> None:
-    """Raise DesignRefused where it cannot be told of each run whether it collapsed: all would be without a value.
-
-    A screen's runs are short, and one run of a candidate that has 1 or 0 leads no search.
-    """
+    """Raise DesignRefused where it cannot be told of each run whether it collapsed, or a search is led by 1s and 0s."""
     if draft.screen is not None and kind_of(metric).rates:
         raise DesignRefused(
             f"expected a metric that one short run of a candidate tells, to search by; found {metric_name(metric)}; "
@@ -139,10 +132,6 @@ def require_observable_collapse(draft: DesignDraft, metric: Metric) -> None:
 
 
 def require_replicable(metric: Metric, there: Metric) -> None:
-    """Raise DesignRefused where a replication's environment gives a metric of another range: its margin is none there.
-
-    A time in seconds is cut where the study's is.
-    """
     if metric.unit != "seconds" and (metric.worst, metric.best) != (there.worst, there.best):
         raise DesignRefused(
             f"expected a replication where {metric_name(metric)} is {metric.worst:g} to {metric.best:g} too; found "
@@ -151,10 +140,7 @@ def require_replicable(metric: Metric, there: Metric) -> None:
 
 
 def _require_equal_lengths(draft: DesignDraft, metric: Metric) -> None:
-    """Raise Unmeasurable where arms train for unequal numbers of episodes: they would be read to one horizon.
-
-    The shorter arm would count as not having reached what it had no time to reach.
-    """
+    """Raise Unmeasurable where arms train for unequal numbers of episodes: they would be read to one horizon."""
     base, knobs = draft.comparison.base, draft.screen.knobs if draft.screen is not None else ()
     searched = (base.steps * int(value) for knob in knobs if knob.field == "episodes_per_step" for value in knob.values)
     lengths = sorted({*searched, *(job.steps * job.episodes_per_step for job in draft.comparison.jobs)})
@@ -173,9 +159,8 @@ def require_room_to_gain(
 ) -> None:
     """Raise DesignRefused where a claim on what models gain does not fit between their beginnings and the bounds.
 
-    `levels` are what runs of the control's job gained, `known` what a check knows of each arm, the control's first, and
-    `claims` those on the others, in their order. Without such runs the control is taken to gain nothing, and neither
-    does a model that is to gain less.
+    `levels` are gains of runs of the control's job, `known` a check of each arm (the control's first), `claims` those
+    on the others in order. Without such runs the control is taken to gain nothing, as is a model that is to gain less.
     """
     if len(levels) >= LEAST_RUNS and min(levels) == max(levels):
         raise DesignRefused(
@@ -200,10 +185,10 @@ def require_room_to_gain(
 def require_signal(
     draft: DesignDraft, metric: Metric, known: MeasuredEnvironment | None, directions: Sequence[str]
 ) -> None:
-    """Raise DesignRefused where a check of the environment with this model showed that nothing can be seen here.
+    """Raise DesignRefused where a check of the untrained model showed that nothing can be seen here.
 
-    Of the untrained model either no group of episodes had rewards that differ, or it solves so much already, by the
-    lower end of the interval, that an effect upwards does not fit, or that the threshold is passed before training.
+    No group of episodes had rewards that differ, or an effect upwards does not fit above the lower end of its success,
+    or the threshold is passed before training.
     """
     if known is None:
         return
@@ -243,7 +228,6 @@ def _initial_success(known: MeasuredEnvironment | None) -> Interval | None:
 
 
 def _has_no_signal(known: MeasuredEnvironment | None) -> bool:
-    """Return whether a check saw equal rewards in every group of episodes, of enough groups."""
     return known is not None and known.equal_groups == 1.0 and known.equal_groups_n >= LEAST_GROUPS
 
 
@@ -257,7 +241,6 @@ def _refuse_no_signal(known: MeasuredEnvironment) -> DesignRefused:
 
 
 def _refuse_unreached(draft: DesignDraft, metric: Metric, late: int, runs: int) -> DesignRefused:
-    """Return the refusal of a threshold that most runs of the control's job, or all, did not reach."""
     steps = _suggest_steps(draft, fewer=False)
     longer = [] if steps is None else [f"train more steps, --set steps={steps}"]
     lower = f"ask for a lower threshold, --metric {metric.kind}:{max(0.05, round(metric.threshold or 0.0, 2) / 2):g}"
@@ -293,7 +276,6 @@ def _refuse_no_headroom(
 
 
 def _suggest_steps(draft: DesignDraft, *, fewer: bool) -> int | None:
-    """Return the length of training that may leave the bound; None where the length is varied, or none is shorter."""
     steps = draft.comparison.base.steps
     if any("steps" in arm.overrides for arm in draft.comparison.arms) or (fewer and steps == 1):
         return None

@@ -74,7 +74,6 @@ class KnownFinding(Record):
 
     @property
     def name(self) -> str:
-        """What it is cited by: study, round and claim."""
         again = "" if self.phase == "confirm" else f"/{self.phase}"
         return f"{self.study}/{self.round}/{self.hypothesis}{again}"
 
@@ -115,10 +114,7 @@ _NO_CONDITION: Final = ("seed", "tracking", "evaluate_after", "eval_every", "eva
 
 
 def findings_of(state: StudyState, folder: Path) -> tuple[KnownFinding, ...]:
-    """Return what each round of a study found, in order; a claim that waits for its verdict is none yet.
-
-    `folder` is the study's: a verdict that does not follow from what lies there is named as such, without numbers.
-    """
+    """Return what each round of a study found; a verdict that does not follow from `folder` stands without numbers."""
     return tuple(found for entry in state.rounds for found in _list_round_findings(entry, folder))
 
 
@@ -156,7 +152,6 @@ def _build_finding(
 
 
 def _job_of(design: Design, verdict: Verdict) -> dict[str, Any]:
-    """Return the job under all arms in the setting that a verdict is of, with its environment."""
     setting = design.replication if verdict.phase == "replicate" else None
     if setting is None:
         return {**design.base_job, "environment": design.environment}
@@ -183,13 +178,11 @@ def _build_conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis)
 
 
 def _job_fields(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all fields of a job as JSON values, as they were meant when it was recorded."""
     recorded = _parse_job(job)
     return dict(job) if recorded is None else recorded.model_dump(mode="json")
 
 
 def _parse_job(job: Mapping[str, Any]) -> Job | None:
-    """Return a recorded job; None for one of fields that this ajet does not know."""
     try:
         return Job.from_record(job)
     except ValidationError:

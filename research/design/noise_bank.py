@@ -78,7 +78,6 @@ class Observation(BaseModel):
 
     @property
     def is_share(self) -> bool:
-        """Whether the metric is a share of episodes that were solved."""
         return self.metric.endswith("/success")
 
     @property
@@ -113,12 +112,10 @@ class NoiseEstimate:
     """What those lack of the mean of their groups, on average; None where there are none to say it."""
 
     def supports(self, episodes: int) -> bool:
-        """Return whether it stands for so many evaluation episodes."""
         varies = self.variance > _NOTHING**2
         return varies and self.df >= LEAST_DF and (self.evaluation is not None or episodes >= self.episodes)
 
     def at_episodes(self, episodes: int, basis: str) -> Noise:
-        """Return the noise at so many evaluation episodes."""
         if self.evaluation is None:
             variance, evaluation = self.variance, None
         else:
@@ -187,7 +184,6 @@ def _group_by(entries: Iterable[Observation], key: Callable[[Observation], _K]) 
 
 
 def _most_common_episodes(groups: Sequence[Sequence[Observation]]) -> int:
-    """Return the number of episodes behind most degrees of freedom; of two, the smaller."""
     df = Counter[int]()
     for group in groups:
         df[group[0].episodes] += len(group) - 1
@@ -195,16 +191,12 @@ def _most_common_episodes(groups: Sequence[Sequence[Observation]]) -> int:
 
 
 def _scaled_sum_of_squares(group: Sequence[Observation], episodes: int, per_episode: float | None) -> float:
-    """Return the group's sum of squares, as it would be at `episodes` episodes."""
     shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
     return _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
 
 
 def _evaluation_variance(entries: Iterable[Observation]) -> float | None:
-    """Return the variance of one policy's evaluations, times their episodes; None where too few are known.
-
-    Only a share is known to be about as noisy untrained as trained: rewards and tokens may be far noisier.
-    """
+    """Return the variance of one policy's evaluations, times their episodes; None where too few of shares are known."""
     shares = (entry for entry in entries if entry.initial is not None and entry.is_share)
     again = _group_by(shares, lambda entry: (entry.decoding, entry.episodes))
     squares, df = 0.0, 0
@@ -269,7 +261,6 @@ class NoiseBank:
 
     @classmethod
     def of_study(cls, state: StudyState) -> NoiseBank:
-        """Return what one study's collected runs say, those of all its rounds."""
         version = str(state.versions.get(VERSION_KEY, FIRST_VERSION))
         every = [run for run in state.every_run.values() if run.status == "collected"]
         collected = [run for run in every if run.spec.arm != PLUMBING_ARM]
@@ -284,7 +275,6 @@ class NoiseBank:
         return cls(frozenset(seen), dict(reasons), _find_zero_lr_passes(every))
 
     def merge(self, other: NoiseBank) -> NoiseBank:
-        """Return what both know."""
         left_out = dict(Counter(self.left_out) + Counter(other.left_out))
         said = [bank.checked for bank in (self, other) if bank.checked is not None]
         checked = frozenset().union(*said) if said else None
@@ -297,7 +287,6 @@ class NoiseBank:
         return tuple(sorted(seen.value for seen in alike if not seen.lost))
 
     def needs_zero_lr_check(self, job: Job) -> bool:
-        """Return whether nobody saw yet that a job's environment, model and backend do nothing at learning rate 0."""
         return self.checked is not None and (job.environment, model_key(job)) not in self.checked
 
     def find(self, environment: str, job: Job, metric: Metric) -> Noise | None:
@@ -308,7 +297,6 @@ class NoiseBank:
         return known.at_episodes(metric.episodes, self._describe_basis(known, job))
 
     def explain_missing(self, environment: str, job: Job, metric: Metric) -> str | None:
-        """Return why the bank has no estimate of this, in a sentence; None where it has one."""
         known = self._estimate(environment, job, metric)
         about = f"{environment}, this model and {job.algorithm}"
         if known is None:
@@ -347,11 +335,14 @@ class NoiseBank:
         ]
 
     def _describe_basis(self, known: NoiseEstimate, job: Job) -> str:
-        steps = "" if known.steps == (job.steps,) else f", of {_format_range(known.steps)} training steps"
+        first, last = min(known.steps), max(known.steps)
+        lengths = str(first) if first == last else f"{first} to {last}"
+        steps = "" if known.steps == (job.steps,) else f", of {lengths} training steps"
+        collapsed = f"; {known.collapsed} more collapsed" if known.collapsed else ""
         studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
         return (
             f"{known.runs} runs in {_describe_groups(known)} that differ in their seed alone{steps}, from {studies}; "
-            f"results version {RESULTS_VERSION}{_describe_collapsed(known)}{self._describe_left_out()}"
+            f"results version {RESULTS_VERSION}{collapsed}{self._describe_left_out()}"
         )
 
     def _describe_left_out(self) -> str:
@@ -390,7 +381,6 @@ class BankFile(BaseModel):
 
 @cache
 def load_shipped_bank() -> NoiseBank:
-    """Return the bank that comes with ajet: A/A runs of the built-in tiny jobs."""
     folder = resources.files("research") / "design"
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".json")), key=lambda entry: entry.name)
     bank = NoiseBank()
@@ -400,7 +390,6 @@ def load_shipped_bank() -> NoiseBank:
 
 
 def read_bank(data: bytes) -> NoiseBank:
-    """Return the bank in a file's bytes; one of another results version is left out and counted."""
     file = BankFile.model_validate_json(data)
     if file.results_version != RESULTS_VERSION:
         return NoiseBank(left_out=_count_left_out(_describe_version(file.results_version), len(file.observations)))
@@ -426,10 +415,7 @@ def _drop_seed(job: Job) -> dict[str, Any]:
 
 
 def _find_zero_lr_passes(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:
-    """Return what collected runs with a learning rate of 0 showed to work, as far as their backends can say.
-
-    Of a run whose server nobody asked, nothing was seen.
-    """
+    """Return what collected runs with a learning rate of 0 showed to work."""
     asked = (run for run in runs if run.spec.arm == PLUMBING_ARM and conditions(run).stillness is not None)
     still = (run for run in asked if zero_lr_fault(run) is None)
     found = set()
@@ -440,7 +426,6 @@ def _find_zero_lr_passes(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]
 
 
 def _observe(run: RunState) -> Observation | str:
-    """Return what a collected run says, or why it says nothing."""
     if run.spec.code is not None:
         return "a run with a reward of its own"
     metric = run.spec.metric
@@ -473,7 +458,6 @@ def _observe(run: RunState) -> Observation | str:
 
 
 def has_collapsed(run: RunState) -> bool:
-    """Return whether a collected run is known to have collapsed, by its recorded course."""
     return detect_collapse(conditions(run), CollapseRule()) is not None
 
 
@@ -513,12 +497,3 @@ def _count_left_out(reason: str, count: int) -> dict[str, int]:
 
 def _describe_groups(known: NoiseEstimate) -> str:
     return f"{known.groups} {'group' if known.groups == 1 else 'groups'}"
-
-
-def _describe_collapsed(known: NoiseEstimate) -> str:
-    return f"; {known.collapsed} more collapsed" if known.collapsed else ""
-
-
-def _format_range(steps: Iterable[int]) -> str:
-    found = sorted(steps)
-    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"

@@ -59,11 +59,9 @@ class PowerAnalysis:
     """Of an interaction or a trend, what the mean of each arm counts in its effect; empty for differences."""
 
     def analyses(self, seeds: int) -> tuple[InterimAnalysis, ...]:
-        """Return when so many seeds are looked at."""
         return plan_analyses(seeds, self.most_analyses, self.level, self.alike)
 
     def test(self, seeds: int, effect: float) -> Test:
-        """Return the test with the greater power."""
         unpaired = self._unpaired
         return "paired" if self._power(seeds, effect, "paired") > self._power(seeds, effect, unpaired) else unpaired
 
@@ -72,7 +70,6 @@ class PowerAnalysis:
         return max(self._power(seeds, effect, self._unpaired), self._power(seeds, effect, "paired"))
 
     def detects(self, seeds: int, effect: float) -> bool:
-        """Return whether the promise is kept."""
         return self.power(seeds, effect) >= self.promised
 
     def seeds_needed(self, effect: float) -> int | None:
@@ -102,21 +99,18 @@ class PowerAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class RatePower(PowerAnalysis):
-    """What a comparison of rates of runs can see, by an exact test: it takes many runs, whatever the noise.
+    """What a comparison of rates of runs can see, by an exact test, whatever the noise.
 
-    It is that of the locked rule at its strictest: the level of the last look is shared among the variables, as if no
-    other claim were found, and among the claims of one. The control's rate is `rate`, and a treatment's is as far from
-    it as the effect, on the side that has room.
+    The locked rule at its strictest: the last look's level shared among variables and the claims of one. The control's
+    rate is `rate`, a treatment's as far from it as the effect, on the side that has room.
     """
 
     rate: float = 0.5
 
     def test(self, seeds: int, effect: float) -> Test:
-        """Return the exact test, which there is one of."""
         return "boschloo"
 
     def power(self, seeds: int, effect: float) -> float:
-        """Return the probability of a claim in the right direction at the end, if `effect` is the true difference."""
         from studies.statistics.proportions import power_of_rates
 
         alpha = self._share(self.analyses(seeds)[-1].alpha)
@@ -133,7 +127,6 @@ class RatePower(PowerAnalysis):
         return next((seeds for seeds in range(alone, MOST_TRIED + 1) if self.detects(seeds, effect)), None)
 
     def _share(self, alpha: float) -> float:
-        """Return what each claim has of a level."""
         return alpha / (self.families * self.compared)
 
     def _rates(self, effect: float) -> tuple[float, float]:
@@ -172,8 +165,7 @@ def plan_analyses(
 ) -> tuple[InterimAnalysis, ...]:
     """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
 
-    An earlier look has next to nothing to spend, and never decides. `level` is that of all looks together, and `alike`
-    that of a claim of no difference, where it has a ledger of its own.
+    `level` is that of all looks together, `alike` that of a claim of no difference with a ledger of its own.
     """
     from studies.statistics.sequential import spend_alpha
 

@@ -90,15 +90,12 @@ class Estimates:
         return startup + self.training(job) + self.during(job) + self.evaluations(job)
 
     def training(self, job: Job) -> float:
-        """Return the seconds of the training alone."""
         return job.steps * job.episodes_per_step * (self._episode_seconds(job) + job.epochs * self._update_seconds(job))
 
     def during(self, job: Job) -> float:
-        """Return the seconds for which a training stands still, to be evaluated."""
         return len(job.evaluate_after) * job.evaluation_episodes * self._episode_seconds(job)
 
     def evaluations(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
-        """Return the seconds of the two evaluations of a run, of so many episodes each."""
         return 2 * episodes * self._episode_seconds(job)
 
     def describe_basis(self, job: Job) -> str:
@@ -123,7 +120,6 @@ class Estimates:
         return next(iter(self._find_measured(job, NO_MODEL)), None)
 
     def _describe_mismatch(self, job: Job) -> str:
-        """Return what was measured of a job's environment and model under other conditions, and does not count."""
         others = sorted((differences(known, job) for known in self._find_measured(job, model_key(job.model))), key=len)
         if not others:
             return ""
@@ -134,7 +130,6 @@ class Estimates:
         )
 
     def _describe_fallback(self, job: Job) -> str:
-        """Return what stands in the place of a measurement."""
         if isinstance(job.model, PathModel):
             name = model_name(job.model.model_dump())
             if self.check_of(job) is not None:
@@ -176,14 +171,12 @@ class Estimates:
         return SECONDS_PER_CALL + self._slowdown(check) * (FED_PROMPT * fed + job.max_tokens / 2 * sampled)
 
     def _learning_seconds(self, job: Job) -> float:
-        """Return the seconds that an update takes for the tokens of one call."""
         if (check := self._check(job)) is None:
             return 6 * _operation_seconds(job)
         fed = check.fed_per_sampled_token * job.max_tokens / 2
         return self._slowdown(check) * fed * check.seconds_per_learned_token
 
     def _check(self, job: Job) -> ModelCheck | None:
-        """Return the check of a job's model, where the constants do not stand for it."""
         return self.check_of(job) if _count_large_parameters(job) else None
 
     def _slowdown(self, check: ModelCheck) -> float:
@@ -205,7 +198,6 @@ def is_guess(job: Job) -> bool:
 
 
 def count_parameters(job: Job) -> int:
-    """Return about how many parameters a job's model has."""
     if isinstance(job.model, PathModel):
         return _count_folder_parameters(job.model.path, job.model.sha256)
     return 12 * job.model.layers * job.model.hidden_size**2
@@ -213,12 +205,10 @@ def count_parameters(job: Job) -> int:
 
 @cache
 def _count_folder_parameters(path: str, sha256: str | None) -> int:
-    """Return the parameters in a folder whose content has this hash; 0 where it is gone."""
     return parameter_count(model_place(path, Home.locate().models)) or 0
 
 
 def _operation_seconds(job: Job) -> float:
-    """Return the seconds of one operation a parameter over the tokens of one call."""
     return _count_large_parameters(job) * (FED_PROMPT + job.max_tokens / 2) / RATES.get(job.device, RATES["cpu"])
 
 
@@ -257,13 +247,11 @@ class Pricing:
     """What the parts of runs are taken to cost."""
 
     def run(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
-        """Return the seconds of one run whose evaluations have so many episodes each."""
         more = self.estimates.evaluations(job, episodes) - self.estimates.evaluations(job)
         listed = max(1.0, self.seconds_per_run(job) + more) if more else self.seconds_per_run(job)
         return self.times * listed
 
     def run_with_evaluations(self, job: Job, metric: Metric) -> float:
-        """Return the seconds of one run with all the evaluations that a metric takes."""
         of_run = self.run(add_evaluations(job, metric), metric.episodes)
         if (other := other_environment(metric)) is None:
             return of_run
@@ -271,9 +259,8 @@ class Pricing:
         return of_run + self.times * self.estimates.evaluations(there, metric.episodes) / 2
 
     def training(self, job: Job) -> float:
-        """Return the seconds that the training of a job takes, without its evaluations, whatever runs take at present.
-
-        With its start where its runs were seen, as that cannot be told apart.
+        """Return the seconds that the training of a job takes, without its evaluations; with its start where that was
+        seen.
         """
         bare = remove_evaluations(job)
         return max(self.estimates.training(bare), self.seconds_per_run(bare) - self.estimates.evaluations(bare))
@@ -283,15 +270,13 @@ class Pricing:
         return self.run(job) / job.steps
 
     def plumbing(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
-        """Return the seconds of the run of a job with which nothing may be learned."""
         still = Job.model_validate(zero_lr_job(job.model_dump(mode="json")))
         return self.run(still, min(episodes, PLUMBING_EPISODES))
 
     def after_noise(self, state: StudyState) -> Pricing:
-        """Return the price list with every price times what the study's own runs took of theirs.
+        """Return the price list with every price times what the study's own A/A (else newest) runs took of theirs.
 
-        By its A/A runs; of an inquiry's next round, by its newest runs of all rounds, until that has A/A runs that
-        ended. All prices, as what slows one job, such as a loaded machine, is not known to spare another.
+        All prices: what slows one job, such as a loaded machine, is not known to spare another.
         """
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
         if asks_on or plan is None or not _find_durations(state, ("noise",)):
@@ -300,20 +285,17 @@ class Pricing:
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
 
     def _after_rounds(self, state: StudyState) -> Pricing:
-        """Return the price list of a round that is asked after others; itself for a first round."""
         if state.most_rounds == 1:
             return self
         tries = _list_whole_attempts(state.every_run.values())
-        newest = sorted(((run, attempt) for run, attempt in tries if _parse_job(run) is not None), key=_launch_time)[
-            -NEWEST_RUNS:
-        ]
+        known = [(run, attempt) for run, attempt in tries if _parse_job(run) is not None]
+        newest = sorted(known, key=lambda entry: entry[1].launched)[-NEWEST_RUNS:]
         if not newest:
             return self
         times = median(self._relative_time(run, attempt) for run, attempt in newest)
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's runs so far took")
 
     def _relative_time(self, run: RunState, attempt: AttemptState) -> float:
-        """Return what an attempt at a run took of its listed seconds."""
         return (attempt.seconds or 0.0) / self.run_with_evaluations(Job.from_record(run.spec.job), run.spec.metric)
 
 
@@ -336,10 +318,7 @@ def make_pricing(
     measured: Sequence[MeasuredEnvironment] = (),
     check_of: KnownCheck = no_check,
 ) -> Pricing:
-    """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here.
-
-    `measured` is what somebody measured of the parts of runs, `check_of` what a check of a model did.
-    """
+    """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here."""
     seen, estimates = dict(observed or {}), Estimates(measured, check_of, max(1, cores() // parallel))
 
     def seconds(job: Job) -> float:
@@ -352,10 +331,9 @@ def make_pricing(
 
 
 def median_seconds(log: EventLog, exclude: str = "") -> dict[str, float]:
-    """Return the median seconds of the finished attempts at each job, by its price key, over the newest studies.
+    """Return the median seconds of the newest studies' attempts at each job, by price key, without study `besides`.
 
-    A study whose own prices are asked for is left out (`besides`): it follows its own runs by `price_of`. Only
-    runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
+    Only runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
     """
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     others = (study for study in readable_studies(log) if study.id != exclude)
@@ -370,7 +348,6 @@ def median_seconds(log: EventLog, exclude: str = "") -> dict[str, float]:
 
 
 def _parse_job(run: RunState) -> Job | None:
-    """Return the run's job; None for one that an older ajet ran and this one does not know."""
     try:
         return Job.from_record(run.spec.job)
     except ValidationError:
@@ -395,8 +372,8 @@ def has_ended_run(state: StudyState, phase: Phase) -> bool:
 def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
     """Return the seconds that one more run of a phase takes, by what the study's newest runs took.
 
-    By those of the phase itself that were priced alike (in a screen: of as many steps); else by those of any phase that
-    were; else by all under the same lock. Before one has ended, the price is the locked one.
+    By runs of the phase priced alike, else of any phase priced alike, else of the lock; before one ended, the locked
+    price.
     """
     locked = find_locked_price(state, phase, steps)
     took = _find_durations(state, _phases_of_lock(phase))
@@ -410,7 +387,6 @@ def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float
 
 
 def _phases_of_lock(phase: Phase) -> tuple[Phase, ...]:
-    """Return the phases whose runs are under the same lock."""
     return (phase,) if phase in ("noise", "explore") else ("screen", "confirm", "replicate")
 
 
@@ -424,17 +400,16 @@ class _AttemptDuration(NamedTuple):
 
 
 def _find_durations(state: StudyState, phases: tuple[Phase, ...]) -> list[_AttemptDuration]:
-    """Return the finished attempts at runs of these phases, the newest last, without those that went on from another.
-
-    What such a one took is a part of what a run takes; what a killed one took is not known for sure.
-    """
     return [entry for entry in _list_durations(state) if entry.phase in phases]
 
 
 @memoize_last
 def _list_durations(state: StudyState) -> list[_AttemptDuration]:
+    def price(spec: RunSpec) -> float:
+        return find_locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)
+
     return sorted(
-        _AttemptDuration(attempt.launched, run.spec.phase, _find_attempt_price(state, run.spec), attempt.seconds)
+        _AttemptDuration(attempt.launched, run.spec.phase, price(run.spec), attempt.seconds)
         for run, attempt in _list_whole_attempts(state.runs.values())
         if attempt.seconds
     )
@@ -447,17 +422,8 @@ def _list_whole_attempts(runs: Iterable[RunState]) -> Iterator[tuple[RunState, A
             yield from ((run, attempt) for attempt in run.attempts if attempt.seconds and _is_whole(attempt))
 
 
-def _launch_time(attempted: tuple[RunState, AttemptState]) -> str:
-    return attempted[1].launched
-
-
 def _is_whole(attempt: AttemptState) -> bool:
-    """Return whether an attempt's seconds are those of a whole run."""
     return attempt.status == "finished" and attempt.resumes is None
-
-
-def _find_attempt_price(state: StudyState, spec: RunSpec) -> float:
-    return find_locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,7 +448,6 @@ class BudgetCheck:
 
     @property
     def left(self) -> float:
-        """Seconds that may still be spent."""
         total = self.budget.wall_clock_s
         return total if self.seconds_left is None else min(total, self.seconds_left)
 
@@ -492,23 +457,19 @@ class BudgetCheck:
         return waves + self.price.overhead_s
 
     def affords(self, stages: Sequence[Stage]) -> bool:
-        """Return whether time and runs suffice."""
         return not self.lacks_runs(stages) and self.cost(stages) <= self.left
 
     def lacks_runs(self, stages: Sequence[Stage]) -> bool:
-        """Return whether the stages have more runs than may be made."""
         most = self.budget.max_runs
         return most is not None and self._count_runs(stages) > most
 
     def suggest_flags(self, stages: Sequence[Stage]) -> str:
-        """Return the flags with which the stages are afforded; empty where they are already."""
         spent, need = self.budget.wall_clock_s - self.left, self.cost(stages)
         found = [f"--budget {format_flag(need + spent)}"] if need > self.left else []
         found += [f"--max-runs {self._count_runs(stages)}"] if self.lacks_runs(stages) else []
         return " ".join(found)
 
     def describe_cost(self, stages: Sequence[Stage]) -> str:
-        """Say what the stages cost on this machine."""
         runs = sum(stage.runs for stage in stages)
         slowest = max(stage.seconds_per_run for stage in stages)
         return (
@@ -517,7 +478,6 @@ class BudgetCheck:
         )
 
     def describe_budget(self) -> str:
-        """Say what the budget is and what of it is spent."""
         spent = self.budget.wall_clock_s - self.left
         spent_text = f" ({format_seconds(spent)} of it spent)" if spent >= 1 else ""
         limit = f" and {self.budget.max_runs} runs" if self.budget.max_runs is not None else ""

@@ -31,10 +31,7 @@ class KnownFindings:
 
 
 def load_findings(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> KnownFindings:
-    """Return the findings of an installation; a study of which nothing moved is not read again.
-
-    `told` hears how many of those that are read anew are done, and of how many.
-    """
+    """Return the findings of an installation; `told` hears how many of the changed studies are read, of how many."""
     contents = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study)).contents(home, log, told)
     found = (entry for content in contents.values() for entry in content.get("findings", ()))
     left_out = {study: str(content["corrupt"]) for study, content in contents.items() if "corrupt" in content}
@@ -59,8 +56,7 @@ def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
 def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> tuple[KnownFinding, ...]:
     """Return the findings that all of the words name, in their order; all of them for no words.
 
-    A word names a finding where a word of its claim, its study, its verdict or its conditions begins with it, in
-    whichever case; a field is also known by the words of the field, as in a topic. `learning_rate` is two words.
+    A word names a finding where a word of its claim, study, verdict, conditions or field synonyms begins with it.
     """
     patterns = [re.compile(rf"(?<![\w.]){re.escape(word)}") for said in words for word in _normalize(said).split()]
     marks = tunables()

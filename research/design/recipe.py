@@ -44,7 +44,6 @@ class ConfirmedValue:
 
     @property
     def text(self) -> str:
-        """The values in words."""
         return format_fields(self.fields)
 
 
@@ -62,10 +61,7 @@ class Recipe:
 
 
 def recipe_of(state: StudyState, folder: Path) -> Recipe:
-    """Return the recipe of a study whose files lie in `folder`.
-
-    Raises BadJob where its job has fields that this ajet does not know.
-    """
+    """Return the recipe of a study whose files lie in `folder`; raise BadJob for unknown fields."""
     designs = {entry.round: entry.design for entry in state.rounds if entry.design is not None}
     if not designs:
         job = _build_job_file(base_job_of(state.settings).model_dump(mode="json"), {})
@@ -98,7 +94,6 @@ def _build_recipe(
     found: _Findings,
     designs: Mapping[int, Design],
 ) -> Recipe:
-    """Return the job with what was confirmed, as far as a job can have all of it."""
     while (job := _parse_job({**asked.base, **_merge_fields(values)})) is None:
         if not values:
             raise BadJob("expected a job that this ajet knows under all arms of the study; found other fields")
@@ -120,7 +115,6 @@ def _describe_value(value: BetterValue) -> str:
 
 
 def _build_confirmed(value: BetterValue, finding: KnownFinding, designs: Mapping[int, Design]) -> ConfirmedValue:
-    """Return a value with the later rounds that did and did not have it in all arms."""
     alike = {number: holds(design, value) for number, design in designs.items() if number > value.round}
     held = tuple(number for number, holds in alike.items() if holds)
     other = tuple(number for number, holds in alike.items() if holds is False)
@@ -138,7 +132,6 @@ def _describe_comparison(finding: KnownFinding) -> str:
 
 
 def describe_evidence(finding: KnownFinding) -> str:
-    """Return in words what a finding rests on: round, claim, verdict, effect with its interval, lock."""
     effect = ""
     if finding.estimate is not None and finding.low is not None and finding.high is not None:
         level = "" if finding.level is None else f" ({finding.level:.1%})"
@@ -151,7 +144,6 @@ def _merge_fields(values: Sequence[BetterValue]) -> dict[str, JsonValue]:
 
 
 def _parse_job(job: Mapping[str, JsonValue]) -> dict[str, Any] | None:
-    """Return a recorded job with all of its fields; None where no job can have these together."""
     try:
         return Job.from_record(job).model_dump(mode="json")
     except ValidationError:

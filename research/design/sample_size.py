@@ -69,7 +69,6 @@ class SampleSizeCalculator:
 
     @property
     def judge(self) -> MetricChoice:
-        """Who says what runs are judged by."""
         return MetricChoice(self.requirements.metric, self.budget_check.price.training, self.measured_by)
 
     def size(self, draft: DesignDraft, wanted: int) -> PoweredDesign:
@@ -101,7 +100,6 @@ class SampleSizeCalculator:
         return draft.metric(self.judge, episodes or self.requirements.episodes)
 
     def stages(self, draft: DesignDraft, seeds: int, episodes: int | None = None) -> tuple[Stage, ...]:
-        """Return what is run with so many seeds, at the worst."""
         job, metric = draft.comparison.base, self.metric(draft, episodes)
         plumbing = self.budget_check.price.plumbing(job, metric.episodes)
         still = (Stage("zero-lr", 1, plumbing),) if self.bank.needs_zero_lr_check(job) else ()
@@ -137,7 +135,6 @@ class SampleSizeCalculator:
         return stages
 
     def _shorter_lengths(self, draft: DesignDraft) -> Iterator[int]:
-        """Yield shorter trainings of which the metric can be told."""
         for steps in _halve_steps(draft):
             less = shorten(draft, steps)
             with suppress(DesignRefused):
@@ -145,7 +142,6 @@ class SampleSizeCalculator:
                 yield steps
 
     def noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
-        """Return A/A runs and the least that has to follow them."""
         metric = self.metric(draft)
         runs = Stage("A/A", NOISE_SEEDS, self.budget_check.price.run_with_evaluations(draft.comparison.base, metric))
         return (runs, *self.stages(draft, _AFTER_NOISE_SEEDS))
@@ -205,7 +201,6 @@ class SampleSizeCalculator:
         )
 
     def _explain(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> str:
-        """Say what would be needed, what there is, and what can be seen with it."""
         metric = self.metric(draft)
         promise = f"an effect of {format_difference(metric, draft.effect)} with power {self.requirements.power:g}"
         sd = format_amount(metric, analysis.noise.sd)
@@ -224,7 +219,6 @@ class SampleSizeCalculator:
         )
 
     def _suggest_effect(self, draft: DesignDraft, analysis: PowerAnalysis) -> Iterator[str]:
-        """Offer a planner that proposed a smaller effect than the study's one that can be seen."""
         most = self.max_affordable_seeds(draft)
         effect = analysis.min_detectable_effect(most) if most else None
         least = self.requirements.min_effect(self.metric(draft))
@@ -236,7 +230,8 @@ class SampleSizeCalculator:
             yield f"use {self.budget_check.suggest_flags(self.stages(draft, need))}"
         yield from self._suggest_larger_effect(draft, analysis)
         yield from self._suggest_larger_evaluation(draft, need)
-        yield from self._suggest_shorter_runs(draft, need)
+        if need is not None:
+            yield from self._suggest_steps(draft, self.find_affordable_steps(draft, need))
 
     def _suggest_larger_effect(self, draft: DesignDraft, analysis: PowerAnalysis) -> Iterator[str]:
         most = self.max_affordable_seeds(draft)
@@ -245,7 +240,6 @@ class SampleSizeCalculator:
             yield f"look for a larger effect, --effect {effect:g}"
 
     def _suggest_larger_evaluation(self, draft: DesignDraft, need: int | None) -> Iterator[str]:
-        """Offer the smallest of the next sizes of evaluation with which a design is affordable, or its budget."""
         for episodes in _larger_episode_counts(self.requirements.episodes):
             noise = self._find_noise(draft, episodes)
             fewer = (
@@ -259,10 +253,6 @@ class SampleSizeCalculator:
             if need is None or cost < self.budget_check.cost(self.stages(draft, need)):
                 yield f"evaluate on more episodes, {flags} ({fewer} seeds, {format_seconds(cost)})"
                 return
-
-    def _suggest_shorter_runs(self, draft: DesignDraft, need: int | None) -> Iterator[str]:
-        if need is not None:
-            yield from self._suggest_steps(draft, self.find_affordable_steps(draft, need))
 
     def _suggest_steps(self, draft: DesignDraft, steps: int | None) -> Iterator[str]:
         if steps is not None:
@@ -287,7 +277,6 @@ def describe_variance_inflation(draft: DesignDraft) -> str:
 
 
 def shorten(draft: DesignDraft, steps: int) -> DesignDraft:
-    """Return the design with another length of training."""
     comparison = replace(
         draft.comparison,
         base=draft.comparison.base.model_copy(update={"steps": steps}),
@@ -298,7 +287,6 @@ def shorten(draft: DesignDraft, steps: int) -> DesignDraft:
 
 
 def _suggest_smaller(draft: DesignDraft) -> Iterator[str]:
-    """Yield what a planner may ask for less of; whether it is enough is seen when it asks."""
     if draft.replication:
         yield "leave the replication out"
     if draft.screen is not None:
@@ -314,7 +302,6 @@ def _join_suggestions(suggestions: list[str]) -> str:
 
 
 def _halve_steps(draft: DesignDraft) -> Iterator[int]:
-    """Yield shorter trainings, each half of the one before; none where the length is varied, or screened."""
     if draft.screen is not None or any("steps" in arm.overrides for arm in draft.comparison.arms):
         return
     steps = draft.comparison.base.steps // 2
@@ -324,5 +311,4 @@ def _halve_steps(draft: DesignDraft) -> Iterator[int]:
 
 
 def _larger_episode_counts(episodes: int) -> Iterator[int]:
-    """Yield the sizes of evaluation that are offered: twice, four times, ... as many episodes."""
     return (size for power in range(1, 5) if (size := episodes * 2**power) <= MOST_EPISODES)

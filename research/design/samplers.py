@@ -41,7 +41,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.=+-]{0,63}")
 
 
 def allow_any(values: Mapping[str, JsonValue]) -> bool:
-    """Allow every combination."""
     return bool(values)
 
 
@@ -69,11 +68,9 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many combinations there are, the control and the forbidden ones included."""
         return math.prod(len(knob.values) for knob in self.knobs)
 
     def values(self, point: Point) -> dict[str, JsonValue]:
-        """Return the job fields of a point."""
         return {knob.field: knob.values[at] for knob, at in zip(self.knobs, point, strict=True)}
 
     def point(self, overrides: Mapping[str, JsonValue]) -> Point:
@@ -87,31 +84,20 @@ class Space:
         return self.point(self.control) if inside else None
 
     def is_candidate(self, point: Point) -> bool:
-        """Whether a point may be tried: it is a job, and not the control's."""
         return point != self.control_point and self.allowed(self.values(point))
-
-    def list_candidates(self) -> list[Point]:
-        """Return all points that may be tried, in the order of the ladders; only for a space that can be listed."""
-        return [point for point in self._iterate_points() if self.is_candidate(point)]
 
     def shuffle_free_points(self, random: np.random.Generator, without: Iterable[Point]) -> list[Point]:
         """Return the points to choose among, in an order by chance: all, or a sample of a large space."""
-        taken = set(without)
-        drawn = self.list_candidates() if self.size <= MOST_LISTED else self._sample_points(random)
-        free = [point for point in drawn if point not in taken]
+        taken, sizes = set(without), [len(knob.values) for knob in self.knobs]
+        drawn: Iterable[Point] = product(*map(range, sizes))
+        if self.size > MOST_LISTED:
+            rows = random.integers(0, sizes, size=(MOST_LISTED, len(sizes))).tolist()
+            drawn = dict.fromkeys(map(tuple, rows))
+        free = [point for point in drawn if point not in taken and self.is_candidate(point)]
         return [free[at] for at in random.permutation(len(free))]
-
-    def _iterate_points(self) -> Iterable[Point]:
-        return product(*(range(len(knob.values)) for knob in self.knobs))
-
-    def _sample_points(self, random: np.random.Generator) -> list[Point]:
-        sizes = [len(knob.values) for knob in self.knobs]
-        rows = random.integers(0, sizes, size=(MOST_LISTED, len(sizes))).tolist()
-        return [point for point in dict.fromkeys(map(tuple, rows)) if self.is_candidate(point)]
 
 
 def space_of(screen: Screen, control: Mapping[str, JsonValue], allowed: Allowed = allow_any) -> Space:
-    """Return the space that a screen searches."""
     return Space(screen.knobs, control, allowed)
 
 
@@ -123,7 +109,6 @@ def arm_of(space: Space, point: Point, index: int) -> Arm:
 
 
 def points_of(space: Space, arms: Sequence[Arm]) -> list[Point]:
-    """Return the points of candidates asked before."""
     return [space.point(arm.overrides) for arm in arms]
 
 
@@ -153,7 +138,6 @@ class Ladders:
     ordered: tuple[bool, ...]
 
     def to_coordinates(self, points: Sequence[tuple[int, ...]]) -> Floats:
-        """Return points as coordinates between 0 and 1."""
         import numpy as np
 
         rows = np.asarray(points, dtype=np.float64).reshape(len(points), len(self.lengths))
@@ -218,7 +202,6 @@ class Hyperparameters:
         return signal
 
     def select(self, chosen: NDArray[np.int64]) -> Hyperparameters:
-        """Return some of the settings."""
         return Hyperparameters(
             self.weights[chosen], self.pairs[chosen], self.length[chosen], self.noise[chosen], self.agreement[chosen]
         )
@@ -226,7 +209,6 @@ class Hyperparameters:
 
 @cache
 def sample_hyperparameters(knobs: int) -> Hyperparameters:
-    """Return the draws for a number of knobs: always the same ones."""
     import numpy as np
 
     random = np.random.default_rng(knobs)
@@ -273,7 +255,6 @@ class Surface:
         self._weights = weights / weights.sum()
 
     def predict(self, points: Sequence[tuple[int, ...]], rung: int) -> Posterior:
-        """Return what is believed of points at a rung."""
         import numpy as np
 
         places = self._ladders.to_coordinates(points)
@@ -289,9 +270,8 @@ class Surface:
         return Posterior(self._spread * mean, self._spread * np.sqrt(variance))
 
     def to_scores(self, normal: Floats, rung: int) -> Floats:
-        """Return normal scores of a rung on the metric's own scale, in the same order.
-
-        Between the rung's scores they are interpolated, beyond them they go on with the scores' mean slope.
+        """Return normal scores of a rung on the metric's own scale: interpolated, and beyond its scores by their mean
+        slope.
         """
         import numpy as np
 
@@ -305,7 +285,6 @@ class Surface:
         return found
 
     def _prior_variance(self) -> Any:
-        """Return the prior variance of a point under each setting."""
         weights = self._settings.weights
         total = weights.sum(axis=1)
         products = self._settings.pairs * (total**2 - (weights**2).sum(axis=1)) / 2
@@ -342,12 +321,10 @@ class SearchHistory:
 
     @property
     def index(self) -> int:
-        """How many were asked before."""
         return len(self.points)
 
     @property
     def over(self) -> tuple[tuple[Point, float], ...]:
-        """The points with a score."""
         pairs = zip(self.points, self.scores, strict=True)
         return tuple((point, score) for point, score in pairs if score is not None)
 
@@ -368,7 +345,6 @@ def choose_balanced(known: SearchHistory, free: Sequence[Point]) -> Point:
 
 
 def choose_grid(known: SearchHistory, free: Sequence[Point]) -> Point:
-    """Return the first free point in the order of the ladders."""
     return min(free)
 
 
@@ -409,11 +385,8 @@ def _build_distributions(space: Space) -> dict[str, BaseDistribution]:
 def choose_by_surface(known: SearchHistory, free: Sequence[Point]) -> Point:
     """Return where the surface's upper bound is highest (GP-UCB of Srinivas, Krause, Kakade & Seeger 2010).
 
-    In a screen that locks no bound, where it expects the largest improvement; among the last asks, where its mean is
-    highest.
-
-    Candidates that still run count with what the surface expects of them, so that two asks do not go to one place
-    (the "kriging believer" of Ginsbourger, Le Riche & Carraro 2010).
+    Without a locked bound by expected improvement; among the last asks by its mean. Running candidates count with what
+    the surface expects of them (the "kriging believer" of Ginsbourger, Le Riche & Carraro 2010).
     """
     import numpy as np
 

@@ -51,8 +51,7 @@ def next_candidate(
 ) -> Arm | None:
     """Return the next candidate of a screen; None when enough were asked, or every combination was.
 
-    `control` holds the control's value of each knob (`control_values`): it is never a candidate. `allowed` says whether
-    a combination is a job at all. It may be asked while earlier candidates still run.
+    `control` holds the control's value of each knob: it is never a candidate. Earlier candidates may still run.
     """
     if len(asked) >= screen.candidates:
         return None
@@ -69,12 +68,6 @@ def next_candidate(
     return arm_of(space, (choose_balanced if begins else SAMPLERS[screen.sampler])(known, free), index)
 
 
-def count_steps(screen: Screen) -> int:
-    """Return the training steps of a whole screen; the runs of each rung begin from nothing."""
-    entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
-    return sum(count * rung.steps for count, rung in zip(entering, screen.rungs, strict=False))
-
-
 def list_due_trials(
     screen: Screen,
     control: Mapping[str, JsonValue],
@@ -86,8 +79,7 @@ def list_due_trials(
 ) -> tuple[Trial, ...]:
     """Return the trials without a score that belong to the rung at hand, running ones included.
 
-    Empty when all that were asked are over: then either more must be asked (`next_candidate`), or, where that gives
-    None, the screen is over and `select` may be called.
+    Empty: more must be asked (`next_candidate`), or, where that gives None, `select` may be called.
     """
     first = _list_missing_trials([arm.name for arm in asked], 0, scores)
     if first or _has_more_candidates(screen, control, asked, allowed):

@@ -48,7 +48,6 @@ Cost = tuple[int, float]
 
 
 def parse_mode(text: str) -> ApprovalMode:
-    """Return the mode of this name; raise BadApproval for another."""
     for mode in get_args(ApprovalMode):
         if text == mode:
             return mode  # type: ignore[no-any-return]
@@ -67,7 +66,6 @@ def require_approval(state: StudyState, step: Step | None, limits: StepLimits) -
 
 
 def describe_cost(asked: LoggedApprovalRequest) -> str:
-    """Say what a question's yes costs, and what of the budget was left when it was asked."""
     question = asked.question
     runs = "1 run" if question.runs == 1 else f"{question.runs} runs"
     return (
@@ -77,12 +75,10 @@ def describe_cost(asked: LoggedApprovalRequest) -> str:
 
 
 def how_to_answer(state: StudyState) -> str:
-    """Say how a study's open question is answered from any terminal."""
     return f"ajet study approve {state.id}; or: ajet study deny {state.id}"
 
 
 def _stage(state: StudyState, step: Step | None) -> str | None:
-    """Return the stage that a step begins something of; None for a step that needs no approval."""
     mode = state.settings.get(MODE, "none")
     if mode == "none" or not isinstance(step, AskCandidate | PlanRun):
         return None
@@ -100,7 +96,6 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
 
 
 def _first_analysis(design: Design, spec: RunSpec) -> int:
-    """Return the first look that sees a run of the confirmation."""
     analyses = range(1, len(design.looks) + 1)
     seen = (
         look for look in analyses if spec.seed in design.seeds_of(spec.arm, design.seeds[: count_seeds(design, look)])
@@ -148,7 +143,6 @@ def _cost(state: StudyState, stage: str, limits: StepLimits) -> Cost:
 
 
 def _cost_of(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Cost:
-    """Return the cost of the required runs, all of one phase, that are not over."""
     runs = planned_runs(state)
     left = [required_run for required_run in required if required_run not in runs or not is_over(runs[required_run])]
     return len(left), _waves(len(left), limits) * price_of(state, left[0].phase)
@@ -159,7 +153,6 @@ def _waves(runs: int, limits: StepLimits) -> int:
 
 
 def _describe_effect(state: StudyState, stage: str) -> str:
-    """Return what a yes lets begin, as a phrase."""
     design = state.design
     if stage == EXPLORATION:
         tried = ", ".join(arm.name for arm in state.explorations[-1].plan.arms)

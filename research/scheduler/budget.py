@@ -3,13 +3,11 @@
 In an order written here before any data, what is not needed yet first: the replication is not begun; the screen asks
 for no more candidates, then ends; the confirmation goes on seed by seed as far as it goes. A screen leaves the time of
 the confirmation untouched: of all its looks once it has candidates to choose among, of the first look in any case. The
-lock stays as it is. What is given up is a decision that is written down as soon as it is foreseen.
+lock stays as it is; what is given up is a decision, written down as soon as it is foreseen.
 
-Promises. Only time decides: what is left of the budget, how many runs there are to make, and how long runs took
-(`research.design.pricing.price_of`). No measured value is looked at, so nothing here can favour an outcome.
-
-Does not know. How long a run takes that was never run, how many looks will be enough (it reckons with all), or whether
-the decision table will ask for the replication (it reckons with it).
+Only time decides: what is left of the budget, how many runs there are to make, and how long runs took
+(`research.design.pricing.price_of`). No measured value is looked at, so nothing here can favour an outcome. It reckons
+with all looks and with the replication.
 """
 
 from __future__ import annotations
@@ -84,10 +82,7 @@ def end_candidates(state: StudyState, design: Design, screen: Screen, limits: St
 
 
 def end_screen(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> Iterator[Decide]:
-    """Yield the decision to begin no more runs of the screen, where the rung would take the confirmation's time.
-
-    One candidate is tried in any case, or there were nothing to confirm.
-    """
+    """Yield the end of a screen whose rung would take the confirmation's time; one candidate is always tried."""
     tried = [run for run in state.runs_in("screen") if run.active is not None or run.measurements]
     if tried and limits.seconds > 0 and not _fits_rung(state, design, screen, limits):
         made = sum(is_over(run) for run in state.runs_in("screen"))
@@ -102,7 +97,6 @@ def can_afford_replication(state: StudyState, design: Design, limits: StepLimits
 
 
 def replication_seconds(state: StudyState, design: Design, limits: StepLimits) -> float:
-    """Return the seconds that what is left of the replication takes."""
     return _seconds(state, [_replication(state, design)], limits)
 
 
@@ -140,7 +134,6 @@ class _RemainingWork:
         return 2 if judged or self._fits([*self._least, self._look]) else 3
 
     def sentence(self, level: int) -> str:
-        """Say what a run takes, what is given up, and which budget would carry it."""
         state, left = self._state, self._limits.seconds
         all_of_it = [*self._screen, self._whole, self._again]
         carried = [*self._least, self._look] if level == 3 else all_of_it
@@ -163,13 +156,11 @@ class _RemainingWork:
 
 
 def _fits_screen(state: StudyState, design: Design, screen: Screen, limits: StepLimits, candidates: int) -> bool:
-    """Return whether a screen of so many candidates leaves the confirmation its time."""
     rest = _screen_rest(state, screen, candidates)
     return _fits(state, [*rest, _reserved_batch(state, design, screen, candidates)], limits)
 
 
 def _fits_rung(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> bool:
-    """Return whether what is left of the rung at hand leaves the confirmation its time."""
     asked = len(state.candidates)
     rung = _screen_rest(state, screen, asked)[0]
     return _fits(state, [rung, _reserved_batch(state, design, screen, asked)], limits)
@@ -256,7 +247,6 @@ def _remaining_seconds(state: StudyState, run: RunState, since: float) -> float:
 
 
 def _describe_reserve(state: StudyState, limits: StepLimits) -> str:
-    """Say why a screen is cut."""
     return (
         f"another run of about {format_seconds(price_of(state, 'screen'))} would take time from the confirmation, with "
         f"{format_seconds(limits.seconds)} left"

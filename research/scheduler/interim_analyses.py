@@ -131,12 +131,10 @@ def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
 
 
 def _seeds_of_arms(design: Design, drawn: Sequence[int]) -> Mapping[str, frozenset[int]]:
-    """Return the training seeds of each arm for seeds that were drawn."""
     return {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
 
 
 def _is_undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> bool:
-    """Whether a rule has yet to say what follows from a hypothesis' last verdict."""
     ruled = bool(design.looks or design.decision_table or hypothesis.kill_if)
     return ruled and hypothesis.id not in state.decided and hypothesis.id not in state.vetoed
 
@@ -174,7 +172,6 @@ def _due_replications(state: StudyState, design: Design) -> Iterator[Judge]:
 
 
 def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, analysis: int) -> bool:
-    """Whether a run was made that no earlier look saw."""
     if analysis > max(1, len(design.looks)):
         return False
     new = _seeds_of_arms(design, design.seeds[count_seeds(design, analysis - 1) : count_seeds(design, analysis)])
@@ -229,7 +226,6 @@ def scores(state: StudyState, screen: Screen) -> Scores:
 
 
 def _shorten_screen(state: StudyState, design: Design, screen: Screen) -> Screen:
-    """Return the screen as far as there was time for it."""
     asked = tuple(state.candidates.values())
     if was_cut(state, END_SCREEN):
         return truncate_screen(screen, asked, scores(state, screen), higher_is_better=_is_higher_better(design))
@@ -252,7 +248,6 @@ def _next_candidate(state: StudyState, design: Design, screen: Screen) -> Arm | 
 
 
 def _is_higher_better(design: Design) -> bool:
-    """Return whether a higher score is a better one."""
     return screen_metric(design.metric).higher_is_better
 
 

@@ -79,10 +79,7 @@ MOST_ATTEMPTS = 3
 
 
 def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | None:
-    """Return the next step; None when only running attempts, or nobody, can move the study on.
-
-    At most `parallel` attempts of the study go at once; whether the machine has a slot for one it does not know.
-    """
+    """Return the next step of at most `parallel` attempts; None when only those that run, or nobody, can move it on."""
     if state.concluded_reason is not None:
         return BuildReport() if state.report is None else None
     if state.stopped_reason is not None:
@@ -154,7 +151,6 @@ def _end(state: StudyState, design: Design, limits: StepLimits) -> Iterator[Step
 
 
 def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
-    """Return the runs of the stage that the study is in."""
     design = state.design
     if exploring := exploration_runs(state):
         return exploring
@@ -177,7 +173,6 @@ def _is_measured(state: StudyState, required_run: RequiredRun) -> bool:
 
 
 def _follow_up(state: StudyState) -> Iterator[Step]:
-    """Collect, measure or give up runs whose attempts ended, and give up those that are not required any more."""
     wanted = _possible_runs(state)
     for run in state.runs.values():
         if run.invalid is not None:
@@ -189,7 +184,6 @@ def _follow_up(state: StudyState) -> Iterator[Step]:
 
 
 def _give_up(run: RunState, state: StudyState) -> Iterator[Step]:
-    """End a run that nothing needs any more."""
     code, why = BUDGET_CODE, "its claim was settled on what the budget had carried"
     if state.design is not None and state.design.screen is not None:
         why = "the screen was ended to keep the confirmation within the budget"
@@ -201,7 +195,6 @@ def _give_up(run: RunState, state: StudyState) -> Iterator[Step]:
 
 
 def _is_vetoed(run: RunState, state: StudyState) -> bool:
-    """Return whether all claims that a run is of are vetoed."""
     design = state.design
     of = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design is not None else []
     return bool(of) and all(name in state.vetoed for name in of)
@@ -217,7 +210,6 @@ def _possible_runs(state: StudyState) -> frozenset[RequiredRun]:
 
 
 def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[Step]:
-    """Plan the required runs, and launch them as far as slots and budget allow."""
     runs = planned_runs(state)
     left = runs_left(state)
     if left is None or left > 0:
@@ -234,7 +226,6 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
 
 
 def _launch(state: StudyState, waiting: Sequence[RunState], limits: StepLimits) -> Iterator[Step]:
-    """Begin the first run that by its price ends within the budget, and leaves the confirmation its time."""
     design, phase = state.design, waiting[0].spec.phase
     if design is not None and design.screen is not None:
         yield from end_screen(state, design, design.screen, limits)
@@ -247,7 +238,6 @@ def _launch(state: StudyState, waiting: Sequence[RunState], limits: StepLimits) 
 
 
 def _settle(run: RunState, design: Design | None) -> Step | None:
-    """Return the step that follows from a run's ended attempt, unless that is another attempt."""
     if run.status not in ("ended", "collected"):
         return None
     if run.collected is None and run.attempts[-1].status == "finished":
@@ -258,7 +248,6 @@ def _settle(run: RunState, design: Design | None) -> Step | None:
 
 
 def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits) -> str | None:
-    """Return why the budget lets nothing more be done, in words; None while it does."""
     running = any(attempts_running(state))
     if limits.seconds <= 0 and (isinstance(step, _TAKES_TIME) or (step is None and running)):
         return _describe_used_budget(state)
@@ -275,7 +264,6 @@ def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits)
 
 
 def _find_unaffordable(state: StudyState, required_run: RequiredRun, limits: StepLimits) -> str | None:
-    """Return what the time left does not suffice for, in words; None where it does."""
     price = price_of(state, required_run.phase, required_run.steps)
     if (
         required_run.phase == "replicate"
@@ -300,10 +288,7 @@ def _describe_used_budget(state: StudyState) -> str:
 
 
 def _when_stopped(state: StudyState) -> Iterator[Step]:
-    """End what runs; after the budget, judge what was collected, and report that, or a denial.
-
-    What is not over may go on with more budget: it is given up once the study goes on without (`_wind_up`).
-    """
+    """End what runs; after the budget, judge what was collected, and report that, or a denial."""
     used_up = budget_decision(state) is not None
     code = BUDGET_CODE if used_up else "stopped"
     yield from (StopAttempt(run.run_id, code) for run in attempts_running(state))

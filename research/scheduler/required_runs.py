@@ -80,7 +80,6 @@ class RequiredRun:
 
 
 def to_required_run(run: RunState) -> RequiredRun:
-    """Return what a planned run is required as."""
     spec = run.spec
     return RequiredRun(spec.phase, spec.arm, spec.seed, int(spec.job["steps"]) if spec.phase == "screen" else None)
 
@@ -94,13 +93,11 @@ def is_over(run: RunState) -> bool:
 
 
 def attempts_running(state: StudyState) -> Iterator[RunState]:
-    """Yield the runs with an attempt that runs."""
     return (run for run in state.runs.values() if run.active is not None)
 
 
 @memoize_last
 def planned_runs(state: StudyState) -> Mapping[RequiredRun, RunState]:
-    """Return the planned runs by what each is required as."""
     return {to_required_run(run): run for run in state.runs.values()}
 
 
@@ -167,10 +164,7 @@ def replication_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ..
 
 
 def later_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
-    """Return every run that a hypothesis which is not given up may come to need, at any look or in the replication.
-
-    A verdict that stands no more takes its decision with it, and what was begun by that decision goes on meanwhile.
-    """
+    """Return every run that a hypothesis which is not given up may come to need, at any look or in the replication."""
     confirmed = _all_arms(design, open_hypotheses(state, design))
     judged = {verdict.hypothesis for verdict in state.replications}
     repeated = [h for h in design.hypotheses if h.id not in state.vetoed and h.id not in judged]
@@ -190,7 +184,6 @@ def _all_arms(design: Design, hypotheses: Sequence[Hypothesis]) -> set[str]:
 
 
 def open_hypotheses(state: StudyState, design: Design) -> list[Hypothesis]:
-    """Return the hypotheses that still need runs of the confirmation."""
     return [h for h in design.hypotheses if not state.is_settled(h.id) and h.id not in state.vetoed]
 
 
@@ -213,19 +206,16 @@ def next_analysis(state: StudyState, hypothesis: str) -> int:
 
 
 def count_seeds(design: Design, analysis: int) -> int:
-    """Return how many seeds a look sees."""
     if not design.looks:
         return len(design.seeds)
     return design.looks[min(analysis, len(design.looks)) - 1].seeds
 
 
 def treatment_arm(design: Design, hypothesis: Hypothesis) -> str:
-    """Return the name of the arm that a hypothesis is about."""
     return design.arm_with(hypothesis.variable, hypothesis.treatment).name
 
 
 def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
-    """Return the spec of a required run, as its lock defines it."""
     if required_run.phase == "noise":
         plan, key = state.noise_plan, state.noise_hash
         if plan is None or key is None:
@@ -306,5 +296,4 @@ def is_complete(state: StudyState) -> bool:
 
 
 def missing_runs(runs: Mapping[RequiredRun, RunState], required: Sequence[RequiredRun]) -> list[RequiredRun]:
-    """Return the required runs that are not planned."""
     return [required_run for required_run in required if required_run not in runs]

@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,45 +93,39 @@ class Knows(NoiseBank):
         return None
 
 
+@dataclass(frozen=True)
 class LocksAtOnce:
-    """Stands in the place of a planner: locks its noise plan, if it has one, and then its design.
+    log: EventLog
+    folder: Path
+    design: Design
+    noise: NoisePlan | None = None
+    rounds: int = 1
 
-    With more than one of `rounds` it asks the same again, on other seeds, as often as there are rounds.
-    """
-
-    def __init__(
-        self, log: EventLog, folder: Path, design: Design, noise: NoisePlan | None = None, rounds: int = 1
-    ) -> None:
-        self._log = log
-        self._folder = folder
-        self._design = design
-        self._noise = noise
-        self._rounds = rounds
-
-    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        record = StudyLog(self._log, state.id)
+    def _record(self, state: StudyState) -> StudyLog:
+        record = StudyLog(self.log, state.id)
         if record.state().head_hash != state.head_hash:
             raise HeadMoved(state.id, state.event_count + 1)
-        if self._noise is not None and state.noise_plan is None:
-            plan = self._noise.model_dump(mode="json")
-            payload = {"plan": plan, "hash": noise_hash(self._noise), "seconds_per_run": 10.0}
+        return record
+
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        record = self._record(state)
+        if self.noise is not None and state.noise_plan is None:
+            plan = self.noise.model_dump(mode="json")
+            payload = {"plan": plan, "hash": noise_hash(self.noise), "seconds_per_run": 10.0}
             record.append(EventType.NOISE_PLANNED, payload)
             return
         known = {hypothesis.id for hypothesis in state.hypotheses}
-        design = self._design if self._rounds == 1 else in_round(self._design, state, self._rounds)
+        design = self.design if self.rounds == 1 else in_round(self.design, state, self.rounds)
         for hypothesis in design.hypotheses:
             if hypothesis.id not in known:
                 record.append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
         name = lock_name(state.round)
-        lock = write_lock(self._folder, design, name)
+        lock = write_lock(self.folder, design, name)
         record.append(EventType.DESIGN_LOCKED, {"design": design.model_dump(mode="json"), "hash": lock, "file": name})
 
     def begin_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        record = StudyLog(self._log, state.id)
-        if record.state().head_hash != state.head_hash:
-            raise HeadMoved(state.id, state.event_count + 1)
         payload = {"number": state.round + 1, "previous": state.design_hash, "why": "once more"}
-        record.append(EventType.ROUND_BEGUN, payload)
+        self._record(state).append(EventType.ROUND_BEGUN, payload)
 
     def write_final_message(self, state: StudyState, seconds_left: float) -> None:
         return None
@@ -141,7 +136,6 @@ class LocksAtOnce:
 
 
 def in_round(design: Design, state: StudyState, rounds: int) -> Design:
-    """Return a design as that of a study's present round: with its place and levels, on seeds of its own."""
     last = state.rounds_before[-1] if state.rounds_before else None
     ledgers = AlphaLedgers.begin(rounds) if last is None else last.ledgers.after(last.outcome)
     place = ledgers.next_place("" if last is None else str(last.design_hash))
@@ -161,10 +155,7 @@ def in_round(design: Design, state: StudyState, rounds: int) -> Design:
 
 
 class Bench:
-    """A home with one study, and controllers for it; `design` is locked in the place of what a planner asks for.
-
-    Another study of its home, on the same machine, is a bench `beside` it.
-    """
+    """A home with one study, or one `beside` another's, and controllers; `design` is locked in a planner's place."""
 
     def __init__(
         self,
@@ -195,6 +186,7 @@ class Bench:
         self.noise = noise
         self.rounds = inquiry
         self.pricing: Pricing | None = PRICING
+        self.noise_bank: Callable[[EventLog], NoiseBank] = lambda log: Knows()
         self.tick_s = 1.0
         self.approves = False
         """Whether somebody approves whatever is asked while it is driven."""
@@ -209,10 +201,6 @@ class Bench:
         log: EventLog | None = None,
         seconds: Callable[[], float] | None = None,
     ) -> StudyController:
-        """Return a controller, killed at its `at`-th append if that is given; `log` is its event log.
-
-        Its stopwatch is the bench's clock, unless `seconds` is one.
-        """
         log = log or CutLog(self.log, at, written=written)
         folder = self.home.study(self.study)
         return StudyController(
@@ -229,7 +217,7 @@ class Bench:
             read_tracking=self.read_tracking,
             build_report=self.build_report,
             draw_secret=lambda size: "ab" * size,
-            noise_bank=lambda log: Knows(),
+            noise_bank=self.noise_bank,
             check=self.check,
             mirror=self.mirror,
             note=self.notes.append,
@@ -237,17 +225,14 @@ class Bench:
         )
 
     def slow(self, seconds: float, tick_s: float) -> None:
-        """Let attempts take so many seconds, looked at every `tick_s`."""
         self.sandbox.seconds, self.sandbox.polls, self.tick_s = seconds, round(seconds / tick_s) - 1, tick_s
 
     def end_attempts(self) -> None:
-        """Let all attempts that run come to their end before anybody looks."""
         for handle in self.sandbox.handles.values():
             while handle.poll() is None:
                 pass
 
     def until(self, reached: Callable[[StudyState], object], loop: StudyController | None = None) -> StudyState:
-        """Tick until the state is reached; return it."""
         loop = loop or self.loop()
         for _ in range(MOST_TICKS):
             if reached(state := loop.tick().state):
@@ -266,10 +251,6 @@ class Bench:
         raise AssertionError(f"not done after {MOST_TICKS} ticks: {result.state.status}")
 
     def drive_by_single_events(self, *, written: bool) -> tuple[StudyState, int]:
-        """Drive the study by controllers that append one event each; return its end and how many were killed.
-
-        Each is killed right after its event was written, or, not `written`, before its next one is.
-        """
         self.sandbox.clock = self.clock
         for killed in range(MOST_TICKS):
             try:
@@ -290,12 +271,10 @@ class Bench:
         return said
 
     def answer(self, *, granted: bool = True) -> ApprovalAnswer:
-        """Answer what is asked, as `ajet study approve` and `deny` do."""
         record = StudyLog(self.log, STUDY)
         return answer_question(record, require_question(record.state()).digest, "command", granted=granted)
 
     def append(self, type: EventType, **payload: Any) -> None:
-        """Append what another process would."""
         append(self.log, self.study, type, payload, actor="user")
 
     def events(self) -> list[Event]:
@@ -303,7 +282,6 @@ class Bench:
 
 
 def check_whole(bench: Bench) -> StudyState:
-    """Whatever happened: every run is accounted for, every attempt was started once and had a cause, in its order."""
     events = bench.events()
     state = fold(events)
     open_to_more = {"planned", "ended"} if state.status == "stopped" else set()  # to a larger budget
@@ -341,7 +319,6 @@ def unapproved(events: Sequence[Event]) -> None:
 
 
 def _stages(event: Event, mode: str) -> set[str]:
-    """Return the stages that an event may belong to: which look a seed is of is for the design to say."""
     phase = "screen" if event.type is EventType.CANDIDATE_ASKED else event.payload["spec"].get("phase", "confirm")
     if phase == "noise" or mode == "plan":
         return {"noise" if phase == "noise" else "design"}
@@ -350,7 +327,6 @@ def _stages(event: Event, mode: str) -> set[str]:
 
 
 def examples(part: int) -> int:
-    """Return a part of the profile's number of examples: a whole study takes seconds."""
     return max(1, settings.default.max_examples // part)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from studies import EventLog, EventType
 from studies.log.event_log import LOCK_FILE
@@ -15,8 +14,6 @@ from tests.studies.synthetic import design, hypothesis
 
 @dataclass(frozen=True)
 class Came:
-    """One claim: what was predicted, and what came of it; no verdict at all where `verdict` is None."""
-
     probability: float
     verdict: VerdictName | None
     estimate: float | None = 0.1
@@ -25,7 +22,12 @@ class Came:
 
 def write_study(log: EventLog, study: str, *claims: Came, planner: str = "rules", model: str | None = None) -> None:
     """Append a study whose claims predicted an effect between 0 and 0.2, with probability 0.8."""
-    append(log, study, EventType.STUDY_CREATED, _created(planner, model), actor="user")
+    created = {
+        "topic": "t", "planner": {"name": planner, "model": model},
+        "settings": {"budget_s": 600.0, "max_runs": None, "parallel": 2, "approve": "none"},
+        "command": ["ajet"], "versions": {}, "machine": {},
+    }  # fmt: skip
+    append(log, study, EventType.STUDY_CREATED, created, actor="user")
     hypotheses = tuple(
         hypothesis(
             f"h{number}", 4 + number,
@@ -43,16 +45,7 @@ def write_study(log: EventLog, study: str, *claims: Came, planner: str = "rules"
             append(log, study, EventType.VERDICT_COMPUTED, verdict_on(entry.id, claim).model_dump(mode="json"))
 
 
-def _created(planner: str, model: str | None) -> dict[str, Any]:
-    return {
-        "topic": "t", "planner": {"name": planner, "model": model},
-        "settings": {"budget_s": 600.0, "max_runs": None, "parallel": 2, "approve": "none"},
-        "command": ["ajet"], "versions": {}, "machine": {},
-    }  # fmt: skip
-
-
 def verdict_on(name: str, claim: Came) -> Verdict:
-    assert claim.verdict is not None
     return Verdict(
         hypothesis=name, verdict=claim.verdict, reason="made up", estimate=claim.estimate, low=None, high=None,
         level=0.95, p=None, n_control=3, n_treatment=3, mean_control=None, mean_treatment=None, sd_control=None,

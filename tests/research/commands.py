@@ -11,7 +11,6 @@ from research.cli.app import console, run
 
 
 def ended(*arguments: str) -> tuple[int, str, str]:
-    """Return exit code, stdout and stderr of a command."""
     sys.argv = ["ajet", *arguments]
     out, said = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(said):

@@ -20,14 +20,12 @@ def compile_design(
     code: Mapping[str, str] | None = None,
     **means: Any,
 ) -> Design:
-    """Return the design that would be locked; `means` are the compiler's."""
     return DesignCompiler(**means).compile(hypotheses, proposal).build_lock(question, draw_seed, code or {})
 
 
 def noise_plan(
     hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, *, draw_seed: Callable[[], int], **means: Any
 ) -> NoisePlan | None:
-    """Return the runs that the design would wait for."""
     return DesignCompiler(**means).compile(hypotheses, proposal).noise_plan(draw_seed)
 
 
@@ -39,7 +37,6 @@ def refusal(
     environment: str | None = None,
     **means: Any,
 ) -> DesignRefused | None:
-    """Return why an action would be refused."""
     compiler = DesignCompiler(**means)
     try:
         if isinstance(action, Propose):
@@ -52,7 +49,6 @@ def refusal(
 
 
 def assert_refused(action: Action, hypotheses: Sequence[Hypothesis], *names: str, **means: Any) -> DesignRefused:
-    """Expect a refusal in one line with these names in it; return it."""
     found = refusal(action, hypotheses, **means)
     assert [name for name in names if name not in found.message] == [], found.message
     assert "\n" not in found.message

@@ -12,8 +12,6 @@ from tests.research.bench import scratch
 
 @pytest.fixture
 def digest() -> Callable[..., PlannerContext]:
-    """A digest with the usual facts; any of them can be replaced."""
-
     def make(topic: str, **facts: Any) -> PlannerContext:
         return PlannerContext(
             **{"topic": topic, "seconds_left": 600.0, "seconds_per_run": 58.0, "parallel": 2, **facts}
@@ -24,6 +22,5 @@ def digest() -> Callable[..., PlannerContext]:
 
 @pytest.fixture
 def fast_path() -> Iterator[Path]:
-    """A folder in memory."""
     with scratch() as folder:
         yield folder

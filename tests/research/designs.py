@@ -70,7 +70,6 @@ def design(*treatments: int, **changes: Any) -> Design:
 
 
 def screened(**changes: Any) -> Design:
-    """Return a design whose arms a screen finds: three sizes on one seed, two of them longer, one confirmed."""
     screen = Screen(
         knobs=(Knob(field="group_size", values=(4, 8, 16, 32)),), sampler="grid", candidates=3, initial=1,
         rungs=(Rung(steps=1, keep=2), Rung(steps=2, keep=1)), seed=7,
@@ -79,7 +78,6 @@ def screened(**changes: Any) -> Design:
 
 
 def every_stage() -> Design:
-    """Return a design with a screen, three looks, a decision table and a replication."""
     return screened(replication=Replication(environment="arith", seeds=(201, 202)))
 
 

@@ -46,7 +46,6 @@ def make_order(attempt: int = 1, *, episodes: int = 64, models: str = "models", 
 
 
 def with_run(order: AttemptSpec, **changes: Any) -> AttemptSpec:
-    """Return the order with its run changed, and named anew."""
     spec = order.spec.model_copy(update=changes)
     return order.model_copy(update={"spec": spec, "run_id": spec.run_id})
 
@@ -63,7 +62,6 @@ def with_schedule(order: AttemptSpec, every: int, episodes: int = 16) -> Attempt
 def make_claim(
     variable: str = "group_size", control: Any = 4, treatment: Any = 16, **changes: Any
 ) -> ProposedHypothesis:
-    """Return a claim of a planner; `changes` are more of its fields."""
     usual: dict[str, Any] = {
         "mechanism": "Less noise.", "variable": variable, "control": control, "treatment": treatment,
         "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.2, "probability": 0.5,
@@ -72,7 +70,6 @@ def make_claim(
 
 
 def make_verdict(hypothesis: str = "h1", verdict: str = "inconclusive", **changes: Any) -> Verdict:
-    """Return a verdict on three runs an arm."""
     values: dict[str, Any] = {
         "hypothesis": hypothesis, "verdict": verdict, "reason": "the interval holds 0", "estimate": 0.01, "low": -0.1,
         "high": 0.12, "level": 0.95, "p": 0.8, "n_control": 3, "n_treatment": 3, "mean_control": 0.4,
@@ -83,14 +80,12 @@ def make_verdict(hypothesis: str = "h1", verdict: str = "inconclusive", **change
 
 
 def edit(path: Path, change: Callable[[Any], object]) -> None:
-    """Change what a JSON file holds."""
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
 
 
 def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes]) -> Path:
-    """Write a wheel that pip takes, with these files in it."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name.replace('-', '_')}-{version}"
     facts = {

@@ -1,8 +1,6 @@
 """Fakes behind the study loop's seams: a planner with a script, a sandbox whose attempts end as told.
 
-FakeSandbox stands for what outlives a controller: one object is handed to one loop after the other. What an
-attempt leaves behind are the real files in the real formats, except for the W&B log, whose place
-`tracked.json` takes (`read_fake_tracking` reads it).
+Attempts leave the real files, except for the W&B log, whose place `tracked.json` takes (`read_fake_tracking`).
 """
 
 from __future__ import annotations
@@ -40,8 +38,6 @@ CONTROL_RATE = 0.25
 
 
 class ManualClock:
-    """A clock that a test moves."""
-
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -59,8 +55,6 @@ ANSWERED = "The question is answered."
 
 
 class ScriptedPlanner:
-    """Proposes its claims, in the wanted number of seeds; keeps what it is shown."""
-
     name = "scripted"
     model: str | None = None
 
@@ -136,17 +130,11 @@ def evaluation(
 
 
 def during(spec: RunSpec, before: float, success: float) -> dict[str, Any]:
-    """Return what is written by the evaluator during a training whose success grows by as much with each step."""
     rise, count = (success - before) / spec.job["steps"], spec.metric.schedule.episodes
     made = [
         evaluation(spec, step, before + rise * step, count, spec.seed + step) for step in spec.job["evaluate_after"]
     ]
     return {"evaluations": made}
-
-
-def beginning(spec: RunSpec) -> float:
-    """Return the hidden success before training that a scripted run finds."""
-    return 0.2
 
 
 def write_results(
@@ -176,13 +164,10 @@ def read_fake_tracking(directory: Path, run_id: str) -> TrackedRun:
     return TrackedRun("ajet", value["config"]["study"], value["id"], value["config"], history, ended=True)
 
 
+ENDS = {"died": Exit("error", -9), "lost": Exit("lost", None), "timeout": Exit("timeout", -15)}
 Script = Callable[[AttemptSpec], str]
 """How an attempt ends: `ok`, `failed`, `engine gone`, `died`, `lost`, `timeout`, `foreign`, `garbled`, `endless`, or
 `never`."""
-
-
-def always_ok(order: AttemptSpec) -> str:
-    return "ok"
 
 
 @dataclass
@@ -192,14 +177,14 @@ class FakeSandbox:
     With a clock all looks at one moment are one, so that whoever looks again after a kill sees what was to be seen.
     """
 
-    script: Script = always_ok
+    script: Script = lambda order: "ok"
     polls: int = 1
     clock: Callable[[], datetime] | None = None
     now: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     """The world's clock, by which attempts ran for others."""
     isolates: bool = False
     rate: Callable[[RunSpec], float] = rate
-    begins: Callable[[RunSpec], float] = beginning
+    begins: Callable[[RunSpec], float] = lambda spec: 0.2
     seconds: float = 5.0
     """What a finished attempt says it took."""
     starts: Counter[str] = field(default_factory=Counter)
@@ -219,7 +204,6 @@ class FakeSandbox:
         return self.handles[spec.name]
 
     def occupy(self, study: str, launched: datetime, ended: datetime | None = None) -> FakeOther:
-        """Have a training of another study here, which nobody of this one started."""
         other = FakeOther(study, launched, ended)
         self.others.append(other)
         return other
@@ -233,8 +217,6 @@ class FakeSandbox:
 
 @dataclass
 class FakeContainers:
-    """The containers of an engine that may go away: attempts' labels, reaped when asked."""
-
     gone: bool = False
     held: list[Mapping[str, str]] = field(default_factory=list)
     reaped: list[Mapping[str, str]] = field(default_factory=list)
@@ -253,8 +235,6 @@ class FakeContainers:
 
 @dataclass
 class FakeOther:
-    """A training of another study in a FakeSandbox; it ends when `ended` is set."""
-
     study: str
     launched: datetime
     ended: datetime | None = None
@@ -284,8 +264,6 @@ class FakeOther:
 
 
 class FakeHandle:
-    """An attempt in a FakeSandbox, as that was when it began."""
-
     def __init__(self, name: str, folder: AttemptFolder, sandbox: FakeSandbox) -> None:
         self.name = name
         self.ended: Exit | None = None
@@ -338,14 +316,8 @@ class FakeHandle:
                 said = json.loads(self._folder.outcome.read_text())
                 self._folder.outcome.write_text(json.dumps({**said, "seconds": 1e300}))
                 return Exit("finished", 0)
-            case "died":
-                return Exit("error", -9)
-            case "lost":
-                return Exit("lost", None)
-            case "timeout":
-                return Exit("timeout", -15)
             case _:
-                return None
+                return ENDS.get(how)
 
     def _failed(self, code: str) -> Exit:
         outcome = {"status": "failed", "code": code, "reason": "x", "seconds": 1.0, "stages": {}, "refused": REFUSED}

@@ -1,10 +1,6 @@
 """`python -m tests.research.filling attempt|commands HOME`: a study whose disk is full for a while, as a process.
 
-`attempt`: of real attempts; the disk is filled once the first one has been launched, and emptied once the controller
-has complained of it and the attempt has died of it. What became of the attempts is printed as JSON.
-
-`commands`: the command line works on the study while the disk is full. How each ended and what the study came to when
-there was room again is printed as JSON.
+`attempt`: real attempts on it die of it; `commands`: the command line works on it. The end is printed as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ PIECE = b"\0" * 4096
 
 
 def fill(filler: Path) -> None:
-    """Write until the disk takes no more."""
     try:
         with open(filler, "wb", buffering=0) as file:
             while file.write(PIECE):
@@ -38,7 +33,6 @@ def fill(filler: Path) -> None:
 
 
 def complaint(loop: StudyController) -> str:
-    """Tick until the controller complains."""
     while True:
         try:
             loop.tick()
@@ -48,7 +42,6 @@ def complaint(loop: StudyController) -> str:
 
 
 def await_death() -> None:
-    """Wait until the attempt's own process is gone; its end is not written down yet."""
     while any(
         "research.runs.attempt" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
     ):
@@ -56,7 +49,6 @@ def await_death() -> None:
 
 
 def second_attempt(loop: StudyController) -> StudyState:
-    """Tick until a run is tried again."""
     while True:
         state = loop.tick().state
         if any(len(run.attempts) > 1 for run in state.runs.values()):

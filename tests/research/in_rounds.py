@@ -19,11 +19,8 @@ MOST = 3
 
 
 class InRounds(Synthetic):
-    """Writes a study round by round: 4 against 16 first, then 16 against 32 where nothing else is asked."""
-
     @classmethod
     def of(cls, home: Home, study: str = STUDY) -> InRounds:
-        """Return one whose events and files are an installation's."""
         found = cls(home.study(study), study=study)
         found.log.close()
         found.log = EventLog(home.database, clock=Ticking())
@@ -51,18 +48,15 @@ class InRounds(Synthetic):
         return self.design
 
     def answer(self) -> None:
-        """Make all runs of the round and judge it."""
         for spec in self.plan():
             self.run(spec)
         self.judge()
 
     def begin_next(self, why: str = WHY) -> None:
-        """Close the round."""
         state = self.state()
         self.append(EventType.ROUND_BEGUN, number=state.round + 1, previous=state.design_hash, why=why)
 
     def noise(self, seeds: tuple[int, ...] = (7, 8)) -> Iterator[RunSpec]:
-        """Lock A/A runs of the round and make them."""
         plan = NoisePlan(
             environment="guess", job=self.design.base_job, seeds=seeds, metric_key=self.design.metric.key,
             episodes=self.design.metric.episodes,

@@ -21,7 +21,6 @@ def model_at(folder: Path, weights: bytes = b"w", shapes: tuple[tuple[int, ...],
 
 
 def settled(folder: Path) -> Path:
-    """Make all files of a folder look as if nobody had touched them for an hour."""
     for path in folder.iterdir():
         stat = path.stat()
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns - 3600 * 10**9))

@@ -53,11 +53,6 @@ def test_code_is_run_nowhere_from_planning_to_report(bench: Bench, trace: Path) 
     report = bench.home.study(bench.study) / state.report["markdown"]["path"]
     assert source(trace) in report.read_text()
     assert not trace.exists()
-
-
-def test_each_order_holds_the_code_of_its_arm(bench: Bench, trace: Path) -> None:
-    state = bench.drive(bench.loop()).state
-    assert state.design is not None
     assert {run.spec.arm: run.spec.code for run in state.runs.values()} == {
         "reward=built-in": None, "reward=dense": source(trace),
     }  # fmt: skip
@@ -82,9 +77,7 @@ def test_a_study_with_code_launches_nothing_without_containers(bench: Bench, tra
 
 
 @pytest.mark.parametrize("sandbox", [Sandboxing(), DOCKER.model_copy(update={"lacks": ("seccomp",)})])
-def test_code_is_refused_in_a_study_whose_sandbox_does_not_isolate(
-    tmp_path: Path, trace: Path, sandbox: Sandboxing
-) -> None:
+def test_code_is_refused_where_the_sandbox_does_not_isolate(tmp_path: Path, trace: Path, sandbox: Sandboxing) -> None:
     bench = coded(tmp_path / "home", source(trace), sandbox)
     with pytest.raises(PlannerFailed, match="runs in containers"):
         bench.loop().tick()
@@ -92,9 +85,7 @@ def test_code_is_refused_in_a_study_whose_sandbox_does_not_isolate(
 
 
 @pytest.mark.parametrize(("end", "code"), [("failed", "server_died"), ("timeout", "timeout")])
-def test_generated_code_gets_no_other_try_after_an_end_it_may_have_brought_about(
-    bench: Bench, end: str, code: str
-) -> None:
+def test_generated_code_gets_no_other_try_after_an_end_it_may_have_caused(bench: Bench, end: str, code: str) -> None:
     bench.sandbox.script = lambda order: end if order.attempt == 1 else "ok"
     state = bench.drive(bench.loop()).state
     assert {(run.spec.arm, len(run.attempts), run.status) for run in state.runs.values()} == {

@@ -33,7 +33,6 @@ FORGED = 0.999
 
 def track(folder: AttemptFolder, order: AttemptSpec, *rows: dict[str, float], summary: bool = False) -> Path:
     job = order.job_with_tracking(folder)
-    assert job.tracking is not None
     tracker = WandbTracker(job, job.tracking)
     for step, metrics in enumerate(rows, 1):
         tracker.log(step, metrics)
@@ -92,9 +91,7 @@ def test_files_of_an_attempt_that_are_edited_before_they_are_collected_are_refus
 
 
 @pytest.mark.slow
-def test_files_of_an_attempt_that_are_edited_after_they_were_collected_change_nothing(
-    folder: AttemptFolder, tmp_path: Path
-) -> None:
+def test_files_of_an_attempt_edited_after_collection_change_nothing(folder: AttemptFolder, tmp_path: Path) -> None:
     order = make_order()
     write_results(folder, order, 0.5)
     log = track(folder, order, *steps())
@@ -164,8 +161,6 @@ def test_a_stop_that_no_rule_asked_for_is_no_whole_run(folder: AttemptFolder) ->
 
 
 def forging(bench: Bench, how: str, **forged: Any) -> Callable[[AttemptSpec], str]:
-    """Return a script of attempts of the treatment that leave whole results, forged, and then end as told."""
-
     def script(order: AttemptSpec) -> str:
         if order.spec.job["group_size"] != 16:
             return "ok"
@@ -250,7 +245,6 @@ def test_no_action_of_a_planner_can_skip_a_stage_or_set_a_result() -> None:
 
 
 def spoilt(tmp_path: Path, change: Callable[[Path], None]) -> StudyState:
-    """Return the end of a study of which a file was changed as soon as all runs were collected."""
     bench = Bench(tmp_path)
     loop = bench.loop()
     real = type(loop)._run_step

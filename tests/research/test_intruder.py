@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from research.controller.interventions import ACCEPTABLE
-from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
+from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
 from studies.log.event_log import Change
 from studies.report.content import view
 from studies.report.evidence import gather
@@ -33,18 +33,10 @@ def _twin(state: StudyState, event: Event) -> Change:
     return event.type, {name: value for name, value in event.payload.items() if name != "worked_s"}
 
 
-def _note(state: StudyState, event: Event) -> Change | None:
-    return _amendment(state, kind="note")
-
-
 def _accept(state: StudyState, event: Event) -> Change | None:
     accepted = {entry.amendment.target for entry in state.amendments}
     code = next((code for code in ACCEPTABLE if code not in accepted), None)
     return None if code is None else _amendment(state, kind="accept", target=code)
-
-
-def _budget(state: StudyState, event: Event) -> Change | None:
-    return _amendment(state, kind="budget", value=state.budget_s + 1)
 
 
 def _amendment(state: StudyState, **values: object) -> Change | None:
@@ -58,38 +50,24 @@ def _veto(state: StudyState, event: Event) -> Change | None:
     return (EventType.HYPOTHESIS_VETOED, {"hypothesis": known[0], "reason": "x"}) if known and _open(state) else None
 
 
-def _stop(state: StudyState, event: Event) -> Change | None:
-    return (EventType.STUDY_STOPPED, {"reason": "somebody stopped it"}) if _open(state) else None
-
-
-def _pause(state: StudyState, event: Event) -> Change | None:
-    return (EventType.STUDY_PAUSED, {"reason": "somebody paused it"}) if _open(state) else None
-
-
-def _resume(state: StudyState, event: Event) -> Change:
-    return EventType.STUDY_RESUMED, {"command": []}
-
-
-def _beat(state: StudyState, event: Event) -> Change | None:
-    return (EventType.STUDY_WORKED, {"worked_s": 0.0}) if _open(state) else None
+def _while_open(type: EventType, **payload: object) -> Kind:
+    return lambda state, event: (type, payload) if _open(state) else None
 
 
 KINDS: dict[str, Kind] = {
     "the controller's own event, by a second controller": _twin,
-    "a note": _note,
+    "a note": lambda state, event: _amendment(state, kind="note"),
     "an accepted code": _accept,
-    "a budget": _budget,
+    "a budget": lambda state, event: _amendment(state, kind="budget", value=state.budget_s + 1),
     "a veto": _veto,
-    "a stop": _stop,
-    "a pause": _pause,
-    "a resumption": _resume,
-    "a heartbeat": _beat,
+    "a stop": _while_open(EventType.STUDY_STOPPED, reason="somebody stopped it"),
+    "a pause": _while_open(EventType.STUDY_PAUSED, reason="somebody paused it"),
+    "a resumption": lambda state, event: (EventType.STUDY_RESUMED, {"command": []}),
+    "a heartbeat": _while_open(EventType.STUDY_WORKED, worked_s=0.0),
 }
 
 
 class IntrudingLog(EventLog):
-    """A controller's event log, in which somebody else writes right before its k-th appends (`at`, from 0)."""
-
     def __init__(self, url: str, clock: Callable[[], object], kind: Kind, at: Callable[[int], bool]) -> None:
         super().__init__(url, clock=clock)  # type: ignore[arg-type]
         self._kind = kind
@@ -134,7 +112,7 @@ def check(bench: Bench, state: StudyState) -> None:
     assert view(state, gather(state, folder)).title
 
 
-ONE_COURSE = [name for name, kind in KINDS.items() if kind not in (_stop, _pause, _veto)]
+ONE_COURSE = [name for name in KINDS if name not in ("a stop", "a pause", "a veto")]
 """What leaves a study its course, so that all of its appends may be met in one go."""
 
 
@@ -152,9 +130,8 @@ def test_before_every_append_of_a_study_with_every_stage(fast_path: Path, name: 
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - set(ONE_COURSE)))
 def test_before_any_one_append_of_a_study(fast_path: Path, name: str) -> None:
-    """Every append of a small study, each in a study of its own: what follows differs with the moment."""
     small = design(16, seeds=(101, 102), looks=design(16).looks[:1])
-    undisturbed, _ = visited(Bench(fast_path / "alone", design=small), _note, lambda at: False)
+    undisturbed, _ = visited(Bench(fast_path / "alone", design=small), KINDS["a note"], lambda at: False)
     met = 0
     for k in range(undisturbed.event_count - 1):
         bench = Bench(fast_path / str(k), design=small)
@@ -182,14 +159,3 @@ def test_at_any_moments_of_a_study_with_every_stage(moments: list[tuple[int, str
         bench = Bench(folder, design=every_stage(), noise=noise_plan(), budget_s=3000.0)
         state, _ = visited(bench, kind, at)
         check(bench, state)
-
-
-def test_what_was_decided_before_somebody_wrote_is_not_written(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16))
-    with_log = EventLog(bench.home.database, clock=bench.clock)
-    record, other = StudyLog(with_log, STUDY), StudyLog(with_log, STUDY)
-    record.state(), other.state()
-    other.append(EventType.STUDY_STOPPED, {"reason": "first"})
-    with pytest.raises(HeadMoved, match="process did meanwhile"):
-        record.append(EventType.STUDY_WORKED, {})
-    assert [event.type for event in bench.events()] == [EventType.STUDY_CREATED, EventType.STUDY_STOPPED]

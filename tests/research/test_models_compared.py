@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from research.installation.base_job import model_folder
 from research.proposals.arms import ComparedModels
-from studies import EventLog, StudyState
-from studies.metrics import Results, kind_of
+from studies import StudyState
 from studies.proof import Proof, verify
 from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, RunSpec
-from studies.records.runs import screen_metric
 from studies.records.statements import statement
 from studies.report import build_report
 from tests.research.bench import STUDY, Bench
@@ -57,7 +52,6 @@ def rate(spec: RunSpec) -> float:
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory, models: ComparedModels) -> tuple[Bench, StudyState]:
-    """A study of the models at its end."""
     bench = Bench(tmp_path_factory.mktemp("home"), design=compared(models))
     bench.sandbox.rate, bench.sandbox.begins = rate, begins
     bench.build_report = build_report
@@ -109,26 +103,4 @@ def test_a_study_of_gains_verifies_and_a_changed_gain_does_not(studied: tuple[Be
 
 
 def verified(bench: Bench, folder: Path) -> Proof:
-    with closing(EventLog(bench.home.database)) as log:
-        return verify(STUDY, log.read_unverified(STUDY), folder)
-
-
-def part(solved: int, of: int = 4) -> Mapping[str, Any]:
-    return {"episodes": [{"success": at < solved} for at in range(of)]}
-
-
-def measured(metric: Metric, before: int, after: int) -> Mapping[str, float]:
-    found = kind_of(metric).measure(metric, Results(part(before), part(after)))
-    assert {value.n for value in found.values()} == {4}
-    return {key: value.value for key, value in found.items()}
-
-
-def test_what_is_measured_of_a_run_follows_from_its_two_evaluations() -> None:
-    plain = Metric(meaning="m", episodes=4)
-    gain, searched = plain.model_copy(update={"key": GAIN}), screen_metric(plain)
-    assert measured(plain, 1, 3) == {SUCCESS + "/initial": 0.25, SUCCESS: 0.75}
-    assert measured(gain, 1, 3) == {SUCCESS + "/initial": 0.25, SUCCESS: 0.75, GAIN: 0.5}
-    assert measured(gain, 3, 1)[GAIN] == -0.5
-    assert measured(searched, 0, 4) == {"search/success/initial": 0.0, "search/success": 1.0}
-    searched_gain = screen_metric(gain)
-    assert measured(searched_gain, 1, 3)["search/success_gain"] == 0.5
+    return verify(STUDY, bench.log.read_unverified(STUDY), folder)

@@ -46,7 +46,6 @@ Change = Callable[[AttemptSpec, dict[str, Any], dict[str, Any]], None]
 
 @contextmanager
 def written(change: Change) -> Iterator[None]:
-    """Let fake attempts leave changed results behind."""
     write = fakes.write_results
 
     def changed(folder: AttemptFolder, order: AttemptSpec, *told: Any) -> None:
@@ -65,8 +64,6 @@ def written(change: Change) -> Iterator[None]:
 def driven(
     path: Path, stillness: dict[str, Any] | None, diff: float = 1e-6, **changes: Any
 ) -> tuple[Bench, StudyState]:
-    """Drive a study whose attempts with a learning rate of 0 see this."""
-
     def see(order: AttemptSpec, outcome: dict[str, Any], tracked: dict[str, Any]) -> None:
         if order.spec.arm == PLUMBING_ARM:
             outcome["seen"] = {"stillness": stillness}
@@ -94,9 +91,7 @@ def kept() -> Iterator[Driven]:
         yield driven(folder, KEPT)
 
 
-def test_nothing_is_trained_before_a_learning_rate_of_0_was_seen_to_change_nothing(
-    kept: Driven,
-) -> None:
+def test_nothing_is_trained_before_a_learning_rate_of_0_was_seen_to_change_nothing(kept: Driven) -> None:
     _, state = kept
     assert trained(state)[:3] == [PLUMBING_ARM, "aa", "aa"]
     still = find_zero_lr_run(state)
@@ -165,10 +160,7 @@ def test_the_default_jobs_of_the_built_in_environments_were_seen_to_change_nothi
     shipped = load_shipped_bank()
     assert shipped.checked == {(name, model_key(Job(environment=name))) for name in ("guess", "arith")}
     assert shipped.needs_zero_lr_check(Job(backend="fake"))
-
-
-def test_a_bank_that_says_nothing_of_machinery_asks_for_nothing() -> None:
-    assert not NoiseBank().needs_zero_lr_check(Job())
+    assert not NoiseBank().needs_zero_lr_check(Job()), "a bank that says nothing of machinery asks for nothing"
 
 
 def test_old_plans_hash_as_before() -> None:
@@ -177,9 +169,7 @@ def test_old_plans_hash_as_before() -> None:
 
 
 @pytest.mark.slow
-def test_a_learner_that_moves_weights_at_a_learning_rate_of_0_ends_the_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_that_moves_weights_at_rate_0_ends_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = ProcessGroup.start
 
     async def started(

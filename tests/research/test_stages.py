@@ -77,32 +77,27 @@ def test_what_a_screen_saw_feeds_no_claim(whole: StudyState) -> None:
 
 
 def test_an_arm_that_is_settled_gets_no_more_runs_while_the_control_goes_on(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16, 32, looks=_looks(0.02, 0.02, 0.02)))
+    looks = tuple(look.model_copy(update={"alpha": 0.02}) for look in design(16).looks)
+    bench = Bench(fast_path, design=design(16, 32, looks=looks))
     state = finished(bench)
     assert verdicts(state) == [("h1", 1, "supported"), ("h2", 3, "inconclusive")]
     assert [len(state.runs_of(f"group_size={size}")) for size in (8, 16, 32)] == [4, 2, 4]
 
 
-def _looks(*alphas: float) -> tuple[Any, ...]:
-    return tuple(look.model_copy(update={"alpha": a}) for look, a in zip(design(16).looks, alphas, strict=True))
+DOUBTFUL = claim(kill_if="verdict in ('inconclusive', 'invalid') and looks_left > 0")
+SURE = Rule(name="sure", when="verdict == 'supported'", then="continue")
 
 
-def test_a_kill_condition_settles_before_the_table_is_asked(fast_path: Path) -> None:
-    doubtful = claim(kill_if="verdict in ('inconclusive', 'invalid') and looks_left > 0")
-    state = finished(Bench(fast_path, design=design(16, hypotheses=(doubtful,))))
-    assert verdicts(state) == [("h1", 1, "inconclusive")]
-    assert [(d.rule, d.action) for d in state.decisions if d.hypothesis] == [("kill-condition", "settle")]
-    assert counts(state) == {"confirm": 4}
-
-
-def test_what_no_rule_covers_settles_and_the_decision_says_so(fast_path: Path) -> None:
-    sure = Rule(name="sure", when="verdict == 'supported'", then="continue")
-    state = finished(Bench(fast_path, design=design(16, decision_table=(sure,))))
+@pytest.mark.parametrize(
+    ("changes", "rule"), [({"hypotheses": (DOUBTFUL,)}, "kill-condition"), ({"decision_table": (SURE,)}, "no-rule")]
+)
+def test_a_kill_condition_or_the_lack_of_a_rule_settles(fast_path: Path, changes: dict[str, Any], rule: str) -> None:
+    state = finished(Bench(fast_path, design=design(16, **changes)))
     (decision,) = [d for d in state.decisions if d.hypothesis]
-    assert (decision.rule, decision.action) == ("no-rule", "settle")
-    assert decision.reason.startswith("no rule of")
+    assert (decision.rule, decision.action) == (rule, "settle")
+    assert decision.reason.startswith("no rule of") == (rule == "no-rule")
     assert verdicts(state) == [("h1", 1, "inconclusive")]
-    assert state.status == "concluded"
+    assert (state.status, counts(state)) == ("concluded", {"confirm": 4})
 
 
 def test_a_design_without_looks_and_rules_decides_nothing_and_is_judged_once(fast_path: Path) -> None:
@@ -153,9 +148,7 @@ def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Benc
 
 
 @pytest.mark.parametrize(("phase", "after"), [("noise", 1), ("screen", 2)])
-def test_a_stage_without_claims_that_the_budget_cuts_short_ends_without_claims(
-    fast_path: Path, phase: Phase, after: int
-) -> None:
+def test_a_stage_that_the_budget_cuts_short_ends_without_claims(fast_path: Path, phase: Phase, after: int) -> None:
     bench, state = spend_in(phase, fast_path, every_stage(), after)
     assert state.status == "stopped"
     assert "budget" in str(state.stopped_reason)
@@ -175,9 +168,8 @@ def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there(fast_path:
     assert state.report is not None
 
 
-def amended(bench: Bench, seconds: float, reason: str = "slower than priced") -> StudyState:
-    """Follow the advice that a study gives when its budget has ended."""
-    interventions.change_budget(StudyLog(bench.log, STUDY), seconds, reason)
+def amended(bench: Bench, seconds: float) -> StudyState:
+    interventions.change_budget(StudyLog(bench.log, STUDY), seconds, "slower than priced")
     bench.append(EventType.STUDY_RESUMED, command=[])
     bench.sandbox.script = lambda order: "ok"
     return finished(bench)
@@ -205,7 +197,6 @@ def test_the_last_look_once_cut_short_is_judged_again_on_all_runs_as_exploratory
 def test_what_a_claim_came_to_on_all_its_runs_stands_when_the_runs_of_another_are_made(fast_path: Path) -> None:
     bench, before = spend_in("confirm", fast_path, design(16, 64, looks=(), decision_table=()), 11)
     first = before.verdict_on("h1")
-    assert first is not None
     assert (first.verdict, first.n_control, first.n_treatment) == ("supported", 4, 4)
     state = amended(bench, 5000.0)
     assert state.verdict_on("h1") == first
@@ -220,9 +211,7 @@ def test_a_study_that_goes_on_without_more_budget_concludes_on_what_there_is(fas
     assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {BUDGET_CODE}
 
 
-def test_a_budget_below_what_is_used_is_refused_and_a_lower_one_makes_a_look_that_it_cuts_exploratory(
-    fast_path: Path,
-) -> None:
+def test_a_budget_below_what_is_used_is_refused_and_a_lower_one_is_exploratory(fast_path: Path) -> None:
     bench, state = spend_in("confirm", fast_path, design(16), 5)
     with pytest.raises(BadAmendment, match="has used"):
         interventions.change_budget(StudyLog(bench.log, STUDY), state.worked_s - 1, "enough seen")
@@ -235,19 +224,6 @@ def test_a_budget_below_what_is_used_is_refused_and_a_lower_one_makes_a_look_tha
     interventions.change_budget(StudyLog(lowered.log, STUDY), loop.state().worked_s, "enough seen")
     state = lowered.drive(loop).state
     assert [v.exploratory for v in state.verdicts] == [True]
-
-
-def test_a_shorter_budget_is_used_at_once(fast_path: Path) -> None:
-    bench = Bench(fast_path, lambda order: "never", design=design(16))
-    loop = bench.loop()
-    loop.tick()
-    bench.clock.advance(30)
-    bench.append(
-        EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": 20.0, "reason": "the machine is needed"}
-    )
-    state = bench.drive(loop).state
-    assert state.status == "stopped"
-    assert not state.amendments[0].after_data
 
 
 def test_no_run_begins_that_by_its_price_would_end_after_the_budget(fast_path: Path) -> None:
@@ -319,7 +295,6 @@ def test_an_invalid_verdict_that_no_seed_can_heal_gets_no_more_seeds(fast_path: 
 
 
 def spoil(bench: Bench, loop: Any, harm: str) -> None:
-    """Change the lock, or a file that was collected of the first treatment, before the first look."""
     state = bench.until(lambda state: any(run.collected for run in state.runs_of("group_size=16")), loop)
     collected = next(run.collected for run in state.runs_of("group_size=16") if run.collected is not None)
     name = "design.lock" if harm == "lock" else collected["evaluation"]["path"]
@@ -355,10 +330,7 @@ def test_a_study_whose_budget_ended_during_its_aa_runs_goes_on_with_more(fast_pa
     assert (state.status, state.design) == ("stopped", None)
     bench.append(EventType.STUDY_RESUMED, command=[])
     assert bench.drive(bench.loop()).state.status == "stopped", "without more budget it stops again"
-    bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": 5000.0, "reason": "slower"})
-    bench.append(EventType.STUDY_RESUMED, command=[])
-    bench.sandbox.script = lambda order: "ok"
-    state = bench.drive(bench.loop()).state
+    state = amended(bench, 5000.0)
     assert (state.status, len(state.verdicts)) == ("concluded", 1)
     assert [run.status for run in state.runs_in("noise")] == ["collected", "collected"]
 
@@ -389,11 +361,7 @@ def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path)
 
     bench = Bench(fast_path, script, design=design(16, exclusions=(), decision_table=()))
     loop = bench.loop()
-
-    def between(state: StudyState) -> bool:
-        return any(run.active is not None and run.spec.seed == 103 for run in state.runs.values())
-
-    before = bench.until(between, loop)
+    before = bench.until(lambda state: [r for r in state.runs.values() if r.active and r.spec.seed == 103], loop)
     assert [(v.verdict, v.final) for v in before.verdicts] == [("invalid", False)]
     code = next(run.invalid[0] for run in before.runs.values() if run.invalid)
     accept(bench, code)
@@ -411,11 +379,7 @@ def test_an_amendment_about_one_claim_ends_no_replication_of_another(fast_path: 
     setting = Replication(environment="arith", seeds=(201, 202))
     bench = Bench(fast_path, script, design=design(16, 32, exclusions=(), replication=setting))
     loop = bench.loop()
-
-    def repeating(state: StudyState) -> bool:
-        return any(run.active is not None for run in state.runs_in("replicate"))
-
-    before = bench.until(repeating, loop)
+    before = bench.until(lambda state: any(run.active for run in state.runs_in("replicate")), loop)
     assert {v.hypothesis: v.verdict for v in before.verdicts} == {"h1": "supported", "h2": "invalid"}
     accept(bench, "server_died")
     after = loop.tick().state

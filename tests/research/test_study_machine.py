@@ -58,7 +58,6 @@ def ending(endings: list[str]) -> Callable[[AttemptSpec], str]:
 
 
 def course(bench: Bench) -> dict[str, Any]:
-    """Return what a log says but for questions to people, which say how much of the budget is left."""
     return {run: [said for said in told if "approval" not in said[0]] for run, told in bench.told().items()}
 
 
@@ -162,7 +161,6 @@ class StudyMachine(RuleBasedStateMachine):
         return self.record.state()
 
     def at_work(self) -> bool:
-        """Whether a controller has anything to do, the report of a study that was resumed after its end included."""
         return bool(self.loops) and not is_done(self.state())
 
     @rule(which=st.integers(0, 1), seconds=st.sampled_from([0.0, 1.0, 30.0]))
@@ -176,7 +174,6 @@ class StudyMachine(RuleBasedStateMachine):
         self._pass(3600.0)
 
     def _pass(self, seconds: float) -> None:
-        """Let time pass for the world and for the machine; a controller that is there looks every half minute."""
         for _ in range(int(seconds // 30) or 1):
             step = min(30.0, seconds)
             self.attended_s += step * len(self.loops) if self.at_work() else 0.0
@@ -273,8 +270,6 @@ class StudyMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_folds_and_nothing_was_begun_twice(self) -> None:
-        if not hasattr(self, "record"):
-            return
         state = fold(self.log.read(STUDY))
         assert state == self.state()
         assert set(self.bench.sandbox.starts.values()) <= {1}
@@ -282,8 +277,6 @@ class StudyMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_ledger_is_overdrawn(self) -> None:
-        if not hasattr(self, "record"):
-            return
         rounds = self.state().rounds
         for before, after in itertools.pairwise(rounds):
             assert not before.runs.keys() & after.runs.keys()
@@ -294,17 +287,15 @@ class StudyMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_begun_that_nobody_approved(self) -> None:
-        if hasattr(self, "record"):
-            unapproved(self.log.read(STUDY))
+        unapproved(self.log.read(STUDY))
 
     @invariant()
     def no_more_is_charged_than_was_worked(self) -> None:
-        if hasattr(self, "record"):
-            assert self.state().worked_s <= self.attended_s + 0.01 * self.state().event_count
+        assert self.state().worked_s <= self.attended_s + 0.01 * self.state().event_count
 
     @invariant()
     def no_more_is_lost_with_a_controller_than_a_beat(self) -> None:
-        if hasattr(self, "record") and len(self.loops) == 1 and self.at_work():
+        if len(self.loops) == 1 and self.at_work():
             state = self.state()
             assert state.budget_s - state.worked_s - self.loops[0].budget_left(state) <= BEAT_S + 30.0 or not any(
                 run.active for run in state.runs.values()

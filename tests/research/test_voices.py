@@ -49,7 +49,6 @@ class Script:
 
 
 def studied(path: Path, script: Script, topic: str = TOPIC, rate: float | None = None) -> tuple[Bench, StudyState]:
-    """Drive a study whose planner is the script to its end; both arms succeed at `rate`, if one is given."""
     bench = Bench(path, topic=topic, planner="llm", model=MODEL)
     bench.planner = LlmPlanner(MODEL, script)
     bench.build_report = build_report
@@ -107,9 +106,7 @@ LATER = {"propose": [PROPOSAL], "design": [DESIGN, {**DESIGN, **DECLINED}]}
 
 
 @pytest.mark.parametrize(("script", "cut"), [(AT_ONCE, None), (AT_ONCE, 1), (LATER, 2)])
-def test_a_declined_topic_is_an_end_with_a_report_that_says_so(
-    tmp_path: Path, script: dict[str, list[Any]], cut: int | None
-) -> None:
+def test_a_declined_topic_ends_with_a_report(tmp_path: Path, script: dict[str, list[Any]], cut: int | None) -> None:
     """Also where the controller is killed at any of its first events: the turn that was taken is used again."""
     bench = Bench(tmp_path, topic="Does curriculum learning at temperature 0.7 help?", planner="llm", model=MODEL)
     bench.planner = LlmPlanner(MODEL, Script(**script))
@@ -142,7 +139,6 @@ def test_what_a_planner_leaves_out_in_the_open_stands_beside_what_is_tested(tmp_
 
 @pytest.mark.slow
 def test_no_refusal_that_reaches_a_model_names_a_flag(tmp_path: Path) -> None:
-    """It is told of what it can change: it knows of no command line."""
     script = Script(
         propose=[{**PROPOSAL, "hypotheses": [{**CLAIM, "smallest_effect": 0.9}]}, PROPOSAL],
         design=[{**DESIGN, "steps": 100_000, "screen": None}, {**DESIGN, "environment": "chess"}, DESIGN],

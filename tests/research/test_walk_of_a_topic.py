@@ -86,7 +86,6 @@ class KnownNoise(NoiseBank):
 
 
 def simulated(**settings: Any) -> StudyController:
-    """Stand for the controller of a session: on a simulated machine whose time passes between ticks."""
     from simlab.flights.attempt_files import SimTracker
     from simlab.flights.clock import SimClock
     from simlab.flights.flight import MODEL

@@ -13,7 +13,6 @@ from research.controller.interventions import request_continue, request_pause
 from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.scheduler.next_step import is_done
-from research.scheduler.steps import BUDGET_RULE
 from studies import ControllerLeaseLost, Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.event_log import LOCK_FILE
 from tests.research.bench import STUDY, Bench
@@ -53,6 +52,15 @@ class Awake:
 @pytest.fixture
 def awake(fast_path: Path) -> Awake:
     return Awake(fast_path)
+
+
+@pytest.fixture
+def paused(awake: Awake) -> StudyController:
+    """A controller that worked for 10 s on a study that is paused since."""
+    loop = awake.loop()
+    awake.work(loop, 10.0)
+    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
+    return loop
 
 
 class SlowPlanner(ScriptedPlanner):
@@ -96,9 +104,7 @@ def test_work_before_a_stop_is_charged(awake: Awake) -> None:
     [(EventType.STUDY_STOPPED,), (EventType.STUDY_PAUSED,), (EventType.STUDY_PAUSED, EventType.STUDY_RESUMED)],
     ids=["stop", "pause", "pause and resume"],
 )
-def test_a_long_step_in_which_somebody_else_stops_or_pauses_the_study_is_charged(
-    awake: Awake, written: tuple[EventType, ...]
-) -> None:
+def test_a_long_step_during_a_stop_or_a_pause_is_charged(awake: Awake, written: tuple[EventType, ...]) -> None:
     awake.bench.design, awake.bench.planner = None, SlowPlanner(awake, *written)
     loop = awake.loop()
     assert loop.tick().state.worked_s == 300.0
@@ -134,14 +140,11 @@ def lost() -> None:
     raise ControllerLeaseLost("another one has it")
 
 
-def test_work_of_attempts_that_run_through_a_pause_is_charged(awake: Awake) -> None:
-    loop = awake.loop()
-    awake.work(loop, 10.0)
-    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
-    awake.work(loop, BEAT_S / 2)
+def test_work_of_attempts_that_run_through_a_pause_is_charged(awake: Awake, paused: StudyController) -> None:
+    awake.work(paused, BEAT_S / 2)
     awake.bench.append(EventType.STUDY_RESUMED, command=[])
-    state = awake.work(loop, 1.0)
-    assert loop.budget_left(state) == BUDGET_S - 11.0 - BEAT_S / 2
+    state = awake.work(paused, 1.0)
+    assert paused.budget_left(state) == BUDGET_S - 11.0 - BEAT_S / 2
 
 
 class FlakyLog(EventLog):
@@ -202,12 +205,6 @@ def test_a_killed_controller_has_charged_all_but_its_last_minute(awake: Awake) -
     assert awake.work(awake.resume(), 0.0).worked_s == state.worked_s
 
 
-def test_a_long_run_uses_the_budget_up_though_nothing_happens(awake: Awake) -> None:
-    state = awake.work(awake.loop(), BUDGET_S + 60.0, looks=60)
-    assert state.status == "stopped"
-    assert [decision.rule for decision in state.decisions][-1] == BUDGET_RULE
-
-
 def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path: Path) -> None:
     bench = Bench(fast_path, design=design(16))
     loop = bench.loop()
@@ -229,26 +226,20 @@ def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path
     assert state.resumed_count == 0, "one controller saw it through"
 
 
-def test_a_pause_in_which_nothing_runs_costs_no_time_and_one_in_which_something_runs_does(awake: Awake) -> None:
-    loop = awake.loop()
-    awake.work(loop, 10.0)
-    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
-    assert awake.work(loop, 120.0, looks=4).worked_s == 130.0, "its attempts still run"
+def test_a_pause_costs_time_only_while_something_runs(awake: Awake, paused: StudyController) -> None:
+    assert awake.work(paused, 120.0, looks=4).worked_s == 130.0, "its attempts still run"
     for handle in awake.bench.sandbox.handles.values():
         handle.stop()
-    awake.work(loop, 30.0)
-    before = loop.budget_left(loop.state())
-    awake.work(loop, 7200.0, looks=10)
-    assert loop.budget_left(loop.state()) == before
+    awake.work(paused, 30.0)
+    before = paused.budget_left(paused.state())
+    awake.work(paused, 7200.0, looks=10)
+    assert paused.budget_left(paused.state()) == before
     awake.bench.append(EventType.STUDY_RESUMED, command=[])
-    assert loop.budget_left(loop.tick().state) == before
+    assert paused.budget_left(paused.tick().state) == before
 
 
-def test_a_pause_does_not_outlast_the_budget_of_what_runs(awake: Awake) -> None:
-    loop = awake.loop()
-    awake.work(loop, 10.0)
-    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
-    state = awake.work(loop, BUDGET_S, looks=10)
+def test_a_pause_does_not_outlast_the_budget_of_what_runs(awake: Awake, paused: StudyController) -> None:
+    state = awake.work(paused, BUDGET_S, looks=10)
     assert state.status == "stopped"
     assert not [run for run in state.runs.values() if run.active]
 
@@ -263,14 +254,10 @@ def test_a_study_that_is_paused_while_it_winds_up_does_not_conclude_before_it_go
     assert awake.bench.drive(loop).state.status == "concluded"
 
 
-def test_a_stop_ends_a_pause(awake: Awake) -> None:
-    loop = awake.loop()
-    awake.work(loop, 10.0)
-    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
-    state = loop.stop("enough").state
+def test_a_stop_ends_a_pause(awake: Awake, paused: StudyController) -> None:
+    state = paused.stop("enough").state
     assert (state.status, state.paused_reason) == ("stopped", None)
-    with closing(EventLog(awake.bench.home.database)) as log:
-        assert not request_pause(log, STUDY), "it stands still"
+    assert not request_pause(awake.bench.log, STUDY), "it stands still"
 
 
 def test_time_in_a_log_without_a_stopwatch_is_counted_between_events_but_for_waits(fast_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
 
@@ -30,8 +30,7 @@ def two(fast_path: Path, first: int = 2, second: int = 2, polls: int = 3) -> lis
 def driven(benches: Sequence[Bench]) -> Iterator[list[StudyController]]:
     with ExitStack() as stack:
         for bench in benches:
-            log = stack.enter_context(closing(EventLog(bench.home.database)))
-            stack.enter_context(hold_lease(bench.home, log, bench.study, print))
+            stack.enter_context(hold_lease(bench.home, bench.log, bench.study, print))
         yield [bench.loop() for bench in benches]
 
 
@@ -46,16 +45,12 @@ def state_of(bench: Bench) -> StudyState:
     return fold(bench.events())
 
 
-def drive(
-    benches: Sequence[Bench], loops: Sequence[StudyController], each: Callable[[int], None] = lambda number: None
-) -> None:
-    """Tick one after the other until all are done, never with more at once than the machine carries."""
-    for number in range(MOST_ROUNDS):
+def drive(benches: Sequence[Bench], loops: Sequence[StudyController]) -> None:
+    for _ in range(MOST_ROUNDS):
         done = []
         for loop in loops:
             done.append(loop.tick().done)
             assert share_taken(benches) <= 1
-        each(number)
         if all(done):
             return
         benches[0].clock.advance(1.0)
@@ -79,6 +74,8 @@ def test_both_come_to_the_verdicts_that_they_come_to_alone(fast_path: Path) -> N
     assert all(state_of(bench).status == "concluded" for bench in benches)
     assert benches[0].sandbox.most_at_once == 2
     assert set(benches[0].sandbox.starts.values()) == {1}
+    collected = [run.collected for bench in benches for run in state_of(bench).runs.values()]
+    assert {each["conditions"]["neighbours"] for each in collected} & {1, 2}, "runs of the other are neighbours"
 
 
 @pytest.mark.slow
@@ -98,9 +95,7 @@ def test_they_take_turns_from_the_moment_the_second_begins(fast_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 3), (1, 1), (3, 1)])
-def test_runs_of_different_sizes_never_take_more_than_the_machine_and_all_get_there(
-    fast_path: Path, first: int, second: int
-) -> None:
+def test_runs_of_different_sizes_never_take_more_than_the_machine(fast_path: Path, first: int, second: int) -> None:
     benches = two(fast_path, first, second)
     with driven(benches) as loops:
         drive(benches, loops)
@@ -138,9 +133,7 @@ def test_a_study_that_is_stopped_or_paused_leaves_the_machine_to_the_other(fast_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
-def test_a_controller_that_is_killed_at_any_event_leaves_no_slot_and_overloads_nothing(
-    fast_path: Path, written: bool
-) -> None:
+def test_a_controller_killed_at_any_event_leaves_no_slot_and_overloads_nothing(fast_path: Path, written: bool) -> None:
     """The first is killed at each of its events in turn, and taken up again, while the second goes on."""
     benches = two(fast_path, polls=1)
     first, second = benches
@@ -181,47 +174,19 @@ def test_what_a_killed_controller_left_running_keeps_its_slots_and_no_more(fast_
     assert set(benches[0].sandbox.starts.values()) == {1}
 
 
-@pytest.mark.slow
-def test_runs_of_the_other_study_are_neighbours(fast_path: Path) -> None:
-    benches = two(fast_path)
-    with driven(benches) as loops:
-        drive(benches, loops)
-    found = [run.collected for bench in benches for run in state_of(bench).runs.values()]
-    assert {collected["conditions"]["neighbours"] for collected in found if collected is not None} & {1, 2}
-
-
 CHECKED = NoiseBank(checked=frozenset({("guess", model_key(BASE))}))
 """Nothing is known of noise; that the machinery works is."""
 
 
 class Planned:
-    """A study that plans with a scripted planner, by what this home knows of noise and prices."""
-
     def __init__(self, fast_path: Path, name: str, beside: Planned | None = None) -> None:
         self.bench = Bench(fast_path, study=name, budget_s=60_000.0, beside=beside and beside.bench)
+        self.bench.pricing, self.bench.noise_bank = None, self.bank
         self.asked: list[NoiseBank] = []
 
-    def loop(self) -> StudyController:
-        bench = self.bench
-
-        def bank(log: EventLog) -> NoiseBank:
-            self.asked.append(NoiseBank.of(log, shipped=CHECKED))
-            return self.asked[-1]
-
-        return StudyController(
-            home=bench.home, log=EventLog(bench.home.database, clock=bench.clock), study=bench.study,
-            planner=bench.planner, sandbox=bench.sandbox, clock=bench.clock,
-            seconds=lambda: bench.clock.now.timestamp(), base=BASE, read_tracking=bench.read_tracking,
-            build_report=bench.build_report, noise_bank=bank,
-        )  # fmt: skip
-
-    def plan(self) -> None:
-        loop = self.loop()
-        for _ in range(MOST_ROUNDS):
-            if loop.tick().state.design is not None:
-                return
-            self.bench.clock.advance(1.0)
-        raise AssertionError("no design")
+    def bank(self, log: EventLog) -> NoiseBank:
+        self.asked.append(NoiseBank.of(log, shipped=CHECKED))
+        return self.asked[-1]
 
 
 @pytest.mark.slow
@@ -230,7 +195,7 @@ def test_studies_that_need_the_same_noise_at_once_measure_it_each_and_both_learn
     second = Planned(fast_path, "second", first)
     benches = [first.bench, second.bench]
     with driven(benches):
-        loops = [first.loop(), second.loop()]
+        loops = [first.bench.loop(), second.bench.loop()]
         for _ in range(MOST_ROUNDS):
             for loop in loops:
                 loop.tick()
@@ -245,21 +210,12 @@ def test_studies_that_need_the_same_noise_at_once_measure_it_each_and_both_learn
 
 def test_what_another_study_has_measured_by_the_time_of_planning_needs_no_runs(fast_path: Path) -> None:
     first = Planned(fast_path, "first")
-    second = Planned(fast_path, "second", first)
-    loop = second.loop()  # its controller began before the other had measured anything
-    first.plan()
-    loop.tick()
-    assert state_of(first.bench).noise_plan is not None
-    assert state_of(second.bench).noise_plan is None
-    assert state_of(second.bench).design is not None
-
-
-def test_prices_are_what_runs_of_other_studies_took_by_the_time_of_planning(fast_path: Path) -> None:
-    first = Planned(fast_path, "first")
     first.bench.sandbox.seconds = 77.0
     second = Planned(fast_path, "second", first)
-    loop = second.loop()
-    first.plan()
+    loop = second.bench.loop()  # its controller began before the other had measured anything
+    first.bench.until(lambda state: state.design is not None)
     loop.tick()
-    found = state_of(second.bench).design
-    assert found.price.seconds_per_run == pytest.approx(77.0)
+    assert state_of(first.bench).noise_plan is not None
+    state = state_of(second.bench)
+    assert state.noise_plan is None
+    assert state.design.price.seconds_per_run == pytest.approx(77.0), "prices are what runs of the other took"

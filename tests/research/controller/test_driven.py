@@ -50,11 +50,6 @@ def test_nothing_is_whole_before_the_study_is(tmp_path: Path, staged: bool) -> N
         assert (now.percent == 100.0) == now.concluded
 
 
-def test_noise_runs_are_counted_as_what_they_are(tmp_path: Path) -> None:
-    first = next(watched(Bench(tmp_path, design=every_stage(), noise=noise_plan())))
-    assert str(first).startswith(f"0 of {len(noise_plan().seeds)} A/A runs")
-
-
 def test_a_veto_takes_its_runs_away_and_a_study_without_a_plan_has_none(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda order: "never", design=design(16, 32))
     loop = bench.loop()
@@ -130,7 +125,6 @@ def locked(claim: Hypothesis, **changes: Any) -> Design:
 
 
 def synergy(spec: RunSpec) -> float:
-    """Return the success of a run: only a large group with a large learning rate gains, by more than a quarter."""
     gain = 0.3 if spec.job[A] == 16 and spec.job[B] == 3e-3 else 0.0
     return 0.4 + gain + (spec.seed % 4) / 64
 

@@ -19,7 +19,7 @@ from research.errors import ModelFailed
 from research.installation.home import Home
 from research.isolation.mode import Isolation, Sandboxing
 from sandboxes import ProcessSandbox, SandboxError, SandboxSpec
-from studies import AttemptState, ControllerLeaseLost, EventLog, StoreError, StudyState, fold
+from studies import ControllerLeaseLost, EventLog, StoreError, StudyState, fold
 from tests.research.bench import STUDY, Bench
 from tests.research.fakes import FakeContainers
 from tests.research.test_intruder import KINDS, IntrudingLog
@@ -34,8 +34,6 @@ class Outcome:
 
 @dataclass
 class Failing:
-    """A loop whose ticks fail, so many times; Ctrl-C comes with each where `interrupted` is given."""
-
     state: StudyState
     error: Exception
     left: int = 10**9
@@ -120,9 +118,7 @@ def test_what_no_waiting_mends_ends_the_controller_at_once(state: StudyState, er
         (NO_ROOM, ("room on the disk", "'snapshot.json'")),
     ],
 )
-def test_what_comes_back_costs_a_study_nothing_and_the_wait_is_shown_once(
-    state: StudyState, error: Exception, names: tuple[str, ...]
-) -> None:
+def test_a_wait_costs_nothing_and_is_shown_once(state: StudyState, error: Exception, names: tuple[str, ...]) -> None:
     notes = Notes()
     assert drive(Failing(state, error, 3), [notes], Event(), pause_s=0.0) is state
     (line,) = notes.lines
@@ -158,13 +154,8 @@ def quiet(line: str) -> None:
     raise AssertionError(f"expected nothing to be said; found {line}")
 
 
-def attempts(bench: Bench) -> list[AttemptState]:
-    with closing(EventLog(bench.home.database)) as log:
-        return [attempt for run in fold(log.read(STUDY)).runs.values() for attempt in run.attempts]
-
-
 def statuses(bench: Bench) -> list[str]:
-    return [str(attempt.status) for attempt in attempts(bench)]
+    return [str(attempt.status) for run in fold(bench.events()).runs.values() for attempt in run.attempts]
 
 
 def test_without_a_controller_the_attempts_are_ended_at_once(bench: Bench) -> None:
@@ -190,20 +181,11 @@ def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:
         assert not request_stop(home, log, STUDY)
         assert fold(log.read(STUDY)).status == "stopped"
     assert statuses(bench) == ["None", "None"]
-    with closing(EventLog(home.database)) as log:
-        assert request_stop(home, log, STUDY)
+    assert request_stop(home, bench.log, STUDY)
     assert statuses(bench) == ["stopped", "stopped"]
 
 
-def test_the_controller_of_another_study_does_not_keep_a_study_from_being_stopped(bench: Bench) -> None:
-    with closing(EventLog(bench.home.database)) as log, hold_lease(bench.home, log, "another-study", quiet):
-        assert request_stop(bench.home, log, STUDY)
-    assert statuses(bench) == ["stopped", "stopped"]
-
-
-def test_containers_are_ended_with_their_attempts_or_nothing_is_said_to_be_over(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_containers_end_with_their_attempts_or_nothing_is_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     containers = FakeContainers(gone=True)
     isolation = Isolation(Sandboxing(kind="docker", image="sha256:" + "0" * 64), containers)
     monkeypatch.setattr("research.controller.interventions.supervise", lambda settings, environ, home: isolation)

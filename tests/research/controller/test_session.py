@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +24,11 @@ from research.planners.protocol import Check, PlannerTurn
 from research.planners.rules import RulesPlanner
 from research.scheduler.next_step import next_step
 from research.scheduler.steps import AskApproval
-from studies import ControllerLeaseLost, EventLog, fold
-from studies.log.locks import ControllerLeases
+from studies import ControllerLeaseLost, EventLog, StudyState, fold
 from swarm.job import Job
 from tests.research.bench import STUDY, Bench
+from tests.research.controller.test_driver import Notes
+from tests.research.factories import make_home
 from tests.research.fakes import ScriptedPlanner
 from tests.research.model_folders import model_at
 
@@ -43,9 +46,9 @@ with hold_lease(home, EventLog(home.database), sys.argv[3], print):
 
 
 @contextmanager
-def controller(home: Home, study: str = STUDY) -> Iterator[subprocess.Popen[bytes]]:
+def controller(home: Home) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", CONTROLLER, str(home.path), home.database, study], stdin=-1, stdout=-1
+        [sys.executable, "-c", CONTROLLER, str(home.path), home.database, STUDY], stdin=-1, stdout=-1
     )
     try:
         assert process.stdout.readline() == b"drives\n"
@@ -83,18 +86,6 @@ def test_a_second_installation_drives_no_study_whose_controller_lives(first: Hom
         holder.wait()
         with hold_lease(second, log, STUDY, unexpected) as lease:
             assert lease.fencing_token == 2
-
-
-@pytest.mark.slow
-def test_studies_of_one_installation_are_driven_side_by_side_each_by_one(first: Home) -> None:
-    with closing(EventLog(first.database)) as log, controller(first, "another-study") as other:
-        with hold_lease(first, log, STUDY, unexpected) as lease:
-            lease.check()
-        with (
-            pytest.raises(StudyBusy, match=rf"process {other.pid} on \S+ drives it"),
-            hold_lease(first, log, "another-study", unexpected),
-        ):
-            raise AssertionError("two controllers")
 
 
 def test_it_is_free_again_after_an_error(first: Home) -> None:
@@ -139,14 +130,8 @@ def test_a_controller_that_lost_its_lease_writes_nothing_and_ends_no_attempt(tmp
 
 
 def check_failing(after: int) -> Callable[[], None]:
-    left = [after]
-
-    def check() -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            lost()
-
-    return check
+    checks = chain(repeat(lambda: None, after), repeat(lost))
+    return lambda: next(checks)()
 
 
 def test_a_lease_that_is_lost_within_a_tick_lets_no_further_attempt_begin(tmp_path: Path) -> None:
@@ -162,15 +147,6 @@ def test_a_lease_that_is_lost_within_a_tick_lets_no_further_attempt_begin(tmp_pa
         assert len(bench.events()) == steps
 
 
-def test_a_lease_is_kept_in_the_log_it_is_for(first: Home) -> None:
-    with closing(EventLog(first.database)) as log:
-        with hold_lease(first, log, STUDY, unexpected):
-            row = ControllerLeases(log).read(STUDY)
-            assert (row.holder.pid, row.holder.home, row.given_back) == (os.getpid(), str(first.path), False)
-        row = ControllerLeases(log).read(STUDY)
-        assert row.given_back
-
-
 class Signalled(ScriptedPlanner):
     def __init__(self, number: signal.Signals) -> None:
         super().__init__()
@@ -181,84 +157,63 @@ class Signalled(ScriptedPlanner):
         return super().act(digest, check)
 
 
-class Silent:
-    def observe(self, state: object) -> None:
-        pass
-
-    def note(self, line: str) -> None:
-        pass
-
-
-@pytest.fixture
-def log(bench: Bench) -> Iterator[EventLog]:
-    with closing(EventLog(bench.home.database)) as log:
-        yield log
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_an_interrupt_while_planning_leaves_a_study_that_is_another_controllers_next(
-    bench: Bench, log: EventLog
-) -> None:
-    session = Session(bench.home, log, STUDY, Signalled(signal.SIGTERM), interruption=lambda: None)
+def test_an_interrupt_while_planning_may_leave_the_study_to_another_controller(bench: Bench) -> None:
+    session = Session(bench.home, bench.log, STUDY, Signalled(signal.SIGTERM), interruption=lambda: None)
     with pytest.raises(KeyboardInterrupt):
         session.plan()
-    assert fold(log.read(STUDY)).stopped_reason is None
+    assert fold(bench.events()).stopped_reason is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_while_planning_stops_the_study_cleanly(
-    bench: Bench, log: EventLog, number: signal.Signals
-) -> None:
+def test_an_interrupt_while_planning_stops_it_cleanly(bench: Bench, number: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    session = Session(bench.home, log, STUDY, Signalled(number))
+    session = Session(bench.home, bench.log, STUDY, Signalled(number))
     state = session.plan()
     assert (state.status, state.stopped_reason) == ("stopped", "interrupted by the user")
-    assert session.run(Silent()).status == "stopped", "there is nothing to end"
+    assert session.run(Notes()).status == "stopped", "there is nothing to end"
     assert (state.design, dict(state.runs)) == (None, {})
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_model_of_the_installation_leaves_no_place_of_this_machine_in_the_log(tmp_path: Path) -> None:
-    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
-    base = Job(backend="fake", steps=3, model=model_folder(str(model_at(home.models / "mine")), home.models))
+@contextmanager
+def planned(home: Home, **request: Any) -> Iterator[tuple[EventLog, StudyState]]:
     with closing(EventLog(home.database)) as log:
-        create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), base=base))
-        planned = Session(home, log, STUDY, RulesPlanner()).plan()
-        assert Job.from_record(planned.noise_plan.job).model == base.model
+        create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), **request))
+        yield log, Session(home, log, STUDY, RulesPlanner()).plan()
+
+
+def test_a_model_of_the_installation_leaves_no_place_of_this_machine_in_the_log(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    base = Job(backend="fake", steps=3, model=model_folder(str(model_at(home.models / "mine")), home.models))
+    with planned(home, base=base) as (log, state):
+        assert Job.from_record(state.noise_plan.job).model == base.model
         assert str(tmp_path) not in str([event.payload for event in log.read(STUDY)])
 
 
 def test_what_a_person_is_to_be_asked_is_a_setting_of_the_study(tmp_path: Path) -> None:
-    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
-    with closing(EventLog(home.database)) as log:
-        create_study(
-            log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), approve="plan")
-        )
-        planned = Session(home, log, STUDY, RulesPlanner()).plan()
-    step = next_step(planned, 3600.0, 2)
+    with planned(make_home(tmp_path / "home"), approve="plan") as (_, state):
+        step = next_step(state, 3600.0, 2)
     assert isinstance(step, AskApproval)
-    assert step.question.stage == ("design" if planned.noise_plan is None else "noise")
+    assert step.question.stage == ("design" if state.noise_plan is None else "noise")
     assert step.question.runs > 0
 
 
 def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_study(tmp_path: Path) -> None:
     folder = model_at(tmp_path / "model")
     base = Job(backend="fake", steps=3, model=model_folder(str(folder)))
-    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
-    with closing(EventLog(home.database)) as log:
-        request = StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), base=base)
-        create_study(log, STUDY, request)
-        planned = Session(home, log, STUDY, RulesPlanner()).plan()
-        assert base_job_of(planned.settings) == base
-        job = Job.from_record(planned.noise_plan.job)
+    home = make_home(tmp_path / "home")
+    with planned(home, base=base) as (log, state):
+        assert base_job_of(state.settings) == base
+        job = Job.from_record(state.noise_plan.job)
         assert (job.backend, job.steps, job.model) == ("fake", 3, base.model)
         model_at(folder, b"others")
         with pytest.raises(BadModel, match="found it changed"):
-            Session(home, log, STUDY, RulesPlanner()).run(Silent())
+            Session(home, log, STUDY, RulesPlanner()).run(Notes())
         state = fold(log.read(STUDY))
         assert state.status == "stopped"
         assert "found it changed" in str(state.stopped_reason)

@@ -35,7 +35,7 @@ from research.proposals.arms import lint_arms
 from research.text import parse_budget
 from studies.records.design import Budget, Design, Hypothesis, Metric
 from studies.records.procedure import CollapseRule
-from studies.records.runs import EXCLUDED_CODES, WORST_CODES, confirm_spec
+from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from swarm.job import Job, tunables
 from tests.golden import assert_golden
 from tests.research.banks import bank
@@ -422,9 +422,6 @@ def test_seeds_depend_on_secret_and_study_and_on_nothing_else() -> None:
 def test_repeated_draws_are_drawn_again() -> None:
     draws = iter([7, 7, 7, 8, 9, 9, 10, 11])
     assert compiled(draw_seed=lambda: next(draws)).seeds == (7, 8, 9, 10, 11)
-
-
-def test_a_source_that_repeats_for_ever_is_an_error() -> None:
     with pytest.raises(ValueError, match="fewer than 5 different"):
         compiled(draw_seed=lambda: 7)
 
@@ -466,41 +463,12 @@ def test_every_design_is_affordable_fair_and_kept_as_it_is_locked(design: Design
         assert (again.hash(), again) == (design.hash(), design)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"question": "another"}, {"environment": "arith"}, {"alpha": 0.01}, {"seeds": (1, 2, 3)},
-        {"exclusions": ("NAN",)}, {"max_attempts": 1}, {"budget": Budget(wall_clock_s=601)},
-        {"base_job": {**Job().model_dump(mode="json", exclude={"seed", "tracking"}), "temperature": 0.7}},
-    ],
-)  # fmt: skip
-def test_any_change_changes_the_lock(change: dict[str, Any]) -> None:
-    design = compiled()
-    assert design.model_copy(update=change).hash() != design.hash()
-
-
-SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
-
-
-REWARDING = proposed("reward", "built-in", "dense").model_copy(update={"code": SOURCE})
-
-
-def coded(budget_s: float, *hypotheses: ProposedHypothesis) -> Design:
-    proposal = Propose(hypotheses=hypotheses)
-    return compiled(budget_s, hypotheses=accept_hypotheses(proposal), code=collect_reward_code(proposal))
-
-
 def test_a_design_holds_the_code_that_its_arms_name() -> None:
-    design = coded(1000, REWARDING, proposed("group_size", 4, 16))
-    assert design.code == {"dense": SOURCE}
+    source = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
+    claim = proposed("reward", "built-in", "dense").model_copy(update={"code": source})
+    proposal = Propose(hypotheses=(claim, proposed("group_size", 4, 16)))
+    design = compiled(1000, hypotheses=accept_hypotheses(proposal), code=collect_reward_code(proposal))
+    assert design.code == {"dense": source}
+    assert design.price.seconds_per_run == compiled().price.seconds_per_run
     assert [arm.name for arm in design.arms] == ["control", "reward=dense", "group_size=16"]
     assert "reward" not in design.base_job
-
-
-def test_each_run_of_a_design_carries_the_code_of_its_arm_and_costs_what_others_cost() -> None:
-    design, plain = coded(600, REWARDING), compiled()
-    assert (design.price, design.seeds) == (plain.price, plain.seeds)
-    specs = [confirm_spec("s", design, design.hash(), arm, seed) for seed in design.seeds for arm in design.arms]
-    assert {spec.arm: spec.code for spec in specs} == {"reward=built-in": None, "reward=dense": SOURCE}
-    assert all(Job.model_validate(spec.job) for spec in specs)
-    assert len({spec.run_id for spec in specs}) == len(specs)

@@ -71,9 +71,7 @@ def test_only_the_claimed_direction_needs_room() -> None:
 
 @pytest.mark.parametrize(("level", "where"), [(0.0, "floor"), (1.0, "ceiling")])
 @pytest.mark.parametrize("direction", ["increase", "decrease"])
-def test_runs_that_are_all_0_or_all_1_are_refused_in_any_direction_before_and_after_aa_runs(
-    level: float, where: str, direction: str
-) -> None:
+def test_runs_that_are_all_0_or_all_1_are_refused_in_any_direction(level: float, where: str, direction: str) -> None:
     bank = at(level, sd=0.0)
     found = refused(bank, direction)
     assert f"stands at the {where}: all 12 runs" in found.message

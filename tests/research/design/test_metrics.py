@@ -20,7 +20,7 @@ from research.proposals.metric_choice import MetricChoice, RequestedMetric
 from studies.metrics.base import LEAST_POINTS
 from studies.records.alpha import allocate_single_round as staked
 from studies.records.base import digest
-from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan, RunSpec
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan
 from studies.records.runs import noise_spec, screen_spec, zero_lr_spec
 from studies.statistics.proportions import power_of_rates
 from studies.verdicts.rules import invalid
@@ -36,10 +36,6 @@ EPISODES = RequestedMetric("episodes", 0.7)
 
 def metric(asked: RequestedMetric = EPISODES) -> Metric:
     return MetricChoice(asked, Estimates().training).metric([CONTROL], 512)
-
-
-def metric_of(unsized: DesignDraft) -> Metric:
-    return unsized.metric(MetricChoice(EPISODES, Estimates().training), 512)
 
 
 def known(level: float, sd: float, of: Metric | None = None) -> NoiseBank:
@@ -200,15 +196,12 @@ def test_a_rate_is_sized_by_its_exact_test_without_runs_that_tell_its_noise() ->
     assert_refused(WISH, accepted(reach=0.5), f"needs {len(found.seeds)} seeds x 2 arms", "--budget", **dear)
 
 
-def searched(asked: RequestedMetric, bank: NoiseBank, best: float) -> tuple[Design, RunSpec, int]:
-    alike = NoiseBank(frozenset(run.model_copy(update={"job": job_key(Job())}) for run in bank.observations))
-    found = compiled((), screen_of("learning_rate", (3e-4, 1e-3, 3e-3), best), **means(alike, asked))
-    steps = found.screen.rungs[0].steps
-    return found, screen_spec("s", found, "lock", Arm(name="a", overrides={"learning_rate": 3e-4}), steps), steps
-
-
 def test_a_screen_of_a_time_is_scored_by_the_area_below_its_threshold() -> None:
-    found, run, steps = searched(EPISODES, known(2500.0, 300.0), -1500.0)
+    bank = known(2500.0, 300.0).observations
+    alike = NoiseBank(frozenset(run.model_copy(update={"job": job_key(Job())}) for run in bank))
+    found = compiled((), screen_of("learning_rate", (3e-4, 1e-3, 3e-3), -1500.0), **means(alike))
+    steps = found.screen.rungs[0].steps
+    run = screen_spec("s", found, "lock", Arm(name="a", overrides={"learning_rate": 3e-4}), steps)
     assert found.metric == metric()
     assert (run.metric.kind, run.metric.split, run.metric.higher_is_better) == ("area", "search", True)
     assert run.metric.horizon == steps * 128
@@ -229,12 +222,10 @@ def screened(values: dict[str, tuple[float, ...]], steps: int = 40) -> DesignDra
         ({"episodes_per_step": (32, 64, 128)}, 40, 33),
     ],
 )  # fmt: skip
-def test_a_screening_run_is_long_enough_to_have_a_curve(
-    values: dict[str, tuple[float, ...]], steps: int, rung: int
-) -> None:
+def test_a_screening_run_has_a_curve(values: dict[str, tuple[float, ...]], steps: int, rung: int) -> None:
     found = screened(values, steps)
     assert found.screen.rungs[0].steps == rung
-    looks = metric_of(found).schedule
+    looks = found.metric(MetricChoice(EPISODES, Estimates().training), 512).schedule
     least = int(min(values.get("episodes_per_step", (128,))))
     assert len(looks.steps({"steps": rung, "episodes_per_step": least})) + 2 >= LEAST_POINTS
 
@@ -256,13 +247,6 @@ def test_a_shorter_training_is_offered_only_where_the_metric_can_be_told_of_it()
     dear = {**means(NoiseBank(), RequestedMetric("collapse")), "budget": Budget(wall_clock_s=200)}
     found = assert_refused(WISH, accepted(reach=0.5), "seeds x 2 arms", **dear)
     assert "train 5 steps" not in found.message
-
-
-def test_a_screen_of_an_area_is_read_up_to_where_its_runs_end() -> None:
-    area = RequestedMetric("area")
-    found, run, steps = searched(area, known(0.5, 0.02, metric(area)), 0.3)
-    assert run.metric.horizon == steps * 128
-    assert found.metric.horizon == 5120
 
 
 def test_a_rate_keeps_its_promise_where_several_variables_share_the_level() -> None:

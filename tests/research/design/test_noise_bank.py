@@ -47,12 +47,6 @@ def find(known: NoiseBank, episodes: int = 512, environment: str = "guess", job:
     return noise
 
 
-def said(known: NoiseBank, episodes: int = 512, **about: Any) -> Noise:
-    noise = find(known, episodes, **about)
-    assert noise is not None
-    return noise
-
-
 def why_not(known: NoiseBank, episodes: int = 512, **about: Any) -> str:
     assert find(known, episodes, **about) is None
     return known.explain_missing("guess", about.get("job") or Job(), metric(episodes)) or ""
@@ -60,9 +54,9 @@ def why_not(known: NoiseBank, episodes: int = 512, **about: Any) -> str:
 
 def test_the_spread_is_that_within_groups_pooled_by_their_degrees_of_freedom_and_not_between_them() -> None:
     apart = [entry.model_copy(update={"value": entry.value + 0.3}) for entry in group(0.02, 10, name="other")]
-    noise = said(NoiseBank(frozenset([*group(0.02, 10), *apart])))
+    noise = find(NoiseBank(frozenset([*group(0.02, 10), *apart])))
     assert (noise.sd, noise.df) == (pytest.approx(0.02), 18)
-    noise = said(NoiseBank(frozenset([*group(0.02, 6), *group(0.05, 12, name="other")])))
+    noise = find(NoiseBank(frozenset([*group(0.02, 6), *group(0.05, 12, name="other")])))
     assert noise.sd == pytest.approx(math.sqrt((5 * 0.02**2 + 11 * 0.05**2) / 16))
 
 
@@ -70,7 +64,7 @@ def test_the_spread_is_that_within_groups_pooled_by_their_degrees_of_freedom_and
     ("episodes", "sd"), [(512, 0.03), (2048, math.sqrt(0.03**2 - 0.02**2 + 0.01**2)), (128, 0.0458)]
 )
 def test_a_figure_scales_to_other_evaluations_through_its_evaluation_part(episodes: int, sd: float) -> None:
-    noise = said(bank(0.03, evaluation_sd=0.02), episodes)
+    noise = find(bank(0.03, evaluation_sd=0.02), episodes)
     assert noise.sd == pytest.approx(sd, rel=1e-3)
     assert noise.evaluation_sd == pytest.approx(0.02 * math.sqrt(512 / episodes))
     assert noise.episodes == episodes
@@ -78,13 +72,13 @@ def test_a_figure_scales_to_other_evaluations_through_its_evaluation_part(episod
 
 def test_without_an_evaluation_part_a_figure_stands_for_no_smaller_evaluation() -> None:
     known = bank(0.03)
-    larger = said(known, 1024)
+    larger = find(known, 1024)
     assert larger.sd == pytest.approx(0.03), "cautiously, as nobody knows how much less it would be"
     assert_golden(why_not(known, 256))
 
 
 def test_an_evaluation_cannot_be_noisier_than_the_runs_it_measured() -> None:
-    noise = said(bank(0.01, evaluation_sd=0.05), 1024)
+    noise = find(bank(0.01, evaluation_sd=0.05), 1024)
     assert noise.sd == pytest.approx(0.01 / math.sqrt(2))
 
 
@@ -94,13 +88,12 @@ def test_of_what_is_no_share_the_evaluation_part_is_unknown() -> None:
         for entry in bank(0.03, evaluation_sd=0.02).observations
     ]
     found = estimate_noise(entries)
-    assert found is not None
     assert found.evaluation is None, "an untrained model's rewards may be far noisier than a trained one's"
 
 
 def test_groups_with_other_evaluations_join_through_the_evaluation_part() -> None:
     small = group(math.sqrt(0.03**2 + 0.02**2), 8, evaluation_sd=0.02 * math.sqrt(2), episodes=256, name="small")
-    noise = said(NoiseBank(frozenset([*group(0.03, 20, evaluation_sd=0.02), *small])))
+    noise = find(NoiseBank(frozenset([*group(0.03, 20, evaluation_sd=0.02), *small])))
     assert noise.sd == pytest.approx(0.03, rel=0.02)
     assert noise.df == 26
 
@@ -108,7 +101,7 @@ def test_groups_with_other_evaluations_join_through_the_evaluation_part() -> Non
 @pytest.mark.parametrize("other", [Job(algorithm="rloo"), Job(backend="fake"), Job(model=TinyModel(hidden_size=32))])
 def test_each_environment_model_backend_and_algorithm_has_a_word_of_its_own(other: Job) -> None:
     known = bank(environments=("guess",))
-    assert said(known).sd == said(known, job=Job(group_size=16, steps=80)).sd, "whatever the other fields are"
+    assert find(known).sd == find(known, job=Job(group_size=16, steps=80)).sd, "whatever the other fields are"
     assert find(known, environment="arith") is None
     assert "no two runs" in why_not(known, job=other)
 
@@ -135,11 +128,11 @@ def paired(pairs: int, together: float) -> NoiseBank:
 
 
 def test_runs_that_share_a_seed_across_arms_give_a_correlation_where_there_are_enough_pairs() -> None:
-    alike, apart, few = said(paired(20, 1.0)), said(paired(20, 0.0)), said(paired(LEAST_PAIRS - 2, 1.0))
+    alike, apart, few = find(paired(20, 1.0)), find(paired(20, 0.0)), find(paired(LEAST_PAIRS - 2, 1.0))
     assert (alike.correlation, alike.pairs) == (pytest.approx(1.0), 20)
     assert apart.correlation == pytest.approx(0.0, abs=0.01)
     assert (few.correlation, few.pairs) == (None, 0)
-    unpaired = said(NoiseBank(frozenset([*group(0.02, 20), *group(0.02, 20, name="other")])))
+    unpaired = find(NoiseBank(frozenset([*group(0.02, 20), *group(0.02, 20, name="other")])))
     assert unpaired.correlation is None, "runs of different comparisons"
 
 
@@ -175,7 +168,7 @@ def test_a_shipped_file_of_another_version_is_left_out_and_counted() -> None:
 
 def test_the_shipped_bank_knows_the_built_in_jobs() -> None:
     for environment in ("guess", "arith"):
-        noise = said(load_shipped_bank(), environment=environment)
+        noise = find(load_shipped_bank(), environment=environment)
         assert 0.005 < noise.sd < 0.08
         assert noise.evaluation_sd is not None
     assert all(entry.model == model_key(Job()) for entry in load_shipped_bank().observations)
@@ -228,7 +221,7 @@ def log(tmp_path: Path) -> Iterator[EventLog]:
 def test_a_home_learns_from_all_its_studies(log: EventLog) -> None:
     write_study(log, "one", VALUES)
     write_study(log, "two", [value + 0.2 for value in VALUES], version=str(RESULTS_VERSION))
-    noise = said(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
+    noise = find(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
     assert noise.df == 8
     assert noise.sd == pytest.approx(0.0316, abs=1e-4)
     assert_golden(noise.basis)
@@ -236,24 +229,16 @@ def test_a_home_learns_from_all_its_studies(log: EventLog) -> None:
     assert home == load_shipped_bank().observations | learned, "the shipped runs too"
 
 
-def test_a_study_of_another_results_version_is_left_out_and_counted(log: EventLog) -> None:
-    write_study(log, "one", VALUES)
-    write_study(log, "two", VALUES, version="0")
-    noise = said(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
-    assert noise.df == 4
-    assert "left out: 5 of runs" in noise.basis
-
-
-def test_a_corrupt_log_is_left_out_and_counted(log: EventLog, tmp_path: Path) -> None:
-    write_study(log, "one", VALUES)
-    write_study(log, "two", VALUES)
+def test_corrupt_logs_and_other_results_versions_are_left_out_and_counted(log: EventLog, tmp_path: Path) -> None:
+    for study, version in (("one", None), ("two", None), ("three", "0")):
+        write_study(log, study, VALUES, version)
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'ajet.db'}")
     with engine.begin() as connection:
         connection.execute(sa.text("update events set payload = '{}' where study = 'two' and seq = 3"))
     engine.dispose()
-    known = NoiseBank.of(log, shipped=NoiseBank())
-    assert known.left_out == {"a corrupt log": 1}
-    assert said(known, job=FAKE).df == 4
+    noise = find(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
+    assert noise.df == 4
+    assert "left out: 1 of a corrupt log, 5 of runs" in noise.basis
 
 
 def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
@@ -261,6 +246,5 @@ def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
     alone = [entry for n in range(8) for entry in group(0.02, 2, name=f"pair-{n}")]
     fallen = [entry.model_copy(update={"collapsed": entry.seed == 1}) for entry in alone]
     found = estimate_noise([*kept, *fallen])
-    assert found is not None
     noise = found.at_episodes(512, "b")
     assert (found.runs, noise.collapsed, noise.runs) == (6, 8, 22)

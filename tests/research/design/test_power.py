@@ -40,7 +40,6 @@ def test_more_seeds_and_larger_effects_are_seen_better(sd: float, df: int, effec
 def test_the_smallest_effect_seen_is_seen_and_a_smaller_one_is_not(sd: float, seeds: int) -> None:
     known = analysis(noise(sd))
     effect = known.min_detectable_effect(seeds)
-    assert effect is not None
     assert known.detects(seeds, effect)
     assert not known.detects(seeds, effect - 0.001)
 
@@ -48,7 +47,6 @@ def test_the_smallest_effect_seen_is_seen_and_a_smaller_one_is_not(sd: float, se
 def test_the_seeds_that_are_needed_see_it_and_fewer_do_not() -> None:
     known = analysis()
     need = known.seeds_needed(0.05)
-    assert need is not None
     assert known.detects(need, 0.05)
     assert not any(known.detects(seeds, 0.05) for seeds in range(2, need))
     assert known.seeds_needed(0.005) is None
@@ -127,7 +125,6 @@ def test_the_power_of_rates_is_that_of_the_locked_rule(families: int, compared: 
 def test_the_seeds_of_rates_keep_the_promise_where_two_variables_share_the_level() -> None:
     found = RatePower(rate_noise(0.8, 512, "a rate"), 3, 2, 1, 0.8, 1, 0.8, rate=0.8)
     seeds = found.seeds_needed(0.6)
-    assert seeds is not None
     assert found.detects(seeds, 0.6)
     assert not found.detects(seeds - 1, 0.6)
 

@@ -31,17 +31,9 @@ from research.design.pricing import (
     price_of,
     runs_at_once,
 )
-from research.environments.catalog import (
-    NO_MODEL,
-    MeasuredEnvironment,
-    conditions_of,
-    find_all_measurements,
-    model_key,
-    save_measurement,
-)
+from research.environments.catalog import NO_MODEL, MeasuredEnvironment, conditions_of, model_key
 from research.installation import machine
 from research.installation.base_job import model_folder
-from research.installation.home import Home
 from research.isolation.mode import Isolation, Sandboxing
 from studies import EventLog
 from studies.checks.alarms import DEFAULT_WATCHDOG, max_silence, watchdog_of
@@ -85,6 +77,7 @@ def test_where_nothing_was_measured_no_model_is_read_to_be_looked_up(monkeypatch
 def test_a_larger_model_is_dearer_and_its_parameters_are_counted_without_loading_it(brought: Job) -> None:
     assert count_parameters(brought) == 135_000_000
     assert Estimates().run(brought) > 10 * Estimates().run(Job())
+    assert Estimates().run(brought.model_copy(update={"max_tokens": 400})) > 2 * Estimates().run(brought)
     assert (is_guess(brought), is_guess(Job())) == (True, False)
     assert count_parameters(Job(model=TinyModel(hidden_size=1024, layers=24))) > 1000 * count_parameters(Job()), (
         "by its shape"
@@ -101,11 +94,6 @@ def test_a_small_model_costs_what_the_tiny_one_does_and_one_whose_folder_is_gone
     small = Job(model=model_folder(str(model_at(tmp_path / "small"))))
     assert Estimates().run(small) == Estimates().run(Job())
     assert Estimates().run(Job(model=PathModel(path=str(tmp_path / "gone")))) > 0
-
-
-def test_longer_answers_of_a_large_model_cost_more(brought: Job) -> None:
-    longer = brought.model_copy(update={"max_tokens": 400})
-    assert Estimates().run(longer) > 2 * Estimates().run(brought)
 
 
 def test_what_was_measured_is_the_price_part_by_part(brought: Job) -> None:
@@ -148,14 +136,6 @@ def test_a_price_says_what_it_rests_on(brought: Job) -> None:
     assert describe_basis(make_pricing(2), [Job()]) == make_pricing(2).basis
 
 
-def test_measurements_are_kept_and_the_newer_one_counts(tmp_path: Path) -> None:
-    home = Home(tmp_path, "sqlite://")
-    assert find_all_measurements(home) == ()
-    for seconds in (3.0, 4.0):
-        save_measurement(home, known(Job(), startup_s=seconds))
-    assert find_all_measurements(home) == (known(Job(), startup_s=4.0),)
-
-
 DECIDING: dict[str, Any] = {
     "max_tokens": 64, "max_context": 512, "temperature": 0.7, "foreign_sampling": "neutralise", "lora_rank": 16,
     "dtype": "bfloat16", "backend": "other", "max_concurrency": 4,
@@ -163,9 +143,7 @@ DECIDING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("name", "value"), DECIDING.items())
-def test_what_was_measured_counts_for_jobs_that_sample_alike_and_the_price_says_where_it_does_not(
-    brought: Job, name: str, value: Any
-) -> None:
+def test_what_was_measured_counts_for_jobs_that_sample_alike(brought: Job, name: str, value: Any) -> None:
     other = brought.model_copy(update={name: value})
     mine, theirs = (known(job, seconds_per_episode=0.5, job=conditions_of(job)) for job in (brought, other))
     for wanted, found in ((brought, mine), (other, theirs)):
@@ -229,9 +207,7 @@ def test_what_was_measured_in_the_environment_goes_before_a_check_of_the_model(b
     assert "model check" not in found.describe_basis(brought)
 
 
-def test_a_machine_carries_as_many_runs_as_the_largest_model_leaves_memory_for(
-    brought: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_at_once_fit_the_memory_of_the_largest_model(brought: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 8)
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
     assert runs_at_once([Job()], no_check) == 8
@@ -316,13 +292,18 @@ def test_attempts_that_failed_say_nothing_of_what_a_run_takes(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:
+def test_only_finished_attempts_at_known_jobs_set_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, lambda order: "failed" if order.attempt == 1 else "ok")
     state = bench.drive(bench.loop()).state
     found = median_seconds(bench.log)
     jobs = {price_key(Job.model_validate(run.spec.job)) for run in state.runs.values()}
     assert found == dict.fromkeys(jobs, 5.0), "the fake attempts say they took 5 s, and 1 s when they failed"
     assert len(jobs) == 2
+    known = Job.from_record
+    monkeypatch.setattr(
+        "research.design.pricing.Job.from_record", lambda value: known({**value, "a_field_of_an_older_ajet": 1})
+    )
+    assert median_seconds(bench.log) == {}
 
 
 @pytest.mark.slow
@@ -346,16 +327,3 @@ def test_a_studys_own_runs_are_no_observation_for_itself_nor_a_corrupt_study_for
     engine.dispose()
     with closing(EventLog(bench.home.database)) as log:
         assert median_seconds(log) == {}
-
-
-@pytest.mark.slow
-def test_a_job_this_version_does_not_know_sets_no_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(tmp_path)
-    bench.drive(bench.loop())
-    known = Job.from_record
-
-    def forgetful(value: dict[str, Any]) -> Job:
-        return known({**value, "a_field_of_an_older_ajet": 1})
-
-    monkeypatch.setattr("research.design.pricing.Job.recorded", forgetful)
-    assert median_seconds(bench.log) == {}

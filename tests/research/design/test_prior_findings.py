@@ -57,10 +57,7 @@ def test_each_round_of_a_study_is_a_finding_with_its_conditions(tmp_path: Path) 
     assert (first.verdict, first.n_control, first.n_treatment, first.conditions.environment) == (
         "supported", 5, 5, "guess",
     )  # fmt: skip
-    assert first.level is not None
     assert first.level > 0.95, "a round of several has a part of the level"
-    assert first.low is not None
-    assert first.estimate is not None
     assert 0 < first.low < first.estimate
     assert first.lock != second.lock
     assert first.conditions.job == second.conditions.job, "the field that is compared is no condition of it"

@@ -26,14 +26,20 @@ def study(tmp_path: Path) -> InRounds:
     return study
 
 
+def go_on(study: InRounds) -> None:
+    if study.state().verdicts:
+        study.begin_next()
+
+
 def answered(study: InRounds, *values: int) -> None:
-    """Ask and answer a round about group sizes."""
+    go_on(study)
     study.ask(*values)
     study.answer()
 
 
 def asked(study: InRounds, variable: str, control: Any, treatment: Any, gain: float, **changes: Any) -> None:
     """Ask and answer a round about any field: the treatment is better by `gain`."""
+    go_on(study)
     arms = tuple(Arm(name=f"{variable}={value}", overrides={variable: value}) for value in (control, treatment))
     study.means |= {arms[0].name: 0.5, arms[1].name: 0.5 + gain}
     number = study.state().round
@@ -47,14 +53,11 @@ def told(study: Synthetic) -> Recipe:
 
 
 def job(recipe: Recipe) -> Job:
-    """Return the job that a server takes the recipe for."""
     return Job.model_validate(recipe.job)
 
 
 def base(state: StudyState, **changes: Any) -> Job:
-    design = state.rounds[0].design
-    assert design is not None
-    return Job.from_record({**design.base_job, **changes})
+    return Job.from_record({**state.rounds[0].design.base_job, **changes})
 
 
 def test_the_newest_of_a_chain_is_taken_with_its_evidence(tmp_path: Path) -> None:
@@ -69,12 +72,6 @@ def test_the_newest_of_a_chain_is_taken_with_its_evidence(tmp_path: Path) -> Non
     assert value.finding.name == "s-synthetic/2/r2h1"
     assert value.finding.lock == state.design_hash
     assert (found.apart, found.notes) == ((), ())
-
-
-def test_a_study_of_one_round_has_a_recipe(tmp_path: Path) -> None:
-    study = Synthetic(tmp_path)
-    state = study.whole()
-    assert job(told(study)).equals(base(state, group_size=16))
 
 
 def test_where_the_treatment_is_worse_the_control_is_what_was_confirmed(study: InRounds) -> None:
@@ -102,7 +99,6 @@ def test_before_a_lock_it_is_the_job_that_was_given(tmp_path: Path) -> None:
 
 def test_values_of_two_rounds_are_together_where_the_later_one_held_the_earlier(study: InRounds) -> None:
     answered(study)
-    study.begin_next()
     asked(study, "epochs", 1, 2, 0.2, base_job=base_job(group_size=16))
     found = told(study)
     assert job(found).equals(base(study.state(), group_size=16, epochs=2))
@@ -111,7 +107,6 @@ def test_values_of_two_rounds_are_together_where_the_later_one_held_the_earlier(
 
 def test_values_that_were_never_confirmed_together_are_said_to_be_so(study: InRounds) -> None:
     answered(study)
-    study.begin_next()
     asked(study, "epochs", 1, 2, 0.2)
     found = told(study)
     assert job(found).equals(base(study.state(), group_size=16, epochs=2))
@@ -121,7 +116,6 @@ def test_values_that_were_never_confirmed_together_are_said_to_be_so(study: InRo
 
 def test_rounds_that_contradict_each_other_leave_the_value_alone(study: InRounds) -> None:
     answered(study)
-    study.begin_next()
     asked(study, "group_size", 4, 16, -0.2)
     found = told(study)
     assert job(found).equals(base(study.state()))
@@ -130,11 +124,9 @@ def test_rounds_that_contradict_each_other_leave_the_value_alone(study: InRounds
 
 def test_the_report_and_the_job_of_a_study_are_one_recipe(study: InRounds) -> None:
     answered(study)
-    study.begin_next()
     asked(study, "group_size", 4, 16, -0.2)
     assert told(study).confirmed == ()
     assert describe_recipe(study.state())[0].startswith("Nothing was confirmed")
-    study.begin_next()
     answered(study, 16, 32)
     (value,), said = told(study).confirmed, describe_recipe(study.state())
     assert value.fields == {"group_size": 32}
@@ -143,7 +135,6 @@ def test_the_report_and_the_job_of_a_study_are_one_recipe(study: InRounds) -> No
 
 def test_a_value_that_was_compared_with_another_one_than_the_best_so_far_is_left_out(study: InRounds) -> None:
     answered(study)
-    study.begin_next()
     asked(study, "group_size", 4, 32, 0.2)
     found = told(study)
     assert found.job["group_size"] == 16
@@ -152,7 +143,6 @@ def test_a_value_that_was_compared_with_another_one_than_the_best_so_far_is_left
 
 def test_what_was_found_elsewhere_is_told_and_no_part(study: InRounds) -> None:
     answered(study)
-    study.begin_next()
     asked(study, "epochs", 1, 2, 0.2, environment="arith", base_job=base_job(group_size=16, environment="arith"))
     found = told(study)
     assert (found.job["environment"], found.job.get("epochs")) == ("guess", None)
@@ -176,7 +166,6 @@ def test_a_verdict_that_does_not_follow_confirms_nothing(study: InRounds) -> Non
 
 def test_values_that_no_job_can_have_together_are_not_put_together(study: InRounds) -> None:
     answered(study)
-    study.begin_next()
     asked(study, "episodes_per_step", 128, 136, 0.2)
     found = told(study)
     assert job(found).equals(base(study.state(), group_size=16))
@@ -195,7 +184,6 @@ def test_a_claim_that_an_amendment_made_exploratory_confirms_nothing(study: InRo
 
 def test_what_is_asked_again_and_not_shown_again_is_taken_back(study: InRounds) -> None:
     asked(study, "epochs", 1, 2, 0.3)
-    study.begin_next()
     asked(study, "epochs", 1, 2, 0.0)
     found = told(study)
     assert found.confirmed == ()

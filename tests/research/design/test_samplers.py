@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from research.design.comparison import default_screen, default_seeds
 from research.design.samplers import Ladders, Surface
-from research.design.screening import count_steps
 from studies.records.procedure import Knob, Screen
 
 
 def the_screen(knobs: str, runs: float, steps: int = 20, telling: int | None = None) -> Screen:
-    screen = default_screen(
-        [Knob(field=name, values=(1, 2, 3, 4)) for name in knobs], runs, steps=steps, telling=telling
-    )
-    assert screen is not None
-    return screen
+    ladders = [Knob(field=name, values=(1, 2, 3, 4)) for name in knobs]
+    return default_screen(ladders, runs, steps=steps, telling=telling)
+
+
+def count_steps(screen: Screen) -> int:
+    entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
+    return sum(count * rung.steps for count, rung in zip(entering, screen.rungs, strict=False))
 
 
 @pytest.mark.parametrize("runs", [12, 20, 40, 80])
@@ -53,7 +54,6 @@ def truth(top: tuple[int, int], switch: float, point: tuple[int, ...]) -> float:
 
 
 def lost(top: tuple[int, int], switch: float, seed: int) -> float:
-    """Return what the best point that half the grid shows lacks of a planted optimum."""
     random = np.random.default_rng(seed)
     seen = [GRID[at] for at in random.permutation(len(GRID))[:20]]
     surface = Surface(LADDERS, seen, [0] * 20, [truth(top, switch, point) for point in seen])

@@ -57,8 +57,6 @@ WISH = Explore(
 
 
 class Explorer(RulesPlanner):
-    """Explores once before it asks the second round's question: the first of its wishes that is not refused."""
-
     def __init__(self, *wishes: Explore, times: int = 1) -> None:
         self.wishes = wishes or (WISH,)
         self.times = times
@@ -92,9 +90,7 @@ def whole() -> tuple[FlightResult, Explorer, list[Event]]:
     return fly(flight(planner=lambda clock: planner, hand=look)), planner, events
 
 
-def test_an_exploration_is_run_once_each_and_no_verdict_or_level_follows_from_it(
-    whole: tuple[FlightResult, Explorer, list[Event]],
-) -> None:
+def test_an_exploration_is_run_once_and_no_verdict_follows(whole: tuple[FlightResult, Explorer, list[Event]]) -> None:
     result, planner, _ = whole
     state = result.state
     assert (state.status, result.refused) == ("concluded", None)
@@ -149,7 +145,6 @@ def test_an_exploration_takes_a_quarter_of_the_time_that_is_left_at_most() -> No
 def test_a_controller_killed_around_an_exploration_makes_it_once(
     whole: tuple[FlightResult, Explorer, list[Event]], after: int, written: bool
 ) -> None:
-    """Killed before it is planned, after that, and between its runs."""
     undisturbed, _, events = whole
     planned = next(event.seq for event in events if event.type is EventType.EXPLORATION_PLANNED)
     assert events[planned].type is EventType.RUN_PLANNED

@@ -83,9 +83,14 @@ def wide(*rungs: Rung) -> Design:
     return screened(screen=screen)
 
 
-def flown(path: Path, chosen: Design, *, budget_s: float, seconds: float) -> StudyState:
+def slow(path: Path, chosen: Design, *, budget_s: float = 400, seconds: float = 60) -> Bench:
     bench = Bench(path, design=chosen, budget_s=budget_s)
     bench.slow(seconds, tick_s=seconds / 6)
+    return bench
+
+
+def flown(path: Path, chosen: Design, *, budget_s: float = 400, seconds: float = 60) -> StudyState:
+    bench = slow(path, chosen, budget_s=budget_s, seconds=seconds)
     return bench.drive(bench.loop()).state
 
 
@@ -99,7 +104,7 @@ def said(state: StudyState, action: str) -> str:
 
 
 def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time(fast_path: Path) -> None:
-    state = flown(fast_path, wide(), budget_s=400, seconds=60)
+    state = flown(fast_path, wide())
     assert state.status == "concluded"
     assert state.verdicts, "the confirmation has its verdict"
     assert [len(state.values(arm.name)) for arm in state.design.arms] == [4, 4] if state.design else False
@@ -110,11 +115,8 @@ def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time(fast_path: Path)
     assert f"of {len(state.candidates)} candidates" in state.selection.reason
 
 
-def test_what_is_given_up_is_said_as_soon_as_the_first_run_tells_once_and_with_the_budget_that_carries_it(
-    fast_path: Path,
-) -> None:
-    bench = Bench(fast_path, design=wide(), budget_s=400)
-    bench.slow(60, tick_s=10)
+def test_what_is_given_up_is_said_once_as_soon_as_the_first_run_tells(fast_path: Path) -> None:
+    bench = slow(fast_path, wide())
     state = bench.drive(bench.loop()).state
     events = bench.events()
     first_end = next(at for at, event in enumerate(events) if event.type is EventType.ATTEMPT_ENDED)
@@ -132,10 +134,9 @@ def test_what_is_given_up_is_said_as_soon_as_the_first_run_tells_once_and_with_t
 
 @pytest.mark.slow
 def test_the_budget_that_is_named_carries_all_of_it(tmp_path: Path) -> None:
-    first = flown(tmp_path / "first", wide(), budget_s=400, seconds=60)
+    first = flown(tmp_path / "first", wide())
     named = said(first, "shorten the screen").partition("--budget ")[2].split()[0]
-    bench = Bench(tmp_path / "again", design=wide(), budget_s=400)
-    bench.slow(60, tick_s=10)
+    bench = slow(tmp_path / "again", wide())
     loop = bench.loop()
     while not shrunk(state := loop.tick().state):
         bench.clock.advance(10)
@@ -155,11 +156,9 @@ def test_runs_that_take_what_they_were_priced_at_give_nothing_up(fast_path: Path
 def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: Path) -> None:
     taken = []
     for number, values in enumerate((rate, lambda spec: 1 - rate(spec))):
-        bench = Bench(fast_path / str(number), design=wide(), budget_s=400)
-        bench.slow(60, tick_s=10)
+        bench = slow(fast_path / str(number), wide())
         bench.sandbox.rate = values
         state = bench.drive(bench.loop()).state
-        assert state.selection is not None
         taken.append((list(state.candidates), [(d.action, d.reason) for d in state.decisions if d.rule == SHRINK_RULE]))
     assert taken[0] == taken[1]
 
@@ -167,8 +166,7 @@ def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: P
 @pytest.mark.slow
 def test_the_confirmation_is_kept_wherever_a_controller_is_killed(fast_path: Path) -> None:
     for at in (11, 40, 73):
-        bench = Bench(fast_path / str(at), design=wide(), budget_s=400)
-        bench.slow(60, tick_s=10)
+        bench = slow(fast_path / str(at), wide())
         with pytest.raises(Cut):
             bench.drive(bench.loop(at, written=at % 2 == 1))
         state = bench.drive(bench.loop()).state
@@ -198,24 +196,16 @@ def test_a_rung_that_there_is_no_time_for_is_left_out_and_the_one_before_decides
     assert not any(run.active for run in state.runs.values())
 
 
-def repeated() -> Design:
-    return design(16, replication=Replication(environment="arith", seeds=(201, 202)))
-
-
-def test_a_replication_that_is_not_affordable_is_not_begun(fast_path: Path) -> None:
+def test_a_replication_that_is_not_affordable_is_not_begun_and_made_with_more_budget(fast_path: Path) -> None:
     """Eight runs confirm and four replicate; at 30 s each, two at once, 120 s and 60 s of the 150 s that there are."""
-    state = flown(fast_path, repeated(), budget_s=150, seconds=30)
+    repeated = design(16, replication=Replication(environment="arith", seeds=(201, 202)))
+    bench = slow(fast_path, repeated, budget_s=150, seconds=30)
+    state = bench.drive(bench.loop()).state
     assert [(v.verdict, v.look) for v in state.verdicts] == [("supported", 3)]
     assert shrunk(state) == ["skip the replication"]
     assert not any(run.attempts for run in state.runs_in("replicate"))
     assert state.status == "stopped"
     assert "replication takes about" in str(state.stopped_reason)
-
-
-def test_a_replication_that_was_not_begun_is_made_with_more_budget(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=repeated(), budget_s=150)
-    bench.slow(30, tick_s=5)
-    bench.drive(bench.loop())
     bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": 900.0, "reason": "slower than priced"})
     bench.append(EventType.STUDY_RESUMED, command=[])
     state = bench.drive(bench.loop()).state
@@ -246,8 +236,8 @@ def test_a_candidate_that_was_never_measured_for_want_of_time_counts_as_none(fas
         asked.extend([order.spec.arm] if order.spec.arm not in asked else [])
         return "died" if order.spec.phase == "screen" and asked.index(order.spec.arm) == 2 else "ok"
 
-    bench = Bench(fast_path, script, design=wide(), budget_s=400)
-    bench.slow(60, tick_s=10)
+    bench = slow(fast_path, wide())
+    bench.sandbox.script = script
     state = bench.drive(bench.loop()).state
     assert END_SCREEN in shrunk(state)
     cut = {run.spec.arm for run in state.runs_in("screen") if run.invalid and run.invalid[0] == BUDGET_CODE}

@@ -23,8 +23,6 @@ tracker.finish()
 
 
 class Writing:
-    """A training's tracker in a process of its own; `log` steps, then `close` it or `kill` it."""
-
     def __init__(self, folder: Path, run_id: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tracking = Tracking(
@@ -38,16 +36,12 @@ class Writing:
         )  # fmt: skip
 
     def log(self, *steps: int) -> None:
-        """Have steps logged; return once the tracker was told of them."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         for step in steps:
             self._process.stdin.write(f"{step}\n")
             self._process.stdin.flush()
             assert self._process.stdout.readline() == f"{step}\n"
 
     def close(self) -> None:
-        """Have it finish its log."""
         self._process.communicate(timeout=400)
         assert self._process.returncode == 0
 

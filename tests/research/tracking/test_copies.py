@@ -29,14 +29,12 @@ from research.runs.wandb_log import find_log
 from tests.research.tracking.logs import Writing, write
 from tests.wandb_standin import StandIn, standing_in
 
-pytestmark = [pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 DEADLINE_S = 300.0
 STEPS = 4
 
 
 class Clock:
-    """A clock that a test sets forward."""
-
     def __init__(self) -> None:
         self.skipped = 0.0
 
@@ -58,7 +56,6 @@ def calls(standin: StandIn) -> Iterator[WandbClient]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole log, to be copied."""
     folder = tmp_path_factory.mktemp("written")
     write(folder, "r1-a1", steps=STEPS)
     return folder
@@ -76,8 +73,13 @@ def copy(tmp_path: Path, calls: WandbClient, clock: Clock) -> Iterator[AttemptCo
     found.end()
 
 
+@pytest.fixture
+def whole(tmp_path: Path, written: Path, copy: AttemptCopy) -> AttemptCopy:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    return copy
+
+
 def followed(copy: AttemptCopy, clock: Clock, *, over: bool = True, until: Callable[[], bool]) -> list[CopyState]:
-    """Go on with a copy until something holds, its waits skipped; return how it stood."""
     found: list[CopyState] = []
     deadline = time.monotonic() + DEADLINE_S
     while not until():
@@ -93,7 +95,6 @@ def settled(copy: AttemptCopy, clock: Clock) -> list[CopyState]:
     return followed(copy, clock, until=lambda: copy.settled)
 
 
-@pytest.mark.slow
 def test_a_log_is_sent_while_it_grows(tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock) -> None:
     writing = Writing(tmp_path, "r1-a1")
     writing.log(1)
@@ -109,58 +110,41 @@ def test_a_log_is_sent_while_it_grows(tmp_path: Path, standin: StandIn, copy: At
     assert not standin.unknown
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("withheld", [2, STEPS])
-def test_rows_that_are_shown_late_are_waited_for(
-    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, withheld: int
-) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+def test_rows_shown_late_are_waited_for(standin: StandIn, whole: AttemptCopy, clock: Clock, withheld: int) -> None:
     standin.withheld = withheld
     missing = f"W&B shows {STEPS - withheld} of {STEPS} steps"
-    assert followed(copy, clock, until=lambda: copy.reason == missing) == ["sending"]
+    assert followed(whole, clock, until=lambda: whole.reason == missing) == ["sending"]
     looks = standin.seen["RunHistoryKeys"]
-    followed(copy, clock, until=lambda: standin.seen["RunHistoryKeys"] > looks or copy.sends)
+    followed(whole, clock, until=lambda: standin.seen["RunHistoryKeys"] > looks or whole.sends)
     standin.withheld = 0
-    assert settled(copy, clock) == ["sent"]
+    assert settled(whole, clock) == ["sent"]
     assert standin.seen["RunHistoryKeys"] >= 2
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
 
 
-@pytest.mark.slow
-def test_rows_that_never_come_are_given_up_with_the_reason(
-    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
-) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+def test_rows_that_never_come_are_given_up_with_the_reason(standin: StandIn, whole: AttemptCopy, clock: Clock) -> None:
     standin.withheld = 1
-    followed(copy, clock, until=lambda: bool(copy.reason))
+    followed(whole, clock, until=lambda: bool(whole.reason))
     clock.skipped += LATEST_S
-    assert settled(copy, clock) == ["failed"]
-    assert copy.reason == f"W&B shows {STEPS - 1} of {STEPS} steps"
+    assert settled(whole, clock) == ["failed"]
+    assert whole.reason == f"W&B shows {STEPS - 1} of {STEPS} steps"
 
 
-@pytest.mark.slow
-def test_a_file_stream_that_is_refused_ends_well_for_wandb_and_not_for_us(
-    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
-) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+def test_a_file_stream_that_is_refused_is_sent_again(standin: StandIn, whole: AttemptCopy, clock: Clock) -> None:
     standin.fail("file_stream", status=404)
-    assert followed(copy, clock, until=lambda: "W&B shows 0 of" in copy.reason) == ["sending"]
+    assert followed(whole, clock, until=lambda: "W&B shows 0 of" in whole.reason) == ["sending"]
     clock.skipped += SHOWN_S
-    assert settled(copy, clock) == ["sent"], "sent again, as nothing had come"
+    assert settled(whole, clock) == ["sent"], "sent again, as nothing had come"
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
 
 
-@pytest.mark.slow
-def test_an_answer_that_is_lost_doubles_no_row(
-    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
-) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+def test_an_answer_that_is_lost_doubles_no_row(standin: StandIn, whole: AttemptCopy, clock: Clock) -> None:
     standin.fail("file_stream", keep=True)
-    assert settled(copy, clock) == ["sending", "sent"]
+    assert settled(whole, clock) == ["sending", "sent"]
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
 
 
-@pytest.mark.slow
 def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
     tmp_path: Path, standin: StandIn, calls: WandbClient, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -178,11 +162,9 @@ def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
     assert standin.run("r1-a1").history[1]["kl"] == "NaN"
 
 
-@pytest.mark.slow
 def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
-    tmp_path: Path, written: Path, calls: WandbClient, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: WandbClient, whole: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     find_log(tmp_path, "r1-a1").with_suffix(".wandb.syncstate").touch()
     added: list[float] = []
 
@@ -192,15 +174,14 @@ def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
 
     monkeypatch.setattr(calls, "last_step", lambda entity, run_id: 2)
     monkeypatch.setattr(calls, "complete", complete)
-    followed(copy, clock, until=lambda: bool(added))
-    followed(copy, clock, until=lambda: clock() - added[0] > SHOWN_S / 2)
+    followed(whole, clock, until=lambda: bool(added))
+    followed(whole, clock, until=lambda: clock() - added[0] > SHOWN_S / 2)
     assert len(added) == 1
-    followed(copy, clock, until=lambda: len(added) > 1)
+    followed(whole, clock, until=lambda: len(added) > 1)
     assert added[1] - added[0] >= SHOWN_S
 
 
-@pytest.mark.slow
-def test_the_log_of_a_killed_training_is_waited_for_by_nobody(
+def test_a_killed_trainings_log_is_not_awaited(
     tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
     writing = Writing(tmp_path, "r1-a1")
@@ -214,27 +195,23 @@ def test_the_log_of_a_killed_training_is_waited_for_by_nobody(
     assert not copy.sends
 
 
-@pytest.mark.slow
 def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
-    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    standin: StandIn, whole: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
-    followed(copy, clock, until=lambda: standin.holds("r1-a1"))
+    followed(whole, clock, until=lambda: standin.holds("r1-a1"))
     standin.fail("Run", times=1000)
     monkeypatch.setattr(calling, "ANSWER_S", 4.0)
     with pytest.raises(WandbUnavailable, match=r"not answer|50\d"):
-        settled(copy, clock)
+        settled(whole, clock)
     standin.faults.clear()
     monkeypatch.undo()
-    assert settled(copy, clock) == ["sent"]
+    assert settled(whole, clock) == ["sent"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [("sync",), ("beta", "sync")])
 def test_a_finished_log_that_is_synced_by_hand_keeps_its_names_and_steps(
-    tmp_path: Path, written: Path, standin: StandIn, words: tuple[str, ...]
+    tmp_path: Path, whole: AttemptCopy, standin: StandIn, words: tuple[str, ...]
 ) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     folder = find_log(tmp_path, "r1-a1").parent
     command = [sys.executable, "-m", "wandb", *words, str(folder)]
     quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_DIR": str(tmp_path)}
@@ -248,7 +225,6 @@ def test_a_finished_log_that_is_synced_by_hand_keeps_its_names_and_steps(
     assert not standin.unknown
 
 
-@pytest.mark.slow
 def test_a_key_that_is_refused_is_said_in_one_line(standin: StandIn, calls: WandbClient) -> None:
     standin.fail("GetDefaultEntity", status=401, times=50)
     standin.fail("Viewer", status=401, times=50)

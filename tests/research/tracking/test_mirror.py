@@ -14,9 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from research.controller import wandb as calling
-from research.controller import wandb as mirroring
-from research.controller import wandb as sending
+from research.controller import wandb
 from research.controller.options import make_mirror
 from research.controller.wandb import CopyStatus, OnlineLogging, WandbClient, WandbMirror, WandbViewer
 from research.installation.home import Home
@@ -45,8 +43,6 @@ def home(tmp_path: Path) -> Home:
 
 
 class Study(Synthetic):
-    """A study in an installation, whose attempts leave logs as the server writes them."""
-
     def __init__(self, home: Home) -> None:
         super().__init__(home.study("s1"), study="s1")
         self.log.close()
@@ -54,7 +50,6 @@ class Study(Synthetic):
         self._home = home
 
     def trained(self, steps: int = 3, checkpoint: int = 100) -> str:
-        """Have one run trained; return its id."""
         self.create()
         self.lock()
         spec = self.plan()[0]
@@ -97,10 +92,10 @@ def test_a_finished_run_is_sent_and_kept_with_its_checkpoint(home: Home, standin
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_is_too_large_stays_and_is_said(
+def test_a_checkpoint_too_large_stays_and_is_said(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "MOST_CHECKPOINT_BYTES", 2**20)
+    monkeypatch.setattr(wandb, "MOST_CHECKPOINT_BYTES", 2**20)
     Study(home).trained(checkpoint=2**20 + 1)
     said: list[str] = []
     with mirror(home, standin, said) as shown:
@@ -143,11 +138,11 @@ def test_the_last_copies_of_an_earlier_round_are_still_sent_and_told(home: Home,
 
 
 @pytest.mark.slow
-def test_a_server_that_is_gone_is_said_once_and_not_waited_for(
+def test_a_lost_server_is_said_once_without_waits(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calling, "ANSWER_S", 3.0)
-    monkeypatch.setattr(mirroring, "SETTLE_S", 600.0)
+    monkeypatch.setattr(wandb, "ANSWER_S", 3.0)
+    monkeypatch.setattr(wandb, "SETTLE_S", 600.0)
     Study(home).trained()
     standin.fail("", times=10**6)
     said: list[str] = []
@@ -198,9 +193,7 @@ def test_a_study_that_was_begun_offline_stays_offline(
 
 
 @pytest.mark.slow
-def test_an_event_log_that_is_away_for_a_while_ends_no_sending(
-    home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_event_log_ends_no_sending(home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     run, said = Study(home).trained(), list[str]()
     state, looks = StudyLog.state, list[int]()
 
@@ -210,7 +203,7 @@ def test_an_event_log_that_is_away_for_a_while_ends_no_sending(
             raise StoreError("could not read the event log")
         return state(study)
 
-    monkeypatch.setattr(mirroring, "AGAIN_S", 0.1)
+    monkeypatch.setattr(wandb, "AGAIN_S", 0.1)
     monkeypatch.setattr(StudyLog, "state", away_at_first)
     with mirror(home, standin, said) as sent:
         waited(lambda: standin.holds(f"{run}-a1"))
@@ -226,7 +219,6 @@ def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: H
     monitored = fold(EventLog(home.database).read("s1"))
 
     def read() -> StudyState:
-        """Return how the study was, before an attempt ended and the report waited for it."""
         waits.start()
         waited(lambda: shown._at_rest is not before)
         return monitored
@@ -243,7 +235,7 @@ def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: H
 
 def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -> None:
     sent, said = list[str](), list[str]()
-    files = sending.UploadQueue(home, "s1", said.append)
+    files = wandb.UploadQueue(home, "s1", said.append)
     report = {kind: {"path": f"report.{kind}"} for kind in ("markdown", "html")}
     files.add_report(cast("StudyState", SimpleNamespace(report=report)))
 
