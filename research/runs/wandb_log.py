@@ -56,7 +56,6 @@ def find_log(directory: Path, run_id: str) -> Path:
 
 
 def read_log(path: Path) -> TrackedRun:
-    """Return what the log at `path` holds; raises TrackingUnreadable."""
     return parse(_inspect(path))
 
 
@@ -88,7 +87,6 @@ def _inspect(path: Path) -> list[str]:
 
 
 def read_tracking(directory: Path, run_id: str) -> TrackedRun:
-    """Return what W&B run `run_id` logged under `directory`; raises TrackingUnreadable."""
     return read_log(find_log(directory, run_id))
 
 
@@ -142,6 +140,5 @@ def _is_not_finite(value: Any) -> bool:
 
 
 def _offline_environment() -> dict[str, str]:
-    """Return an environment in which the reader reaches for no network and needs no key."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     return {**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}

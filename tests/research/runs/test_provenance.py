@@ -36,7 +36,6 @@ async def served(path: Path, name: str, script: Script = number_script, **fields
 async def found(
     path: Path, name: str, agent: Agent | None = None, script: Script = number_script, split: Split = "train"
 ) -> ReplayAudit:
-    """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
     environment = get_environment(name)
     async with served(path, name, script, max_context=1024, max_tokens=128) as (_, client, hidden):
         await client.evaluate(agent_of(environment), hidden, concurrency=8)
@@ -99,7 +98,6 @@ async def test_training_whose_tokens_are_gone_with_a_checkpoint_is_judged_by_wha
 
 
 def spoken(*answer: str, special: tuple[int, ...], index: int, context: str) -> CallRecord:
-    """Return a call that was answered so, behind a context of one token."""
     return CallRecord(
         index=index, parent=index - 1 if index else None, drift="clean", truncated=False,
         context=TokenSpan(ids=(index,), texts=(context,)),
@@ -123,7 +121,6 @@ def test_special_tokens_are_no_part_of_an_answer() -> None:
 
 
 async def hidden_content(episode: Episode[Any]) -> Outcome:
-    """Show the policy a hidden task in an episode begun for a training task."""
     environment = get_environment("arith")
     own = str(environment.game(episode.task).opening()[0]["content"])
     others = (environment.game(task).opening() for task in environment.tasks("hidden"))
@@ -150,26 +147,27 @@ async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
     return Outcome(1.0, True)
 
 
+async def impatient(episode: Episode[Any]) -> Outcome:
+    await episode.chat(get_environment("guess").game(episode.task).opening())
+    return Outcome(1.0, True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("agent", "why"),
+    ("name", "agent", "split", "why"),
     [
-        (hidden_content, "not show"), (more_than_the_game, "more than its game"),
-        (two_conversations, "conversation"), (a_turn_too_many, "goes on after"),
+        ("arith", hidden_content, "train", "not show"), ("arith", more_than_the_game, "train", "more than its game"),
+        ("arith", two_conversations, "train", "conversation"), ("arith", a_turn_too_many, "train", "goes on after"),
+        ("guess", impatient, "train", "ends before"), ("arith", None, "hidden", "not for training"),
     ],
 )  # fmt: skip
-async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_path: Path) -> None:
-    result = await found(tmp_path, "arith", agent)
+async def test_what_is_no_play_of_its_task_is_found(
+    name: str, agent: Agent | None, split: Split, why: str, tmp_path: Path
+) -> None:
+    result = await found(tmp_path, name, agent, split=split)
     assert result.looked_at == len(result.foreign) == 32
     assert "32 of 32" in str(result.complaint())
     assert all(why in said for said in result.foreign.values())
-
-
-@pytest.mark.slow
-async def test_training_on_hidden_tasks_by_their_name_is_found(tmp_path: Path) -> None:
-    result = await found(tmp_path, "arith", split="hidden")
-    assert len(result.foreign) == 32
-    assert all("not for training" in said for said in result.foreign.values())
 
 
 @pytest.mark.slow
@@ -177,7 +175,7 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = get_environment("arith")
-    monkeypatch.setattr("research.runs.provenance._LISTED", 80)
+    monkeypatch.setattr("research.runs.provenance.LISTED", 80)
     given_up: list[str] = []
 
     async def flooding(episode: Episode[Any]) -> Outcome:
@@ -188,20 +186,9 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
 
     result = await found(tmp_path, "arith", flooding)
     assert "given up" in str(result.complaint())
-    monkeypatch.setattr("research.runs.provenance._LISTED", 1000)
+    monkeypatch.setattr("research.runs.provenance.LISTED", 1000)
     honest = await found(tmp_path / "other", "arith", flooding)
     assert honest.complaint() is None, "where all are listed, those given up hide nothing"
-
-
-@pytest.mark.slow
-async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None:
-    async def impatient(episode: Episode[Any]) -> Outcome:
-        await episode.chat(get_environment("guess").game(episode.task).opening())
-        return Outcome(1.0, True)
-
-    result = await found(tmp_path, "guess", impatient)
-    assert result.complaint()
-    assert all("ends before" in said for said in result.foreign.values())
 
 
 @pytest.mark.parametrize(
