@@ -19,7 +19,6 @@ DEADLINE_S = 600.0
 
 
 def inherited(**more: str) -> dict[str, str]:
-    """Return this environment without what names an installation, and with more."""
     ours = ("AJET_", "OPENAI_", "PREFECT_", "WANDB_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more
 
@@ -49,7 +48,6 @@ def state_of(environment: dict[str, str]) -> StudyState | None:
 
 
 def eventually(condition: Callable[[], bool], controller: subprocess.Popen[str] | None = None) -> None:
-    """Wait for a condition; the controller, where one is named, must live as long."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert controller is None or controller.poll() is None, controller.communicate()
@@ -60,7 +58,6 @@ def eventually(condition: Callable[[], bool], controller: subprocess.Popen[str] 
 def wait_until(
     controller: subprocess.Popen[str], environment: dict[str, str], reached: Callable[[StudyState], bool]
 ) -> StudyState:
-    """Wait until the study has come so far; the controller must live as long."""
     eventually(lambda: (state := state_of(environment)) is not None and reached(state), controller)
     state = state_of(environment)
     assert state is not None
@@ -68,7 +65,6 @@ def wait_until(
 
 
 def interrupt(controller: subprocess.Popen[str]) -> str:
-    """Stop a controller as a person does; return what it said."""
     controller.send_signal(signal.SIGINT)
     out, errors = controller.communicate(timeout=DEADLINE_S)
     assert controller.returncode == 130, errors
@@ -77,7 +73,6 @@ def interrupt(controller: subprocess.Popen[str]) -> str:
 
 
 def check_whole(state: StudyState | None) -> StudyState:
-    """Every planned run is collected once, the verdict is there, the report was built."""
     assert state is not None
     assert state.status == "concluded"
     assert len(state.runs) == 6

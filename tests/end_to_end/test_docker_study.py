@@ -33,14 +33,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Containers:
-    """What the engine holds of one installation."""
-
     def __init__(self, found: ContainerEngine, home: Home) -> None:
         self._engine = found
         self._installation = DockerSandbox(home.containers, found).installation
 
     def names(self, *labels: str) -> set[str]:
-        """Return the containers with these labels, running or not."""
         wanted = {"label": [f"ajet.installation={self._installation}", *(f"ajet.label.{label}" for label in labels)]}
         return {item["Names"][0] for item in self._engine.client.api.containers(all=True, filters=wanted)}
 

@@ -1,4 +1,4 @@
-"""Attempts in containers that are evaluated during training, by a brought environment, and on another one."""
+"""Attempts in containers that are evaluated during training, by a brought environment."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from sandboxes import Exit
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from studies import RunState
-from studies.metrics.base import Asked
-from studies.metrics.builtin import Transfer
 from swarm.environments import registry
 from swarm.environments.play import rounds
 from tests.research.factories import with_run, with_schedule
@@ -81,8 +79,6 @@ SPLITS = ("train", "search", "hidden")
 
 
 class CountingTrial(ContainedTrial):
-    """An attempt in containers at a run of the brought environment."""
-
     brought: tuple[str, str] = ("", "")
     """Its name, and the folder of those that were brought."""
 
@@ -93,8 +89,6 @@ class CountingTrial(ContainedTrial):
 
 
 class ContainedTries(Tries):
-    """Attempts in containers at one run, each in a folder of its own."""
-
     def __init__(self, path: Path, trial: type[CountingTrial], engine: ContainerEngine, image: Image) -> None:
         self._made = lambda folder: trial(folder, engine, image)
         super().__init__(path, steps=12, checkpoint_every=4)
@@ -102,13 +96,11 @@ class ContainedTries(Tries):
         self.run = RunState(self.order.run_id, self.order.spec)
 
     def trial(self, number: int) -> Trial:
-        """Return an attempt, and leave the engine's parts of all of them to one installation."""
         return self.trials.setdefault(number, self._made(self._path / f"a{number}"))
 
 
 @pytest.fixture
 def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[CountingTrial]:
-    """Bring the environment; return what makes attempts at its runs."""
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
     folder = tmp_path / "counting"
     folder.mkdir()
@@ -193,20 +185,3 @@ def test_a_killed_attempt_in_containers_is_gone_on_from_with_the_evaluations_it_
             assert isinstance(trial, ContainedTrial)
             trial.end()
             assert trial.running() == {}
-
-
-def test_the_last_policy_plays_another_environment_in_a_container_of_its_own(
-    trial: CountingTrial, tmp_path: Path
-) -> None:
-    metric = Transfer().define(Asked("it is solved", EPISODES, 16, of="arith"))
-    order = with_run(trial.order(steps=2), metric=metric)
-    handle = trial.launch(order)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
-    outcome = trial.outcome()
-    assert (outcome.refused, set(outcome.evaluations)) == ({}, {"initial", "final", "other"})
-    assert trial.running() == {}
-    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome)
-    other = stored(tmp_path / "study", evidence)["other"]
-    assert (other["environment"], other["policy_version"], len(other["episodes"])) == ("arith", 2, EPISODES)
-    (measured,) = (found for found in evidence.measurements if found.key == "hidden/success_on_arith")
-    assert measured.value == sum(episode["success"] for episode in other["episodes"]) / EPISODES

@@ -104,12 +104,10 @@ def reward(task, messages, outcome):
 
 @pytest.fixture
 def contained(environment: dict[str, str], contained_home: Home) -> dict[str, str]:
-    """The environment of an installation whose studies use containers."""
     return {**environment, "AJET_SANDBOX": "docker"}
 
 
 def planned(code: str) -> list[Any]:
-    """Return the answers of a language model that proposes a reward function."""
     hypothesis = {
         "statement": "A denser reward learns sums faster.", "mechanism": "More of the plays tell something.",
         "variable": "reward", "control": "built-in", "treatment": "last-digit", "code": code, "direction": "increase",
@@ -125,7 +123,6 @@ def planned(code: str) -> list[Any]:
 
 
 def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[str, Any]]:
-    """Return a study that was planned with this code and driven to its end, and what the command said of it."""
     with scripted_endpoint(planned(code)) as endpoint:
         settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
         llm = ("--planner", "llm", "--planner-model", "scripted")
@@ -172,7 +169,6 @@ def test_a_generated_reward_is_trained_on_in_containers_and_reported(contained: 
 
 @pytest.fixture
 def hostile(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[StudyController]:
-    """The controller of a study whose planner wrote hostile code and a cheat."""
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
     containers = DockerSandbox(home.containers, engine)
@@ -219,7 +215,6 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(
 
 
 def check_contained(said: str) -> None:
-    """Whatever the code tried, it found no secret, and was refused."""
     assert "hostile environment: {" in said
     assert "'AJET_TOKEN': 'sandbox'" in said
     for what, told in REFUSALS.items():
@@ -236,6 +231,5 @@ REFUSALS = {
 
 
 def said_by_client(home: Path, run: RunState) -> str:
-    """Return what the client of a run's last attempt said."""
     attempt = Home(home, "").attempt(STUDY, run.run_id, len(run.attempts))
     return AttemptFolder(attempt).log("client").read_text()

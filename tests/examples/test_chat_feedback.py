@@ -55,7 +55,6 @@ def test_thumbs_of_simulated_users_train_a_step(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def front_process(home: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Run the front; yield its address, and the variables it was started with."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = {**os.environ, "AJET_HOME": str(home), "FRONT_KEY": "secret", "PYTHONPATH": str(FOLDER.parents[1])}
@@ -74,8 +73,6 @@ def front_process(home: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 class Fronted:
-    """A front in this process, before a server in this process."""
-
     def __init__(self, served: Served, front: Any, http: TestClient[Any, Any]) -> None:
         self.served, self.front, self.http = served, front, http
 
@@ -193,10 +190,7 @@ async def test_what_is_withdrawn_or_erased_is_trained_nowhere(tmp_path: Path, mo
 
 
 async def test_wrong_keys_and_bodies_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with (
-        serving(tmp_path / "server", job(**ROOMY)) as served,
-        fronted(served, tmp_path, monkeypatch) as chat,
-    ):
+    async with serving(tmp_path / "server", job(**ROOMY)) as served, fronted(served, tmp_path, monkeypatch) as chat:
         assert (await chat.call("POST", "/v1/feedback", {}, key="guess"))[0] == 401
         for fields, named in (({"messages": []}, "messages"), ({"n": 9}, "n"), ({"stream": True}, "stream")):
             status, reply, _ = await chat.ask(**fields)

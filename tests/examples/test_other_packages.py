@@ -70,7 +70,6 @@ async def test_a_framework_s_agent_plays_with_its_tool_and_is_judged_by_the_envi
     asked: list[dict[str, Any]] = []
 
     def buyer(request: httpx.Request) -> httpx.Response:
-        """A fake policy that asks for both prices and adds up what it is told."""
         asked.append(json.loads(request.content))
         told = [message["content"] for message in asked[-1]["messages"] if message["role"] == "tool"]
         calls = [

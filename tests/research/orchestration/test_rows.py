@@ -21,7 +21,6 @@ from tests.studies.synthetic import Synthetic, design
 
 
 def begun(found: StudyState, since: StudyState) -> dict[str, TaskRow]:
-    """Return the rows that are more than a plan, by name."""
     return {row.name: row for row in build_rows(found, since) if row.states[-1].name != "Planned"}
 
 
@@ -171,7 +170,6 @@ STEPS = st.lists(st.sampled_from(["lost", "failed", "timeout", "stopped", "finis
 def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(
     tmp_path_factory: pytest.TempPathFactory, ends: list[str]
 ) -> None:
-    """Whatever happens to a run, states are only added, and their times grow."""
     synthetic = Synthetic(tmp_path_factory.mktemp("study"))
     synthetic.create()
     since = synthetic.state()

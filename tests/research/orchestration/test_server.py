@@ -191,7 +191,6 @@ def test_a_server_whose_start_was_interrupted_is_found_again(tmp_path: Path, mon
 
 
 def test_what_a_killed_server_left_is_ended_by_stopping_it(tmp_path: Path) -> None:
-    """Its leader is gone, and a process of its group may still listen."""
     started = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=sys.stdin).pid)"
     leader = subprocess.Popen(
         [sys.executable, "-c", f"{started}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -233,7 +232,6 @@ def test_who_starts_a_server_and_was_suspended_is_not_waited_for_for_ever(
 def test_a_server_that_cannot_be_noted_on_a_full_disk_is_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each try would leave one more, which nobody finds."""
     started: list[subprocess.Popen[bytes]] = []
 
     def launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
@@ -257,7 +255,6 @@ AUTH = "admin:pa55word"
 
 @pytest.fixture
 def guarded() -> Iterator[str]:
-    """An address where Prefect's server seems to be: health for anybody, the rest for those who are let in."""
     entry = f"Basic {base64.b64encode(AUTH.encode()).decode()}"
 
     def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes]:

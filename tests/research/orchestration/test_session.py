@@ -218,31 +218,6 @@ def test_what_the_budget_ends_is_not_shown_as_cancelled(told: Told) -> None:
     assert "900 s" in str(state.message)
 
 
-def test_a_refusal_fails_the_flow_run_and_its_planning_with_the_reason(told: Told) -> None:
-    session, reason = told.session(), "too dear: use --budget 2h"
-    told.synthetic.append(EventType.STUDY_STOPPED, reason=reason)
-    session.refresh()
-    run = told.identity()
-    session.close(ValueError(reason))
-    state = state_of(told.client.read_flow_run(run))
-    assert (state.name, state.message) == ("Failed", reason)
-    (row,) = task_runs(told.client, run, lambda rows: len(rows) > 0).values()
-    assert (row["name"], row["state"]["type"]) == ("planning", "FAILED")
-
-
-def test_a_resumed_study_tells_of_no_run_that_was_over_before(told: Told) -> None:
-    told.synthetic.lock()
-    over, adopted, *_ = told.synthetic.plan()
-    told.synthetic.run(over)
-    told.synthetic.launch(adopted)
-    told.synthetic.append(EventType.STUDY_STOPPED, reason="stopped by the user")
-    told.synthetic.append(EventType.STUDY_RESUMED, command=[])
-    told.session().refresh()
-    rows = task_runs(told.client, told.identity(), lambda rows: len(rows) >= 9)
-    assert f"{over.arm} seed {over.seed}" not in rows
-    assert rows[f"{adopted.arm} seed {adopted.seed}"]["state_name"] == "Running"
-
-
 def progress_of(told: Told, flow_run: UUID) -> tuple[float, str]:
     shown = artifacts_of(told.client, flow_run)[f"{SYNTHETIC}-progress"]
     return float(shown["data"]), str(shown["description"])

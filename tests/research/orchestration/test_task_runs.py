@@ -113,7 +113,6 @@ def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
 
 
 def test_runs_that_ended_while_nobody_looked_are_told_at_once(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    """As many that they are told by more than one request."""
     flow_run.put([training(f"{n}").add_state("COMPLETED", "Completed", ago(1)) for n in range(60)])
     found = task_runs(client, flow_run.id, lambda rows: len(rows) == 60 and done(rows))
     assert {row["total_run_time"] for row in found.values()} == {49 * 60}

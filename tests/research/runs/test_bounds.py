@@ -50,7 +50,6 @@ def priced(seconds: float, **changes: Any) -> Design:
 
 
 def orders(bench: Bench) -> list[AttemptSpec]:
-    """Return the specs of the attempts so far, in the order of their launches."""
     launched = [event.payload for event in bench.events() if event.type is EventType.ATTEMPT_LAUNCHED]
     folders = (AttemptFolder(bench.home.attempt(STUDY, said["run_id"], said["attempt"])) for said in launched)
     return [AttemptSpec.model_validate(read_json(folder.spec)) for folder in folders]

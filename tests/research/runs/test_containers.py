@@ -25,7 +25,6 @@ from research.runs.collect import collect
 from research.runs.files import AttemptFolder, AttemptSpec, Role, read_evaluations
 from research.runs.resume import reap_command
 from research.runs.workers import (
-    FAILURES,
     ContainerWorker,
     ManagedProcess,
     ProcessGroup,
@@ -42,7 +41,7 @@ from sandboxes.images import Image
 from studies.metrics import Asked
 from studies.metrics.builtin import Transfer
 from studies.records.procedure import Watchdog
-from studies.records.runs import ENGINE_GONE, INVALID_CODES, AttemptFailed
+from studies.records.runs import ENGINE_GONE, AttemptFailed
 from tests.research.factories import with_run, with_schedule
 from tests.research.runs.trials import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
 
@@ -53,8 +52,6 @@ ROLES: tuple[Role, ...] = ("client", "evaluator-initial", "evaluator-final")
 
 
 class ContainedTrial(Trial):
-    """An attempt with containers in a real engine, of an installation of its own."""
-
     def __init__(self, path: Path, found: ContainerEngine, made: Image) -> None:
         super().__init__(path)
         self.engine = found
@@ -75,7 +72,6 @@ class ContainedTrial(Trial):
         return reap_command(self.folder.path)
 
     def running(self) -> dict[str, str]:
-        """Return the containers that the engine holds of the attempt, by role."""
         wanted = {"label": f"ajet.installation={self.containers.installation}"}
         found = self.engine.client.api.containers(all=True, filters=wanted)
         return {item["Labels"]["ajet.label.role"]: item["Id"] for item in found}
@@ -89,7 +85,6 @@ def trial(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[Con
 
 
 def with_server(monkeypatch: pytest.MonkeyPatch, module_of_server: str) -> None:
-    """Give attempts of this process a server of another module."""
     start = ProcessGroup.start
 
     async def started(processes: ProcessGroup, name: str, module: str, *arguments: str, **more: Any) -> ManagedProcess:
@@ -198,14 +193,6 @@ def test_a_generated_reward_is_given_to_the_client_alone_and_trusted_by_nobody(o
     assert spec_of(order, "client").trusted
 
 
-def test_every_end_of_a_container_has_a_code_that_the_lock_names() -> None:
-    codes = {f"{who}_{failure}" for who in ("client", "evaluator") for failure in FAILURES.values()}
-    assert codes <= set(INVALID_CODES)
-    assert {f"client_{failure}" for failure in FAILURES.values()} == {
-        "client_died", "client_out_of_memory", "client_timeout", "client_killed",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"episodes": []}', '{"environment": 1}', "NaN", "[" * 100_000])
 def test_an_evaluation_that_is_none_is_refused_and_not_put_into_place(tmp_path: Path, text: str) -> None:
     (tmp_path / "left").write_text(text)
@@ -252,8 +239,6 @@ def test_who_evaluates_during_training_holds_the_hidden_tasks_and_the_size_of_th
 
 
 class _Client:
-    """Stands for the SDK's client of an engine that answers, or does not."""
-
     def __init__(self, answer: Callable[[], bool]) -> None:
         self.ping = answer
 

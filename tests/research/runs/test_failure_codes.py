@@ -38,7 +38,6 @@ def test_what_is_no_fault_of_a_run_is_no_end_of_one() -> None:
 
 
 def expanded(code: str) -> set[str]:
-    """Return the codes that a worker's failure makes, or the code itself."""
     if code != "{who}_{worker.failure}":
         return {code}
     return {f"{who}_{failure}" for who in ("client", "evaluator") for failure in set(FAILURES.values())}
@@ -51,7 +50,6 @@ def test_what_a_client_can_do_to_its_attempt_is_known_to_be_within_its_reach() -
 
 
 def ended(code: str, resumes: int | None = None, **job: Any) -> RunState:
-    """Return a run whose second attempt ended so, after it went on from the first, or not."""
     order = make_order()
     spec = with_run(order, job={**order.spec.job, **job}).spec
     first, second = (

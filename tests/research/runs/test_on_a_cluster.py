@@ -19,8 +19,6 @@ SEVERAL_BOOTS_S = 400.0
 
 
 class ClusterTrial(Trial):
-    """An attempt which is given what a launcher gives those of the backend `verl`."""
-
     def variables(self) -> dict[str, str]:
         return variables_of("verl")
 

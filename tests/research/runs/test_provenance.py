@@ -147,27 +147,26 @@ async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
     return Outcome(1.0, True)
 
 
-async def impatient(episode: Episode[Any]) -> Outcome:
-    await episode.chat(get_environment("guess").game(episode.task).opening())
-    return Outcome(1.0, True)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "agent", "split", "why"),
+    ("agent", "why"),
     [
-        ("arith", hidden_content, "train", "not show"), ("arith", more_than_the_game, "train", "more than its game"),
-        ("arith", two_conversations, "train", "conversation"), ("arith", a_turn_too_many, "train", "goes on after"),
-        ("guess", impatient, "train", "ends before"), ("arith", None, "hidden", "not for training"),
+        (hidden_content, "not show"), (more_than_the_game, "more than its game"),
+        (two_conversations, "conversation"), (a_turn_too_many, "goes on after"),
     ],
 )  # fmt: skip
-async def test_what_is_no_play_of_its_task_is_found(
-    name: str, agent: Agent | None, split: Split, why: str, tmp_path: Path
-) -> None:
-    result = await found(tmp_path, name, agent, split=split)
+async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_path: Path) -> None:
+    result = await found(tmp_path, "arith", agent)
     assert result.looked_at == len(result.foreign) == 32
     assert "32 of 32" in str(result.complaint())
     assert all(why in said for said in result.foreign.values())
+
+
+@pytest.mark.slow
+async def test_training_on_hidden_tasks_by_their_name_is_found(tmp_path: Path) -> None:
+    result = await found(tmp_path, "arith", split="hidden")
+    assert len(result.foreign) == 32
+    assert all("not for training" in said for said in result.foreign.values())
 
 
 @pytest.mark.slow
@@ -189,6 +188,17 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
     monkeypatch.setattr("research.runs.provenance.LISTED", 1000)
     honest = await found(tmp_path / "other", "arith", flooding)
     assert honest.complaint() is None, "where all are listed, those given up hide nothing"
+
+
+@pytest.mark.slow
+async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None:
+    async def impatient(episode: Episode[Any]) -> Outcome:
+        await episode.chat(get_environment("guess").game(episode.task).opening())
+        return Outcome(1.0, True)
+
+    result = await found(tmp_path, "guess", impatient)
+    assert result.complaint()
+    assert all("ends before" in said for said in result.foreign.values())
 
 
 @pytest.mark.parametrize(

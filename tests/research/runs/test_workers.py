@@ -60,7 +60,6 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 
 @pytest.fixture
 def order(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
-    """An order of a run that is evaluated during training, of an environment that was brought."""
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
     folder = tmp_path / "looking"
     folder.mkdir()
@@ -101,7 +100,6 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
 
 
 def observed(conditions: Conditions) -> None:
-    """Assert that the conditions are those of an attempt of four steps with the fake backend."""
     assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (4, 32, EPISODES)
     assert (conditions.tokens or 0) > 0
     assert 0 < (conditions.wall_s or 0) < DEADLINE_S

@@ -19,7 +19,6 @@ def pages(served: Pages) -> Pages:
 
 
 def lose_database(pages: Pages) -> None:
-    """Kill the server and remove its database before the worker starts it again."""
     assert pages.worker is not None
     pages.worker.send_signal(signal.SIGSTOP)  # looks after the server, and is to come too late
     pages.kill_server()

@@ -60,7 +60,7 @@ def pool(home: Home, tell: Telling) -> None:
 
 
 @pytest.fixture
-def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.MonkeyPatch) -> handing.Giving:
+def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.MonkeyPatch) -> handing.ScheduleStudy:
     monkeypatch.setattr(handing, "require_worker", lambda home: None)
     monkeypatch.setattr(handing, "ensure_server", lambda folder: server)
     monkeypatch.setattr(handing, "client_environment", lambda folder: {})  # as the client of these tests has it
@@ -69,7 +69,6 @@ def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.
 
 @contextmanager
 def created(home: Home, study: str) -> Iterator[EventLog]:
-    """Have a study that was made for the worker."""
     asked = {"topic": "t", "planner": {}, "settings": {}, "command": [], "versions": {}, "machine": {}, SERVED: True}
     with closing(EventLog(home.database)) as log:
         StudyLog(log, study).append(EventType.STUDY_CREATED, asked)
@@ -121,7 +120,7 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
 
 @pytest.mark.usefixtures("pool")
 def test_a_study_given_again_is_the_flow_run_that_waits_and_another_once_that_is_over(
-    home: Home, client: SyncPrefectClient, give: handing.Giving
+    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy
 ) -> None:
     with created(home, "s-1"):
         first = give("s-1")
@@ -134,7 +133,7 @@ def test_a_study_given_again_is_the_flow_run_that_waits_and_another_once_that_is
 
 
 def test_one_that_waits_where_no_worker_looks_is_closed_and_given_anew(
-    home: Home, client: SyncPrefectClient, give: handing.Giving, tell: Telling
+    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy, tell: Telling
 ) -> None:
     """A server whose database was lost knows no pool until the worker tells it again."""
     first = give("s-2")
@@ -146,7 +145,7 @@ def test_one_that_waits_where_no_worker_looks_is_closed_and_given_anew(
 @pytest.mark.usefixtures("pool")
 @pytest.mark.parametrize("asked", [True, False])
 def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
-    home: Home, client: SyncPrefectClient, give: handing.Giving, asked: bool
+    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy, asked: bool
 ) -> None:
     from research.orchestration.deployment import schedule_once
 
@@ -164,8 +163,6 @@ def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
 
 @dataclass
 class Left:
-    """A study that nobody drives, and the worker that asks for it at each look."""
-
     client: SyncPrefectClient
     home: Home
     study: str = field(default_factory=lambda: f"left-{uuid4().hex[:8]}")
@@ -176,7 +173,6 @@ class Left:
         return schedule_once(self.client, self.home, self.study, f"{self.study}{key}", again=False).id
 
     def runs(self) -> list[UUID]:
-        """Return the flow runs that were asked for, the oldest first."""
         return [run.id for run in runs_of(self.client, self.study)]
 
     def state(self, run: UUID) -> State[Any]:
@@ -293,7 +289,7 @@ def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefe
 
 
 def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
-    home: Home, give: handing.Giving, monkeypatch: pytest.MonkeyPatch
+    home: Home, give: handing.ScheduleStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handing, "ensure_server", lambda folder: PrefectServer("http://127.0.0.1:9", reused=True))
     with pytest.raises(NoWorker, match="resume s-1 --detach") as refused:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
-    """A worker of an installation whose server answers at an address, and is told nothing."""
     from research.orchestration import worker
     from research.orchestration.deployment import ProcessPool
 
@@ -66,7 +65,7 @@ def test_a_study_that_cannot_be_handed_over_keeps_no_other_from_it(
             raise OSError("its folder cannot be read")
 
     monkeypatch.setattr(looking, "_reschedule", hand_over)
-    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(found=lambda: ["first", "second"]))
+    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(find=lambda: ["first", "second"]))
     with pytest.raises(OSError, match="its folder"):
         looking._reschedule_all()
     assert tried == ["first", "second"]
@@ -78,7 +77,7 @@ def test_nothing_is_handed_over_on_a_full_disk(looking: StudyWorker, monkeypatch
 
     tried: list[str] = []
     monkeypatch.setattr(looking, "_reschedule", lambda client, study: tried.append(study))
-    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(found=lambda: ["left"]))
+    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(find=lambda: ["left"]))
     with monkeypatch.context() as full:
         full.setattr(files, "free_bytes", lambda folder: 0)
         with pytest.raises(SandboxError, match="Free some space"):

@@ -43,7 +43,6 @@ Sits = Callable[..., SessionEnd]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """An installation with a study that a worker drove and left."""
     for name in [name for name in os.environ if name.startswith(("AJET_", "OPENAI_", "WANDB_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AJET_HOME", str(tmp_path))
@@ -65,7 +64,6 @@ def log(home: Home) -> Iterator[EventLog]:
 
 @pytest.fixture
 def sits(home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Sits:
-    """Have a process sit for a flow run with a key, as `hand_over` makes it, up to where the study is driven."""
     from research.orchestration import flow
     from research.orchestration.prefect_api import FlowRun
 
@@ -100,11 +98,6 @@ def asking() -> str:
     return f"{STUDY}/{uuid4().hex[:16]}"
 
 
-def test_a_study_that_was_left_is_taken_up(log: EventLog, sits: Sits) -> None:
-    assert sits(taking_up(log)) == DROVE
-    assert (state(log).served, state(log).resumed_count) == (True, 1)
-
-
 @pytest.mark.parametrize("asked", [True, False])
 @pytest.mark.parametrize("halt", ["stop", "pause"])
 def test_what_waits_undoes_nothing_that_came_after_it_and_a_later_wish_does(
@@ -125,7 +118,7 @@ def test_what_waits_undoes_nothing_that_came_after_it_and_a_later_wish_does(
 def test_a_study_that_is_left_paused_is_taken_up_and_stays_so(log: EventLog, sits: Sits) -> None:
     request_pause(log, STUDY, "lunch")
     assert sits(taking_up(log)) == DROVE
-    assert state(log).paused_reason == "lunch"
+    assert (state(log).paused_reason, state(log).served, state(log).resumed_count) == ("lunch", True, 1)
 
 
 def test_a_second_taking_up_lifts_no_pause_of_the_first(home: Home, log: EventLog, sits: Sits) -> None:
@@ -225,9 +218,9 @@ def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_ask
     gone = {"topic": "group size 4 vs 8 on arith", "model_path": "/gone/since"}
     asked = SimpleNamespace(
         id=run,
-        call=lambda topic: None,
-        found=lambda: FlowRunState(None, None),
-        asked=lambda: RequestedWork("ajet-research", gone, datetime.now(UTC)),
+        rename=lambda topic: None,
+        read_state=lambda: FlowRunState(None, None),
+        read_request=lambda: RequestedWork("ajet-research", gone, datetime.now(UTC)),
     )
     synthetic = Synthetic(tmp_path, study=begun)
     synthetic.create()
