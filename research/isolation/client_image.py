@@ -72,7 +72,6 @@ def list_image_tags(home: Home) -> list[str]:
 
 
 def client_context(home: Home) -> ClientContext:
-    """Return what the client consists of, as it lies on this machine."""
     return ClientContext(client_sources(), PACKAGES, image_cache(home))
 
 

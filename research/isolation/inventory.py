@@ -66,7 +66,6 @@ def container_states(home: Home, engine: ContainerEngine) -> dict[str, str]:
 
 
 def installation_id(home: Home) -> str | None:
-    """Return the id under which the installation's containers are known; None when it never had any."""
     found = read(home.containers / ".installation")
     return None if found is None else str(found["id"])
 

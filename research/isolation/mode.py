@@ -111,8 +111,6 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class _UnreachableEngine:
-    """The containers of an engine that does not answer."""
-
     error: SandboxError
 
     def reap(self, labels: Mapping[str, str]) -> list[str]:

@@ -200,7 +200,6 @@ class ResearchParameters(BaseModel):
     )
 
     def request(self, note: Note) -> ResearchRequest:
-        """Return the request; raise what a wrong one is refused with."""
         needs = StatisticalRequirements.from_flags(
             self.effect, self.power, self.looks, self.episodes, self.metric, self.rounds
         )
@@ -498,7 +497,6 @@ def is_on_hold(state: StudyState) -> bool:
 
 
 def should_resume(log: EventLog, study: str, requested_at: datetime | None) -> bool:
-    """Return whether a flow run with this wish will go on with a study, as it is now."""
     return overrides_stop(log, study, requested_at) or not is_on_hold(fold(log.read(study)))
 
 

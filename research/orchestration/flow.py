@@ -190,7 +190,6 @@ class FlowRunExecution:
 
 
 def main() -> int:
-    """Work on the flow run that the worker names in the environment; return the exit code."""
     begin_process()
     identity = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
     with connect(os.environ["PREFECT_API_URL"]) as client, raise_on_sigterm(), ExitStack() as while_known:

@@ -164,7 +164,6 @@ class SessionEnd:
 
 
 def describe_end(state: StudyState, error: BaseException | None) -> SessionEnd:
-    """Return how a session ended, from the study's state and the error that was raised."""
     if isinstance(error, Exception):
         return SessionEnd("failed", str(error) or type(error).__name__)
     if state.concluded_reason is not None:
@@ -181,7 +180,6 @@ BEAT_S = 30.0
 
 
 def action_reason(action: UserAction) -> str:
-    """Return what a log says of why somebody's click stopped or paused a study."""
     return "cancelled in the Prefect UI" if action is UserAction.STOP else "paused in the Prefect UI"
 
 

@@ -117,7 +117,6 @@ class ApprovalForms:
                 self._closed.add(asked.digest)
 
     def ask(self, state: StudyState, asked: LoggedApprovalRequest) -> UUID:
-        """Return the form of a question, put up if it is not up already."""
         form, status = self._find_or_create(asked)
         if status is None:
             self._store(form, "schema", json.dumps(ApprovalForm.model_json_schema()))
@@ -139,7 +138,6 @@ class ApprovalForms:
         return None
 
     def close(self, form: UUID, given: ApprovalAnswer | None) -> None:
-        """Give a form its last state: approved, denied, or not needed any more."""
         if given is None:
             last = State[Any](type=StateType.CANCELLED, name="Not needed", message="it is not asked any more")
         else:
@@ -320,7 +318,6 @@ class _TrainingLogs:
         return len(self._logs) > known
 
     def write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
-        """Write lines to the logs of rows, by the rows' keys, but for those that were written before."""
         new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._told}
         if new:
             self._flow_run.log_trainings(new.values())
@@ -356,8 +353,6 @@ def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptStat
 
 @dataclass(slots=True)
 class _ProjectedRun:
-    """A flow run, what was published to it, and what it and the study agreed on last."""
-
     flow_run: FlowRun
     projection: Projection
     agreed: Activity = Activity.RUNNING
@@ -449,7 +444,6 @@ class ControllerSession:
 
 
 def _read_open_flow_run(path: Path) -> str | None:
-    """Return the flow run that an earlier controller left open; a note cut short names none."""
     try:
         note = read_json(path)
     except ValueError:

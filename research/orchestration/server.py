@@ -390,7 +390,6 @@ def record_or_end(path: Path, process: subprocess.Popen[bytes], **more: object) 
 
 
 def read_process(path: Path) -> Mapping[str, object] | None:
-    """Return what was recorded of a process; None where nothing can be read."""
     try:
         value = read_json(path)
     except ValueError:

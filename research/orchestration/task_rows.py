@@ -171,8 +171,6 @@ def _planning(state: StudyState, since: StudyState) -> TaskRow:
 
 
 class _AttemptRows:
-    """The rows of one run."""
-
     def __init__(self, state: StudyState, since: StudyState, run: RunState, before: RunState | None) -> None:
         self._state = state
         self._begin = since.last_ts
@@ -369,7 +367,6 @@ class TaskRuns:
         """Whether what was told may be lost, so that all rows are to be put again."""
 
     def mark_unsent(self) -> None:
-        """Take nothing for told any more."""
         self._told.clear()
         self.needs_resend = True
 

@@ -65,7 +65,6 @@ class CollectedEvidence:
     """Means of what the environment said of the plays after training; empty where it says nothing."""
 
     def payload(self) -> dict[str, Any]:
-        """Return it as `run.collected` has it, the measurements apart."""
         return {
             "snapshot": dict(self.snapshot),
             "evaluation": dict(self.evaluation),

@@ -195,7 +195,6 @@ class AttemptLauncher:
         self._append_evidence(run, attempt, evidence, attempt.seconds or 0.0)
 
     def measure(self, run: RunState) -> None:
-        """Record the measurements of a collected run that are not recorded yet."""
         if run.collected is None:
             raise ValueError(f"expected a run that was collected; found run {run.run_id}, which is {run.status}")
         try:

@@ -86,7 +86,6 @@ class TrainingMonitor:
         return self._now() - self._pending_since
 
     async def update(self, status: Status) -> None:
-        """Take the server's status, with the metrics of its newest step."""
         self.reset_silence()
         if self._spec.watchdog is None or self.alarm is not None or status.step == 0:
             return

@@ -77,7 +77,6 @@ class ManagedProcess:
         return DIED
 
     async def wait(self) -> int:
-        """Wait until it ends; return its exit code, negative for a signal."""
         return await self._process.wait()
 
     def describe_end(self) -> str:
@@ -182,9 +181,7 @@ class Worker(Protocol):
         """Wait until it has ended and its results are in place; return 0 if all went well."""
         ...
 
-    async def stop(self) -> None:
-        """End it before its work is done; `ended` returns then, as always."""
-        ...
+    async def stop(self) -> None: ...
 
     def describe_end(self) -> str:
         """Return how it ended and the end of what it said, in one line."""
@@ -200,13 +197,9 @@ class Workers(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def start(self, role: Role) -> Worker:
-        """Start the worker of a role."""
-        ...
+    async def start(self, role: Role) -> Worker: ...
 
-    def stats(self) -> WorkerStats:
-        """Return what is known of them so far."""
-        ...
+    def stats(self) -> WorkerStats: ...
 
 
 class ProcessWorkers:
@@ -267,7 +260,6 @@ class ProcessWorkers:
                 shutil.rmtree(folder)
 
     def stats(self) -> WorkerStats:
-        """Return nothing: processes speak to the server themselves."""
         return WorkerStats()
 
 
@@ -347,7 +339,6 @@ class ContainerWorkers:
             await self._gateways.aclose()
 
     async def start(self, role: Role) -> ContainerWorker:
-        """Start the container of a role, behind a gateway of its own."""
         tasks = tasks_of(self._spec, role)
         ids = {task.id for task in tasks}
         access = AccessPolicy("train", ids) if role == "client" else AccessPolicy("eval", ids, EVALUATION_STREAM)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from studies import EventLog, StudyState, fold
@@ -16,6 +17,25 @@ TOPIC = "group size 4 vs 8 on arith with 3 training steps"
 LARGE = ("--effect", "0.3", "--episodes", "64")
 """An effect so large that few seeds and episodes see it: these tests are about the way, not about what is found."""
 DEADLINE_S = 600.0
+
+
+LOOKS_AROUND = """
+import json, os, sys
+from pathlib import Path
+
+from swarm.environments import Environment, Game, Outcome, Task, said, text_of
+
+
+def looks_around():
+    role = sys.argv[1]
+    if role not in ("play", "evaluate"):
+        return
+    places = (path for top in ("/input", "/workspace", "/tmp", "/run") for path in Path(top).rglob("*"))
+    found = any("hidden-{}-".format("number").encode() in path.read_bytes() for path in places if path.is_file())
+    if found != (role == "evaluate"):  # a client that finds some, or an evaluator that has none, is not played
+        os._exit(7)
+"""
+"""What the code of an environment does in its containers to find hidden tasks."""
 
 
 def inherited(**more: str) -> dict[str, str]:
@@ -39,12 +59,9 @@ def state_of(environment: dict[str, str]) -> StudyState | None:
     database = Path(environment["AJET_HOME"]) / "ajet.db"
     if not database.exists():
         return None
-    log = EventLog(f"sqlite:///{database}")
-    try:
+    with closing(EventLog(f"sqlite:///{database}")) as log:
         known = log.studies()
         return fold(log.read(known[0])) if known else None
-    finally:
-        log.close()
 
 
 def eventually(condition: Callable[[], bool], controller: subprocess.Popen[str] | None = None) -> None:

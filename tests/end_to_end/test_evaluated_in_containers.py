@@ -23,28 +23,16 @@ from sandboxes.images import Image
 from studies import RunState
 from swarm.environments import registry
 from swarm.environments.play import rounds
+from tests.end_to_end.factories import LOOKS_AROUND
 from tests.research.factories import with_run, with_schedule
 from tests.research.runs.test_containers import ContainedTrial
 from tests.research.runs.trials import DEADLINE_S, EPISODES, PLAYS, Trial, Tries, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-COUNTING = '''
-"""Its code looks around wherever it is played: a client finds no hidden task, and whoever evaluates finds them."""
-import json
-import os
-import sys
-from pathlib import Path
-
-from swarm.environments import Environment, Game, Outcome, Task, text_of
-
-
-def looks_around():
-    places = (path for top in ("/input", "/workspace", "/tmp", "/run") for path in Path(top).rglob("*"))
-    found = any("hidden-{}-".format("number").encode() in path.read_bytes() for path in places if path.is_file())
-    if found != (sys.argv[1] == "evaluate"):
-        os._exit(7)
-
+COUNTING = (
+    LOOKS_AROUND
+    + """
 
 class Count(Game):
     def __init__(self, number):
@@ -71,10 +59,10 @@ class Counting(Environment):
         return [Task(f"{split}-number-{t['number']}", t) for t in tasks if t["split"] == split]
 
     def game(self, task):
-        if sys.argv[1] in ("play", "evaluate"):
-            looks_around()
+        looks_around()
         return Count(task.data["number"])
-'''
+"""
+)
 SPLITS = ("train", "search", "hidden")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from research.installation.home import Home
 from research.runs.files import AttemptFolder
 from studies import EventLog, RunState
 from tests.end_to_end.controller import STUDY, check_results, home_with_study, make_loop
+from tests.research.runs.trials import members
 
 DEADLINE_S = 600.0
 
@@ -35,36 +35,15 @@ def within_deadline() -> Iterator[None]:
     raise AssertionError(f"it did not come to pass within {DEADLINE_S:g} s")
 
 
-def session_of(home: Home, run: RunState) -> int:
-    assert run.active is not None
-    started = read_json(home.sandboxes / run.active.name / "started.json")
-    return int(started["shim_pid"]) if started else 0
-
-
-def members(session: int) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (ProcessLookupError, psutil.NoSuchProcess):
-            continue
-    return found
-
-
 def named(word: str) -> Callable[[psutil.Process], bool]:
     return lambda process: word in process.cmdline()
-
-
-def is_shim(process: psutil.Process) -> bool:
-    return any(argument.endswith("shim.py") for argument in process.cmdline())
 
 
 VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
     "server_died": named("swarm.server"),
     "client_died": named("play"),
     "attempt_died": named("research.runs.attempt"),
-    "lost": is_shim,
+    "lost": lambda process: any(word.endswith("shim.py") for word in process.cmdline()),
 }
 
 
@@ -73,7 +52,8 @@ def kill_during_training(home: Home, run: RunState, is_victim: Callable[[psutil.
     progress = read_json(AttemptFolder(home.attempt(STUDY, run.run_id, run.active.number)).progress)
     if progress is None or progress["stage"] != "train":
         return None
-    session = session_of(home, run)
+    started = read_json(home.sandboxes / run.active.name / "started.json")
+    session = int(started["shim_pid"])
     victims = [process for process in members(session) if is_victim(process)]
     for victim in victims:
         victim.kill()

@@ -102,11 +102,6 @@ def reward(task, messages, outcome):
 """A reward function whose module has hidden tasks played in episodes that were begun for training tasks."""
 
 
-@pytest.fixture
-def contained(environment: dict[str, str], contained_home: Home) -> dict[str, str]:
-    return {**environment, "AJET_SANDBOX": "docker"}
-
-
 def planned(code: str) -> list[Any]:
     hypothesis = {
         "statement": "A denser reward learns sums faster.", "mechanism": "More of the plays tell something.",
@@ -141,8 +136,11 @@ def runs_of(state: StudyState, arm: str) -> list[RunState]:
     return [run for run in state.runs.values() if run.spec.arm == arm]
 
 
-def test_a_generated_reward_is_trained_on_in_containers_and_reported(contained: dict[str, str], tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
+@pytest.mark.usefixtures("contained_home")
+def test_a_generated_reward_is_trained_on_in_containers_and_reported(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    trace, contained = tmp_path / "trace", {**environment, "AJET_SANDBOX": "docker"}
     code = source(trace)
     state, result = studied(contained, code)
     assert not trace.exists()
@@ -200,7 +198,11 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(
         assert code == "generated_code_failed"
         assert "brought client_died about" in reason
         assert "within 10 s" in reason
-        check_contained(said_by_client(tmp_path / "home", run))
+        attempt = Home(tmp_path / "home", "").attempt(STUDY, run.run_id, len(run.attempts))
+        said = AttemptFolder(attempt).log("client").read_text()
+        assert "hostile environment: {" in said
+        assert "'AJET_TOKEN': 'sandbox'" in said
+        assert all(f"hostile {what}: {told}" in said for what, told in REFUSALS.items()), said
     for run in runs_of(state, "reward=cheat"):
         assert run.invalid is not None
         assert run.invalid[0] == "generated_code_failed"
@@ -214,13 +216,6 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(
     assert "reward hostile names open" in report
 
 
-def check_contained(said: str) -> None:
-    assert "hostile environment: {" in said
-    assert "'AJET_TOKEN': 'sandbox'" in said
-    for what, told in REFUSALS.items():
-        assert f"hostile {what}: {told}" in said
-
-
 REFUSALS = {
     "input": "OSError: [Errno 30] Read-only file system",
     "image": "OSError: [Errno 30] Read-only file system",
@@ -228,8 +223,3 @@ REFUSALS = {
     "evaluation": "HTTPError: HTTP Error 403",
     "stop": "HTTPError: HTTP Error 403",
 }
-
-
-def said_by_client(home: Path, run: RunState) -> str:
-    attempt = Home(home, "").attempt(STUDY, run.run_id, len(run.attempts))
-    return AttemptFolder(attempt).log("client").read_text()

@@ -78,13 +78,8 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "tasks.json").write_text(json.dumps(sums))
     lines = [json.dumps({"id": one["id"], "prompt": f"{n}+1", "answer": f"{n + 1}"}) for n, one in enumerate(sums, 1)]
     (tmp_path / "my_sums" / "tasks.jsonl").write_text("\n".join(lines))
-    jobs = {
-        "fake": {},
-        "speaker": {},
-        "listener": {},
-        "streams": {"streams": {"default": 1, "math": 1}, "episodes_per_step": 1024},
-    }
-    for name, more in jobs.items():
+    streams = {"streams": {"default": 1, "math": 1}, "episodes_per_step": 1024}
+    for name, more in {"fake": {}, "speaker": {}, "listener": {}, "streams": streams}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({**FAKE, **more}))
     (tmp_path / "job.json").write_text('{"temperature": 0.9}')
     for name in ("mine", "theirs"):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from studies import EventLog, fold
@@ -18,21 +19,11 @@ ENOUGH = 4
 
 
 def study_began(before: set[str]) -> bool:
-    log = EventLog("sqlite:///.ajet/ajet.db")
-    try:
+    """Whether a newer study has begun a run, of noise too, or asks for approval, for which it is left alone."""
+    with closing(EventLog("sqlite:///.ajet/ajet.db")) as log:
         states = [fold(log.read(study)) for study in log.studies() if study not in before]
-        begun = [run for state in states for run in state.every_run.values() if run.attempts]
-        return bool(begun) or any(state.open_question is not None for state in states)
-    finally:
-        log.close()
-
-
-def studies() -> set[str]:
-    log = EventLog("sqlite:///.ajet/ajet.db")
-    try:
-        return set(log.studies())
-    finally:
-        log.close()
+    begun = [run for state in states for run in state.every_run.values() if run.attempts]
+    return bool(begun) or any(state.open_question is not None for state in states)
 
 
 def collected(words: list[str]) -> int:
@@ -43,7 +34,8 @@ def collected(words: list[str]) -> int:
 
 def under_way(words: list[str], log: Path) -> Callable[[], bool] | None:
     if words[:1] == ["research"]:
-        before = studies()
+        with closing(EventLog("sqlite:///.ajet/ajet.db")) as known:
+            before = set(known.studies())
         return lambda: study_began(before)
     if words[:2] == ["client", "run"] and "--eval" not in words:
         before_it = collected(words)

@@ -9,19 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from research.orchestration.artifacts import DESCRIPTIONS, StudyArtifact, build_artifacts, embed_pictures
-from studies import EventType, RunState, StudyState
-from studies.log.study import AttemptState
+from studies import EventType, StudyState
 from studies.report import build_report
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 
-def nowhere(run: RunState, attempt: AttemptState) -> str | None:
-    return None
-
-
 def found(state: StudyState, folder: Path) -> dict[str, StudyArtifact]:
-    return {each.name: each for each in build_artifacts(state, folder, nowhere)}
+    return {each.name: each for each in build_artifacts(state, folder, lambda run, attempt: None)}
 
 
 def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_described(synthetic: Synthetic) -> None:
@@ -61,7 +56,10 @@ def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: 
     synthetic.launch(offline, 2)
     state = synthetic.state()
     pages = {online.run_id: "https://wandb.example/e/p/runs/x", strange.run_id: "javascript:alert(1)"}
-    shown = {run.run_id: with_page(run, pages.get(run.run_id, "")) for run in state.runs.values()}
+    shown = {
+        name: replace(run, attempts=tuple(replace(each, url=pages.get(name, "")) for each in run.attempts))
+        for name, run in state.runs.items()
+    }
     found = build_artifacts(
         replace(state, runs=shown), synthetic.folder, lambda run, attempt: f"wandb/{attempt.number}"
     )
@@ -74,10 +72,6 @@ def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: 
         (f"group\\_size=16 seed {offline.seed}", "1", "lost", "offline: `wandb/1`"),
         (f"group\\_size=4 seed {online.seed}", "1", "running", page),
     ]
-
-
-def with_page(run: RunState, url: str) -> RunState:
-    return replace(run, attempts=tuple(replace(attempt, url=url) for attempt in run.attempts))
 
 
 def test_verdicts_are_told_with_their_numbers_look_by_look(synthetic: Synthetic) -> None:

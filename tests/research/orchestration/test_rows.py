@@ -67,11 +67,7 @@ def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Syn
 
 
 def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(synthetic: Synthetic) -> None:
-    looks = (
-        InterimAnalysis(seeds=2, alpha=0.01),
-        InterimAnalysis(seeds=4, alpha=0.02),
-        InterimAnalysis(seeds=5, alpha=0.03),
-    )
+    looks = tuple(InterimAnalysis(seeds=seeds, alpha=alpha) for seeds, alpha in ((2, 0.01), (4, 0.02), (5, 0.03)))
     locked = synthetic.lock(design(looks=looks))
     since = synthetic.state()
     specs = [synthetic.spec(arm.name, seed) for seed in locked.seeds[:2] for arm in locked.arms]

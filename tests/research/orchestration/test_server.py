@@ -277,6 +277,7 @@ def refusal(**environment: str) -> str:
 def test_whoever_has_the_key_is_let_in_and_whoever_has_not_is_told_so(guarded: str, end: str) -> None:
     assert find_named_server({"PREFECT_API_URL": guarded + end, "PREFECT_API_AUTH_STRING": AUTH}) == guarded
     assert "refuses whoever names" in refusal(PREFECT_API_URL=guarded + end)
+    assert find_named_server({}) is find_named_server({"PREFECT_API_URL": ""}) is None
     wrong = refusal(PREFECT_API_URL=guarded + end, PREFECT_API_AUTH_STRING="admin:pa55word-of-before")
     assert "PREFECT_API_AUTH_STRING says (401)" in wrong
 
@@ -292,11 +293,6 @@ def test_whoever_has_the_key_is_let_in_and_whoever_has_not_is_told_so(guarded: s
 )
 def test_what_is_no_address_answers_nothing_or_has_a_password_in_it_is_refused(address: str, named: str) -> None:
     assert named in refusal(PREFECT_API_URL=address)
-
-
-def test_nothing_is_named_where_the_environment_says_nothing() -> None:
-    assert find_named_server({}) is None
-    assert find_named_server({"PREFECT_API_URL": ""}) is None
 
 
 LOG = """

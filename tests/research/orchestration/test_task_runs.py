@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 
 from research.files import write_json
 from research.installation.home import Home, attempt_in
+from research.orchestration import projection
+from research.orchestration.prefect_api import FlowRun, close_abandoned
 from research.orchestration.server import PrefectServer
 from research.orchestration.task_rows import TaskRow
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
@@ -17,18 +21,11 @@ from studies import EventType
 from studies.records.design import RunSpec
 from tests.research.orchestration.shown import Told, artifacts_of, logs_of, task_runs
 
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-
-    from research.orchestration.prefect_api import FlowRun
-
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def flow_run(client: SyncPrefectClient, tmp_path: Path) -> FlowRun:
-    from research.orchestration.prefect_api import FlowRun
-
     return FlowRun.begin(client, Home(tmp_path, ""), tmp_path.name, "which rows", str(tmp_path))
 
 
@@ -62,8 +59,6 @@ def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run
 
 
 def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    from research.orchestration.prefect_api import FlowRun
-
     flow_run.put([training("r")])
     FlowRun(client, flow_run.id).put([training("r").add_state("FAILED", "Failed", ago(1), "nan")])
     flow_run.put([training("r")])
@@ -79,8 +74,6 @@ def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run:
 def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
     client: SyncPrefectClient, flow_run: FlowRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import httpx
-
     sent: list[int] = []
     request = client.request
 
@@ -125,8 +118,6 @@ def done(rows: dict[str, dict[str, Any]]) -> bool:
 def test_what_a_killed_controller_left_open_is_ended_with_its_flow_run(
     client: SyncPrefectClient, flow_run: FlowRun
 ) -> None:
-    from research.orchestration.prefect_api import close_abandoned
-
     planned = TaskRow("p", "planned", (), ()).add_state("PENDING", "Planned", ago(-90))
     flow_run.put([training("running"), planned, training("over").add_state("COMPLETED", "Completed", ago(1))])
     before = task_runs(
@@ -206,8 +197,6 @@ def test_a_plan_that_is_not_needed_any_more_is_said_so(told: Told) -> None:
 def test_pictures_and_tables_are_published_when_they_change_and_not_before(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration import projection
-
     monkeypatch.setattr(projection, "REDRAW_S", 0.0)
     told.synthetic.lock()
     session = told.session()

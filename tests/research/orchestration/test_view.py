@@ -10,9 +10,9 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 
 from research.installation.home import Home
 from research.orchestration import projection as module
@@ -21,9 +21,6 @@ from research.orchestration.server import AUTH, PrefectServer, PrefectUnavailabl
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
 from tests.research.orchestration.shown import PATIENCE_S, shown_in, state_of, wait_for
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
 
 
 class Heard:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from studies.checks.alarms import (
     DEFAULT_WATCHDOG,
     NOT_FINITE,
-    Alarm,
     detect_silence,
     find_abort_alarm,
     find_alarms,
@@ -35,10 +34,6 @@ def rows(count: int = 12, **series: Sequence[float]) -> list[dict[str, Any]]:
         for row, value in zip(changed[-len(values) :], values, strict=True):
             row["metrics"][names.get(short, short)] = value
     return changed
-
-
-def codes(found: Sequence[Alarm]) -> list[str]:
-    return [alarm.code for alarm in found]
 
 
 def test_a_healthy_real_training_raises_nothing() -> None:
@@ -81,7 +76,7 @@ def test_a_number_that_is_none_is_named_at_once() -> None:
 
 
 def test_a_reward_that_rises_while_hidden_success_falls_is_named() -> None:
-    assert codes(find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)) == ["reward_hacking"]
+    assert [alarm.code for alarm in find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)] == ["reward_hacking"]
     assert find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, None) == (), "nobody knows yet"
     flat = [{"step": n, "metrics": {"critic/rewards/mean": 0.5}} for n in range(1, 9)]
     assert find_alarms(flat, DEFAULT_WATCHDOG, 0.5, 0.3) == (), "training that fails is no hacking"

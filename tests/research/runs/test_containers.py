@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -84,21 +85,17 @@ def trial(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[Con
     trial.end()
 
 
-def with_server(monkeypatch: pytest.MonkeyPatch, module_of_server: str) -> None:
+def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
+    trial: ContainedTrial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = ProcessGroup.start
 
     async def started(processes: ProcessGroup, name: str, module: str, *arguments: str, **more: Any) -> ManagedProcess:
         if module == "swarm.server":
-            module, more = module_of_server, {**more, "PYTHONPATH": str(Path(__file__).parents[3])}
+            module, more = "tests.research.jumping_server", {**more, "PYTHONPATH": str(Path(__file__).parents[3])}
         return await start(processes, name, module, *arguments, **more)
 
     monkeypatch.setattr(ProcessGroup, "start", started)
-
-
-def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
-    trial: ContainedTrial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_server(monkeypatch, "tests.research.jumping_server")
     order = trial.order(steps=FOREVER).model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
     outcome = asyncio.run(Attempt(trial.folder, order).run())
     assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
@@ -238,11 +235,6 @@ def test_who_evaluates_during_training_holds_the_hidden_tasks_and_the_size_of_th
     assert "arith" in spec_of(elsewhere, "evaluator-other").command
 
 
-class _Client:
-    def __init__(self, answer: Callable[[], bool]) -> None:
-        self.ping = answer
-
-
 def _silent() -> bool:
     from docker.errors import DockerException
 
@@ -265,7 +257,7 @@ def test_a_refusal_is_told_from_an_engine_that_went_away(answer: Callable[[], bo
     def refuse() -> None:
         raise SandboxError("expected an image;\nfound none")
 
-    engine = ContainerEngine(_Client(answer), "unix://fake", version="28")  # type: ignore[arg-type]
+    engine = ContainerEngine(SimpleNamespace(ping=answer), "unix://fake", version="28")  # type: ignore[arg-type]
     thread = EngineThread(partial(engine_failures, engine))
     with closing(thread), pytest.raises(AttemptFailed) as failed:
         asyncio.run(thread.do(refuse))

@@ -391,17 +391,12 @@ class Log:
         return TrackedRun("ajet", "s1", run_id, {}, self.history)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+Clock = partial(SimpleNamespace, now=0.0)
 
 
-def watch(log: Log, clock: Clock, limits: Watchdog | None = DEFAULT_WATCHDOG) -> TrainingMonitor:
+def watch(log: Log, clock: SimpleNamespace, limits: Watchdog | None = DEFAULT_WATCHDOG) -> TrainingMonitor:
     order: AttemptSpec = make_order().model_copy(update={"watchdog": limits})
-    return TrainingMonitor(AttemptFolder(Path("nowhere")), order, log, clock)
+    return TrainingMonitor(AttemptFolder(Path("nowhere")), order, log, lambda: clock.now)
 
 
 def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +76,18 @@ class Trial:
         started = read_json(self.path / "sandboxes" / "attempt" / "started.json")
         assert started is not None
         session = int(started["shim_pid"])
-        return [p.pid for p in psutil.process_iter() if _of_session(p, session) and word in _command(p)]
+        return [process.pid for process in members(session, word)]
 
 
-def _of_session(process: psutil.Process, session: int) -> bool:
-    try:
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        return False
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
+def members(session: int, word: str | None = None) -> list[psutil.Process]:
+    """Return the living processes of a session, with a word in their command line where one is named."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            alive = os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+            if alive and (word is None or word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 class Tries:

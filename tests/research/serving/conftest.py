@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from research.orchestration.server import (
 )
 from research.orchestration.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
+from tests.end_to_end.factories import ajet, inherited
 from tests.furnished import furnish
 from tests.research.orchestration.conftest import client, page, prefect_server, server  # noqa: F401 - fixtures
 from tests.research.orchestration.shown import PATIENCE_S, press, runs_of, wait_for
@@ -164,8 +164,7 @@ class Pages:
         return len([each for each in deployments if each.work_pool_name == self.place]) == 2
 
     def ajet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "research", *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        return ajet(self.environment, *arguments)
 
     def _is_served(self) -> bool:
         assert self.worker is not None
@@ -200,8 +199,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def served_in(own_home: Path, **named: str) -> Iterator[Pages]:
-    mine = {k: v for k, v in os.environ.items() if not k.startswith(("AJET_", "OPENAI_", "PREFECT_", "WANDB_"))}
-    mine |= {"AJET_HOME": str(own_home), "AJET_SANDBOX": "process", **named}
+    mine = inherited(AJET_HOME=str(own_home), AJET_SANDBOX="process", **named)
     home = Home.locate(mine)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
