@@ -182,7 +182,9 @@ def build_wheel(folder: Path) -> Path:
     try:
         with ZipFile(draft, "w", ZIP_DEFLATED) as wheel:
             for name, data in contents.items():
-                wheel.writestr(_entry(name), data)
+                entry = ZipInfo(name, _EPOCH)
+                entry.compress_type, entry.external_attr = ZIP_DEFLATED, 0o644 << 16
+                wheel.writestr(entry, data)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
@@ -210,10 +212,3 @@ def _record_lines(contents: Mapping[str, bytes]) -> Iterator[str]:
     for name, data in contents.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         yield f"{name},sha256={digest},{len(data)}\n"
-
-
-def _entry(name: str) -> ZipInfo:
-    entry = ZipInfo(name, _EPOCH)
-    entry.compress_type = ZIP_DEFLATED
-    entry.external_attr = 0o644 << 16
-    return entry

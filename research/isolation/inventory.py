@@ -210,7 +210,9 @@ def _images(home: Home, engine: ContainerEngine, pinned: frozenset[str]) -> list
         packages = engine.client.api.images(name=PACKAGES_REPOSITORY)
         used = {each["ImageID"] for each in engine.client.api.containers(all=True)}
     kept = used | pinned | ({current} if current is not None else set())
-    old = [each for each in clients if _is_old(each, kept, mine)]
+    # Ours by record, while neither it nor the client image below it is to be kept.
+    ours = [each for each in clients if mine & set(each["RepoTags"] or ())]
+    old = [each for each in ours if not {each["Id"], each["Labels"].get("ajet.parent", "")} & kept]
     needed = [_packages(each) for each in clients if each not in old]
     alone = [each for each in packages if _packages(each) in map(_packages, old) and _packages(each) not in needed]
     return [
@@ -218,12 +220,6 @@ def _images(home: Home, engine: ContainerEngine, pinned: frozenset[str]) -> list
         for each in [*old, *alone]
         for tag in each["RepoTags"] or []
     ]
-
-
-def _is_old(image: Mapping[str, Any], kept: set[str], mine: set[str]) -> bool:
-    return (
-        bool(mine & set(image["RepoTags"] or ())) and not {image["Id"], image["Labels"].get("ajet.parent", "")} & kept
-    )
 
 
 def _packages(image: Mapping[str, Any]) -> tuple[str, str]:

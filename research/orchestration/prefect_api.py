@@ -45,7 +45,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Runnin
 
 from research.installation.home import Home
 from research.orchestration.server import AUTH
-from research.orchestration.task_rows import TaskRow, TaskRuns, TrainingLine
+from research.orchestration.task_rows import TaskRuns
 from research.scheduler.required_runs import is_stopped_by_budget
 from studies import StudyState
 
@@ -237,7 +237,7 @@ class FlowRun:
     def __init__(self, client: SyncPrefectClient, identity: UUID) -> None:
         self.id = identity
         self._client = client
-        self._task_runs = TaskRuns(client, identity)
+        self.task_runs = TaskRuns(client, identity)
 
     @classmethod
     def begin(cls, client: SyncPrefectClient, home: Home, study: str, topic: str, key: str) -> FlowRun:
@@ -279,7 +279,7 @@ class FlowRun:
         except ObjectNotFound as error:
             raise FlowRunGone from error
         except Exception:
-            self._task_runs.mark_unsent()
+            self.task_runs.mark_unsent()
             raise
         if state is None:
             return FlowRunState(None, None)
@@ -319,17 +319,6 @@ class FlowRun:
             "related": [{"prefect.resource.id": f"prefect.tag.{TAG}", "prefect.resource.role": "tag"}],
         }  # fmt: skip
         self._client.request("POST", "/events", json=[event])
-
-    @property
-    def needs_resend(self) -> bool:
-        """Whether the server was away since rows were put, so that all of them are to be put again."""
-        return self._task_runs.needs_resend
-
-    def put(self, rows: Iterable[TaskRow]) -> None:
-        self._task_runs.put(rows)
-
-    def log_trainings(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
-        self._task_runs.log(lines)
 
     def log(self, lines: Iterable[str], level: int = logging.INFO) -> None:
         about = {"name": "ajet", "level": level, "flow_run_id": str(self.id)}

@@ -224,7 +224,7 @@ class Projection:
 
     def update(self, state: StudyState, *, over: bool = False) -> None:
         """Publish what is new; once the session is `over`, no row stays open."""
-        if over or state is not self._state or self._flow_run.needs_resend:
+        if over or state is not self._state or self._flow_run.task_runs.needs_resend:
             self._put_rows(state, over)
             self._publish(state)
             self._log(state)
@@ -238,7 +238,7 @@ class Projection:
         for key, row in self._rows.items():
             if key not in now:
                 now[key] = cancel_row(row, state.last_ts) if row.open else row
-        self._flow_run.put(now.values())
+        self._flow_run.task_runs.put(now.values())
         self._rows = now
         self._trainings.write((row.key, line) for row in now.values() for line in state_lines(row))
 
@@ -320,7 +320,7 @@ class _TrainingLogs:
     def write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
         new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._told}
         if new:
-            self._flow_run.log_trainings(new.values())
+            self._flow_run.task_runs.log(new.values())
             self._told |= new.keys()
 
     def find_log(self, run: RunState, attempt: AttemptState) -> str | None:

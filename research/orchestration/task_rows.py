@@ -364,7 +364,7 @@ class TaskRuns:
         self._flow_run = flow_run
         self._told: set[str] = set()
         self.needs_resend = False
-        """Whether what was told may be lost, so that all rows are to be put again."""
+        """Whether the server was away since rows were put, so that all of them are to be put again."""
 
     def mark_unsent(self) -> None:
         self._told.clear()

@@ -105,7 +105,15 @@ def collect(
     dumped = evaluation.model_dump(mode="json")
     found = _compute_metrics(dumped, history, spec.run.metric, stopped)  # before anything is written: it may be refused
     where = Path("runs") / spec.run_id
-    snapshot_sha = write_json(study_folder / where / "snapshot.json", _snapshot(spec, tracked, history))
+    snapshot = {
+        "study": spec.run.study,
+        "run_id": spec.run_id,
+        "attempt": spec.attempt,
+        "design_hash": spec.run.design_hash,
+        "wandb": {"project": tracked.project, "group": tracked.group, "id": tracked.id, "config": tracked.config},
+        "history": history,
+    }
+    snapshot_sha = write_json(study_folder / where / "snapshot.json", snapshot)
     evaluation_sha = write_json(
         study_folder / where / "evaluation.json", evaluation.model_dump(mode="json", exclude_defaults=True)
     )
@@ -226,17 +234,6 @@ def _read_run(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> T
             f"the W&B log is not of attempt {spec.attempt} at run {spec.run_id}: it says {', '.join(foreign)}",
         )
     return run
-
-
-def _snapshot(spec: AttemptSpec, run: TrackedRun, history: Sequence[Row]) -> dict[str, Any]:
-    return {
-        "study": spec.run.study,
-        "run_id": spec.run_id,
-        "attempt": spec.attempt,
-        "design_hash": spec.run.design_hash,
-        "wandb": {"project": run.project, "group": run.group, "id": run.id, "config": run.config},
-        "history": list(history),
-    }
 
 
 def _other_evaluation(folder: AttemptFolder, spec: AttemptSpec, *, steps: int) -> Evaluation | None:

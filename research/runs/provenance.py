@@ -114,7 +114,8 @@ def learn_frames(records: Iterable[EpisodeRecord], environment: Environment) -> 
     tasks = {task.id: task for task in environment.tasks("hidden")}
     found: set[Frame] = set()
     for record in records:
-        if record.task_id in tasks and _has_texts(record):
+        spans = (span for call in record.record for span in (call.context, call.sampled))
+        if record.task_id in tasks and all(span.texts for span in spans if span.ids):
             with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
                 found |= extract_frames(record, environment, tasks[record.task_id])
     return frozenset(found)
@@ -198,10 +199,6 @@ def _text_around(text: str, messages: Sequence[Message]) -> str:
             raise ForeignPlay("it does not show the policy what its game says")
         kept.append(before)
     return "\0".join([*kept, text])
-
-
-def _has_texts(record: EpisodeRecord) -> bool:
-    return all(span.texts for call in record.record for span in (call.context, call.sampled) if span.ids)
 
 
 ReadLog = Callable[[Path], TrackedRun]
@@ -298,10 +295,11 @@ def build_conditions(
     stopped_by: str | None,
 ) -> Conditions:
     """Return a collected run's conditions; `evaluations` is a RunEvaluation as JSON."""
+    known = spec.job.backend in ("local", "verl")  # which make all optimiser steps of a training step, or none
     return Conditions(
         **extract_conditions(history, evaluations["initial"], evaluations["final"]),
         drawn_tasks=_hash_sampled_tasks(spec),
-        optimiser_steps=_optimiser_steps(spec, history),
+        optimiser_steps=len(history) * spec.job.epochs * spec.job.minibatches if known else None,
         initial_policy=seen.initial_policy,
         decoding=seen.decoding,
         template=seen.template,
@@ -336,13 +334,3 @@ def _hash_sampled_tasks(spec: AttemptSpec) -> str:
     tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
     chosen = rounds(tasks, run.metric.episodes, run.seed)
     return tasks_hash((task.id, sample) for sample, part in enumerate(chosen) for task in part)
-
-
-def _optimiser_steps(spec: AttemptSpec, history: Sequence[Row]) -> int | None:
-    """Return the optimiser steps: a learner makes all of a step's, `epochs` times `minibatches`, or none.
-
-    None for a backend that an installed package brings, of which nobody knows.
-    """
-    if spec.job.backend not in ("local", "verl"):
-        return None
-    return len(history) * spec.job.epochs * spec.job.minibatches

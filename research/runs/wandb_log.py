@@ -68,11 +68,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def _inspect(path: Path) -> list[str]:
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
     limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     try:
         # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
         done = subprocess.run(
             command,
-            env=_offline_environment(),
+            env={**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"},
             capture_output=True,
             timeout=limit_s,
             check=False,
@@ -137,8 +138,3 @@ def _metrics(item: Mapping[str, Any]) -> dict[str, float]:
 
 def _is_not_finite(value: Any) -> bool:
     return value in WRITTEN_NOT_FINITE or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _offline_environment() -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
-    return {**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}

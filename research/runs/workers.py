@@ -453,6 +453,7 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     if role == "client" and spec.run.code:
         files["reward.py"] = spec.run.code.encode()
         arguments += ["--reward", "/input/reward.py"]
+    most = ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES
     play = play_arguments(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
     return SandboxSpec(
         name=container_name(spec.labels(), role),
@@ -464,7 +465,7 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
         trusted="reward.py" not in files,
         image=spec.sandbox.image,
         archive=pack(files),
-        results=_results(role),
+        results={} if role == "client" else {EVALUATION: most},
         exchange=folder.exchange(role),
         ports={SERVER_PORT: PORTS[SERVER_PORT]},
     )
@@ -472,12 +473,6 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
 
 def container_name(labels: Mapping[str, str], role: Role) -> str:
     return f"ajet-{labels['study']}-{labels['run_id']}-a{labels['attempt']}-{role}"
-
-
-def _results(role: Role) -> dict[str, int]:
-    if role == "client":
-        return {}
-    return {EVALUATION: ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES}
 
 
 def store_evaluation(path: Path, to: Path) -> str:

@@ -91,8 +91,7 @@ def interrupt(controller: subprocess.Popen[str]) -> str:
 
 def check_whole(state: StudyState | None) -> StudyState:
     assert state is not None
-    assert state.status == "concluded"
-    assert len(state.runs) == 6
+    assert (state.status, len(state.runs)) == ("concluded", 6)
     assert all(run.status == "collected" for run in state.runs.values())
     assert all(sum(a.status == "finished" for a in run.attempts) == 1 for run in state.runs.values())
     assert state.locked is not None

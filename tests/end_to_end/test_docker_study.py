@@ -68,8 +68,7 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
 
     gone = {**environment, "DOCKER_HOST": "unix:///nobody/listens/here.sock"}
     refused = ajet(gone, "study", "resume", "--no-prefect")
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "install Docker" in refused.stderr
 
     resumed = ajet(environment, "study", "resume", "--no-prefect", "--json")

@@ -126,8 +126,7 @@ def test_a_brought_environment_is_evaluated_during_training_beside_a_client_that
     assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
     outcome = trial.outcome()
     assert (outcome.code, outcome.refused, set(outcome.evaluations)) == ("ok", {}, {"initial", "during", "final"})
-    assert trial.running() == {}
-    assert trial.pids("-m") == []
+    assert (trial.running(), trial.pids("-m")) == ({}, [])
     assert not list(trial.folder.path.glob("exchange/*/*"))
 
     evidence = collect(trial.folder, order, tmp_path / "study", said=outcome)

@@ -127,8 +127,7 @@ def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[st
     assert ended.returncode == 0, ended.stderr
     state = state_of(environment)
     assert state is not None
-    assert state.status == "concluded"
-    assert state.planner == {"name": "llm", "model": "scripted"}
+    assert (state.status, state.planner) == ("concluded", {"name": "llm", "model": "scripted"})
     return state, json.loads(ended.stdout)
 
 
@@ -145,8 +144,7 @@ def test_a_generated_reward_is_trained_on_in_containers_and_reported(
     state, result = studied(contained, code)
     assert not trace.exists()
     assert state.design is not None
-    assert state.design.code == {"last-digit": code}
-    assert result["runs"] == {"planned": 6, "collected": 6}
+    assert (state.design.code, result["runs"]) == ({"last-digit": code}, {"planned": 6, "collected": 6})
     assert result["verdicts"][0]["verdict"] in {"supported", "refuted", "equivalent", "inconclusive"}
 
     evidence = gather(state, Home(Path(contained["AJET_HOME"]), "").study(state.id))

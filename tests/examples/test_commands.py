@@ -40,9 +40,7 @@ def test_every_batch_of_a_cocktail_has_its_shares_before_and_after_they_change(t
     script = str(EXAMPLES / "cocktail" / "run.py")
     ended = run(script, *words, cwd=tmp_path, AJET_SANDBOX="process", PYTHONPATH=str(ROOT))
     batches = re.findall(r"^ +\d+   (\d+) / (\d+) / (\d+) ", ended.stdout, re.MULTILINE)
-    assert len(batches) == 5
-    assert set(batches[:2]) == {("4", "3", "3")}
-    assert batches[-1] == ("2", "4", "4")
+    assert (len(batches), set(batches[:2]), batches[-1]) == (5, {("4", "3", "3")}, ("2", "4", "4"))
     assert (tmp_path / "plot.svg").stat().st_size > 1000
     assert "nothing is isolated" in ended.stderr, "where each client runs is said"
 
@@ -52,8 +50,7 @@ def test_an_agent_is_mended_while_it_trains() -> None:
     ended = run(str(EXAMPLES / "live_iteration" / "iterate.py"), "--steps", "1", "--backend", "fake")
     assert "NameError: name 'load_examples'" in ended.stderr
     told = re.findall(r"^code ([0-9a-f]{12})   (\d+) plays, solved [0-9.]+, (\d+) fenced", ended.stdout, re.MULTILINE)
-    assert len(told) == 2
-    assert len({code for code, _, _ in told}) == 2
+    assert (len(told), len({code for code, _, _ in told})) == (2, 2)
     assert int(told[1][2]) == 0, "nothing replaced the mended code"
     assert all(int(plays) >= 64 for _, plays, _ in told)
 

@@ -78,8 +78,7 @@ def test_verdicts_are_told_with_their_numbers_look_by_look(synthetic: Synthetic)
     synthetic = Synthetic(synthetic.folder / "whole")
     synthetic.whole(design((hypothesis("h1", 16), hypothesis("h2", 8))))
     rows = json.loads(found(synthetic.state(), synthetic.folder)["verdicts"].make())
-    assert [row["hypothesis"] for row in rows] == ["h1", "h2"]
-    assert rows[0]["verdict"] == "supported"
+    assert ([row["hypothesis"] for row in rows], rows[0]["verdict"]) == (["h1", "h2"], "supported")
     assert rows[0]["runs"] == "5 + 5"
     assert float(rows[0]["estimate"]) > 0
 
@@ -140,12 +139,9 @@ def test_each_figure_of_a_report_is_inside(tmp_path: Path) -> None:
     assert [base64.b64decode(data) for data in inside] == [(tmp_path / name).read_bytes() for name in files]
 
 
-def test_what_is_not_there_stays_as_it_is(tmp_path: Path) -> None:
-    text = "![a](figures/gone.svg) ![b](https://example.org/b.png) [c](figures/c.svg)"
-    assert embed_pictures(text, tmp_path) == text
-
-
-def test_pictures_come_to_so_many_bytes_at_most(tmp_path: Path) -> None:
+def test_pictures_come_to_so_many_bytes_at_most_and_what_is_not_there_stays_as_it_is(tmp_path: Path) -> None:
+    absent = "![a](figures/gone.svg) ![b](https://example.org/b.png) [c](figures/c.svg)"
+    assert embed_pictures(absent, tmp_path) == absent
     for name in "abc":
         (tmp_path / f"{name}.png").write_bytes(b"\x89PNG" + bytes(300))
     text = embed_pictures("![a](a.png) ![b](b.png) ![c](c.png)", tmp_path, most=1000)

@@ -98,8 +98,7 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     found = begun(synthetic.state(), since)
     ended, waiting = found[name(first)], found[name(first, ", try 2")]
     assert [(one.kind, one.at) for one in ended.states[1:]] == [("RUNNING", time(launched)), ("CRASHED", time(lost))]
-    assert ended.states[-1].message == "gone"
-    assert said(waiting) == ["AwaitingRetry"]
+    assert (ended.states[-1].message, said(waiting)) == ("gone", ["AwaitingRetry"])
     assert waiting.tags[0] == "try:2"
     assert (waiting.states[0].kind, waiting.states[0].at) == ("SCHEDULED", time(lost))
     assert waiting.states[0].message == "try 1 lost: gone"

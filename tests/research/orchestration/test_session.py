@@ -47,8 +47,7 @@ def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watc
     assert watched.shown() == "Cancelling"
     watched.refresh()
     state = watched.tick()
-    assert state.stopped_reason == CANCELLED
-    assert running(state) == 0
+    assert (state.stopped_reason, running(state)) == (CANCELLED, 0)
     identity = watched.flow_run.id
     watched.session.close(None)
     ended = watched.client.read_flow_run(identity)
@@ -78,8 +77,7 @@ def test_pause_begins_nothing_lets_runs_finish_and_lasts_until_cancel(watched: W
         handle.ended = handle._end("ok")
     after = watched.tick()
     assert after.paused_reason == PAUSED
-    assert [run.status for run in after.runs.values()].count("collected") == 2
-    assert running(after) == 0
+    assert ([run.status for run in after.runs.values()].count("collected"), running(after)) == (2, 0)
     watched.refresh()
     assert watched.shown() == "Paused", "looks go on while it is paused"
     watched.click("cancel")

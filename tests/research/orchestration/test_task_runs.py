@@ -42,7 +42,7 @@ def training(key: str) -> TaskRow:
 
 
 def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    flow_run.put([training("r").add_state("COMPLETED", "Completed", ago(19), "hidden success 0.31 → 0.66")])
+    flow_run.task_runs.put([training("r").add_state("COMPLETED", "Completed", ago(19), "hidden success 0.31 → 0.66")])
     (row,) = task_runs(client, flow_run.id, lambda rows: len(rows) == 1 and done(rows)).values()
     assert (row["state_type"], row["state_name"], row["state"]["message"]) == (
         "COMPLETED", "Completed", "hidden success 0.31 → 0.66",
@@ -59,12 +59,12 @@ def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run
 
 
 def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    flow_run.put([training("r")])
-    FlowRun(client, flow_run.id).put([training("r").add_state("FAILED", "Failed", ago(1), "nan")])
-    flow_run.put([training("r")])
+    flow_run.task_runs.put([training("r")])
+    FlowRun(client, flow_run.id).task_runs.put([training("r").add_state("FAILED", "Failed", ago(1), "nan")])
+    flow_run.task_runs.put([training("r")])
     name = training("r").name
     row = task_runs(client, flow_run.id, lambda rows: rows.get(name, {}).get("state_name") == "Failed")[name]
-    FlowRun(client, flow_run.id).put([training("r"), training("other")])
+    FlowRun(client, flow_run.id).task_runs.put([training("r"), training("other")])
     found = task_runs(client, flow_run.id, lambda rows: len(rows) == 2)
     assert found[name] == row
     states = client.request("GET", "/task_run_states/", params={"task_run_id": row["id"]}).json()
@@ -85,28 +85,28 @@ def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
     with monkeypatch.context() as patch:
         patch.setattr(client, "request", lost)
         with pytest.raises(httpx.ConnectError):
-            flow_run.put([training("r")])
-    flow_run.put([training("r")])
-    assert not flow_run.needs_resend
+            flow_run.task_runs.put([training("r")])
+    flow_run.task_runs.put([training("r")])
+    assert not flow_run.task_runs.needs_resend
     with monkeypatch.context() as patch:
         patch.setattr(client, "read_flow_run", lambda identity: lost("GET", "/flow_runs"))
         with pytest.raises(httpx.ConnectError):
             flow_run.read_state()
-    assert flow_run.needs_resend
+    assert flow_run.task_runs.needs_resend
 
     def counted(method: str, path: str, **more: Any) -> Any:
         sent.append(len(more["json"]) if path == "/events" else 0)
         return request(method, path, **more)
 
     monkeypatch.setattr(client, "request", counted)
-    flow_run.put([training("r")])
-    flow_run.put([training("r")])
+    flow_run.task_runs.put([training("r")])
+    flow_run.task_runs.put([training("r")])
     assert sent == [3, 3], "all of it when it is back, and nothing after that"
-    assert not flow_run.needs_resend
+    assert not flow_run.task_runs.needs_resend
 
 
 def test_runs_that_ended_while_nobody_looked_are_told_at_once(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    flow_run.put([training(f"{n}").add_state("COMPLETED", "Completed", ago(1)) for n in range(60)])
+    flow_run.task_runs.put([training(f"{n}").add_state("COMPLETED", "Completed", ago(1)) for n in range(60)])
     found = task_runs(client, flow_run.id, lambda rows: len(rows) == 60 and done(rows))
     assert {row["total_run_time"] for row in found.values()} == {49 * 60}
 
@@ -119,7 +119,7 @@ def test_what_a_killed_controller_left_open_is_ended_with_its_flow_run(
     client: SyncPrefectClient, flow_run: FlowRun
 ) -> None:
     planned = TaskRow("p", "planned", (), ()).add_state("PENDING", "Planned", ago(-90))
-    flow_run.put([training("running"), planned, training("over").add_state("COMPLETED", "Completed", ago(1))])
+    flow_run.task_runs.put([training("running"), planned, training("over").add_state("COMPLETED", "Completed", ago(1))])
     before = task_runs(
         client, flow_run.id, lambda rows: len(rows) == 3 and rows["training over"]["state_type"] == "COMPLETED"
     )

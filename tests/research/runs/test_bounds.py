@@ -125,8 +125,7 @@ def test_only_tasks_that_were_both_trained_on_and_evaluated_overlap() -> None:
         episode("c", kind="eval", step=None),
         episode("d", step=None, state="aborted"),
     ]  # fmt: skip
-    assert count_overlap(listed, {"b", "c", "d", "e"}) == 1
-    assert count_overlap(listed, {"x"}) == 0
+    assert (count_overlap(listed, {"b", "c", "d", "e"}), count_overlap(listed, {"x"})) == (1, 0)
     assert count_overlap([episode("a")] * LISTED, {"a"}) is None, "some may be missing from the list"
 
 

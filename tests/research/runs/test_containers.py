@@ -100,8 +100,7 @@ def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_contai
     outcome = asyncio.run(Attempt(trial.folder, order).run())
     assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
     found = collect(trial.folder, order, tmp_path / "study", said=outcome)
-    assert found.conditions.stopped_by == "kl_blow_up"
-    assert found.conditions.image == order.sandbox.image
+    assert (found.conditions.stopped_by, found.conditions.image) == ("kl_blow_up", order.sandbox.image)
     assert trial.running() == {}
 
 

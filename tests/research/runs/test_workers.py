@@ -80,8 +80,7 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     outcome = trial.outcome()
     assert (outcome.status, outcome.code) == ("finished", "ok")
     assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
-    assert len(outcome.files) == 4
-    assert trial.pids("-m") == []
+    assert (len(outcome.files), trial.pids("-m")) == (4, [])
     assert not trial.folder.worker_dirs.exists(), "nothing that was handed out is left"
     evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
     assert evidence.snapshot["steps"] == 4
@@ -90,8 +89,7 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     assert [part["policy_version"] for part in collected["during"]] == [1, 2, 3]
     assert all(episode["tokens"] > 0 for episode in collected["final"]["episodes"])
     before, after = ([play["task_id"] for play in collected[part]["transcripts"]] for part in ("initial", "final"))
-    assert (before, len(before)) == (after, TRANSCRIPTS)
-    assert evidence.alarms == ()
+    assert (before, len(before), evidence.alarms) == (after, TRANSCRIPTS, ())
     assert "conditions" in evidence.payload()
     unsaid = collect(trial.folder, order, tmp_path / "unsaid")
     assert unsaid.measurements == evidence.measurements, "whether or not the attempt's outcome is there"

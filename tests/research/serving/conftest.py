@@ -98,12 +98,12 @@ class Pages:
         self.worker.send_signal(2)
         assert self.worker.wait(PATIENCE_S) == 0
 
-    def server_process(self) -> psutil.Process | None:
-        known = read_process(self.home.prefect / "server.json")
+    def process(self, name: str = "server.json") -> psutil.Process | None:
+        known = read_process(self.home.prefect / name)
         return psutil.Process(int(str(known["pid"]))) if known is not None and is_alive(known) else None
 
     def kill_server(self) -> None:
-        process = self.server_process()
+        process = self.process()
         assert process is not None
         process.kill()
         psutil.wait_procs([process])
@@ -121,10 +121,9 @@ class Pages:
         return self.studies()[0]
 
     def sittings(self) -> list[psutil.Process]:
-        known = read_process(self.home.prefect / WORKER)
-        assert known is not None
-        children = psutil.Process(int(str(known["pid"]))).children()
-        return [child for child in children if "research.orchestration.flow" in child.cmdline()]
+        worker = self.process(WORKER)
+        assert worker is not None
+        return [child for child in worker.children() if "research.orchestration.flow" in child.cmdline()]
 
     def begin(self, name: str, **parameters: Any) -> UUID:
         deployment = self.client.read_deployment_by_name(f"{name}/{name.removeprefix('ajet-')}@{self.place}")
@@ -169,8 +168,7 @@ class Pages:
     def _is_served(self) -> bool:
         assert self.worker is not None
         assert self.worker.poll() is None, (self.home.path / "up.log").read_text()
-        known = read_process(self.home.prefect / WORKER)
-        return known is not None and psutil.pid_exists(int(str(known["pid"])))
+        return self.process(WORKER) is not None
 
 
 def trainings(state: StudyState) -> list[psutil.Process]:
