@@ -105,7 +105,7 @@ def collect(
     dumped = evaluation.model_dump(mode="json")
     found = _compute_metrics(dumped, history, spec.run.metric, stopped)  # before anything is written: it may be refused
     where = Path("runs") / spec.run_id
-    snapshot = {
+    snapshot: dict[str, Any] = {
         "study": spec.run.study,
         "run_id": spec.run_id,
         "attempt": spec.attempt,

@@ -35,7 +35,6 @@ def looks_around():
     if found != (role == "evaluate"):  # a client that finds some, or an evaluator that has none, is not played
         os._exit(7)
 """
-"""What the code of an environment does in its containers to find hidden tasks."""
 
 
 def inherited(**more: str) -> dict[str, str]:

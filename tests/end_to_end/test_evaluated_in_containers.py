@@ -68,7 +68,6 @@ SPLITS = ("train", "search", "hidden")
 
 class CountingTrial(ContainedTrial):
     brought: tuple[str, str] = ("", "")
-    """Its name, and the folder of those that were brought."""
 
     def order(self, *, steps: int, **fields: Any) -> AttemptSpec:
         name, environments = self.brought

@@ -99,7 +99,6 @@ Arith.game = lambda self, task: HONEST(self, HIDDEN[hash(task.id) % len(HIDDEN)]
 def reward(task, messages, outcome):
     return outcome["reward"]
 """
-"""A reward function whose module has hidden tasks played in episodes that were begun for training tasks."""
 
 
 def planned(code: str) -> list[Any]:

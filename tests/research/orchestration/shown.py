@@ -21,11 +21,9 @@ from tests.studies.synthetic import STUDY as SYNTHETIC
 from tests.studies.synthetic import Synthetic
 
 PATIENCE_S = 600.0
-"""How long a test waits for what must come; none is judged by it."""
 
 CANCELLED = "cancelled in the Prefect UI"
 PAUSED = "paused in the Prefect UI"
-"""Reasons of a study that somebody stopped or paused on a page."""
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -19,7 +19,6 @@ from tests.research.factories import with_run
 from tests.research.fakes import evaluation
 
 Play = Callable[["FakeAttempt"], Awaitable[int]]
-"""What a worker does; returns its exit code."""
 
 
 class FakeServer:
@@ -29,7 +28,6 @@ class FakeServer:
         self.steps = order.job.steps
         self.step = step
         self.facts: dict[str, Any] = {}
-        """Of its status, beside the usual ones."""
         self.evaluated: set[int] = set()
         self.died = asyncio.Event()
         self.asked: list[str] = []

@@ -127,7 +127,6 @@ LOOSER: Mapping[str, bool] = {
     "kl": True, "grad_norm": True, "entropy_share": False, "length_factor": True, "constant_groups": True,
     "reward_gap": True, "throughput_share": False, "judge_errors": True, "patience": True,
 }  # fmt: skip
-"""Whether a limit is looser when it is larger."""
 
 
 def test_the_property_below_moves_every_limit_of_metrics() -> None:

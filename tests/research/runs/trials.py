@@ -26,7 +26,6 @@ from tests.research.factories import make_order
 DEADLINE_S = 300.0
 EPISODES = 24
 PLAYS = 8
-"""Episodes of an evaluation during training."""
 FOREVER = 100_000
 STEPS = 24
 
