@@ -33,22 +33,19 @@ WEIGHT = 1.0
 class AccessPolicy:
     """Checks the requests of one container, and remembers when its first model call came.
 
-    `tasks` are the ids of the tasks it was given, `stream` is the one its episodes belong to, `weight` what each weighs
-    in the loss.
+    `tasks` are the ids of the tasks it was given, `stream` is the one its episodes belong to.
     """
 
-    def __init__(self, kind: EpisodeKind, tasks: Set[str], stream: str = STREAM, weight: float = WEIGHT) -> None:
+    def __init__(self, kind: EpisodeKind, tasks: Set[str], stream: str = STREAM) -> None:
         self._kind = kind
         self._tasks = tasks
         self._stream = stream
-        self._weight = weight
         self._digest = tasks_digest(tasks)
         self._since = time.monotonic()
         self.first_call_s: float | None = None
         """Seconds from `watch` to its first model call."""
 
     def start_clock(self) -> None:
-        """Count seconds from now on."""
         self._since = time.monotonic()
 
     def __call__(self, request: Request) -> str | None:
@@ -93,4 +90,4 @@ class AccessPolicy:
     def _check_end(self, body: Any) -> str | None:
         if not isinstance(body, dict):
             return "an end that is none"
-        return None if body.get("weight", WEIGHT) == self._weight else "a weight it was not given"
+        return None if body.get("weight", WEIGHT) == WEIGHT else "a weight it was not given"

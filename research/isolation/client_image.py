@@ -1,17 +1,12 @@
 """The client image of containers, and the `ajet-client` wheel.
 
-The image that clients of this installation run in: which base it is made on, and what of us lies in it.
-
 The base is the one named; else that of the last build here when the engine has it; else `python:3.11-slim` when the
 engine has that; else the first of both that there was, from its registry. What lies in it is found by following imports
-from the client and the environments, so that nothing else of `swarm` enters. Of several that need one at a time one
-makes it, and the others find it.
+from the client and the environments, so that nothing else of `swarm` enters.
 
-The light client as a wheel, `ajet-client`: for machines on which agents play and nothing else of ajet is.
-
-It has the modules that lie in client containers, and needs aiohttp and pydantic. It is built of the installed sources,
-so that it is of the same version as the server that it was built beside. As it brings the package `swarm` in part, it
-does not belong into an environment that has ajet itself.
+The wheel, for machines on which agents play and nothing else of ajet is, has the same modules, of the installed
+sources, and needs aiohttp and pydantic. As it brings the package `swarm` in part, it does not belong into an
+environment that has ajet itself.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from filelock import FileLock
@@ -49,16 +44,14 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
         name = base or _base(engine, home)
         if identity(engine, name) is None:
             _pull(engine, name, note)
-        chosen = name
-        image = client_image(engine, client_context(home), base=chosen, note=note)
-        _remember(home, image.tag, {"base": chosen, "id": image.id, "tag": image.tag})
+        image = client_image(engine, client_context(home), base=name, note=note)
+        _remember(home, image.tag, {"base": name, "id": image.id, "tag": image.tag})
     return image
 
 
 def ensure_derived_image(
     engine: ContainerEngine, home: Home, requirements: str, note: Note, *, base: str | None = None
 ) -> Image:
-    """Return the client image of this installation with what the text of a requirements.txt names."""
     parent = ensure_client_image(engine, home, note, base=base)
     with _image_lock(home):
         image = derive_image(engine, parent, requirements, image_cache(home), note=note)
@@ -68,15 +61,9 @@ def ensure_derived_image(
 
 @contextmanager
 def _image_lock(home: Home) -> Iterator[None]:
-    """Be the one of this installation that makes an image, and writes down that it did."""
     home.sandboxes.mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(home.sandboxes / "image.lock"):
         yield
-
-
-def current_image(home: Home) -> str | None:
-    """Return the id of the client image that was made or found last."""
-    return cast("str | None", _read_record(home).get("id"))
 
 
 def list_image_tags(home: Home) -> list[str]:
@@ -85,19 +72,20 @@ def list_image_tags(home: Home) -> list[str]:
 
 
 def client_context(home: Home) -> ClientContext:
-    """Return what the client consists of, as it lies on this machine."""
     return ClientContext(client_sources(), PACKAGES, image_cache(home))
 
 
 def image_cache(home: Home) -> Path:
-    """Return the folder that keeps packages fetched for images."""
     return home.path / "images"
 
 
 def client_sources() -> dict[str, bytes]:
     """Return the light client's modules by path: the two packages, and every module of `swarm` that they import."""
-    top = _folder("swarm").parent
-    left = [path for root in ROOTS for path in _folder(root.replace(".", "/"), top).rglob("*.py")]
+    spec = find_spec("swarm")
+    assert spec is not None
+    assert spec.origin is not None
+    top = Path(spec.origin).parents[1]
+    left = [path for root in ROOTS for path in (top / root.replace(".", "/")).rglob("*.py")]
     found: dict[str, bytes] = {}
     while left:
         path = left.pop()
@@ -108,17 +96,7 @@ def client_sources() -> dict[str, bytes]:
     return dict(sorted(found.items()))
 
 
-def _folder(name: str, top: Path | None = None) -> Path:
-    if top is not None:
-        return top / name
-    spec = find_spec(name)
-    assert spec is not None, f"{name} is not installed"
-    assert spec.origin is not None, f"{name} has no folder"
-    return Path(spec.origin).parent
-
-
 def _find_imports(source: bytes, name: str, top: Path) -> Iterator[Path]:
-    """Yield the files of `swarm` that a module's text imports at any depth, with the packages they lie in."""
     for node in ast.walk(ast.parse(source, name)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -159,7 +137,6 @@ def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
 
 
 def _base(engine: ContainerEngine, home: Home) -> str:
-    """Return the base that the engine has and that comes first, else the one to pull."""
     names = [name for name in (_read_record(home).get("base"), USUAL_BASE) if name]
     return next((name for name in names if identity(engine, name) is not None), names[0])
 
@@ -205,7 +182,9 @@ def build_wheel(folder: Path) -> Path:
     try:
         with ZipFile(draft, "w", ZIP_DEFLATED) as wheel:
             for name, data in contents.items():
-                wheel.writestr(_entry(name), data)
+                entry = ZipInfo(name, _EPOCH)
+                entry.compress_type, entry.external_attr = ZIP_DEFLATED, 0o644 << 16
+                wheel.writestr(entry, data)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
@@ -233,10 +212,3 @@ def _record_lines(contents: Mapping[str, bytes]) -> Iterator[str]:
     for name, data in contents.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         yield f"{name},sha256={digest},{len(data)}\n"
-
-
-def _entry(name: str) -> ZipInfo:
-    entry = ZipInfo(name, _EPOCH)
-    entry.compress_type = ZIP_DEFLATED
-    entry.external_attr = 0o644 << 16
-    return entry

@@ -1,7 +1,5 @@
 """The sandboxes of this installation: listed and pruned.
 
-The sandboxes of an installation, of both kinds, as one list: read from their folders and the engine, if any.
-
 Listing changes no container: one that ended is collected by whoever polls its handle. The engine's labels tell of what
 the engine still has; what ended, or never started, is in its folder alone.
 
@@ -18,11 +16,12 @@ import difflib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from research.installation.home import Home
-from research.isolation.client_image import current_image, list_image_tags
+from research.isolation.client_image import last_image, list_image_tags
 from sandboxes import DockerSandbox, Exit, ExitReason, Handle, ProcessSandbox, SandboxError
 from sandboxes.docker import launch
 from sandboxes.docker.container import OVERDUE_S
@@ -67,7 +66,6 @@ def container_states(home: Home, engine: ContainerEngine) -> dict[str, str]:
 
 
 def installation_id(home: Home) -> str | None:
-    """Return the id under which the installation's containers are known; None when it never had any."""
     found = read(home.containers / ".installation")
     return None if found is None else str(found["id"])
 
@@ -153,7 +151,7 @@ def image_bytes(engine: ContainerEngine) -> int | None:
 
 def _containers(home: Home, engine: ContainerEngine, owner: str) -> list[Waste]:
     return [
-        Waste("container", name, why, _remover(home, engine, owner, name))
+        Waste("container", name, why, partial(_remove, home, engine, owner, name))
         for name, state in container_states(home, engine).items()
         if (why := _removal_reason(home, name, state)) is not None
     ]
@@ -174,74 +172,55 @@ def _removal_reason(home: Home, name: str, state: str) -> str | None:
     return None
 
 
-def _remover(home: Home, engine: ContainerEngine, owner: str, name: str) -> Callable[[], object]:
-    def remove() -> None:
-        held = DockerSandbox(home.containers, engine).adopt(name)
-        if held is not None:
-            held.stop()
-        launch.clear(engine, name, owner)
-
-    return remove
+def _remove(home: Home, engine: ContainerEngine, owner: str, name: str) -> None:
+    held = DockerSandbox(home.containers, engine).adopt(name)
+    if held is not None:
+        held.stop()
+    launch.clear(engine, name, owner)
 
 
 def _volumes(home: Home, engine: ContainerEngine, owner: str) -> list[Waste]:
-    """Return the inputs of sandboxes that ended, or whose folder is gone."""
     with wrap_errors(engine, "listing this installation's volumes"):
         found = engine.client.api.volumes(filters={"label": f"{launch.INSTALLATION}={owner}"})["Volumes"] or []
     names = [each["Labels"][launch.NAME] for each in found]
     return [
-        Waste("volume", f"{name} (its input)", "its sandbox ended or is gone", _volume_remover(engine, name, owner))
+        Waste(
+            "volume", f"{name} (its input)", "its sandbox ended or is gone", partial(launch.clear, engine, name, owner)
+        )
         for name in names
         if (home.containers / name / "exit.json").exists() or not (home.containers / name / "spec.json").exists()
     ]
 
 
-def _volume_remover(engine: ContainerEngine, name: str, owner: str) -> Callable[[], object]:
-    return lambda: launch.clear(engine, name, owner)
-
-
 def _builds(engine: ContainerEngine) -> list[Waste]:
     with wrap_errors(engine, "listing containers of builds"):
         found = engine.client.api.containers(all=True, filters={"label": BUILD_LABEL})
+    remove = engine.client.api.remove_container
     return [
-        Waste("container", each["Id"][:12], "its build was killed", _container_remover(engine, each["Id"]))
+        Waste("container", each["Id"][:12], "its build was killed", partial(remove, each["Id"], v=True, force=True))
         for each in found
         if each["Created"] < time.time() - ABANDONED_S
     ]
 
 
-def _container_remover(engine: ContainerEngine, container: str) -> Callable[[], object]:
-    return lambda: engine.client.api.remove_container(container, v=True, force=True)
-
-
 def _images(home: Home, engine: ContainerEngine, pinned: frozenset[str]) -> list[Waste]:
-    """Return the client images that this installation used and no longer needs, and the packages only they had."""
-    current, mine = current_image(home), set(list_image_tags(home))
+    current, mine = last_image(home), set(list_image_tags(home))
     with wrap_errors(engine, "listing client images"):
         clients = engine.client.api.images(filters={"label": "ajet.client"})
         packages = engine.client.api.images(name=PACKAGES_REPOSITORY)
         used = {each["ImageID"] for each in engine.client.api.containers(all=True)}
     kept = used | pinned | ({current} if current is not None else set())
-    old = [each for each in clients if _is_old(each, kept, mine)]
+    # Ours by record, while neither it nor the client image below it is to be kept.
+    ours = [each for each in clients if mine & set(each["RepoTags"] or ())]
+    old = [each for each in ours if not {each["Id"], each["Labels"].get("ajet.parent", "")} & kept]
     needed = [_packages(each) for each in clients if each not in old]
     alone = [each for each in packages if _packages(each) in map(_packages, old) and _packages(each) not in needed]
     return [
-        Waste("image", tag, "a newer one took its place", _image_remover(engine, tag))
+        Waste("image", tag, "a newer one took its place", partial(engine.client.api.remove_image, tag))
         for each in [*old, *alone]
         for tag in each["RepoTags"] or []
     ]
 
 
-def _is_old(image: Mapping[str, Any], kept: set[str], mine: set[str]) -> bool:
-    """Return whether an image is ours by record, and neither it nor the client image below it is to be kept."""
-    return (
-        bool(mine & set(image["RepoTags"] or ())) and not {image["Id"], image["Labels"].get("ajet.parent", "")} & kept
-    )
-
-
 def _packages(image: Mapping[str, Any]) -> tuple[str, str]:
     return image["Labels"].get("ajet.base", ""), image["Labels"].get("ajet.requirements", "")
-
-
-def _image_remover(engine: ContainerEngine, tag: str) -> Callable[[], object]:
-    return lambda: engine.client.api.remove_image(tag)

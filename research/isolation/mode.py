@@ -1,10 +1,7 @@
 """Where clients and evaluators run: in containers or plain processes; one engine thread.
 
-Calls to a container engine from an event loop: its SDK blocks, so all calls go through one thread.
-
-One thread, because the calls about a container have an order, and a stop is to come after what it interrupted.
-
-Where a study's clients and evaluators run: in containers, or as plain processes, which are not isolated.
+An engine's SDK blocks, so all calls go through one thread: those about a container have an order, and a stop is to come
+after what it interrupted.
 
 The choice is made once, when the study is created, and is one of its settings: by `--sandbox`, else AJET_SANDBOX,
 else containers wherever an engine answers and has the client image or can make it. Packages of an environment that
@@ -58,7 +55,6 @@ class EngineThread:
             return call()
 
     def close(self) -> None:
-        """Wait for the last call."""
         self._thread.shutdown()
 
 
@@ -85,11 +81,9 @@ class Sandboxing(BaseModel):
 
     @property
     def isolates(self) -> bool:
-        """Whether untrusted code may run there."""
         return self.kind == "docker" and not self.lacks
 
     def describe(self) -> str:
-        """Return it in a few words."""
         if self.image is None:
             return "processes, not isolated"
         return f"containers of image {self.image[:19]} on Docker Engine {self.engine}"
@@ -117,8 +111,6 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class _UnreachableEngine:
-    """The containers of an engine that does not answer."""
-
     error: SandboxError
 
     def reap(self, labels: Mapping[str, str]) -> list[str]:
@@ -208,7 +200,6 @@ def require_isolation(sandboxing: Sandboxing, what: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message on one line."""
     return " ".join(str(error).split())
 
 

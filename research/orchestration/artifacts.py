@@ -38,15 +38,11 @@ _TYPES = {"svg": "image/svg+xml", "png": "image/png"}
 
 
 def data_uri(picture: bytes, kind: str) -> str:
-    """Return a picture, `svg` or `png`, as an address that holds it."""
     return f"data:{_TYPES[kind]};base64,{base64.b64encode(picture).decode()}"
 
 
 def embed_pictures(markdown: str, folder: Path, most: int = MOST_BYTES) -> str:
-    """Return the text with each picture of `folder` as a data URI; what is not there stays as it is.
-
-    From the picture on that would be more than `most` bytes with those before it, the file's name stands in its place.
-    """
+    """Return the text with each picture of `folder` as a data URI; past `most` bytes the file's name stands instead."""
     room = most
 
     def embed(found: re.Match[str]) -> str:
@@ -95,7 +91,9 @@ def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterat
     if any(run.attempts for run in state.every_run.values()):
         table = _runs(state, find_log)
         yield StudyArtifact("runs", "markdown", table, lambda: table, replaces=True)
-    if verdicts := [(each, found) for each in state.rounds for found in _verdicts_of(each)]:
+    if verdicts := [
+        (each, found) for each in state.rounds for found in (*each.interim, *each.verdicts, *each.replications)
+    ]:
         seen = tuple((verdict.inputs_sha256, verdict.look, verdict.verdict) for _, verdict in verdicts)
         told = [{**_round_cell(each), **_verdict(verdict)} for each, verdict in verdicts]
         yield StudyArtifact("verdicts", "table", seen, lambda: json.dumps(told))
@@ -107,17 +105,11 @@ def build_artifacts(state: StudyState, folder: Path, find_log: Locate) -> Iterat
         yield StudyArtifact("report", "markdown", sha256, lambda: embed_pictures(written.read_text(), written.parent))
 
 
-def _verdicts_of(state: StudyState) -> tuple[Verdict, ...]:
-    return (*state.interim, *state.verdicts, *state.replications)
-
-
 def _round_cell(state: StudyState) -> dict[str, Any]:
-    """Return the cell that says of which round something is; none in a study of one round."""
     return {} if state.most_rounds == 1 else {"round": state.round}
 
 
 def _plan_version(state: StudyState) -> Hashable:
-    """Return what changes with the plan."""
     claims = tuple(claim.id for claim in state.hypotheses)
     words = sum(len(act.not_tested) for act in state.planner_acts)
     amended = (len(state.amendments), tuple(state.vetoed), state.selection is not None)
@@ -187,7 +179,6 @@ def _design(state: StudyState, design: Design) -> list[str]:
 
 
 def _runs(state: StudyState, find_log: Locate) -> str:
-    """Return a table of all attempts, the newest first."""
     head = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
     runs = [(each, run) for each in state.every_round for run in each.runs.values()]
     tries = [(each, run, attempt) for each, run in runs for attempt in run.attempts]
@@ -266,7 +257,6 @@ class LiveCurves:
         """What was drawn of rounds that are over."""
 
     def add_progress(self, run: str, attempt: int, progress: AttemptProgress) -> None:
-        """Take what a running attempt has come to."""
         if progress.step and progress.train_success is not None:
             self._seen.setdefault((run, attempt), {})[progress.step] = progress.train_success
 
@@ -277,7 +267,6 @@ class LiveCurves:
                 self._collected[run.run_id] = self._curve(run)
 
     def version(self, state: StudyState) -> tuple[int, ...]:
-        """Return what changes with the pictures."""
         candidates = len(state.runs_in("screen")) and sum(bool(run.measurements) for run in state.runs_in("screen"))
         seen = sum(map(len, self._seen.values()))
         return (len(self._collected), seen, candidates, state.selection is not None, len(state.rounds_before))
@@ -343,6 +332,5 @@ def _seed_curve(run: RunState, points: Points) -> SeedCurve:
 
 
 def _downsample(points: Sequence[tuple[float, float]]) -> Points:
-    """Return every so manieth point, and the last one."""
     every = -(-len(points) // MOST_POINTS)
     return (*points[: -1 : every or 1], *points[-1:])

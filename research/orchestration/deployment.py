@@ -65,8 +65,10 @@ from research.orchestration.prefect_api import (
     TAG,
     UserAction,
     action_reason,
+    connect,
     ensure_deployment,
     find_deployment,
+    request_time,
     schedule_resume,
 )
 from research.orchestration.server import PrefectUnavailable, client_environment, ensure_server
@@ -96,10 +98,9 @@ class UnownedStudies:
         """Logs of the worker's studies, of which only what is new is read."""
 
     def find(self) -> Iterator[StudyState]:
-        """Yield the studies of this installation that are a worker's, not over or stopped, and that nobody drives.
+        """Yield the worker's studies here that are not over, stopped or corrupt, and that nobody drives.
 
-        A flow run of one may wait at Prefect's server, which is not known here. One whose log is corrupt is none:
-        nobody could drive it.
+        A flow run of one may wait at Prefect's server, which is not known here.
         """
         heads = self._log.heads()
         self._known = {study: self._read(study, head) for study, head in heads.items()}
@@ -199,7 +200,6 @@ class ResearchParameters(BaseModel):
     )
 
     def request(self, note: Note) -> ResearchRequest:
-        """Return the request; raise what a wrong one is refused with."""
         needs = StatisticalRequirements.from_flags(
             self.effect, self.power, self.looks, self.episodes, self.metric, self.rounds
         )
@@ -295,10 +295,7 @@ def _make_pool(client: SyncPrefectClient, pool: ProcessPool) -> None:
 
 
 def _template(pool: ProcessPool) -> dict[str, Any]:
-    """Return the template of the pool's jobs: Prefect's own, in which no flow run has anything to say but a name.
-
-    Else whoever begins one in the pages would say what runs on this machine, and with which environment.
-    """
+    """Return Prefect's own template, in which a flow run says its name only: else, what runs here and how."""
     fields = dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
     name = fields.pop("name")
     empty: dict[str, Any] = {"object": {}, "array": []}
@@ -320,12 +317,8 @@ def _deploy(client: SyncPrefectClient, home: Home, name: str, form: dict[str, An
         client.update_deployment(known.id, DeploymentUpdate(**told))
 
 
-def _crash_action(message: str) -> ChangeFlowRunState:
-    return ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=message, force=False)
-
-
 def _heartbeat_automation() -> AutomationCore:
-    """Return the automation that ends flow runs of killed controllers; one that lives puts itself back."""
+    gone = "no heartbeat: its process is gone"
     return AutomationCore(
         name=SILENT,
         description="A flow run of ours without a heartbeat for a minute and a half has no process any more.",
@@ -341,7 +334,7 @@ def _heartbeat_automation() -> AutomationCore:
             threshold=1,
             within=timedelta(seconds=_MISSED * BEAT_S),
         ),
-        actions=[_crash_action("no heartbeat: its process is gone")],
+        actions=[ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=gone, force=False)],
     )
 
 
@@ -377,11 +370,8 @@ def schedule_once(
 
 
 def reschedule_or_stop(client: SyncPrefectClient, home: Home, study: str, key: str, stop: Callable[[], None]) -> bool:
-    """Have a worker take up a study that was left; return False where it was cancelled, and call `stop` instead.
-
-    Nobody hands the study over between that look and the stop, which would undo what they wished.
-    """
-    with _scheduling_lock(home):
+    """Have a worker take up a study that was left; return False where it was cancelled, and call `stop` instead."""
+    with _scheduling_lock(home):  # nobody hands it over between the look and the stop
         try:
             _find_or_schedule(client, home, study, key, again=False, will_do=lambda run: True)
         except CancelledWhileWaiting as cancelled:
@@ -416,9 +406,8 @@ def _schedule(client: SyncPrefectClient, home: Home, study: str, key: str) -> Fl
 class StalledFlowRuns:
     """Flow runs that a worker of here took and then ended before it had started their process.
 
-    How long one has none is counted from look to look, by a clock that stands still while the machine sleeps: the
-    server's may be another, and nothing is started in a sleep. One that only comes up slowly is not begun twice, which
-    ends Prefect's worker.
+    How long one has none is counted from look to look, by a clock that stands still while the machine sleeps. One that
+    only comes up slowly is not begun twice, which ends Prefect's worker.
     """
 
     def __init__(self, home: Home, clock: Callable[[], float] = time.monotonic) -> None:
@@ -440,7 +429,6 @@ class StalledFlowRuns:
 
 
 def _pending_flow_runs(client: SyncPrefectClient, home: Home) -> Sequence[FlowRun]:
-    """Return the flow runs that a worker of here took, and that have not begun."""
     if (pool := _find_pool(client, home)) is None:
         return []
     pending = FlowRunFilter(
@@ -466,16 +454,12 @@ def _flow_runs_of(client: SyncPrefectClient, study: str) -> Sequence[FlowRun]:
 
 
 def _find_pool(client: SyncPrefectClient, home: Home) -> str | None:
-    """Return the pool that the worker of here serves, or served last; None before there was one."""
     known = find_deployment(client, home, RESUME)
     return None if known is None else known.work_pool_name
 
 
 def _is_waiting(pool: str | None, run: FlowRun) -> bool:
-    """Return whether a worker of here, which serves a pool, will begin a flow run, or begins it now.
-
-    One that was taken in vain is among them: the worker puts it back in line.
-    """
+    """Return whether a worker of here will begin a flow run, or begins it now; one taken in vain is put back."""
     if (state := run.state) is None or pool is None or run.work_pool_name != pool:  # that pool has no worker
         return False
     return state.is_pending() or state.is_scheduled()
@@ -489,7 +473,6 @@ def _is_cancelled(run: FlowRun) -> bool:
 
 
 def _close(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
-    """End what is left of flow runs that wait in vain."""
     for run in runs:
         if (state := run.state) is not None and (state.is_scheduled() or state.is_pending()):
             client.set_flow_run_state(run.id, Crashed(message=_IN_VAIN), force=True)
@@ -510,12 +493,10 @@ def why_released(state: StudyState) -> str | None:
 
 
 def is_on_hold(state: StudyState) -> bool:
-    """Return whether a study stays as it is unless somebody wishes otherwise: stopped, paused or a terminal's."""
     return state.paused_reason is not None or why_released(state) is not None
 
 
 def should_resume(log: EventLog, study: str, requested_at: datetime | None) -> bool:
-    """Return whether a flow run with this wish will go on with a study, as it is now."""
     return overrides_stop(log, study, requested_at) or not is_on_hold(fold(log.read(study)))
 
 
@@ -531,24 +512,16 @@ def worker_scheduler(home: Home) -> ScheduleStudy:
     except PrefectUnavailable as error:
         raise NoWorker(str(error)) from error
     os.environ.update(client_environment(home.prefect))
-    from research.orchestration.prefect_api import (
-        connect,
-        request_time,  # Prefect reads its settings at import
-    )
 
     def schedule(study: str) -> str:
         key = f"{study}/{secrets.token_hex(8)}"  # of its own: an earlier flow run may have been cancelled
         try:
             with connect(server.api) as client, closing(EventLog(home.database)) as log:
                 # One that waits since before a stop would leave the study stopped.
-                run = schedule_once(
-                    client,
-                    home,
-                    study,
-                    key,
-                    again=True,
-                    will_do=lambda run: should_resume(log, study, request_time(run)),
-                )
+                def will_do(run: FlowRun) -> bool:
+                    return should_resume(log, study, request_time(run))
+
+                run = schedule_once(client, home, study, key, again=True, will_do=will_do)
                 return f"{server.url}/runs/flow-run/{run.id}"
         except Exception as error:  # a client's errors are many, and mean the same here
             why = " ".join(f"{type(error).__name__}: {error}".split())

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -102,7 +102,8 @@ class FlowRunExecution:
 
     def _research(self, parameters: ResearchParameters, requested_at: datetime | None) -> SessionEnd:
         token = self.flow_run.id.hex[-8:]  # the first ones are a time: those of one schedule share them
-        if (begun := self._find_study(token)) is not None:  # a retry: what was asked may not be there any more
+        begun = next((study for study in self.log.studies() if study.endswith(f"-{token}")), None)
+        if begun is not None:  # a retry: what was asked may not be there any more
             return self._resume(begun, requested_at)
         if parameters.topic:
             retry(lambda: self.flow_run.rename(parameters.topic), _note)
@@ -120,10 +121,6 @@ class FlowRunExecution:
         with hold_lease(self.home, self.log, study, _note) as lease:
             begin_study(self.home, self.log, study, created)
             return self._drive(study, planner, isolation, lease)
-
-    def _find_study(self, token: str) -> str | None:
-        """Return the study that an earlier process of this flow run began."""
-        return next((study for study in self.log.studies() if study.endswith(f"-{token}")), None)
 
     def _resume(self, study: str, requested_at: datetime | None) -> SessionEnd:
         """Go on with a study; a stop or pause since it was wished stays, without a wish any, and a terminal's study."""
@@ -154,7 +151,6 @@ class FlowRunExecution:
         StudyLog(self.log, study).change(resume_change, actor="user")
 
     def _resume_elsewhere(self, study: str, requested_at: datetime | None, busy: StudyBusy) -> SessionEnd:
-        """Lift a pause of a study that another controller drives, where somebody asked for that."""
         if self._state(study).stopped_reason is not None:
             raise busy
         if overrides_stop(self.log, study, requested_at):
@@ -162,10 +158,7 @@ class FlowRunExecution:
         return SessionEnd("concluded", f"study {study} goes on under the controller that has it: {busy}")
 
     def _wait_for_stop(self, study: str) -> None:
-        """Wait, for a bounded time, until the controller of a study that is stopped let go of it.
-
-        It ends its runs, writes the report and waits for those that show it.
-        """
+        """Wait, for a bounded time, until the controller of a stopped study has ended its runs and reported it."""
         until = time.monotonic() + STOPPING_S
         while self._state(study).stopped_reason is not None and has_controller(self.home, self.log, study):
             if time.monotonic() > until:
@@ -197,30 +190,21 @@ class FlowRunExecution:
 
 
 def main() -> int:
-    """Work on the flow run that the worker names in the environment; return the exit code."""
     begin_process()
     identity = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
     with connect(os.environ["PREFECT_API_URL"]) as client, raise_on_sigterm(), ExitStack() as while_known:
         flow_run = FlowRun(client, identity)
         try:
-            home = while_known.enter_context(_register_process(identity))
+            home = Home.locate().prepare()
+            _redirect_output(home.prefect / "sittings" / f"{identity}.log")
+            while_known.enter_context(flow_run_process(home, identity))
         except (HomeError, OSError) as error:  # a full disk, say
             nothing = SessionEnd("left", f"nothing was begun: {' '.join(str(error).split())}")
             return _report_end(flow_run, lambda: nothing)
         return _report_end(flow_run, lambda: _execute(home, flow_run))
 
 
-@contextmanager
-def _register_process(identity: UUID) -> Iterator[Home]:
-    """Be known as the process of a flow run in the installation, and write to a file of its own there."""
-    home = Home.locate().prepare()
-    _redirect_output(home.prefect / "sittings" / f"{identity}.log")
-    with flow_run_process(home, identity):
-        yield home
-
-
 def _report_end(flow_run: FlowRun, work: Callable[[], SessionEnd]) -> int:
-    """Do the work of a flow run, and tell Prefect how it ended; return the exit code."""
     try:
         end = work()
         _note(f"{end.how}: {end.message}")
@@ -234,7 +218,6 @@ def _report_end(flow_run: FlowRun, work: Callable[[], SessionEnd]) -> int:
 
 
 def _execute(home: Home, flow_run: FlowRun) -> SessionEnd:
-    """Do what a flow run asks for; what a person is to read is how it ended."""
     try:
         return _retry_until_log_opens(lambda log: FlowRunExecution(home, log, flow_run).work(), home)
     except _EXPECTED as error:

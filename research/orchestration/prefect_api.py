@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from http import HTTPStatus
 from textwrap import shorten
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -44,7 +45,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Runnin
 
 from research.installation.home import Home
 from research.orchestration.server import AUTH
-from research.orchestration.task_rows import TaskRow, TaskRuns, TrainingLine
+from research.orchestration.task_rows import TaskRuns
 from research.scheduler.required_runs import is_stopped_by_budget
 from studies import StudyState
 
@@ -70,8 +71,7 @@ def installation_name(home: Home) -> str:
 def ensure_deployment(client: SyncPrefectClient, home: Home, name: str, **told: Any) -> DeploymentResponse:
     """Return a deployment of an installation; where there is none, one is made that is told this.
 
-    Prefect makes one over another of its name, and what only that one was told is gone: a worker's command, say. So
-    the installation's processes make theirs one after the other.
+    The installation's processes do so one after the other: Prefect makes one over another of its name.
     """
     if (known := find_deployment(client, home, name)) is not None:
         return known
@@ -85,7 +85,6 @@ def ensure_deployment(client: SyncPrefectClient, home: Home, name: str, **told: 
 
 
 def deployment_name(name: str, place: str) -> str:
-    """Return what a deployment of a place is called, by which Prefect's lists tell the two apart."""
     return f"{name.removeprefix(f'{TAG}-')}@{place}"
 
 
@@ -99,7 +98,6 @@ def find_deployment(client: SyncPrefectClient, home: Home, name: str) -> Deploym
 
 
 def resume_deployment(client: SyncPrefectClient, home: Home) -> UUID:
-    """Return the deployment that takes up an installation's studies; one without a worker where there is none."""
     return ensure_deployment(client, home, RESUME, description=_NO_WORKER).id
 
 
@@ -154,7 +152,6 @@ def reconcile(agreed: Activity, action: UserAction | None, study: Activity) -> R
 
 
 def activity(state: StudyState) -> Activity:
-    """Return the activity of a study that is not over."""
     return Activity.RUNNING if state.paused_reason is None else Activity.PAUSED
 
 
@@ -167,7 +164,6 @@ class SessionEnd:
 
 
 def describe_end(state: StudyState, error: BaseException | None) -> SessionEnd:
-    """Return how a session ended, from the study's state and the error that was raised."""
     if isinstance(error, Exception):
         return SessionEnd("failed", str(error) or type(error).__name__)
     if state.concluded_reason is not None:
@@ -184,7 +180,6 @@ BEAT_S = 30.0
 
 
 def action_reason(action: UserAction) -> str:
-    """Return what a log says of why somebody's click stopped or paused a study."""
     return "cancelled in the Prefect UI" if action is UserAction.STOP else "paused in the Prefect UI"
 
 
@@ -194,7 +189,7 @@ _MOST_TOPIC = 50
 """Letters of a topic in a flow run's name: with the study's id it fits in a line of Prefect's list."""
 _RETRIED = "AwaitingRetry"
 """The name of the state that Retry of Prefect's pages sets."""
-_LASTS_S = 10 * 365 * 86_400
+LASTS_S: Final = 10 * 365 * 86_400
 """Seconds that a pause may last: Prefect fails a flow run whose pause has expired."""
 
 
@@ -228,11 +223,8 @@ class FlowRunState:
 
 
 class RequestedWork(NamedTuple):
-    """What a flow run was created for: the name of its flow, its parameters, and for when somebody asked for it.
-
-    `wished` is by the server's clock: when it was to begin, or Retry was pressed last; None where a worker handed a
-    study over by itself.
-    """
+    """What a flow run was created for. `requested_at` is by the server's clock: when it was to begin, or Retry was
+    pressed last; None where a worker handed a study over by itself."""
 
     flow: str
     parameters: Mapping[str, Any]
@@ -245,7 +237,7 @@ class FlowRun:
     def __init__(self, client: SyncPrefectClient, identity: UUID) -> None:
         self.id = identity
         self._client = client
-        self._task_runs = TaskRuns(client, identity)
+        self.task_runs = TaskRuns(client, identity)
 
     @classmethod
     def begin(cls, client: SyncPrefectClient, home: Home, study: str, topic: str, key: str) -> FlowRun:
@@ -270,11 +262,9 @@ class FlowRun:
         return cls(client, identity)
 
     def rename(self, topic: str) -> None:
-        """Name it by what is asked, before there is a study."""
         self._client.update_flow_run(self.id, name=_shorten_topic(topic))
 
     def read_request(self) -> RequestedWork:
-        """Return what it was created for."""
         found = self._client.read_flow_run(self.id)
         flow = self._client.read_flow(found.flow_id).name
         # A retry leaves the expected time as it was.
@@ -289,7 +279,7 @@ class FlowRun:
         except ObjectNotFound as error:
             raise FlowRunGone from error
         except Exception:
-            self._task_runs.mark_unsent()
+            self.task_runs.mark_unsent()
             raise
         if state is None:
             return FlowRunState(None, None)
@@ -305,23 +295,24 @@ class FlowRun:
 
     def show(self, activity: Activity, reason: str) -> None:
         """Show the study as running or paused, whatever the state was; a pause that is shown lasts."""
-        self._set(Running() if activity is Activity.RUNNING else _paused_state(reason))
+        message = f"{reason}: no run begins, those that are under way are finished"
+        paused: State[Any] = Paused(timeout_seconds=LASTS_S, reschedule=False, message=message)
+        self._set(Running() if activity is Activity.RUNNING else paused)
 
     def end(self, ending: SessionEnd) -> None:
         """Set the last state, and where it failed say why in the log, which a page shows; raises FlowRunGone."""
-        states = {"concluded": Completed, "cancelled": Cancelled, "failed": Failed, "left": Crashed}
+        states: dict[EndStatus, Callable[..., State[Any]]] = {
+            "concluded": Completed, "budget": partial(Completed, name="Budget used up"), "cancelled": Cancelled,
+            "failed": Failed, "left": Crashed,
+        }  # fmt: skip
         try:
             if ending.how == "failed":
                 self.log([ending.message], logging.ERROR)
-            if ending.how == "budget":
-                self._set(Completed(name="Budget used up", message=ending.message))
-            else:
-                self._set(states[ending.how](message=ending.message))
+            self._set(states[ending.how](message=ending.message))
         except ObjectNotFound as error:
             raise FlowRunGone from error
 
     def send_heartbeat(self) -> None:
-        """Say that whoever drives the study lives."""
         event = {
             "id": str(uuid4()), "occurred": datetime.now(UTC).isoformat(), "event": HEARTBEAT, "payload": {},
             "resource": {"prefect.resource.id": f"prefect.flow-run.{self.id}"},
@@ -329,21 +320,7 @@ class FlowRun:
         }  # fmt: skip
         self._client.request("POST", "/events", json=[event])
 
-    @property
-    def needs_resend(self) -> bool:
-        """Whether the server was away since rows were put, so that all of them are to be put again."""
-        return self._task_runs.needs_resend
-
-    def put(self, rows: Iterable[TaskRow]) -> None:
-        """Write what is new of rows."""
-        self._task_runs.put(rows)
-
-    def log_trainings(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
-        """Add lines to the logs of rows, which are named by their keys."""
-        self._task_runs.log(lines)
-
     def log(self, lines: Iterable[str], level: int = logging.INFO) -> None:
-        """Add lines to the flow run's log."""
         about = {"name": "ajet", "level": level, "flow_run_id": str(self.id)}
         at = datetime.now(UTC).isoformat()
         self._client.create_logs({**about, "message": line, "timestamp": at} for line in lines)
@@ -386,11 +363,6 @@ def _name(study: str, topic: str) -> str:
 
 def _shorten_topic(topic: str) -> str:
     return shorten(topic, _MOST_TOPIC, placeholder=" …")
-
-
-def _paused_state(reason: str) -> State[Any]:
-    message = f"{reason}: no run begins, those that are under way are finished"
-    return Paused(timeout_seconds=_LASTS_S, reschedule=False, message=message)
 
 
 RETRY_TIMEOUT_S: Final = 300.0

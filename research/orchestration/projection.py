@@ -1,13 +1,12 @@
 """What a study shows at Prefect: rows, log lines, artifacts and the approval form.
 
 A thread finds or starts the server and refreshes the session's flow run every few seconds: it reads the run's state and
-the study's log, reconciles both and publishes what is new. A change counts as published once the server took it; with
-another server database all is published anew. A user's action becomes an event of the log, as with the command line. A
-study never waits for Prefect or fails with it: errors are one line and are retried; only a study that is over waits,
-for a bounded time, to show its end.
+the study's log, reconciles both and publishes what is new. A user's action becomes an event of the log, as with the
+command line. A study never waits for Prefect or fails with it: errors are one line and are retried; only a study that
+is over waits, for a bounded time, to show its end.
 
 A question for approval is a paused flow run with a key that follows from the question, so there is one form for it. Its
-fields are filled with `wait`: Resume without reading answers nothing. Nothing times out here.
+fields are filled with `wait`: Resume without reading answers nothing.
 
 Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -44,6 +43,7 @@ from research.installation.home import Home, attempt_in
 from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, build_artifacts
 from research.orchestration.prefect_api import (
     BEAT_S,
+    LASTS_S,
     Activity,
     FlowRun,
     FlowRunGone,
@@ -75,8 +75,6 @@ from studies.log.study import ApprovalAnswer, AttemptState, LoggedApprovalReques
 
 _FLOW: Final = "ajet approval"
 _KEYS: Final = {"schema": "approval-schema", "response": "approval-response", "description": "approval-description"}
-_LASTS_S: Final = 10 * 365 * 86_400
-"""Seconds that a form may stay open: Prefect fails a flow run whose pause has expired."""
 
 
 class ApprovalForm(BaseModel):
@@ -102,13 +100,14 @@ class ApprovalForms:
         """Have the form of the open question up, take the answer that was given in it, and close what is answered."""
         if (asked := state.open_question) is not None:
             form = self.ask(state, asked)
-            given = self.read_answer(form)
-            if given is not None:
-                self._apply_answer(asked, given)
+            if (given := self.read_answer(form)) is not None:
+                with suppress(BadApproval):  # somebody was faster elsewhere; the form is closed with that answer
+                    answer_question(
+                        self._record, asked.digest, "Prefect", given.note, granted=given.answer == "approve"
+                    )
         self.close_answered(self._record.state())
 
     def close_answered(self, state: StudyState) -> None:
-        """Close the form of each question that is not open any more, with how it ended."""
         still_open = None if state.open_question is None else state.open_question.digest
         answers = {given.asked.digest: given for given in state.approvals}
         for asked in state.questions:
@@ -118,7 +117,6 @@ class ApprovalForms:
                 self._closed.add(asked.digest)
 
     def ask(self, state: StudyState, asked: LoggedApprovalRequest) -> UUID:
-        """Return the form of a question, put up if it is not up already."""
         form, status = self._find_or_create(asked)
         if status is None:
             self._store(form, "schema", json.dumps(ApprovalForm.model_json_schema()))
@@ -140,7 +138,6 @@ class ApprovalForms:
         return None
 
     def close(self, form: UUID, given: ApprovalAnswer | None) -> None:
-        """Give a form its last state: approved, denied, or not needed any more."""
         if given is None:
             last = State[Any](type=StateType.CANCELLED, name="Not needed", message="it is not asked any more")
         else:
@@ -148,10 +145,6 @@ class ApprovalForms:
             kind, name = (StateType.COMPLETED, "Approved") if given.granted else (StateType.CANCELLED, "Denied")
             last = State[Any](type=kind, name=name, message=f"{given.describe()}{note}")
         self._client.set_flow_run_state(form, last, force=True)
-
-    def _apply_answer(self, asked: LoggedApprovalRequest, given: ApprovalForm) -> None:
-        with suppress(BadApproval):  # somebody was faster elsewhere; the form is closed with that answer
-            answer_question(self._record, asked.digest, "Prefect", given.note, granted=given.answer == "approve")
 
     def _find_or_create(self, asked: LoggedApprovalRequest) -> tuple[UUID, object]:
         """Return the form's flow run and its state, which is None where it was made just now, or left half made."""
@@ -167,13 +160,12 @@ class ApprovalForms:
         return UUID(found["id"]), None if status is None or status["type"] == "PENDING" else status
 
     def _forms_of(self, asked: LoggedApprovalRequest) -> list[UUID]:
-        """Return the form of a question, if it has one here that is not closed."""
         by_key = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[_key(asked)]))
         found = self._client.read_flow_runs(flow_run_filter=by_key)
         return [run.id for run in found if run.state is None or not run.state.is_final()]
 
     def _open_form(self, form: UUID) -> None:
-        waiting: State[Any] = Paused(timeout_seconds=_LASTS_S, reschedule=False, message="waits for your answer")
+        waiting: State[Any] = Paused(timeout_seconds=LASTS_S, reschedule=False, message="waits for your answer")
         waiting.state_details.run_input_keyset = _KEYS
         self._client.set_flow_run_state(form, waiting, force=True)
 
@@ -202,7 +194,6 @@ def _key(asked: LoggedApprovalRequest) -> str:
 
 
 def _describe_question(state: StudyState, asked: LoggedApprovalRequest) -> str:
-    """Return what stands above the form, as Markdown."""
     topic = " ".join(state.topic.split()).replace("`", "'")
     return (
         f"The study `{state.id}` asks to begin **{asked.question.would}**: {describe_cost(asked)}.\n\n"
@@ -229,12 +220,11 @@ class Projection:
         self._curves = LiveCurves(folder)
         self._trainings = _TrainingLogs(flow_run, since, folder, self._curves)
         self._redrawn = -REDRAW_S
-        past = progress_lines(since) if since.resumed_count else ()
-        self._told = {key for key, _ in past}
+        self._told = {key for key, _ in (progress_lines(since) if since.resumed_count else ())}
 
     def update(self, state: StudyState, *, over: bool = False) -> None:
         """Publish what is new; once the session is `over`, no row stays open."""
-        if over or state is not self._state or self._flow_run.needs_resend:
+        if over or state is not self._state or self._flow_run.task_runs.needs_resend:
             self._put_rows(state, over)
             self._publish(state)
             self._log(state)
@@ -244,12 +234,11 @@ class Projection:
         self._state = state
 
     def _put_rows(self, state: StudyState, over: bool) -> None:
-        """Put all rows: those that are told already cost nothing."""
         now = {row.key: end_row(row, state.last_ts) if over else row for row in build_rows(state, self._since)}
         for key, row in self._rows.items():
             if key not in now:
                 now[key] = cancel_row(row, state.last_ts) if row.open else row
-        self._flow_run.put(now.values())
+        self._flow_run.task_runs.put(now.values())
         self._rows = now
         self._trainings.write((row.key, line) for row in now.values() for line in state_lines(row))
 
@@ -292,7 +281,6 @@ class _ArtifactPublisher:
             self._versions[artifact.name] = artifact.version
 
     def publish_progress(self, now: StudyProgress) -> None:
-        """Publish how far the study is; its description counts the runs."""
         if self._versions.get("progress") != now:
             self._show("progress", "progress", now.percent, str(now), self._shown.get("progress"))
             self._versions["progress"] = now
@@ -319,10 +307,7 @@ class _TrainingLogs:
         self._state: StudyState | None = None
 
     def update(self, state: StudyState) -> bool:
-        """Read what running attempts and those that just ended say, and tell what is new.
-
-        Return whether the W&B log of one was found.
-        """
+        """Tell what is new of attempts that run or just ended; return whether the W&B log of one was found."""
         known = len(self._logs)
         if state is not self._state:
             self._open = [one for one in _attempts_of(state) if (one[2].name, one[2].url) not in self._over]
@@ -333,10 +318,9 @@ class _TrainingLogs:
         return len(self._logs) > known
 
     def write(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
-        """Write lines to the logs of rows, by the rows' keys, but for those that were written before."""
         new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._told}
         if new:
-            self._flow_run.log_trainings(new.values())
+            self._flow_run.task_runs.log(new.values())
             self._told |= new.keys()
 
     def find_log(self, run: RunState, attempt: AttemptState) -> str | None:
@@ -363,15 +347,12 @@ class _TrainingLogs:
 
 
 def _attempts_of(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
-    """Yield each attempt with the round and the run that it is of."""
     for entry in state.every_round:
         yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)
 
 
 @dataclass(slots=True)
 class _ProjectedRun:
-    """A flow run, what was published to it, and what it and the study agreed on last."""
-
     flow_run: FlowRun
     projection: Projection
     agreed: Activity = Activity.RUNNING
@@ -397,17 +378,11 @@ class ControllerSession:
         self._shown: _ProjectedRun | None = None
 
     def refresh(self, notes: list[str] | None = None) -> None:
-        """Carry out what was clicked since the last refresh, and publish what is new, with lines of the controller.
-
-        Lines that were told are taken out of `notes`, whatever comes after them.
-        """
+        """Carry out clicks since the last refresh and publish what is new; lines that were told leave `notes`."""
         self._with_flow_run(lambda shown: self._refresh(shown, [] if notes is None else notes))
 
     def close(self, error: BaseException | None) -> None:
-        """Publish how the session ended, or the error that it ended with; clicks are not carried out any more.
-
-        The flow run is ended even where something else cannot be published, which is raised then.
-        """
+        """Publish how the session ended; its flow run is ended even where something else cannot be published."""
 
         def publish(shown: _ProjectedRun) -> None:
             state = self._study.state()
@@ -419,29 +394,24 @@ class ControllerSession:
                 shown.flow_run.end(describe_end(state, error))
 
         self._with_flow_run(publish)
-        if self._shown is not None and _read_open_flow_run(self._note) == str(
-            self._shown.flow_run.id
-        ):  # else a later session's
+        shown = self._shown  # the note may be a later session's
+        if shown is not None and _read_open_flow_run(self._note) == str(shown.flow_run.id):
             self._note.unlink(missing_ok=True)
 
     def _refresh(self, shown: _ProjectedRun, notes: list[str]) -> None:
-        """Set the flow run's state before the study's, so that the least time is left for a click in between.
-
-        What people are asked and answer comes before what is only shown.
-        """
+        """Set the flow run's state before the study's, so that the least time is left for a click in between."""
         state = self._study.state()
         found = shown.flow_run.read_state()
         both = reconcile(shown.agreed, found.action, activity(state))
         if both.ask is not UserAction.STOP and found.shows is not both.activity:
             shown.flow_run.show(both.activity, state.paused_reason or action_reason(UserAction.PAUSE))
-        if both.ask is not None:
-            match both.ask:
-                case UserAction.STOP:
-                    request_stop(self._home, self._log, self._since.id, action_reason(both.ask))
-                case UserAction.PAUSE:
-                    request_pause(self._log, self._since.id, action_reason(both.ask))
-                case UserAction.CONTINUE:
-                    request_continue(self._log, self._since.id)
+        match both.ask:
+            case UserAction.STOP:
+                request_stop(self._home, self._log, self._since.id, action_reason(both.ask))
+            case UserAction.PAUSE:
+                request_pause(self._log, self._since.id, action_reason(both.ask))
+            case UserAction.CONTINUE:
+                request_continue(self._log, self._since.id)
         shown.agreed = both.activity
         if (now := time.monotonic()) - self._beaten >= BEAT_S:
             shown.flow_run.send_heartbeat()
@@ -453,7 +423,6 @@ class ControllerSession:
         shown.projection.update(self._study.state())
 
     def _with_flow_run(self, do: Callable[[_ProjectedRun], None]) -> None:
-        """Call `do` with the flow run, which is created if need be, also where the server does not know it any more."""
         try:
             self._shown = self._shown or self._begin()
             do(self._shown)
@@ -475,16 +444,12 @@ class ControllerSession:
 
 
 def _read_open_flow_run(path: Path) -> str | None:
-    """Return the flow run that an earlier controller left open; a note cut short names none."""
     try:
         note = read_json(path)
     except ValueError:
         return None
     return note.get("flow_run") if isinstance(note, dict) else None
 
-
-if TYPE_CHECKING:
-    pass  # imports Prefect, which reads its settings then
 
 REFRESH_S = 2.0
 """Seconds between two refreshes: what is clicked is carried out after so many."""
@@ -505,10 +470,7 @@ class PrefectView:
     """Shows one session of a study, which begins at `since`, from entering to leaving; `url` is where, once known."""
 
     def __init__(self, home: Home, since: StudyState, say: Say, warn: Say, taken: UUID | None = None) -> None:
-        """`say` takes where it is shown, `warn` that it is not; `taken` is a flow run as in ControllerSession.
-
-        A line that can be written nowhere, as on a full disk, is dropped.
-        """
+        """`say` takes where it is shown, `warn` that it is not; `taken` is a flow run as in ControllerSession."""
         self.url: str | None = None
         self.own = False
         """Whether the server is one that `ajet up --stop` ends."""
@@ -527,7 +489,6 @@ class PrefectView:
         """Take the state after a tick; what is shown is read from the log instead."""
 
     def note(self, line: str) -> None:
-        """Take a line for the flow run's log."""
         self._notes.append(line)
 
     def __enter__(self) -> Self:
@@ -580,7 +541,6 @@ class PrefectView:
             self._try(lambda: session.close(self._error))
 
     def _try(self, look: Callable[[], None]) -> None:
-        """Publish something; say once that it fails, with the reason, and once that it works again."""
         try:
             look()
         except Exception as error:  # noqa: BLE001 - a client's errors are many; none may end what it only shows

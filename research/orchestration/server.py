@@ -1,16 +1,10 @@
 """The Prefect server: a local one of the installation, or one that is named.
 
-How a Prefect server is reached: one that the environment names, or ours, and what lets in. No password is said.
-
-A server of ours lets in who has the password of its folder, a file that only this user reads: whoever reaches its port
-could have it run flows. Prefect's own settings are named as Prefect names them.
-
-One local Prefect server per installation: started once, found again, stopped on request.
-
-It binds loopback, lets in who has its password, takes no page of another origin, sends no telemetry, and
-keeps its database in the installation's folder, or where PREFECT_API_DATABASE_CONNECTION_URL says (PostgreSQL, for
-studies of days); what else the environment says of Prefect's server, it does. It outlives the command that started it,
-so that a finished study can still be looked at. A server named by PREFECT_API_URL is used instead when it answers.
+The local one is started once per installation, found again and stopped on request; it outlives the command that
+started it, so that a finished study can still be looked at. It binds loopback, lets in who has its password (whoever
+reaches its port could have it run flows), takes no page of another origin, sends no telemetry, and keeps its database
+in the installation's folder, or where PREFECT_API_DATABASE_CONNECTION_URL says (PostgreSQL, for studies of days); what
+else the environment says of Prefect's server, it does. One named by PREFECT_API_URL is used instead when it answers.
 """
 
 from __future__ import annotations
@@ -65,10 +59,7 @@ def require_prefect() -> None:
 
 
 def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the address of the server that is named, which answers and lets us in; None where none is named.
-
-    Raises PrefectUnavailable.
-    """
+    """Return the address of the server that is named, None for none; PrefectUnavailable unless it lets us in."""
     chosen = environment.get(SERVER)
     if not chosen:
         return None
@@ -84,7 +75,6 @@ def find_named_server(environment: Mapping[str, str] = os.environ) -> str | None
 
 
 def is_reachable(url: str) -> bool:
-    """Return whether a Prefect server answers at an address."""
     try:
         with urllib.request.urlopen(f"{url}/api/health", timeout=_ANSWER_S) as reply:
             return bool(reply.status == HTTPStatus.OK)
@@ -98,7 +88,6 @@ def password_file(folder: Path) -> Path:
 
 
 def read_password(folder: Path) -> str:
-    """Return the password of a folder's server; "" where it has none yet."""
     try:
         return password_file(folder).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -184,7 +173,6 @@ def _hide_password(database: str) -> str:
 
 
 def _redact(text: str, database: str) -> str:
-    """Return a text without the password of a database's URL."""
     found = re.search(r"://[^:/@]*:(.*)@", database)
     secret = found.group(1) if found else ""
     for said in {database, secret, unquote(secret)} - {""}:
@@ -216,12 +204,10 @@ class PrefectServer:
 
     @property
     def api(self) -> str:
-        """Address of the API, as PREFECT_API_URL wants it."""
         return f"{self.url}/api"
 
     @property
     def line(self) -> str:
-        """What a person is told of it."""
         told = [self.note or "", f"its password is in {self.password}" if self.password else ""]
         return "  ".join(["Prefect UI", self.url, *(f"({each})" for each in told if each)])
 
@@ -295,16 +281,12 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
 
 
 def _end_leftovers(known: Mapping[str, object]) -> bool:
-    """End what a killed server left, which may listen where it did; return whether there was anything.
-
-    Its id is nobody else's while the group is there, and where it was given anew, or the machine was started since,
-    somebody has it: no group of ours.
-    """
+    """End what a killed server left, which may listen where it did; return whether there was anything."""
     leader = int(str(known["pid"]))
     if _is_of_another_boot(known):
         return False
     if psutil.pid_exists(leader) and psutil.Process(leader).status() != psutil.STATUS_ZOMBIE:
-        return False
+        return False  # the id was given anew, which it is not while the group is there
     return end_group(leader, _REMAINS_S)
 
 
@@ -334,7 +316,6 @@ def _start(folder: Path, wanted: int) -> PrefectServer:
 
 
 def _start_and_wait(folder: Path, port: int) -> str:
-    """Start a server at a port, and return its address once it answers; raises PrefectUnavailable."""
     url = f"http://127.0.0.1:{port}"
     log = folder / "server.log"
     said = log.stat().st_size if log.exists() else 0
@@ -348,11 +329,8 @@ def _start_and_wait(folder: Path, port: int) -> str:
 
 
 def _wait_until_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
-    """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow).
-
-    Another may have taken its port and answer there: it is asked nothing, and told no password.
-    """
-    deadline = time.monotonic() + _START_TIMEOUT_S
+    """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow)."""
+    deadline = time.monotonic() + _START_TIMEOUT_S  # another that took its port is asked nothing, and told no password
     while not (_is_listening(leader, _port_of(url)) and is_reachable(url)):
         if not is_there() or time.monotonic() > deadline:
             return False
@@ -361,7 +339,6 @@ def _wait_until_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
 
 
 def _is_listening(leader: int, port: int) -> bool:
-    """Return whether a process of a group listens on a port."""
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if _group_of(process.pid) == leader and any(
@@ -373,10 +350,11 @@ def _is_listening(leader: int, port: int) -> bool:
 
 def _server_environment(folder: Path, port: int) -> dict[str, str]:
     own = [f"http://{host}:{port}" for host in ("127.0.0.1", "localhost")]
+    servers = ("PREFECT_SERVER_", "PREFECT_API_DATABASE_")  # none that names a server or a client's home
     return {
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own),
         **{
-            key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or _is_server_setting(key)
+            key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or key.startswith(servers)
         },
         **_QUIET,
         "PREFECT_HOME": str(folder),
@@ -394,11 +372,6 @@ def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def _is_server_setting(variable: str) -> bool:
-    """Return whether a setting of Prefect's is its server's own, and none that names a server or a client's home."""
-    return variable.startswith(("PREFECT_SERVER_", "PREFECT_API_DATABASE_"))
-
-
 def record_process(path: Path, pid: int, **more: object) -> None:
     """Write which process it is, by when it began since the boot: neither its id nor a set clock makes it another."""
     process = Holder.of(pid, path.parent)
@@ -407,10 +380,7 @@ def record_process(path: Path, pid: int, **more: object) -> None:
 
 
 def record_or_end(path: Path, process: subprocess.Popen[bytes], **more: object) -> None:
-    """Write which process was started, which leads a group; where that cannot be written, nobody would find it again.
-
-    It is ended then: each try on a full disk would leave one more.
-    """
+    """Write which process, which leads a group, was started; where that fails, end it: nobody would find it again."""
     try:
         record_process(path, process.pid, **more)
     except OSError:
@@ -420,7 +390,6 @@ def record_or_end(path: Path, process: subprocess.Popen[bytes], **more: object) 
 
 
 def read_process(path: Path) -> Mapping[str, object] | None:
-    """Return what was recorded of a process; None where nothing can be read."""
     try:
         value = read_json(path)
     except ValueError:
@@ -429,7 +398,6 @@ def read_process(path: Path) -> Mapping[str, object] | None:
 
 
 def is_alive(known: Mapping[str, object]) -> bool:
-    """Return whether the process that was recorded still runs."""
     if "started_s" in known:
         return not _is_of_another_boot(known) and not _holder(known).is_gone()
     try:  # as earlier versions recorded it
@@ -446,7 +414,6 @@ def _holder(known: Mapping[str, object]) -> Holder:
 
 
 def _is_of_another_boot(known: Mapping[str, object]) -> bool:
-    """Return whether the machine, or its namespace of process ids, is not the one that a process was recorded in."""
     if "boot" in known:
         return not _holder(known).shares_host(Holder.here(Path()))
     return float(str(known["created"])) < psutil.boot_time()

@@ -29,7 +29,6 @@ _LOOK_S: Final = 0.1
 
 
 def require_worker(home: Home) -> None:
-    """Raise NoWorker unless a worker of this installation runs."""
     if _has_worker(home):
         return
     raise NoWorker(
@@ -40,10 +39,7 @@ def require_worker(home: Home) -> None:
 
 @contextmanager
 def become_supervisor(home: Home) -> Iterator[None]:
-    """Be the one who looks after this installation's worker while inside; one that was left behind is ended.
-
-    The sittings of such a one live on. Raises WorkerBusy.
-    """
+    """Look after this installation's worker while inside; one left behind is ended, not its sittings; or WorkerBusy."""
     home.prefect.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home.prefect / _LOCK, timeout=ASKING_S, mode=0o600, fallback_to_soft=False)
     try:
@@ -69,7 +65,6 @@ def is_supervisor(home: Home) -> bool:
 
 @contextmanager
 def flow_run_process(home: Home, flow_run: UUID) -> Iterator[None]:
-    """Be known as the process of a flow run while inside."""
     record_process(path := _flow_run_file(home, flow_run), os.getpid())
     try:
         yield
@@ -78,7 +73,6 @@ def flow_run_process(home: Home, flow_run: UUID) -> Iterator[None]:
 
 
 def is_flow_run_alive(home: Home, flow_run: UUID) -> bool:
-    """Return whether the process of a flow run lives."""
     known = read_process(_flow_run_file(home, flow_run))
     return known is not None and is_alive(known)
 
@@ -89,7 +83,6 @@ def end_worker(home: Home) -> bool:
 
 
 def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.Process.terminate) -> bool:
-    """End the process that is recorded under a name, and wait until it has; return whether there was one."""
     known = read_process(home.prefect / name)
     if known is None or not is_alive(known):
         return False

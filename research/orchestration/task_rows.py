@@ -2,8 +2,6 @@
 
 Rows are a pure function of the study's state, with the times of its log, so they are the same whenever told. A lost or
 failed attempt keeps its row; the next try has its own. A flow run shows one session only, and no time lies before it.
-Rows of an inquiry are named and tagged with their round. Lines of a training's progress have keys that name them within
-the attempt for good; there are a few dozen whatever its length.
 
 States are told as events, as Prefect's engine does, because a state set through the API gets the server's time. Many go
 in one request, and their ids follow from their content, so that telling again changes nothing. The server writes them a
@@ -82,7 +80,6 @@ class TaskRow:
 
     @property
     def open(self) -> bool:
-        """Whether it is not over."""
         return self.states[-1].kind in OPEN
 
     def add_state(self, kind: StateKind, name: str, at: str, message: str = "") -> TaskRow:
@@ -133,7 +130,6 @@ def cancel_row(row: TaskRow, at: str) -> TaskRow:
 
 
 def attempt_key(run: RunState, number: int, round: int = 1) -> str:
-    """Return the key of the row of an attempt at a run of a round."""
     return _key(to_required_run(run), number, round)
 
 
@@ -144,7 +140,6 @@ def _key(required: RequiredRun, number: int, round: int) -> str:
 
 
 def _round_prefix(state: StudyState) -> str:
-    """Return what the name of a row of a later round begins with."""
     return "" if state.round == 1 else f"round {state.round}: "
 
 
@@ -176,8 +171,6 @@ def _planning(state: StudyState, since: StudyState) -> TaskRow:
 
 
 class _AttemptRows:
-    """The rows of one run."""
-
     def __init__(self, state: StudyState, since: StudyState, run: RunState, before: RunState | None) -> None:
         self._state = state
         self._begin = since.last_ts
@@ -186,7 +179,6 @@ class _AttemptRows:
         self._required = to_required_run(run)
 
     def rows(self) -> Iterator[TaskRow]:
-        """Yield a row for each attempt of the session, and for one that is to come."""
         over = {attempt.number for attempt in self._before if attempt.status not in (None, "finished")}
         previous = None
         for attempt in self._run.attempts:
@@ -240,7 +232,6 @@ class _AttemptRows:
         return row.add_state("COMPLETED", "Completed", self._clamp_time(run.settled), _result(run))
 
     def _clamp_time(self, at: str) -> str:
-        """Return a time of this session: what was before is told as of its begin."""
         return max(at, self._begin)
 
 
@@ -373,15 +364,13 @@ class TaskRuns:
         self._flow_run = flow_run
         self._told: set[str] = set()
         self.needs_resend = False
-        """Whether what was told may be lost, so that all rows are to be put again."""
+        """Whether the server was away since rows were put, so that all of them are to be put again."""
 
     def mark_unsent(self) -> None:
-        """Take nothing for told any more."""
         self._told.clear()
         self.needs_resend = True
 
     def put(self, rows: Iterable[TaskRow]) -> None:
-        """Tell the states of rows that were not told yet."""
         new = [event for row in rows for event in self._events(row)]
         self._send(new)
         self._told |= {event["id"] for event in new}
@@ -469,7 +458,6 @@ class TaskRuns:
 
 
 def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
-    """Return what a task run is as of the last of its states so far."""
     last = states[-1]
     about: dict[str, Any] = {
         "name": row.name,

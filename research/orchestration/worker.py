@@ -62,13 +62,10 @@ class StudyWorker:
         self._trouble: str | None = None
 
     def run(self, until: threading.Event) -> None:
-        """Look after the server, the worker and studies that were left, until the event is set; then end the worker.
-
-        It ends by itself where its folder is gone, with a line: a server started there would be nobody's.
-        """
+        """Look after server, worker and studies that were left until the event is set or the folder is gone."""
         try:
             while not until.wait(LOOK_S):
-                if not is_supervisor(self._home):
+                if not is_supervisor(self._home):  # a server started there would be nobody's
                     self._warn(f"the folder {self._home.path} is gone, or another's; the worker ends")
                     return
                 self._try(self._tick)
@@ -76,7 +73,6 @@ class StudyWorker:
             self._end()
 
     def _tick(self) -> None:
-        """Start what is not there; tell the server what it does not know; hand over what was left."""
         before, self.server = self.server, ensure_server(self._home.prefect)
         if self._process is not None and self.server.api != before.api:
             self._say(f"Prefect's server is at {self.server.url} now; the worker is started again")
@@ -96,11 +92,8 @@ class StudyWorker:
             self._told = time.monotonic()  # else the next look tries again, and none between says that all is well
 
     def _reschedule_all(self) -> None:
-        """Hand over what was left; what keeps one study from it keeps no other, and is raised when all were tried.
-
-        Nothing is handed over on a full disk, where its process could not even begin.
-        """
-        require_room(self._home.path)
+        """Hand over what was left; what keeps one study from it keeps no other, and is raised when all were tried."""
+        require_room(self._home.path)  # on a full disk its process could not even begin
         failed: Exception | None = None
         with connect(self.server.api) as client:
             self._stalled.reschedule(client)
@@ -151,7 +144,6 @@ class StudyWorker:
         (self._home.prefect / WORKER).unlink(missing_ok=True)
 
     def _try(self, look: Callable[[], None]) -> None:
-        """Do it; say once that it fails, and once that it works again."""
         try:
             look()
         except Exception as error:  # noqa: BLE001 - the client's errors are many; none may end what is looked after
@@ -166,10 +158,7 @@ class StudyWorker:
 
 
 def skip_running(submit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Return how a worker begins flow runs, but for one whose process is still ending: the next look finds it again.
-
-    By a Retry, say. It still holds its place in the worker's limit, and another one for it would end the worker.
-    """
+    """Return how a worker begins flow runs, but for one whose process still ends: a second would end the worker."""
 
     async def submit_others(worker: Any, flow_run_response: list[Any]) -> Any:
         held = () if worker._limiter is None else worker._limiter.statistics().borrowers
@@ -179,7 +168,6 @@ def skip_running(submit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitab
 
 
 def main() -> None:
-    """Be Prefect's worker, by the arguments of the command `prefect`."""
     from prefect.cli import app
     from prefect.workers.base import BaseWorker
 

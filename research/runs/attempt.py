@@ -1,17 +1,12 @@
 """One attempt at a run: `python -m research.runs.attempt FOLDER`, run in a sandbox.
 
-It starts a swarm server, has the job trained by a real client, lets the harness's evaluator measure hidden tasks
-before, after and, where the design asks for it, during training, and stops the server so that its W&B log is whole.
-Client and evaluators are workers (`research.runs.workers`): processes, or containers. It promises that
+It starts a swarm server, has the job trained by a client, lets the harness's evaluator measure hidden tasks before,
+after and, where the design asks for it, during training, and stops the server so that its W&B log is whole. It promises
 
 - `outcome.json` appears only when everything it speaks of is on disk, and says what failed and why;
 - a training that breaks a locked limit is stopped by that rule alone, and the policy it reached is evaluated all the
-  same, so that the run counts (`studies.checks.alarms`);
-- an attempt that goes on from an earlier one trains what that one left to be trained: its server goes on from its own
-  record, the evaluations made so far are the earlier one's, and a training that a rule had stopped stays stopped;
-- a full disk is reported as such, by the exit code where there is no room for an outcome;
-- nothing it started outlives it (if it is killed itself, the sandbox ends its process group, and the controller
-  its containers).
+  same, so that the run counts (`studies.checks.alarms`); it stays stopped in an attempt that goes on from this one;
+- nothing it started outlives it (if it is killed, the sandbox ends its process group, the controller its containers).
 
 It judges nothing: the study collects from the files, whatever the outcome says.
 """
@@ -60,7 +55,7 @@ from swarm.client import AsyncSwarmClient
 from swarm.environments.custom import is_custom
 from swarm.environments.registry import add_folder, get_environment
 from swarm.errors import SwarmError, Unreachable
-from swarm.job import Job, PathModel
+from swarm.job import PathModel
 from swarm.wire import ServerState, Status
 
 BIND_TIMEOUT_S = 600.0
@@ -88,11 +83,6 @@ class RunningWorker:
     worker: Worker
     ended: asyncio.Task[int]
 
-    @classmethod
-    def watch(cls, role: Role, worker: Worker) -> RunningWorker:
-        """Return a worker that was started, and begin to wait for its end."""
-        return cls(role, worker, asyncio.create_task(worker.wait()))
-
 
 class Attempt:
     """One attempt, from booting its server to stopping it."""
@@ -111,7 +101,6 @@ class Attempt:
         self._during = NewestSuccess(folder.evaluation("during"))
 
     async def run(self) -> AttemptOutcome:
-        """Make the attempt; return how it ended."""
         try:
             async with ProcessGroup(self._folder.path) as processes:
                 await self._perform(processes)
@@ -144,7 +133,6 @@ class Attempt:
             raise AttemptFailed(MODEL_CHANGED, error.message) from error
 
     async def _connect_engine(self) -> ContainerEngine | None:
-        """Return the engine of its containers, None where it has processes."""
         spec = self._spec
         if spec.sandbox.kind == "docker":
             try:
@@ -168,7 +156,7 @@ class Attempt:
             "--directory", str(self._folder.server), "--models", self._spec.models,
             *(("--environments", self._spec.environments) if self._spec.environments else ()),
             "--idle",  # the job it may take up by itself is tracked as the earlier attempt's
-            *_checkpoint_options(self._job),
+            *(("--checkpoint-after", f"{CHECKPOINT_AFTER_S:g}") if self._job.checkpoints_kept <= MOST_KEPT else ()),
         )  # fmt: skip
         try:
             python = python_of(self._job.backend)
@@ -205,7 +193,6 @@ class Attempt:
             await _call_server(client.stop())
 
     async def _serve(self, client: AsyncSwarmClient) -> None:
-        """Have the server train the job, from where an earlier attempt left it if there is one."""
         resumes = self._spec.resumes
         if resumes is None:
             limit = self._spec.time_limit_s or BIND_TIMEOUT_S
@@ -220,7 +207,6 @@ class Attempt:
         await self._training.load_history(status.step)
 
     def _keep_evaluations(self, step: int) -> None:
-        """Go on with the evaluations during training that are of the policies before a step."""
         if not self._spec.evaluate_after:
             return
         kept = self._folder.kept
@@ -243,7 +229,6 @@ class Attempt:
         self._report(hidden_success=success)
 
     async def _check_training(self, client: AsyncSwarmClient) -> None:
-        """Check that a client in which generated code ran trained on plays of its tasks, and on nothing else."""
         if self._spec.run.code is None:
             return
         environment = get_environment(self._spec.run.environment)
@@ -252,7 +237,6 @@ class Attempt:
             raise AttemptFailed("foreign_training", complaint)
 
     async def _run_to_end(self, workers: Workers, role: Role) -> None:
-        """Run one worker to its end; a bad end is the attempt's."""
         worker = await workers.start(role)
         self._require_good_end(role, worker, await worker.wait())
 
@@ -260,7 +244,10 @@ class Attempt:
         """Run the client, and whoever evaluates meanwhile, until training is done or a rule of the watchdog ends it."""
         if self._training.alarm is None:  # else it ended the training of an earlier attempt
             roles: tuple[Role, ...] = ("evaluator-during", "client") if self._spec.evaluate_after else ("client",)
-            players = {role: RunningWorker.watch(role, await workers.start(role)) for role in roles}
+            players: dict[Role, RunningWorker] = {}
+            for role in roles:
+                worker = await workers.start(role)
+                players[role] = RunningWorker(role, worker, asyncio.create_task(worker.wait()))
             stops = asyncio.create_task(self._training.wait_for_stop())
             try:
                 await self._play(players, client, stops)
@@ -272,7 +259,6 @@ class Attempt:
     async def _play(
         self, players: Mapping[Role, RunningWorker], client: AsyncSwarmClient, stops: asyncio.Task[None]
     ) -> None:
-        """Wait until a rule stops the training, or all ended well."""
         trained = players["client"].ended
         while not (trained.done() or stops.done()):
             open_ends = {player.ended for player in players.values() if not player.ended.done()}
@@ -288,9 +274,8 @@ class Attempt:
     def _require_good_end(self, role: Role, worker: Worker, code: int) -> None:
         if code:
             who = "client" if role == "client" else "evaluator"
-            hint = (
-                self._environment_hint(code) if worker.failure == DIED else ""
-            )  # not ended by its bounds, or from outside
+            # else it was ended by its bounds, or from outside
+            hint = self._environment_hint(code) if worker.failure == DIED else ""
             reason = f"the {who} ended before its work was done{hint}: {worker.describe_end()}"
             raise AttemptFailed(f"{who}_{worker.failure}", reason)
 
@@ -309,7 +294,6 @@ class Attempt:
             raise AttemptFailed("client_stopped", said)
 
     async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
-        """Raise AttemptFailed as soon as the server is dead, failed or silent; report progress until then."""
         ended = asyncio.create_task(server.wait())
         self._training.reset_silence()
         try:
@@ -367,16 +351,8 @@ class Attempt:
         )
 
 
-def _checkpoint_options(job: Job) -> tuple[str, ...]:
-    """Return what a server is told of checkpoints beside the job's own."""
-    return ("--checkpoint-after", f"{CHECKPOINT_AFTER_S:g}") if job.checkpoints_kept <= MOST_KEPT else ()
-
-
 def success_rate(evaluation: Path) -> float | None:
-    """Return the share of solved episodes in an evaluator's answer, None without one; only shown while the run goes on.
-
-    What counts is `research.runs.collect.measure`.
-    """
+    """Return the share of solved episodes in an evaluator's answer, None without one; for display only."""
     value = read_json(evaluation)
     episodes = value["episodes"] if value else []
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None
@@ -407,7 +383,6 @@ async def _run_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, An
 
 
 async def _call_server(call: Coroutine[Any, Any, Any]) -> Any:
-    """Await a call to the server; its refusal is the attempt's failure."""
     try:
         return await call
     except SwarmError as error:
@@ -415,7 +390,6 @@ async def _call_server(call: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _peek(client: AsyncSwarmClient) -> Status | None:
-    """Return the server's status, or None when it does not answer now."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await client.status()
@@ -426,17 +400,14 @@ async def _peek(client: AsyncSwarmClient) -> Status | None:
 
 
 async def _find_cause(failure: AttemptFailed, client: AsyncSwarmClient) -> AttemptFailed:
-    """Return the cause of a failure: a training that breaks down ends its client, whose end may be noticed first.
-
-    The server is stopped then, so that its log, which has to show it, is complete.
-    """
+    """Return the cause of a failure: a training that breaks down ends its client, whose end may be noticed first."""
     try:
         status = await _peek(client)
     except AttemptFailed:
         return failure
     if status is None or not status.not_finite:
         return failure
-    with suppress(SwarmError):  # what the log does not show then does not count
+    with suppress(SwarmError):  # completes its log: what that does not show does not count
         await client.stop()
     return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
 
@@ -448,10 +419,7 @@ async def _wait_until_idle(client: AsyncSwarmClient) -> None:
 
 
 async def run_attempt(folder: AttemptFolder) -> int:
-    """Make the attempt that the folder specifies and write its outcome; return the exit code.
-
-    SIGTERM ends it without an outcome.
-    """
+    """Make the attempt that the folder specifies and write its outcome, but for SIGTERM; return the exit code."""
     task = asyncio.current_task()
     assert task is not None
     _cancel_once(task)
@@ -475,7 +443,6 @@ def _cancel_once(task: asyncio.Task[Any]) -> None:
 
 
 def main() -> int:
-    """Run the attempt whose folder is the only argument."""
     folder = AttemptFolder(Path(sys.argv[1]).absolute())
     try:
         return asyncio.run(run_attempt(folder))

@@ -23,7 +23,6 @@ from research.runs.files import (
     AttemptFolder,
     AttemptOutcome,
     AttemptSpec,
-    EpisodeOutcome,
     Evaluation,
     RunEvaluation,
     due_versions,
@@ -66,7 +65,6 @@ class CollectedEvidence:
     """Means of what the environment said of the plays after training; empty where it says nothing."""
 
     def payload(self) -> dict[str, Any]:
-        """Return it as `run.collected` has it, the measurements apart."""
         return {
             "snapshot": dict(self.snapshot),
             "evaluation": dict(self.evaluation),
@@ -107,30 +105,34 @@ def collect(
     dumped = evaluation.model_dump(mode="json")
     found = _compute_metrics(dumped, history, spec.run.metric, stopped)  # before anything is written: it may be refused
     where = Path("runs") / spec.run_id
-    snapshot_sha = write_json(study_folder / where / "snapshot.json", _snapshot(spec, tracked, history))
+    snapshot: dict[str, Any] = {
+        "study": spec.run.study,
+        "run_id": spec.run_id,
+        "attempt": spec.attempt,
+        "design_hash": spec.run.design_hash,
+        "wandb": {"project": tracked.project, "group": tracked.group, "id": tracked.id, "config": tracked.config},
+        "history": history,
+    }
+    snapshot_sha = write_json(study_folder / where / "snapshot.json", snapshot)
     evaluation_sha = write_json(
         study_folder / where / "evaluation.json", evaluation.model_dump(mode="json", exclude_defaults=True)
     )
-    episodes = len(evaluation.initial.episodes) + len(evaluation.final.episodes)
+    initial, final = evaluation.initial, evaluation.final
+    watched = () if spec.watchdog is None else find_alarms(history, spec.watchdog, initial.success, final.success)
+    episodes = len(initial.episodes) + len(final.episodes)
     return CollectedEvidence(
         {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},
         {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
         _build_measurements(found, spec.run_id, evaluation_sha),
         build_conditions(spec, history, dumped, said.seen, neighbours, stopped),
-        (
-            *_alarms(spec, history, evaluation.initial.success, evaluation.final.success),
-            *_failed_play_alarms(evaluation),
-        ),
-        _count_by_kind(evaluation.final, spec.run),
+        (*watched, *_failed_play_alarms(evaluation)),
+        _count_by_kind(final, spec.run),
         mean_facts(dumped["final"]),
     )
 
 
 def find_breakdown(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking | None = None) -> Alarm:
-    """Return the alarm of a training that broke down, from its log; CollectError if that shows none.
-
-    That an attempt reports a breakdown does not count by itself: the run would have the worst value.
-    """
+    """Return the alarm of a training that broke down, from its log alone; CollectError if that shows none."""
     tracked = _read_run(folder, spec, read or read_tracking)
     found = find_alarms(history_of(tracked, whole=False), spec.watchdog or Watchdog())
     broken = next((alarm for alarm in found if alarm.code == TRAINING_NAN), None)
@@ -155,7 +157,6 @@ def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) ->
 
 
 def _count_by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int, int]]:
-    """Return the (solved, played) episodes of each kind of task; nothing where there is one kind."""
     kinds = {task.id: task.kind for task in get_environment(run.environment).tasks(run.metric.split)}
     played = Counter(kinds[episode.task_id] for episode in evaluation.episodes)
     solved = Counter(kinds[episode.task_id] for episode in evaluation.episodes if episode.success)
@@ -163,15 +164,10 @@ def _count_by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int,
 
 
 def _kept_hashes(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:
-    """Return the evaluations that were kept of an earlier attempt, with their hashes by the study's log."""
     if spec.resumes is None:
         return {}
     during = {folder.kept.name: spec.during_sha256} if spec.during_sha256 else {}
     return {folder.evaluation("initial").name: spec.initial_sha256, **during}
-
-
-def _alarms(spec: AttemptSpec, history: Sequence[Row], before: float, after: float) -> tuple[Alarm, ...]:
-    return () if spec.watchdog is None else find_alarms(history, spec.watchdog, before, after)
 
 
 def _failed_play_alarms(evaluation: RunEvaluation) -> Iterator[Alarm]:
@@ -225,7 +221,6 @@ def _build_measurements(found: Mapping[str, Value], run_id: str, sha256: str) ->
 
 
 def _read_run(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> TrackedRun:
-    """Return what W&B logged, after checking that it is this attempt's."""
     try:
         run = read(folder.path, spec.tracking_id)
     except TrackingUnreadable as error:
@@ -241,20 +236,7 @@ def _read_run(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> T
     return run
 
 
-def _snapshot(spec: AttemptSpec, run: TrackedRun, history: Sequence[Row]) -> dict[str, Any]:
-    """Return the snapshot of a W&B log: a row for each step, and whose it is."""
-    return {
-        "study": spec.run.study,
-        "run_id": spec.run_id,
-        "attempt": spec.attempt,
-        "design_hash": spec.run.design_hash,
-        "wandb": {"project": run.project, "group": run.group, "id": run.id, "config": run.config},
-        "history": list(history),
-    }
-
-
 def _other_evaluation(folder: AttemptFolder, spec: AttemptSpec, *, steps: int) -> Evaluation | None:
-    """Return the evaluation on another environment, where the metric is of one, checked as the others are."""
     if spec.other_environment is None:
         return None
     run = spec.run.model_copy(update={"environment": spec.other_environment})
@@ -268,32 +250,23 @@ def _read_evaluation(path: Path, run: RunSpec, *, policy_version: int) -> Evalua
     """Return the evaluator's outcomes, after checking that they are complete and of this run's tasks and weights."""
     try:
         evaluation = Evaluation.model_validate(read_json(path))
-    except ValidationError as error:
-        raise CollectError("evaluation_unreadable", f"{path.name}: {describe(error)}") from error
     except ValueError as error:
-        raise CollectError("evaluation_unreadable", f"{path.name}: {error}") from error
+        raise _unreadable(path, error) from error
     _check_evaluation(path.name, evaluation, run, policy_version, run.metric.episodes)
     return evaluation
 
 
 def _check_evaluation(name: str, evaluation: Evaluation, run: RunSpec, version: int, episodes: int) -> None:
     found = (evaluation.environment, evaluation.split, evaluation.policy_version)
-    expected = (run.environment, run.metric.split, version)
-    if found != expected:
+    if found != (expected := (run.environment, run.metric.split, version)):
         raise CollectError("foreign_results", f"{name}: expected an evaluation of {expected}; found {found}")
-    _check_episodes(name, evaluation.episodes, run, episodes)
-
-
-def _check_episodes(name: str, episodes: list[EpisodeOutcome], run: RunSpec, expected: int) -> None:
     hidden = {task.id for task in get_environment(run.environment).tasks(run.metric.split)}
-    if foreign := {episode.task_id for episode in episodes} - hidden:
+    plays = {(episode.task_id, episode.sample) for episode in evaluation.episodes}
+    if foreign := {task for task, _ in plays} - hidden:
         raise CollectError("foreign_results", f"{name}: {min(foreign)!r} is no hidden task of {run.environment}")
-    plays = {(episode.task_id, episode.sample) for episode in episodes}
-    if len(episodes) != expected or len(plays) != len(episodes):
-        raise CollectError(
-            "evaluation_incomplete",
-            f"{name}: expected {expected} different plays; found {len(plays)} in {len(episodes)}",
-        )
+    if (count := len(evaluation.episodes)) != episodes or len(plays) != count:
+        said = f"{name}: expected {episodes} different plays; found {len(plays)} in {count}"
+        raise CollectError("evaluation_incomplete", said)
 
 
 def _during_evaluations(
@@ -309,31 +282,32 @@ def _during_evaluations(
     path, run, schedule = folder.evaluation("during"), spec.run, spec.run.metric.schedule
     assert schedule is not None
     found, kept = (_read_during(each) for each in (path, folder.kept))
+    due = due_versions(spec, steps)
     if missing := missing_versions(spec, found, steps):
-        said = (
-            f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due_versions(spec, steps))} in all"
-        )
+        said = f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due)} in all"
         raise CollectError("evaluation_incomplete", f"{said}; found {len(found)} without it")
     made = {evaluation.policy_version: evaluation for evaluation in found}
     if any(made.get(each.policy_version) != each for each in evaluations_before(kept, min(resumed_at or 0, steps))):
         raise CollectError(EVIDENCE_CHANGED, f"{path.name} holds another evaluation than the one that was kept")
-    for version in due_versions(spec, steps):
+    for version in due:
         _check_evaluation(path.name, made[version], run, version, schedule.episodes)
         _check_tasks(path.name, made[version], run, schedule.episodes, run.seed + version)
-    return [made[version] for version in due_versions(spec, steps)]
+    return [made[version] for version in due]
 
 
 def _read_during(path: Path) -> list[Evaluation]:
     try:
         return read_evaluations(path)
-    except ValidationError as error:
-        raise CollectError("evaluation_unreadable", f"{path.name}: {describe(error)}") from error
     except ValueError as error:
-        raise CollectError("evaluation_unreadable", f"{path.name}: {error}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: ValueError) -> CollectError:
+    said = describe(error) if isinstance(error, ValidationError) else str(error)
+    return CollectError("evaluation_unreadable", f"{path.name}: {said}")
 
 
 def _check_tasks(name: str, evaluation: Evaluation, run: RunSpec, episodes: int, seed: int) -> None:
-    """Check that an evaluation is of the tasks that a seed draws."""
     tasks = get_environment(run.environment).tasks(run.metric.split)
     chosen = rounds(tasks, episodes, seed)
     drawn = {(task.id, sample) for sample, part in enumerate(chosen) for task in part}

@@ -88,22 +88,18 @@ class AttemptSpec(_File):
 
     @property
     def run(self) -> RunSpec:
-        """What the run is that this is an attempt at."""
         return self.spec
 
     @property
     def job(self) -> Job:
-        """Return the run's job, untracked."""
         return Job.from_record(self.spec.job)
 
     @property
     def evaluate_after(self) -> tuple[int, ...]:
-        """The training steps after which its policy is evaluated, besides the last."""
         return tuple(self.spec.job.get("evaluate_after", ()))
 
     @property
     def other_environment(self) -> str | None:
-        """The environment that its last policy plays besides the run's own; None for none."""
         return other_environment(self.spec.metric)
 
     @property
@@ -112,7 +108,6 @@ class AttemptSpec(_File):
         return f"{self.run_id}-a{self.attempt}"
 
     def labels(self) -> dict[str, str]:
-        """Return the labels by which the containers of the attempt are found again."""
         return {"study": self.study, "run_id": self.run_id, "attempt": str(self.attempt)}
 
     def names(self) -> dict[str, Any]:
@@ -128,7 +123,6 @@ class AttemptSpec(_File):
         }
 
     def job_with_tracking(self, folder: AttemptFolder) -> Job:
-        """Return the run's job, tracked under the attempt's folder and its names."""
         tracking = Tracking(
             group=self.study,
             name=f"{self.spec.arm} seed {self.spec.seed}",
@@ -213,7 +207,6 @@ class EpisodeOutcome(_StrictFile):
 
     @property
     def error(self) -> str:
-        """The name of that error; its text is foreign."""
         found = re.match(r"\w{1,40}", self.failed)
         return found[0] if found else "an error without a name"
 
@@ -244,7 +237,6 @@ class Evaluation(_StrictFile):
 
     @property
     def success(self) -> float:
-        """Share of its episodes that were solved."""
         return sum(episode.success for episode in self.episodes) / len(self.episodes)
 
 
@@ -278,30 +270,24 @@ class AttemptFolder:
 
     @property
     def spec(self) -> Path:
-        """The spec."""
         return self.path / "attempt.json"
 
     @property
     def progress(self) -> Path:
-        """The progress."""
         return self.path / "progress.json"
 
     @property
     def outcome(self) -> Path:
-        """The outcome."""
         return self.path / "outcome.json"
 
     @property
     def server(self) -> Path:
-        """The swarm server's folder."""
         return self.path / "server"
 
     def exchange(self, role: Role) -> Path:
-        """The exchange folder of a container."""
         return self.path / "exchange" / role
 
     def evaluation(self, which: EvaluationName) -> Path:
-        """The evaluator's outcomes."""
         return self.path / f"evaluation-{which}.json"
 
     @property
@@ -311,15 +297,12 @@ class AttemptFolder:
 
     @property
     def worker_dirs(self) -> Path:
-        """What processes are given, by role."""
         return self.path / "given"
 
     def worker_dir(self, role: Role) -> Path:
-        """What a process of a role is given, and where it works."""
         return self.worker_dirs / role
 
     def log(self, name: str) -> Path:
-        """The output of one process of the attempt."""
         return self.path / "logs" / f"{name}.log"
 
 
@@ -375,7 +358,6 @@ def due_versions(spec: AttemptSpec, step: int) -> list[int]:
 
 
 def evaluations_before(evaluations: Iterable[Evaluation], step: int) -> list[Evaluation]:
-    """Return the evaluations of versions before a step."""
     return [evaluation for evaluation in evaluations if evaluation.policy_version < step]
 
 
@@ -386,8 +368,5 @@ def missing_versions(spec: AttemptSpec, evaluations: Iterable[Evaluation], step:
 
 
 def find_kept_file(folder: AttemptFolder) -> Path | None:
-    """Return the file that holds what a later attempt keeps of this one; None where there is none.
-
-    An attempt that ended before it went on with its training has what it was given itself.
-    """
+    """Return the file that holds what a later attempt keeps of this one, made or given; None where there is none."""
     return next((path for path in (folder.evaluation("during"), folder.kept) if path.is_file()), None)

@@ -1,11 +1,5 @@
 """AttemptLauncher: launches an attempt once by name, adopts, watches and stops it.
 
-Exponential backoff of repeated checks, by name and by the injected clock.
-
-It is kept in memory only: a new controller checks at once, which costs one check.
-
-Attempts at runs, through a sandbox: launched by name exactly once, watched, stopped, collected.
-
 The event `attempt.launched` is written before anything is started; a controller that was killed in between finds
 the event and starts what it names. A launch is idempotent by name, so there is at most one process per attempt.
 When an attempt ends, what it left running, its containers too, is ended before the event says so. So the next attempt
@@ -17,10 +11,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from research.design.pricing import has_ended_run, is_guess, price_of
 from research.environments.install import packages_of
@@ -50,31 +43,24 @@ FIRST_S = 1.0
 LONGEST_S = 30.0
 
 
-class _Wait(NamedTuple):
-    since: datetime
-    seconds: float
-
-
 class Backoff:
-    """Waiting times between checks, doubled after each one that found nothing, for each name by itself."""
+    """Waiting times between checks, doubled after each one that found nothing, for each name by itself; in memory."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waits: dict[str, _Wait] = {}
+        self._waits: dict[str, tuple[datetime, float]] = {}
 
     def is_due(self, name: str) -> bool:
-        """Whether it is time to check; a clock that was set back makes it so."""
-        wait = self._waits.get(name)
-        return wait is None or not 0 <= (self._clock() - wait.since).total_seconds() < wait.seconds
+        if name not in self._waits:
+            return True
+        since, seconds = self._waits[name]
+        return not 0 <= (self._clock() - since).total_seconds() < seconds  # a clock may be set back
 
     def record_failure(self, name: str) -> None:
-        """Record a check that found nothing: the next one is due after twice the last wait."""
-        before = self._waits.get(name)
-        seconds = FIRST_S if before is None else min(LONGEST_S, 2 * before.seconds)
-        self._waits[name] = _Wait(self._clock(), seconds)
+        seconds = min(LONGEST_S, 2 * self._waits[name][1]) if name in self._waits else FIRST_S
+        self._waits[name] = (self._clock(), seconds)
 
     def reset(self, name: str) -> None:
-        """Forget a name that needs no other check."""
         self._waits.pop(name, None)
 
 
@@ -115,10 +101,9 @@ class AttemptLauncher:
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Launch attempt `number` at a run, for which a slot was taken: its spec, the event, then the sandbox.
 
-        Raises BadModel where the folder of its model holds something else than when the study named it; InvalidRequest
-        where that of its environment does, and BadEnvironment where its packages cannot be had; SandboxError
-        when the machine cannot start it now, or has no room on its disk: no fault of the run, so
-        it costs it no try; NotIsolated for a design with code that a planner wrote, without containers.
+        Raises BadModel or InvalidRequest where the folder of its model or environment has changed since the study named
+        it; BadEnvironment where packages cannot be had; SandboxError when the machine cannot start it now, which costs
+        it no try; NotIsolated for a design with code that a planner wrote, without containers.
         """
         if state.design is not None and state.design.code:  # whichever arm comes first
             require_isolation(self._isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
@@ -142,15 +127,12 @@ class AttemptLauncher:
         self._start(state, run, attempt)
 
     def take_slot(self, state: StudyState, name: str) -> bool:
-        """Take a slot for an attempt of this name; False where it has to wait for one."""
         return self._slots.take(name, int(state.settings["parallel"]))
 
     def attempt_name(self, run: RunState, number: int) -> str:
-        """Return the name of an attempt, by which it is launched once and holds its slot."""
         return f"ajet-{self._study}-{run.run_id}-a{number}"
 
     def is_started(self, run: RunState) -> bool:
-        """Return whether the attempt that is under way by the log was ever started."""
         return self._sandbox.adopt(_active_attempt(run).name) is not None
 
     def watch(self, state: StudyState, run: RunState) -> bool:
@@ -174,11 +156,13 @@ class AttemptLauncher:
         return settled
 
     def _adopt_or_start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle | None:
-        """Return what runs, or ran, of an attempt; one that never started is started; None where it has no slot."""
         if (handle := self._sandbox.adopt(attempt.name)) is not None:
             return handle
         # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
-        return self._relaunch(state, run, attempt) if self.take_slot(state, attempt.name) else None
+        if not self.take_slot(state, attempt.name):
+            return None
+        self._write_spec(state, run, attempt)
+        return self._start(state, run, attempt)
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:
         """End the attempt that runs; one that finished by itself meanwhile keeps its result.
@@ -211,7 +195,6 @@ class AttemptLauncher:
         self._append_evidence(run, attempt, evidence, attempt.seconds or 0.0)
 
     def measure(self, run: RunState) -> None:
-        """Record the measurements of a collected run that are not recorded yet."""
         if run.collected is None:
             raise ValueError(f"expected a run that was collected; found run {run.run_id}, which is {run.status}")
         try:
@@ -224,15 +207,9 @@ class AttemptLauncher:
                 self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 
     def invalidate(self, run: RunState, code: str, reason: str) -> None:
-        """Give a run up."""
         self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
 
-    def _relaunch(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
-        self._write_spec(state, run, attempt)
-        return self._start(state, run, attempt)
-
     def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
-        """Start an attempt that its event names and that never was started."""
         if attempt.resumes is not None:
             transfer_files(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
         return self._sandbox.run(self._sandbox_spec(state, run, attempt))
@@ -240,10 +217,7 @@ class AttemptLauncher:
     def _record_end(
         self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit, *, patient: bool
     ) -> bool:
-        """Record how an attempt ended, and its results if it has them; return whether that was done.
-
-        While the tracker is behind nothing is written if `patient`: it is waited for.
-        """
+        """Record how an attempt ended, with its results; return False where the tracker is waited for (`patient`)."""
         handle.stop()
         self._reap(run, attempt)
         outcome = self._outcome(run, attempt)
@@ -270,7 +244,6 @@ class AttemptLauncher:
         return "failed", alarm.code, alarm.sentence
 
     def _may_still_come(self, error: CollectError, attempt: AttemptState, seconds: float, patient: bool) -> bool:
-        """Return whether what was not found after an attempt of so many seconds may still come."""
         return error.late and patient and self._age_seconds(attempt) - seconds < LATEST_LOG_S
 
     def _finish(
@@ -309,9 +282,7 @@ class AttemptLauncher:
     def _append_evidence(
         self, run: RunState, attempt: AttemptState, evidence: CollectedEvidence, seconds: float
     ) -> None:
-        self._append(
-            EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload(),
-        )  # fmt: skip
+        self._append(EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload())
         for measurement in evidence.measurements:
             self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 
@@ -341,12 +312,13 @@ class AttemptLauncher:
 
     def _sandbox_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> SandboxSpec:
         folder = self._folder(run, attempt.number).path
+        engine = () if self._isolation.containers is None else ENGINE_VARIABLES
         return SandboxSpec(
             name=attempt.name,
             command=(sys.executable, "-m", "research.runs.attempt", str(folder)),
             directory=folder,
             environment={
-                **self._engine_variables(),
+                **{name: os.environ[name] for name in engine if name in os.environ},
                 **variables_of(Job.from_record(run.spec.job).backend),
                 **thread_variables(int(state.settings["parallel"])),
             },
@@ -358,11 +330,6 @@ class AttemptLauncher:
 
     def _labels(self, run: RunState, attempt: AttemptState) -> dict[str, str]:
         return {"study": self._study, "run_id": run.run_id, "attempt": str(attempt.number)}
-
-    def _engine_variables(self) -> Mapping[str, str]:
-        if self._isolation.containers is None:
-            return {}
-        return {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
 
     def _reap(self, run: RunState, attempt: AttemptState) -> None:
         if self._isolation.containers is not None:
@@ -405,7 +372,6 @@ class AttemptLauncher:
         write_json(self._folder(run, attempt.number).spec, spec.model_dump(mode="json"))
 
     def _outcome(self, run: RunState, attempt: AttemptState) -> AttemptOutcome | None:
-        """Return what the attempt said of its end; None when it said nothing."""
         path = self._folder(run, attempt.number).outcome
         try:
             value = read_json(path)
@@ -418,20 +384,15 @@ class AttemptLauncher:
         return AttemptFolder(self._home.attempt(self._study, run.run_id, number))
 
     def _active_seconds(self, run: RunState, attempt: AttemptState, unknown: float = 0.0) -> float:
-        """Return the seconds that an attempt worked until its last sign of life; `unknown` where it left none.
-
-        When somebody looks it may be over for days: its controller was killed, or the machine was off.
-        """
+        """Return the seconds that an attempt worked until its last sign of life; `unknown` where it left none."""
         progress = read_progress(self._folder(run, attempt.number))
         return unknown if progress is None else min(progress.seconds, self._age_seconds(attempt))
 
     def _age_seconds(self, attempt: AttemptState) -> float:
-        """Return the seconds since an attempt was launched."""
         return max(0.0, (self._clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
 
 
 def _environments(run: RunState) -> list[str]:
-    """Return the environments whose tasks a run plays."""
     other = other_environment(run.spec.metric)
     return [run.spec.environment, *([other] if other is not None else [])]
 
@@ -445,7 +406,6 @@ def _training_attempts(run: RunState, ended: datetime) -> Iterator[tuple[Attempt
 
 
 def _time_limit(state: StudyState, run: RunState) -> float:
-    """Return the seconds that an attempt at a run may take, by what runs were priced at, or took."""
     limit = max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price_of(state, run.spec.phase))
     if has_ended_run(state, run.spec.phase) or not is_guess(Job.from_record(run.spec.job)):
         return limit
@@ -459,7 +419,6 @@ def _active_attempt(run: RunState) -> AttemptState:
 
 
 def _failure(ended: Exit, outcome: AttemptOutcome | None, handle: Handle) -> tuple[str, str, str]:
-    """Return status, code and reason of an attempt that gave no result."""
     if ended.reason == "timeout":
         return "timeout", "timeout", "the attempt took longer than its time limit"
     if ended.reason == "stopped":

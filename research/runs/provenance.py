@@ -42,7 +42,8 @@ from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary
 
 LOOKED_AT = 64
 """Training episodes that are played again, and evaluation episodes that frames are learned from."""
-_LISTED = 10_000
+LISTED = 10_000
+"""Episodes that a server lists at most: of a training with more, nobody can say which tasks it was about."""
 _AT_ONCE = 8
 Frame = tuple[bool, str]
 """Whether it is of a first call, and what stands around the messages."""
@@ -66,12 +67,9 @@ class ReplayAudit:
     """Whether episodes that were given up stand where older ones would be listed."""
 
     def complaint(self) -> str | None:
-        """Return why the training is not to be trusted, if so.
-
-        A few foreign ones are no reason: an honest play may have been cut short as none of the evaluator's was.
-        """
+        """Return why the training is not to be trusted, if so; an honest play or two may have been cut short."""
         if self.flooded:
-            return f"episodes that were given up crowd what was trained out of the list of the newest {_LISTED}"
+            return f"episodes that were given up crowd what was trained out of the list of the newest {LISTED}"
         if not self.looked_at:
             return "no training episode could be played again, for the server shows none with its tokens and texts"
         if len(self.foreign) <= self.looked_at // 16:
@@ -85,9 +83,9 @@ class ReplayAudit:
 
 async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> ReplayAudit:
     """Audit a sample of the newest trained episodes; raises SwarmError when the server does not show them."""
-    listed = (await client.episodes(_LISTED)).episodes
+    listed = (await client.episodes(LISTED)).episodes
     given_up = sum(entry.kind == "train" and entry.state in ("aborted", "fenced") for entry in listed)
-    if len(listed) >= _LISTED and given_up > _LISTED // 4:
+    if len(listed) >= LISTED and given_up > LISTED // 4:
         return ReplayAudit(0, {}, flooded=True)
     evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
     trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
@@ -101,7 +99,6 @@ async def replay(client: AsyncSwarmClient, environment: Environment, rng: random
 async def _fetch_sample(
     client: AsyncSwarmClient, listed: Sequence[EpisodeSummary], rng: random.Random
 ) -> list[EpisodeRecord]:
-    """Return some of the episodes, without those whose tokens the server no longer has."""
     chosen = rng.sample(listed, min(LOOKED_AT, len(listed)))
     gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -117,7 +114,8 @@ def learn_frames(records: Iterable[EpisodeRecord], environment: Environment) -> 
     tasks = {task.id: task for task in environment.tasks("hidden")}
     found: set[Frame] = set()
     for record in records:
-        if record.task_id in tasks and _has_texts(record):
+        spans = (span for call in record.record for span in (call.context, call.sampled))
+        if record.task_id in tasks and all(span.texts for span in spans if span.ids):
             with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
                 found |= extract_frames(record, environment, tasks[record.task_id])
     return frozenset(found)
@@ -160,20 +158,14 @@ def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) 
 
 
 def _parse_answer(call: CallRecord) -> tuple[str, str]:
-    """Return what an answer said, without special tokens, and the mark with which the policy ended it.
-
-    The mark goes with what follows: where an answer was cut short, the template's own stands there.
-    """
+    """Return what an answer said, without special tokens, and the mark that ended it, which goes with what follows."""
     texts, special = call.sampled.texts, frozenset(call.sampled.special)
     mark = "" if call.truncated is not False or not texts else texts[-1]
     return "".join(text for place, text in enumerate(texts) if place not in special), mark
 
 
 def _parse_message(text: str) -> Message:
-    """Return the message that an answer is: what it says, or the tools that it calls where they are written as Hermes.
-
-    Calls in other forms are text here, so that a training with them cannot be played again.
-    """
+    """Return the message that an answer is; tools called in another form than Hermes' are text, not played again."""
     try:
         called = [json.loads(call) for call in _CALL.findall(text)]
         calls = [
@@ -209,15 +201,9 @@ def _text_around(text: str, messages: Sequence[Message]) -> str:
     return "\0".join([*kept, text])
 
 
-def _has_texts(record: EpisodeRecord) -> bool:
-    return all(span.texts for call in record.record for span in (call.context, call.sampled) if span.ids)
-
-
 ReadLog = Callable[[Path], TrackedRun]
 READS = 5
 """How often a log is read that is still written to; a read takes W&B's reader a second."""
-LISTED = 10_000
-"""Episodes that a server lists at most: of a training with more, nobody can say which tasks it was about."""
 
 
 async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, spec: AttemptSpec) -> ObservedConditions:
@@ -250,12 +236,10 @@ def count_overlap(listed: Iterable[EpisodeSummary], evaluated: set[str]) -> int 
 
 
 def decoding(job: Job) -> str:
-    """Return how the evaluator's calls are sampled: it asks for nothing, so as the job says."""
     return f"temperature {job.temperature:g}, at most {job.max_tokens} tokens a call and {job.max_context} in all"
 
 
 def hardware(job: Job) -> str:
-    """Return the machine in a line."""
     found = describe()
     return f"{found['platform']}, {found['cpus']} cpus, {found['memory_gib']} GiB, device {job.device}"
 
@@ -276,7 +260,6 @@ def file_hashes(folder: AttemptFolder, spec: AttemptSpec, read: ReadLog = read_l
 
 
 def _hash_closed_log(path: Path, read: ReadLog) -> str | None:
-    """Return the hash of a log that was closed and did not change while it was read."""
     for _ in range(READS):
         before = _sha256(path)
         with suppress(TrackingUnreadable):  # half of a record is there
@@ -286,7 +269,6 @@ def _hash_closed_log(path: Path, read: ReadLog) -> str | None:
 
 
 def file_hash(path: Path) -> str | None:
-    """Return the sha256 of a file; None where there is none."""
     try:
         return _sha256(path)
     except FileNotFoundError:
@@ -313,10 +295,11 @@ def build_conditions(
     stopped_by: str | None,
 ) -> Conditions:
     """Return a collected run's conditions; `evaluations` is a RunEvaluation as JSON."""
+    known = spec.job.backend in ("local", "verl")  # which make all optimiser steps of a training step, or none
     return Conditions(
         **extract_conditions(history, evaluations["initial"], evaluations["final"]),
         drawn_tasks=_hash_sampled_tasks(spec),
-        optimiser_steps=_optimiser_steps(spec, history),
+        optimiser_steps=len(history) * spec.job.epochs * spec.job.minibatches if known else None,
         initial_policy=seen.initial_policy,
         decoding=seen.decoding,
         template=seen.template,
@@ -340,7 +323,6 @@ def count_neighbours(
 
 
 def _span(attempt: AttemptState, now: datetime) -> Span | None:
-    """Return from when to when an attempt ran; one that runs has run until now."""
     began = datetime.fromisoformat(attempt.launched)
     if attempt.status is None:
         return began, now
@@ -348,18 +330,7 @@ def _span(attempt: AttemptState, now: datetime) -> Span | None:
 
 
 def _hash_sampled_tasks(spec: AttemptSpec) -> str:
-    """Return the hash of the tasks that the run's seed draws for its evaluation."""
     run = spec.run
     tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
     chosen = rounds(tasks, run.metric.episodes, run.seed)
     return tasks_hash((task.id, sample) for sample, part in enumerate(chosen) for task in part)
-
-
-def _optimiser_steps(spec: AttemptSpec, history: Sequence[Row]) -> int | None:
-    """Return the optimiser steps: a learner makes all of a step's, `epochs` times `minibatches`, or none.
-
-    None for a backend that an installed package brings, of which nobody knows.
-    """
-    if spec.job.backend not in ("local", "verl"):
-        return None
-    return len(history) * spec.job.epochs * spec.job.minibatches

@@ -34,12 +34,10 @@ from studies.records.runs import AttemptFailed
 
 
 def reap_command(folder: Path) -> tuple[str, ...]:
-    """Return the command that ends the containers of the attempt in `folder`."""
     return (sys.executable, "-m", "research.runs.resume", str(folder))
 
 
 def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: AttemptFolder) -> None:
-    """End and remove the containers of an attempt that is over; raises SandboxError where it cannot be done now."""
     sandbox.reap(labels)
     if folder.outcome.exists():  # it took what they had made itself
         return
@@ -56,7 +54,6 @@ def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: Attem
 
 
 def main() -> int:
-    """End the containers of the attempt whose folder is the only argument."""
     try:
         spec = AttemptSpec.model_validate(read_json(AttemptFolder(Path(sys.argv[1])).spec))
         sandbox = DockerSandbox(Path(spec.containers), connect(os.environ))
@@ -207,7 +204,6 @@ def _has_metrics(folder: AttemptFolder) -> bool:
 
 
 def _initial_hash(folder: AttemptFolder) -> str | None:
-    """Return the sha256 of a finished evaluation before training; None where there is none."""
     try:
         data = folder.evaluation("initial").read_bytes()
         Evaluation.model_validate_json(data)
@@ -217,11 +213,7 @@ def _initial_hash(folder: AttemptFolder) -> str | None:
 
 
 def _during_hash(folder: AttemptFolder, run: RunState) -> str | None:
-    """Return the sha256 of the evaluations during training, empty for none; None where some are known to be lost.
-
-    A container that was killed itself hands nothing over. How far training came after the last sign of life, the
-    server will tell.
-    """
+    """Return the sha256 of the evaluations during training, empty for none; None where some are known to be lost."""
     path, progress = find_kept_file(folder), read_progress(folder)
     try:
         made = set() if path is None else {evaluation.policy_version for evaluation in read_evaluations(path)}

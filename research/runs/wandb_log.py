@@ -56,7 +56,6 @@ def find_log(directory: Path, run_id: str) -> Path:
 
 
 def read_log(path: Path) -> TrackedRun:
-    """Return what the log at `path` holds; raises TrackingUnreadable."""
     return parse(_inspect(path))
 
 
@@ -69,11 +68,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def _inspect(path: Path) -> list[str]:
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
     limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     try:
         # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
         done = subprocess.run(
             command,
-            env=_offline_environment(),
+            env={**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"},
             capture_output=True,
             timeout=limit_s,
             check=False,
@@ -88,7 +88,6 @@ def _inspect(path: Path) -> list[str]:
 
 
 def read_tracking(directory: Path, run_id: str) -> TrackedRun:
-    """Return what W&B run `run_id` logged under `directory`; raises TrackingUnreadable."""
     return read_log(find_log(directory, run_id))
 
 
@@ -139,9 +138,3 @@ def _metrics(item: Mapping[str, Any]) -> dict[str, float]:
 
 def _is_not_finite(value: Any) -> bool:
     return value in WRITTEN_NOT_FINITE or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _offline_environment() -> dict[str, str]:
-    """Return an environment in which the reader reaches for no network and needs no key."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
-    return {**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}

@@ -53,10 +53,9 @@ class TrainingMonitor:
         self._pending_evaluations, self._pending_since = (0, 0), now()
 
     async def load_history(self, steps: int) -> None:
-        """Judge the steps that were trained before this attempt, as if they had been heard of one by one.
+        """Judge the steps that were trained before this attempt; AttemptFailed if they do not come into the log.
 
-        The server has told its tracker of all of them; AttemptFailed if they do not come into its log. W&B writes a
-        step when it hears of the next one; that a rule held was read in such a log, too.
+        W&B writes a step when it hears of the next one; that a rule held was read in such a log, too.
         """
         if self._spec.watchdog is None or steps == 0:
             return
@@ -70,15 +69,12 @@ class TrainingMonitor:
         self.alarm = self.alarm or find_abort_alarm(find_alarms(rows, self._limits))
 
     def reset_silence(self) -> None:
-        """Count a silence from now on."""
         self._heard_at = self._now()
 
     async def wait_for_stop(self) -> None:
-        """Wait until a rule stops the training."""
         await self._stops.wait()
 
     def check_silence(self) -> Alarm | None:
-        """Return the alarm of a server that has been silent for too long."""
         step = self._history[-1]["step"] if self._history else 0
         return detect_silence(self._now() - self._heard_at, self._limits, step)
 
@@ -90,7 +86,6 @@ class TrainingMonitor:
         return self._now() - self._pending_since
 
     async def update(self, status: Status) -> None:
-        """Take the server's status, with the metrics of its newest step."""
         self.reset_silence()
         if self._spec.watchdog is None or self.alarm is not None or status.step == 0:
             return
@@ -98,13 +93,10 @@ class TrainingMonitor:
             self._history.append({"step": status.step, "metrics": dict(status.metrics)})
             self._suspect = find_abort_alarm(find_alarms(self._history, self._limits)) is not None
         if self._suspect and self._now() - self._read_at >= READ_AGAIN_S:
-            self.alarm = await self._confirm_alarm()
+            self.alarm = find_abort_alarm(find_alarms(await self._rows(), self._limits))
             self._heard_at = self._read_at = self._now()
         if self.alarm is not None:
             self._stops.set()
-
-    async def _confirm_alarm(self) -> Alarm | None:
-        return find_abort_alarm(find_alarms(await self._rows(), self._limits))
 
     async def _rows(self) -> list[dict[str, Any]]:
         """Return the steps in the log; none while it cannot be read, for it is being written."""

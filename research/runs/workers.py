@@ -70,27 +70,22 @@ class ManagedProcess:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended, as far as was noticed."""
         return self._process.returncode is None
 
     @property
     def failure(self) -> str:
-        """How it failed, in a word."""
         return DIED
 
     async def wait(self) -> int:
-        """Wait until it ends; return its exit code, negative for a signal."""
         return await self._process.wait()
 
     def describe_end(self) -> str:
-        """Return how it ended and the end of what it said, in one line."""
         with open(self._log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             lines = file.read().decode(errors="replace").strip().splitlines()
         return f"{_process_ending(self._process.returncode)}; it last said: {' | '.join(lines[-3:]) or 'nothing'}"
 
     async def stop(self) -> None:
-        """Terminate it, and kill it after a grace."""
         self.signal(signal.SIGTERM)
         try:
             await asyncio.wait_for(self.wait(), GRACE_S)
@@ -98,7 +93,6 @@ class ManagedProcess:
             self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal if it still runs."""
         if self._process.returncode is None:
             self._process.send_signal(number)
 
@@ -135,14 +129,13 @@ class ProcessGroup:
         python: str = sys.executable,
         **environment: str,
     ) -> ManagedProcess:
-        """Start `python -m module arguments` with its output in `log`; `environment` is added to this process's own.
-
-        It works in `directory`, else in the group's.
-        """
+        """Start `python -m module arguments` in `directory`, else the group's; `environment` is added to this one's."""
+        # One thread each: those of many processes slow one another down.
+        known = {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", **os.environ, **environment}
         with _open_log(log) as output:
             process = await asyncio.create_subprocess_exec(
                 python, "-m", module, *arguments,
-                cwd=directory or self._directory, env=_environment(environment),
+                cwd=directory or self._directory, env=known,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         member = ManagedProcess(name, process, log)
@@ -150,7 +143,6 @@ class ProcessGroup:
         return member
 
     async def end(self, member: ManagedProcess) -> int:
-        """Terminate a member, kill it after a grace, and return its exit code."""
         await member.stop()
         return await member.wait()
 
@@ -158,11 +150,6 @@ class ProcessGroup:
 def _open_log(log: Path) -> BinaryIO:
     log.parent.mkdir(parents=True, exist_ok=True)
     return open(log, "wb")
-
-
-def _environment(added: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process: one thread each, for those of many processes slow one another down."""
-    return {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", **os.environ, **added}
 
 
 MODULE = "swarm.environments"
@@ -194,9 +181,7 @@ class Worker(Protocol):
         """Wait until it has ended and its results are in place; return 0 if all went well."""
         ...
 
-    async def stop(self) -> None:
-        """End it before its work is done; `ended` returns then, as always."""
-        ...
+    async def stop(self) -> None: ...
 
     def describe_end(self) -> str:
         """Return how it ended and the end of what it said, in one line."""
@@ -212,13 +197,9 @@ class Workers(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def start(self, role: Role) -> Worker:
-        """Start the worker of a role."""
-        ...
+    async def start(self, role: Role) -> Worker: ...
 
-    def stats(self) -> WorkerStats:
-        """Return what is known of them so far."""
-        ...
+    def stats(self) -> WorkerStats: ...
 
 
 class ProcessWorkers:
@@ -249,7 +230,6 @@ class ProcessWorkers:
         shutil.rmtree(self._folder.worker_dirs, ignore_errors=True)
 
     async def start(self, role: Role) -> Worker:
-        """Start the process of a role."""
         out = "" if role == "client" else str(self._folder.evaluation(evaluation_of(role)))
         arguments = play_arguments(self._spec, role, server=self._url, out=out)
         variables = {"AJET_TOKEN": self._token, **python_path_variables(self._spec.packages)}
@@ -280,7 +260,6 @@ class ProcessWorkers:
                 shutil.rmtree(folder)
 
     def stats(self) -> WorkerStats:
-        """Return nothing: processes speak to the server themselves."""
         return WorkerStats()
 
 
@@ -291,13 +270,11 @@ def tasks_of(spec: AttemptSpec, role: Role) -> tuple[Task, ...]:
 
 
 def environment_of(spec: AttemptSpec, role: Role) -> str:
-    """Return the environment that a role plays: the run's own, or the other one that its metric is of."""
     other = spec.other_environment if role == "evaluator-other" else None
     return other or spec.run.environment
 
 
 def evaluation_of(role: Role) -> EvaluationName:
-    """Return which of the evaluations an evaluator makes."""
     names: Mapping[Role, EvaluationName] = {
         "evaluator-initial": "initial", "evaluator-during": "during", "evaluator-final": "final",
         "evaluator-other": "other",
@@ -362,7 +339,6 @@ class ContainerWorkers:
             await self._gateways.aclose()
 
     async def start(self, role: Role) -> ContainerWorker:
-        """Start the container of a role, behind a gateway of its own."""
         tasks = tasks_of(self._spec, role)
         ids = {task.id for task in tasks}
         access = AccessPolicy("train", ids) if role == "client" else AccessPolicy("eval", ids, EVALUATION_STREAM)
@@ -382,7 +358,6 @@ class ContainerWorkers:
         return worker
 
     def stats(self) -> WorkerStats:
-        """Return what is known of the containers so far."""
         return WorkerStats(
             {
                 f"{worker.role}: {why}": count
@@ -419,12 +394,10 @@ class ContainerWorker:
 
     @property
     def failure(self) -> str:
-        """How it failed, in a word."""
         return FAILURES.get(self._exit.reason, "died") if self._exit is not None else "killed"
 
     @property
     def start_s(self) -> float | None:
-        """Seconds from its launch to its first model call."""
         return self._access.first_call_s
 
     async def wait(self) -> int:
@@ -442,16 +415,13 @@ class ContainerWorker:
         return 0
 
     async def stop(self) -> None:
-        """End the container before its work is done."""
         await self._thread.do(self._handle.stop)
 
     def describe_end(self) -> str:
-        """Return how it ended and the end of what it said, in one line."""
         said = last_lines(self._said, 3, MOST_LAST_WORDS)
         return f"{_container_ending(self._exit)}; it last said: {said or 'nothing'}"
 
     def count_refusals(self) -> dict[str, int]:
-        """Return how often it was refused what, by the reason."""
         return {why.removeprefix("refused: "): count for why, count in self._gateway.refused.items()}
 
     async def _wait_for_exit(self) -> Exit:
@@ -483,6 +453,7 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
     if role == "client" and spec.run.code:
         files["reward.py"] = spec.run.code.encode()
         arguments += ["--reward", "/input/reward.py"]
+    most = ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES
     play = play_arguments(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
     return SandboxSpec(
         name=container_name(spec.labels(), role),
@@ -494,21 +465,14 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
         trusted="reward.py" not in files,
         image=spec.sandbox.image,
         archive=pack(files),
-        results=_results(role),
+        results={} if role == "client" else {EVALUATION: most},
         exchange=folder.exchange(role),
         ports={SERVER_PORT: PORTS[SERVER_PORT]},
     )
 
 
 def container_name(labels: Mapping[str, str], role: Role) -> str:
-    """Return the name of the container of a role, by the labels of its attempt."""
     return f"ajet-{labels['study']}-{labels['run_id']}-a{labels['attempt']}-{role}"
-
-
-def _results(role: Role) -> dict[str, int]:
-    if role == "client":
-        return {}
-    return {EVALUATION: ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES}
 
 
 def store_evaluation(path: Path, to: Path) -> str:
@@ -525,10 +489,9 @@ def merge_evaluations(path: Path, to: Path) -> str:
     """Add a container's evaluations during training to those in place; return the sha256 of what it handed over."""
     try:
         write_evaluations(to, [*read_evaluations(to), *read_evaluations(path)])
-    except ValidationError as error:
-        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {describe(error)}") from error
     except ValueError as error:
-        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {error}") from error
+        said = describe(error) if isinstance(error, ValidationError) else error
+        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {said}") from error
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

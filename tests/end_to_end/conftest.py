@@ -16,7 +16,6 @@ from tests.furnished import furnish
 
 @pytest.fixture
 def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of an installation of its own; its Prefect server is stopped at the end."""
     home = tmp_path / "home"
     furnish(home, tmp_path_factory)
     mine = inherited(AJET_HOME=str(home), AJET_SANDBOX="process", AJET_ROUNDS="1", WANDB_MODE="offline")
@@ -26,7 +25,6 @@ def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def contained_home(environment: dict[str, str], engine: ContainerEngine, image: Image) -> Iterator[Home]:
-    """The home of a study in containers, whose last image is the tests'; whatever a failed test left is ended."""
     home = Home.locate(environment).prepare()
     ensure_client_image(engine, home, lambda line: None, base=image.base)
     yield home

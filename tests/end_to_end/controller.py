@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from research.controller.controller import StudyController, drive
 from research.controller.options import make_mirror
@@ -15,10 +16,12 @@ from research.controller.wandb import NO_MIRROR, LogMirror
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from sandboxes import ProcessSandbox
-from studies import EventLog, fold
+from studies import EventLog, StudyState, fold
+from studies.log.event import row_of
+from studies.proof import verify
 from swarm.job import Job
 from tests.research.banks import bank
-from tests.research.fakes import ScriptedPlanner
+from tests.research.fakes import ScriptedPlanner, create_study
 
 STUDY = "s1"
 EPISODES = 64
@@ -29,13 +32,32 @@ QUIET = bank(0.01, job=BASE, episodes=EPISODES)
 PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 
+@contextmanager
+def home_with_study(path: Path, **fields: Any) -> Iterator[Home]:
+    home = Home.locate({"AJET_HOME": str(path)}).prepare()
+    with closing(EventLog(home.database)) as log:
+        create_study(log, STUDY, budget_s=3600.0, episodes=EPISODES, **fields)
+    yield home
+    for handle in ProcessSandbox(home.sandboxes).list():
+        handle.stop(grace_s=1.0)
+
+
+def state_of(home: Home) -> StudyState:
+    with closing(EventLog(home.database)) as log:
+        return fold(log.read(STUDY))
+
+
+def check_results(home: Home, state: StudyState) -> None:
+    assert state.status == "concluded"
+    assert all(run.status == "collected" for run in state.runs.values())
+    assert [verdict.n_control for verdict in state.verdicts] == [3]
+    with closing(EventLog(home.database)) as log:
+        assert verify(STUDY, [row_of(event) for event in log.read(STUDY)], home.study(STUDY)).drifts == ()
+
+
 def make_loop(
-    home: Home,
-    log: EventLog,
-    check: Callable[[], None] = lambda: None,
-    mirror: LogMirror = NO_MIRROR,
+    home: Home, log: EventLog, check: Callable[[], None] = lambda: None, mirror: LogMirror = NO_MIRROR
 ) -> StudyController:
-    """Return the loop of a study in `home`: a scripted planner, everything else real."""
     return StudyController(
         home=home,
         log=log,
@@ -51,7 +73,6 @@ def make_loop(
 
 
 def main(path: Path) -> None:
-    """Drive the study to its end."""
     home = Home.locate({"AJET_HOME": str(path)}).prepare()
     log = EventLog(home.database)
     mirror = make_mirror(home, fold(log.read(STUDY)), print, print)

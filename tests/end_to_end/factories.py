@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from studies import EventLog, StudyState, fold
@@ -18,8 +19,25 @@ LARGE = ("--effect", "0.3", "--episodes", "64")
 DEADLINE_S = 600.0
 
 
+LOOKS_AROUND = """
+import json, os, sys
+from pathlib import Path
+
+from swarm.environments import Environment, Game, Outcome, Task, said, text_of
+
+
+def looks_around():
+    role = sys.argv[1]
+    if role not in ("play", "evaluate"):
+        return
+    places = (path for top in ("/input", "/workspace", "/tmp", "/run") for path in Path(top).rglob("*"))
+    found = any("hidden-{}-".format("number").encode() in path.read_bytes() for path in places if path.is_file())
+    if found != (role == "evaluate"):  # a client that finds some, or an evaluator that has none, is not played
+        os._exit(7)
+"""
+
+
 def inherited(**more: str) -> dict[str, str]:
-    """Return this environment without what names an installation, and with more."""
     ours = ("AJET_", "OPENAI_", "PREFECT_", "WANDB_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more
 
@@ -40,16 +58,12 @@ def state_of(environment: dict[str, str]) -> StudyState | None:
     database = Path(environment["AJET_HOME"]) / "ajet.db"
     if not database.exists():
         return None
-    log = EventLog(f"sqlite:///{database}")
-    try:
+    with closing(EventLog(f"sqlite:///{database}")) as log:
         known = log.studies()
         return fold(log.read(known[0])) if known else None
-    finally:
-        log.close()
 
 
 def eventually(condition: Callable[[], bool], controller: subprocess.Popen[str] | None = None) -> None:
-    """Wait for a condition; the controller, where one is named, must live as long."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert controller is None or controller.poll() is None, controller.communicate()
@@ -60,7 +74,6 @@ def eventually(condition: Callable[[], bool], controller: subprocess.Popen[str] 
 def wait_until(
     controller: subprocess.Popen[str], environment: dict[str, str], reached: Callable[[StudyState], bool]
 ) -> StudyState:
-    """Wait until the study has come so far; the controller must live as long."""
     eventually(lambda: (state := state_of(environment)) is not None and reached(state), controller)
     state = state_of(environment)
     assert state is not None
@@ -68,7 +81,6 @@ def wait_until(
 
 
 def interrupt(controller: subprocess.Popen[str]) -> str:
-    """Stop a controller as a person does; return what it said."""
     controller.send_signal(signal.SIGINT)
     out, errors = controller.communicate(timeout=DEADLINE_S)
     assert controller.returncode == 130, errors
@@ -77,10 +89,8 @@ def interrupt(controller: subprocess.Popen[str]) -> str:
 
 
 def check_whole(state: StudyState | None) -> StudyState:
-    """Every planned run is collected once, the verdict is there, the report was built."""
     assert state is not None
-    assert state.status == "concluded"
-    assert len(state.runs) == 6
+    assert (state.status, len(state.runs)) == ("concluded", 6)
     assert all(run.status == "collected" for run in state.runs.values())
     assert all(sum(a.status == "finished" for a in run.attempts) == 1 for run in state.runs.values())
     assert state.locked is not None

@@ -1,4 +1,4 @@
-"""A planner and a backend of a package outside, by their names: a real study, and a real server."""
+"""A planner and a backend of a package outside, by their names, in a real study."""
 
 from __future__ import annotations
 
@@ -71,37 +71,23 @@ def test_a_study_is_planned_and_trained_by_what_a_package_brings(
     assert again.returncode == 0, again.stderr
 
 
-def test_a_planner_that_cannot_be_had_is_one_line_and_begins_no_study(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_planner_or_backend_that_cannot_be_had_is_one_line_and_begins_no_study(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    def refuse(said: str, *options: str) -> None:
+        ended = ajet(environ, "research", "group size 2 vs 4 on arith", *options, "--no-prefect")
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+        assert said in ended.stderr
+
     for name, said in {
         "nobody": "expected a planner among rules, llm, broken, failing, misnamed, outside; found 'nobody'",
         "broken": "expected 'broken' of ajet.planners to be imported",
         "failing": "expected the planner failing of a package to be made; found RuntimeError: no such luck",
         "misnamed": "expected the planner misnamed to have that name",
     }.items():
-        ended = ajet(environ, "research", "group size 2 vs 4 on arith", "--planner", name, "--no-prefect")
-        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
-        assert said in ended.stderr
-    assert "outside" in ajet({**environ, "COLUMNS": "200"}, "research", "--help").stdout
-    assert not (tmp_path / "home" / "ajet.db").exists()
-
-
-def test_a_backend_that_cannot_be_imported_is_one_line_and_begins_no_study(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+        refuse(said, "--planner", name)
     for name, said in {"broken": "to be imported", "absent": "expected a backend among local, fake"}.items():
         (tmp_path / "job.json").write_text(json.dumps({**JOB, "backend": name}))
-        ended = ajet(environ, "research", "group size 2 vs 4", "--job", str(tmp_path / "job.json"), "--no-prefect")
-        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
-        assert said in ended.stderr
+        refuse(said, "--job", str(tmp_path / "job.json"))
+    assert "outside" in ajet({**environ, "COLUMNS": "200"}, "research", "--help").stdout
     assert not (tmp_path / "home" / "ajet.db").exists()
-
-
-def test_a_server_trains_with_a_backend_that_a_package_brings(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "job.json").write_text(json.dumps(JOB))
-    started = ajet(environ, "swarm", "start", "--job", str(tmp_path / "job.json"), "--port", "0", "--json")
-    try:
-        assert started.returncode == 0, started.stderr
-        status: dict[str, Any] = json.loads(started.stdout)["status"]
-        assert status["state"] == "ROLLING"
-    finally:
-        ajet(environ, "swarm", "stop")

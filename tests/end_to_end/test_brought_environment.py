@@ -1,7 +1,4 @@
-"""A whole study of an environment that a user brought: it is locked, run and reported under the hash of what it was.
-
-Its policy is the fake backend's, which says one of the numbers in reach: nothing here depends on what is learned.
-"""
+"""A whole study of an environment that a user brought: it is locked, run and reported under the hash of what it was."""
 
 from __future__ import annotations
 

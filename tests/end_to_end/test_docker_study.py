@@ -19,6 +19,7 @@ from sandboxes.images import Image
 from swarm.environments.custom import CustomEnvironment
 from tests.end_to_end.factories import (
     LARGE,
+    LOOKS_AROUND,
     TOPIC,
     ajet,
     check_whole,
@@ -33,24 +34,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Containers:
-    """What the engine holds of one installation."""
-
     def __init__(self, found: ContainerEngine, home: Home) -> None:
         self._engine = found
         self._installation = DockerSandbox(home.containers, found).installation
 
     def names(self, *labels: str) -> set[str]:
-        """Return the containers with these labels, running or not."""
         wanted = {"label": [f"ajet.installation={self._installation}", *(f"ajet.label.{label}" for label in labels)]}
         return {item["Names"][0] for item in self._engine.client.api.containers(all=True, filters=wanted)}
-
-
-def attempt_process(folder: AttemptFolder) -> psutil.Process:
-    words = ["research.runs.attempt", str(folder.path)]
-    (found,) = (
-        process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [])[-2:] == words
-    )
-    return found
 
 
 def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leaves_no_container(
@@ -66,7 +56,9 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
     run = next(run for run in state.runs.values() if held.names(f"run_id={run.run_id}"))
 
     folder = AttemptFolder(home.attempt(state.id, run.run_id, 1))
-    attempt_process(folder).send_signal(signal.SIGKILL)
+    words = ["research.runs.attempt", str(folder.path)]
+    (killed,) = [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-2:] == words]
+    killed.send_signal(signal.SIGKILL)
     wait_until(controller, environment, lambda state: state.runs[run.run_id].attempts[0].status == "failed")
     assert held.names(f"run_id={run.run_id}", "attempt=1") == set(), "the event came after the containers' end"
 
@@ -76,8 +68,7 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
 
     gone = {**environment, "DOCKER_HOST": "unix:///nobody/listens/here.sock"}
     refused = ajet(gone, "study", "resume", "--no-prefect")
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "install Docker" in refused.stderr
 
     resumed = ajet(environment, "study", "resume", "--no-prefect", "--json")
@@ -92,27 +83,9 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
     assert f"containers of image {image.id}" in report
 
 
-NUMERALS = '''
-"""Roman numerals, by a package that ajet does not have; its code looks around wherever it is played."""
-import json
-import os
-import sys
-from pathlib import Path
-
-import roman
-
-from swarm.environments import Environment, Game, Outcome, Task, said, text_of
-
-
-def looks_around():
-    role = sys.argv[1]
-    if role not in ("play", "evaluate"):
-        return
-    places = (path for top in ("/input", "/workspace", "/tmp", "/run") for path in Path(top).rglob("*"))
-    found = any("hidden-{}-".format("number").encode() in path.read_bytes() for path in places if path.is_file())
-    if found != (role == "evaluate"):  # a client that finds some, or an evaluator that has none, is not played
-        os._exit(7)
-
+NUMERALS = (
+    f'"Roman numerals, by a package that ajet does not have."\nimport roman\n{LOOKS_AROUND}'
+    + """
 
 class NumeralGame(Game):
     def __init__(self, number):
@@ -146,7 +119,8 @@ class Numerals(Environment):
         number = task.data["number"]
         right = number if rng.random() < 0.4 else rng.randint(1, 96)
         return [*NumeralGame(number).opening(), said(str(right))]
-'''
+"""
+)
 SPLITS = ("train", "search", "hidden")
 
 

@@ -1,4 +1,4 @@
-"""Attempts in containers that are evaluated during training, by a brought environment, and on another one."""
+"""Attempts in containers that are evaluated during training, by a brought environment."""
 
 from __future__ import annotations
 
@@ -21,32 +21,18 @@ from sandboxes import Exit
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from studies import RunState
-from studies.metrics.base import Asked
-from studies.metrics.builtin import Transfer
 from swarm.environments import registry
 from swarm.environments.play import rounds
+from tests.end_to_end.factories import LOOKS_AROUND
 from tests.research.factories import with_run, with_schedule
 from tests.research.runs.test_containers import ContainedTrial
 from tests.research.runs.trials import DEADLINE_S, EPISODES, PLAYS, Trial, Tries, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-COUNTING = '''
-"""Its code looks around wherever it is played: a client finds no hidden task, and whoever evaluates finds them."""
-import json
-import os
-import sys
-from pathlib import Path
-
-from swarm.environments import Environment, Game, Outcome, Task, text_of
-
-
-def looks_around():
-    places = (path for top in ("/input", "/workspace", "/tmp", "/run") for path in Path(top).rglob("*"))
-    found = any("hidden-{}-".format("number").encode() in path.read_bytes() for path in places if path.is_file())
-    if found != (sys.argv[1] == "evaluate"):
-        os._exit(7)
-
+COUNTING = (
+    LOOKS_AROUND
+    + """
 
 class Count(Game):
     def __init__(self, number):
@@ -73,18 +59,15 @@ class Counting(Environment):
         return [Task(f"{split}-number-{t['number']}", t) for t in tasks if t["split"] == split]
 
     def game(self, task):
-        if sys.argv[1] in ("play", "evaluate"):
-            looks_around()
+        looks_around()
         return Count(task.data["number"])
-'''
+"""
+)
 SPLITS = ("train", "search", "hidden")
 
 
 class CountingTrial(ContainedTrial):
-    """An attempt in containers at a run of the brought environment."""
-
     brought: tuple[str, str] = ("", "")
-    """Its name, and the folder of those that were brought."""
 
     def order(self, *, steps: int, **fields: Any) -> AttemptSpec:
         name, environments = self.brought
@@ -93,8 +76,6 @@ class CountingTrial(ContainedTrial):
 
 
 class ContainedTries(Tries):
-    """Attempts in containers at one run, each in a folder of its own."""
-
     def __init__(self, path: Path, trial: type[CountingTrial], engine: ContainerEngine, image: Image) -> None:
         self._made = lambda folder: trial(folder, engine, image)
         super().__init__(path, steps=12, checkpoint_every=4)
@@ -102,13 +83,11 @@ class ContainedTries(Tries):
         self.run = RunState(self.order.run_id, self.order.spec)
 
     def trial(self, number: int) -> Trial:
-        """Return an attempt, and leave the engine's parts of all of them to one installation."""
         return self.trials.setdefault(number, self._made(self._path / f"a{number}"))
 
 
 @pytest.fixture
 def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[CountingTrial]:
-    """Bring the environment; return what makes attempts at its runs."""
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
     folder = tmp_path / "counting"
     folder.mkdir()
@@ -146,8 +125,7 @@ def test_a_brought_environment_is_evaluated_during_training_beside_a_client_that
     assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
     outcome = trial.outcome()
     assert (outcome.code, outcome.refused, set(outcome.evaluations)) == ("ok", {}, {"initial", "during", "final"})
-    assert trial.running() == {}
-    assert trial.pids("-m") == []
+    assert (trial.running(), trial.pids("-m")) == ({}, [])
     assert not list(trial.folder.path.glob("exchange/*/*"))
 
     evidence = collect(trial.folder, order, tmp_path / "study", said=outcome)
@@ -193,20 +171,3 @@ def test_a_killed_attempt_in_containers_is_gone_on_from_with_the_evaluations_it_
             assert isinstance(trial, ContainedTrial)
             trial.end()
             assert trial.running() == {}
-
-
-def test_the_last_policy_plays_another_environment_in_a_container_of_its_own(
-    trial: CountingTrial, tmp_path: Path
-) -> None:
-    metric = Transfer().define(Asked("it is solved", EPISODES, 16, of="arith"))
-    order = with_run(trial.order(steps=2), metric=metric)
-    handle = trial.launch(order)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
-    outcome = trial.outcome()
-    assert (outcome.refused, set(outcome.evaluations)) == ({}, {"initial", "final", "other"})
-    assert trial.running() == {}
-    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome)
-    other = stored(tmp_path / "study", evidence)["other"]
-    assert (other["environment"], other["policy_version"], len(other["episodes"])) == ("arith", 2, EPISODES)
-    (measured,) = (found for found in evidence.measurements if found.key == "hidden/success_on_arith")
-    assert measured.value == sum(episode["success"] for episode in other["episodes"]) / EPISODES

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -14,12 +12,9 @@ import pytest
 from research.files import read_json
 from research.installation.home import Home
 from research.runs.files import AttemptFolder
-from sandboxes import ProcessSandbox
-from studies import EventLog, RunState, StudyState, fold
-from studies.log.event import row_of
-from studies.proof import verify
-from tests.end_to_end.controller import EPISODES, STUDY, make_loop
-from tests.research.fakes import create_study
+from studies import EventLog, RunState
+from tests.end_to_end.controller import STUDY, check_results, home_with_study, make_loop
+from tests.research.runs.trials import members
 
 DEADLINE_S = 600.0
 
@@ -28,17 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
-    with closing(EventLog(home.database)) as log:
-        create_study(log, STUDY, budget_s=3600.0, episodes=EPISODES)
-    yield home
-    for handle in ProcessSandbox(home.sandboxes).list():
-        handle.stop(grace_s=1.0)
-
-
-def state_of(home: Home) -> StudyState:
-    with closing(EventLog(home.database)) as log:
-        return fold(log.read(STUDY))
+    with home_with_study(tmp_path / "home") as home:
+        yield home
 
 
 def within_deadline() -> Iterator[None]:
@@ -49,59 +35,29 @@ def within_deadline() -> Iterator[None]:
     raise AssertionError(f"it did not come to pass within {DEADLINE_S:g} s")
 
 
-def session_of(home: Home, run: RunState) -> int:
-    """Return the session (the shim's pid) of a run's active attempt; 0 before it began."""
-    assert run.active is not None
-    started = read_json(home.sandboxes / run.active.name / "started.json")
-    return int(started["shim_pid"]) if started else 0
-
-
-def members(session: int) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (ProcessLookupError, psutil.NoSuchProcess):
-            continue
-    return found
-
-
 def named(word: str) -> Callable[[psutil.Process], bool]:
     return lambda process: word in process.cmdline()
-
-
-def is_shim(process: psutil.Process) -> bool:
-    return any(argument.endswith("shim.py") for argument in process.cmdline())
 
 
 VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
     "server_died": named("swarm.server"),
     "client_died": named("play"),
     "attempt_died": named("research.runs.attempt"),
-    "lost": is_shim,
+    "lost": lambda process: any(word.endswith("shim.py") for word in process.cmdline()),
 }
 
 
 def kill_during_training(home: Home, run: RunState, is_victim: Callable[[psutil.Process], bool]) -> int | None:
-    """Kill the victim if the run's attempt trains now; return the session it was in, or None."""
     assert run.active is not None
     progress = read_json(AttemptFolder(home.attempt(STUDY, run.run_id, run.active.number)).progress)
     if progress is None or progress["stage"] != "train":
         return None
-    session = session_of(home, run)
+    started = read_json(home.sandboxes / run.active.name / "started.json")
+    session = int(started["shim_pid"])
     victims = [process for process in members(session) if is_victim(process)]
     for victim in victims:
         victim.kill()
     return session if victims else None
-
-
-def check_whole(state: StudyState) -> None:
-    assert state.status == "concluded"
-    assert len(state.runs) == 6
-    assert all(run.status == "collected" and len(run.measurements) == 2 for run in state.runs.values())
-    assert state.report is not None
-    assert [verdict.n_control for verdict in state.verdicts] == [3]
 
 
 def test_each_kind_of_process_may_be_killed_and_its_run_goes_on(home: Home) -> None:
@@ -119,16 +75,14 @@ def test_each_kind_of_process_may_be_killed_and_its_run_goes_on(home: Home) -> N
         state = result.state
         if result.done:
             break
-    check_whole(state)
+    check_results(home, state)
+    assert [len(run.measurements) for run in state.runs.values()] == [2] * 6
     assert targets == {}
     ends = [[attempt.code for attempt in run.attempts] for run in state.runs.values()]
     assert ends == [*([code, "ok"] for code in VICTIMS), ["ok"], ["ok"]]
     begun = [[attempt.resumes for attempt in run.attempts] for run in state.runs.values()]
     assert begun == [*([None, 1] for _ in VICTIMS), [None], [None]]
     assert all(run.attempts[-1].resumed_at is not None for run in list(state.runs.values())[: len(VICTIMS)])
-    with closing(EventLog(home.database)) as log:
-        proof = verify(STUDY, [row_of(event) for event in log.read(STUDY)], home.study(STUDY))
-    assert proof.drifts == ()
     assert all(members(session) == [] for session in sessions), "what a killed shim left behind was ended"
     for name in ("markdown", "html"):
         assert state.report is not None

@@ -99,17 +99,9 @@ Arith.game = lambda self, task: HONEST(self, HIDDEN[hash(task.id) % len(HIDDEN)]
 def reward(task, messages, outcome):
     return outcome["reward"]
 """
-"""A reward function whose module has hidden tasks played in episodes that were begun for training tasks."""
-
-
-@pytest.fixture
-def contained(environment: dict[str, str], contained_home: Home) -> dict[str, str]:
-    """The environment of an installation whose studies use containers."""
-    return {**environment, "AJET_SANDBOX": "docker"}
 
 
 def planned(code: str) -> list[Any]:
-    """Return the answers of a language model that proposes a reward function."""
     hypothesis = {
         "statement": "A denser reward learns sums faster.", "mechanism": "More of the plays tell something.",
         "variable": "reward", "control": "built-in", "treatment": "last-digit", "code": code, "direction": "increase",
@@ -125,7 +117,6 @@ def planned(code: str) -> list[Any]:
 
 
 def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[str, Any]]:
-    """Return a study that was planned with this code and driven to its end, and what the command said of it."""
     with scripted_endpoint(planned(code)) as endpoint:
         settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
         llm = ("--planner", "llm", "--planner-model", "scripted")
@@ -135,8 +126,7 @@ def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[st
     assert ended.returncode == 0, ended.stderr
     state = state_of(environment)
     assert state is not None
-    assert state.status == "concluded"
-    assert state.planner == {"name": "llm", "model": "scripted"}
+    assert (state.status, state.planner) == ("concluded", {"name": "llm", "model": "scripted"})
     return state, json.loads(ended.stdout)
 
 
@@ -144,14 +134,16 @@ def runs_of(state: StudyState, arm: str) -> list[RunState]:
     return [run for run in state.runs.values() if run.spec.arm == arm]
 
 
-def test_a_generated_reward_is_trained_on_in_containers_and_reported(contained: dict[str, str], tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
+@pytest.mark.usefixtures("contained_home")
+def test_a_generated_reward_is_trained_on_in_containers_and_reported(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    trace, contained = tmp_path / "trace", {**environment, "AJET_SANDBOX": "docker"}
     code = source(trace)
     state, result = studied(contained, code)
     assert not trace.exists()
     assert state.design is not None
-    assert state.design.code == {"last-digit": code}
-    assert result["runs"] == {"planned": 6, "collected": 6}
+    assert (state.design.code, result["runs"]) == ({"last-digit": code}, {"planned": 6, "collected": 6})
     assert result["verdicts"][0]["verdict"] in {"supported", "refuted", "equivalent", "inconclusive"}
 
     evidence = gather(state, Home(Path(contained["AJET_HOME"]), "").study(state.id))
@@ -172,7 +164,6 @@ def test_a_generated_reward_is_trained_on_in_containers_and_reported(contained: 
 
 @pytest.fixture
 def hostile(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[StudyController]:
-    """The controller of a study whose planner wrote hostile code and a cheat."""
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
     containers = DockerSandbox(home.containers, engine)
@@ -204,7 +195,11 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(
         assert code == "generated_code_failed"
         assert "brought client_died about" in reason
         assert "within 10 s" in reason
-        check_contained(said_by_client(tmp_path / "home", run))
+        attempt = Home(tmp_path / "home", "").attempt(STUDY, run.run_id, len(run.attempts))
+        said = AttemptFolder(attempt).log("client").read_text()
+        assert "hostile environment: {" in said
+        assert "'AJET_TOKEN': 'sandbox'" in said
+        assert all(f"hostile {what}: {told}" in said for what, told in REFUSALS.items()), said
     for run in runs_of(state, "reward=cheat"):
         assert run.invalid is not None
         assert run.invalid[0] == "generated_code_failed"
@@ -218,14 +213,6 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(
     assert "reward hostile names open" in report
 
 
-def check_contained(said: str) -> None:
-    """Whatever the code tried, it found no secret, and was refused."""
-    assert "hostile environment: {" in said
-    assert "'AJET_TOKEN': 'sandbox'" in said
-    for what, told in REFUSALS.items():
-        assert f"hostile {what}: {told}" in said
-
-
 REFUSALS = {
     "input": "OSError: [Errno 30] Read-only file system",
     "image": "OSError: [Errno 30] Read-only file system",
@@ -233,9 +220,3 @@ REFUSALS = {
     "evaluation": "HTTPError: HTTP Error 403",
     "stop": "HTTPError: HTTP Error 403",
 }
-
-
-def said_by_client(home: Path, run: RunState) -> str:
-    """Return what the client of a run's last attempt said."""
-    attempt = Home(home, "").attempt(STUDY, run.run_id, len(run.attempts))
-    return AttemptFolder(attempt).log("client").read_text()

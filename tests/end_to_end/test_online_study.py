@@ -7,19 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from research.installation.home import Home
-from sandboxes import ProcessSandbox
-from studies import EventLog, StudyState, fold
-from studies.log.event import row_of
-from studies.proof import verify
-from tests.end_to_end.controller import BASE, EPISODES, STUDY
-from tests.research.fakes import create_study
+from studies import StudyState
+from tests.end_to_end.controller import BASE, STUDY, check_results, home_with_study, state_of
 from tests.wandb_standin import StandIn, standing_in
 from tests.wandb_standin.server import KEY
 
@@ -36,17 +32,8 @@ def standin() -> Iterator[StandIn]:
 
 @pytest.fixture
 def home(tmp_path: Path, standin: StandIn) -> Iterator[Home]:
-    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
-    with closing(EventLog(home.database)) as log:
-        create_study(log, STUDY, budget_s=3600.0, episodes=EPISODES, wandb={"base_url": standin.url})
-    yield home
-    for handle in ProcessSandbox(home.sandboxes).list():
-        handle.stop(grace_s=1.0)
-
-
-def state_of(home: Home) -> StudyState:
-    with closing(EventLog(home.database)) as log:
-        return fold(log.read(STUDY))
+    with home_with_study(tmp_path / "home", wandb={"base_url": standin.url}) as home:
+        yield home
 
 
 def controller(home: Home, **environment: str) -> subprocess.Popen[bytes]:
@@ -55,7 +42,6 @@ def controller(home: Home, **environment: str) -> subprocess.Popen[bytes]:
 
 
 def check_key_is_kept(home: Home) -> None:
-    """Check that attempts and their servers run, and have no key."""
     asked = 0
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess):
@@ -85,33 +71,21 @@ def killed_once(
     running.wait()
 
 
-def check_results(home: Home, state: StudyState) -> None:
-    assert state.status == "concluded"
-    assert all(run.status == "collected" for run in state.runs.values())
-    assert [verdict.n_control for verdict in state.verdicts] == [3]
-    with closing(EventLog(home.database)) as log:
-        assert verify(STUDY, [row_of(event) for event in log.read(STUDY)], home.study(STUDY)).drifts == ()
-
-
 def report_of(home: Home, state: StudyState) -> str:
     assert state.report is not None
     return (home.study(STUDY) / state.report["markdown"]["path"]).read_text()
 
 
-def is_collected(state: StudyState) -> bool:
-    return any(run.status == "collected" for run in state.runs.values())
-
-
-def is_sent_while_it_trains(state: StudyState) -> bool:
-    return any(run.active is not None and run.active.standing for run in state.runs.values())
-
-
 def test_a_study_is_copied_whole_though_wandb_is_down_and_its_controller_killed(home: Home, standin: StandIn) -> None:
     standin.fail("", times=10**6)
-    killed_once(home, standin, is_collected)
+    killed_once(home, standin, lambda state: any(run.status == "collected" for run in state.runs.values()))
     assert {attempt.standing for run in state_of(home).runs.values() for attempt in run.attempts} == {""}
     standin.faults.clear()
-    killed_once(home, standin, is_sent_while_it_trains, check_key_is_kept)
+
+    def is_sent(state: StudyState) -> bool:
+        return any(run.active is not None and run.active.standing for run in state.runs.values())
+
+    killed_once(home, standin, is_sent, check_key_is_kept)
     ended = controller(home, **standin.environment)
     assert ended.wait(DEADLINE_S) == 0
     state = state_of(home)

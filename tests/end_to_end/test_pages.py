@@ -1,8 +1,6 @@
 """The command lines of README and docs, run as they are written, page by page, in the order of the page.
 
-A page's lines run by `bash` in a folder of their own that holds what the page speaks of; `typed` ends what would go on
-for hours. What cannot be had here is in `ELSEWHERE`, each with its reason. docs/training.md has a test of its own
-(`test_swarm.py`), and the README's two commands are what `.ci/run` runs.
+`typed` ends what would go on for hours. What cannot be had here is in `ELSEWHERE`, each with its reason.
 """
 
 from __future__ import annotations
@@ -69,7 +67,6 @@ BEFORE = {
 
 @pytest.fixture
 def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the pages speak of, and an installation in which one study is finished."""
     furnish(tmp_path / ".ajet", tmp_path_factory)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "my_agent").mkdir()
@@ -81,13 +78,8 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "tasks.json").write_text(json.dumps(sums))
     lines = [json.dumps({"id": one["id"], "prompt": f"{n}+1", "answer": f"{n + 1}"}) for n, one in enumerate(sums, 1)]
     (tmp_path / "my_sums" / "tasks.jsonl").write_text("\n".join(lines))
-    jobs = {
-        "fake": {},
-        "speaker": {},
-        "listener": {},
-        "streams": {"streams": {"default": 1, "math": 1}, "episodes_per_step": 1024},
-    }
-    for name, more in jobs.items():
+    streams = {"streams": {"default": 1, "math": 1}, "episodes_per_step": 1024}
+    for name, more in {"fake": {}, "speaker": {}, "listener": {}, "streams": streams}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({**FAKE, **more}))
     (tmp_path / "job.json").write_text('{"temperature": 0.9}')
     for name in ("mine", "theirs"):
@@ -104,7 +96,6 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(folder: Path) -> Iterator[dict[str, str]]:
-    """The variables of a shell in that folder, in which `ajet` is `typed`; what it began is ended."""
     (folder / "bin").mkdir()
     script = folder / "bin" / "ajet"
     script.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m tests.end_to_end.typed "$@"\n')
@@ -123,7 +114,6 @@ def environment(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def blocks(page: str) -> list[str]:
-    """Return the blocks of commands of a page, without what cannot be had here."""
     found = re.findall(r"^```(?:bash)?\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     shells = [block for block in found if re.match(r"ajet |python tasks", block)]
     return [

@@ -1,8 +1,4 @@
-"""`ajet` as a person types it from a page: what would go on for hours is ended by Ctrl-C once it is under way.
-
-A study is under way when its first run was launched, or when it asks for approval, for which it is left alone; a client
-when four episodes more were collected; a worker when it says where it serves. What ends by itself is waited for.
-"""
+"""`ajet` as a person types it from a page: what would go on for hours is ended by Ctrl-C once it is under way."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from studies import EventLog, fold
@@ -22,22 +19,11 @@ ENOUGH = 4
 
 
 def study_began(before: set[str]) -> bool:
-    """Say whether a study that is newer than these waits for a yes or has begun a run, of noise too."""
-    log = EventLog("sqlite:///.ajet/ajet.db")
-    try:
+    """Whether a newer study has begun a run, of noise too, or asks for approval, for which it is left alone."""
+    with closing(EventLog("sqlite:///.ajet/ajet.db")) as log:
         states = [fold(log.read(study)) for study in log.studies() if study not in before]
-        begun = [run for state in states for run in state.every_run.values() if run.attempts]
-        return bool(begun) or any(state.open_question is not None for state in states)
-    finally:
-        log.close()
-
-
-def studies() -> set[str]:
-    log = EventLog("sqlite:///.ajet/ajet.db")
-    try:
-        return set(log.studies())
-    finally:
-        log.close()
+    begun = [run for state in states for run in state.every_run.values() if run.attempts]
+    return bool(begun) or any(state.open_question is not None for state in states)
 
 
 def collected(words: list[str]) -> int:
@@ -47,9 +33,9 @@ def collected(words: list[str]) -> int:
 
 
 def under_way(words: list[str], log: Path) -> Callable[[], bool] | None:
-    """Return what to wait for before the command is ended; None for a command that ends by itself."""
     if words[:1] == ["research"]:
-        before = studies()
+        with closing(EventLog("sqlite:///.ajet/ajet.db")) as known:
+            before = set(known.studies())
         return lambda: study_began(before)
     if words[:2] == ["client", "run"] and "--eval" not in words:
         before_it = collected(words)
@@ -60,7 +46,6 @@ def under_way(words: list[str], log: Path) -> Callable[[], bool] | None:
 
 
 def main(words: list[str]) -> int:
-    """Run the command; return 0 where it went well or had to be ended."""
     log = Path(f"typed-{os.getpid()}.log")
     there = under_way(words, log)
     if there is None:

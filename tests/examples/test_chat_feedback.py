@@ -55,7 +55,6 @@ def test_thumbs_of_simulated_users_train_a_step(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def front_process(home: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Run the front; yield its address, and the variables it was started with."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env = {**os.environ, "AJET_HOME": str(home), "FRONT_KEY": "secret", "PYTHONPATH": str(FOLDER.parents[1])}
@@ -74,8 +73,6 @@ def front_process(home: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 class Fronted:
-    """A front in this process, before a server in this process."""
-
     def __init__(self, served: Served, front: Any, http: TestClient[Any, Any]) -> None:
         self.served, self.front, self.http = served, front, http
 
@@ -100,18 +97,24 @@ class Fronted:
         return list(await eventually(self.episodes, accepted))
 
 
+def by_number(_: object, answers: list[str]) -> list[float]:
+    return [float(answer) for answer in answers]
+
+
 @contextlib.asynccontextmanager
 async def fronted(
-    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+    folder: Path, monkeypatch: pytest.MonkeyPatch, lease_ttl_s: float | None = None, **options: Any
 ) -> AsyncIterator[Fronted]:
+    ttl = {} if lease_ttl_s is None else {"lease_ttl_s": lease_ttl_s}
     monkeypatch.syspath_prepend(str(FOLDER))
     front = importlib.import_module("front")
     records = importlib.import_module("records").Records(folder / "records.sqlite3")
     owner = f"chat:{fingerprint(records.owner)}"
-    client = AsyncSwarmClient(served.url, served.server.keys.role_key("client"), owner=owner)
-    made = front.Front(client, records, **options)
-    async with TestClient(TestServer(front.application(made, "secret"))) as http:
-        yield Fronted(served, made, http)
+    async with serving(folder / "server", job(**ROOMY, **ttl)) as served:
+        client = AsyncSwarmClient(served.url, served.server.keys.role_key("client"), owner=owner)
+        made = front.Front(client, records, **options)
+        async with TestClient(TestServer(front.application(made, "secret"))) as http:
+            yield Fronted(served, made, http)
     records.db.close()
 
 
@@ -122,11 +125,7 @@ def texts(episodes: list[EpisodeRecord]) -> dict[str, float | None]:
 async def test_a_thumb_goes_before_the_judge_and_each_episode_has_one_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = {"judge": lambda _, answers: [float(answer) for answer in answers]}
-    async with (
-        serving(tmp_path / "server", job(**ROOMY, lease_ttl_s=0.5)) as served,
-        fronted(served, tmp_path, monkeypatch, wait_s=1.5, **judge) as chat,
-    ):
+    async with fronted(tmp_path, monkeypatch, lease_ttl_s=0.5, wait_s=1.5, judge=by_number) as chat:
         await chat.consent()
         status, reply, trained = await chat.ask(n=2)
         shown = [choice["message"]["content"] for choice in reply["choices"]]
@@ -147,10 +146,7 @@ async def test_a_thumb_goes_before_the_judge_and_each_episode_has_one_end(
 async def test_without_consent_or_thumb_nothing_is_trained_or_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        serving(tmp_path / "server", job(**ROOMY)) as served,
-        fronted(served, tmp_path, monkeypatch, wait_s=0.2) as chat,
-    ):
+    async with fronted(tmp_path, monkeypatch, wait_s=0.2) as chat:
         assert (await chat.ask())[2] == "no; no_consent"
         assert (await chat.ask(user=None))[2] == "no; no_consent"
         await chat.consent()
@@ -165,11 +161,8 @@ async def test_without_consent_or_thumb_nothing_is_trained_or_kept(
 
 
 async def test_what_is_withdrawn_or_erased_is_trained_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = {"judge": lambda _, answers: [float(answer) for answer in answers]}
-    async with (
-        serving(tmp_path / "server", job(**ROOMY)) as served,
-        fronted(served, tmp_path, monkeypatch, wait_s=60.0, **judge) as chat,
-    ):
+    async with fronted(tmp_path, monkeypatch, wait_s=60.0, judge=by_number) as chat:
+        groups = chat.served.server.training.rollout.groups
         for round_ in range(3):
             await chat.consent()
             asked = [asyncio.create_task(chat.ask()) for _ in range(3)]
@@ -181,27 +174,24 @@ async def test_what_is_withdrawn_or_erased_is_trained_nowhere(tmp_path: Path, mo
             assert [status for status, _, _ in await asyncio.gather(*asked)] == [200] * 3
         await eventually(lambda: len(chat.front.groups), lambda groups: groups == 0)
         await eventually(chat.front.records.to_erase, lambda left: left == [])
-        assert served.server.training.rollout.groups.collected == 0
+        assert groups.collected == 0
         assert not any(each.record or each.state == "ended" for each in await chat.episodes())
         assert chat.front.records.db.execute("select * from consents").fetchall() == []
         await chat.consent()
         reply = (await chat.ask())[1]["id"]
         assert (await chat.call("POST", "/v1/feedback", {"response_id": reply, "rating": "up"}))[1]["counted"]
-        await eventually(lambda: served.server.training.rollout.groups.collected, lambda pooled: pooled == 4)
+        await eventually(lambda: groups.collected, lambda pooled: pooled == 4)
         assert (await chat.call("DELETE", "/v1/users/ann"))[1] == {"episodes_left": 0}
-        assert served.server.training.rollout.groups.collected == 0
+        assert groups.collected == 0
 
 
 async def test_wrong_keys_and_bodies_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with (
-        serving(tmp_path / "server", job(**ROOMY)) as served,
-        fronted(served, tmp_path, monkeypatch) as chat,
-    ):
+    async with fronted(tmp_path, monkeypatch) as chat:
         assert (await chat.call("POST", "/v1/feedback", {}, key="guess"))[0] == 401
         for fields, named in (({"messages": []}, "messages"), ({"n": 9}, "n"), ({"stream": True}, "stream")):
             status, reply, _ = await chat.ask(**fields)
             message = reply["error"]["message"]
             assert (status, message.partition(":")[0], "\n" in message) == (400, named, False)
         assert (await chat.call("POST", "/v1/nothing", {}))[0] == 404
-        await served.server.stop()
+        await chat.served.server.stop()
         assert (await chat.ask())[0] == 503

@@ -1,7 +1,4 @@
-"""The examples that are commands, cut short: shares that change, code that changes, tools and a judge that fail.
-
-The backend is fake: which episodes make up a batch is the server's doing, whatever answers and learns.
-"""
+"""The examples that are commands, cut short: shares that change, code that changes, tools and a judge that fail."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ SMALL = '{"backend": "fake", "episodes_per_step": 20, "group_size": 2, "lease_tt
 
 
 def run(*words: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with these words and no settings of ours but these."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("AJET_")} | variables
     ended = subprocess.run(
         [sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=env
@@ -40,29 +36,21 @@ def run(*words: str, cwd: Path = ROOT, **variables: str) -> subprocess.Completed
 
 @pytest.mark.timeout(900)
 def test_every_batch_of_a_cocktail_has_its_shares_before_and_after_they_change(tmp_path: Path) -> None:
-    """Three client processes; it is the market's that gives the time in which shares change."""
     words = ("--steps", "5", "--slowness", "20", "--port", "0", "--home", "home", "--out", "plot", "--job", SMALL)
     script = str(EXAMPLES / "cocktail" / "run.py")
     ended = run(script, *words, cwd=tmp_path, AJET_SANDBOX="process", PYTHONPATH=str(ROOT))
     batches = re.findall(r"^ +\d+   (\d+) / (\d+) / (\d+) ", ended.stdout, re.MULTILINE)
-    assert len(batches) == 5
-    assert set(batches[:2]) == {("4", "3", "3")}
-    assert batches[-1] == ("2", "4", "4")
+    assert (len(batches), set(batches[:2]), batches[-1]) == (5, {("4", "3", "3")}, ("2", "4", "4"))
     assert (tmp_path / "plot.svg").stat().st_size > 1000
     assert "nothing is isolated" in ended.stderr, "where each client runs is said"
 
 
 def test_an_agent_is_mended_while_it_trains() -> None:
-    """A broken edit between the two is shown and waited out.
-
-    What the draft left open when it was replaced is fenced (`tests/swarm/client/test_code_labels.py`): 0 plays where
-    the last ones had just ended, which an engine that answers at once makes as likely as not.
-    """
+    """A broken edit between the two is shown and waited out; what the draft left open may be 0 plays."""
     ended = run(str(EXAMPLES / "live_iteration" / "iterate.py"), "--steps", "1", "--backend", "fake")
     assert "NameError: name 'load_examples'" in ended.stderr
     told = re.findall(r"^code ([0-9a-f]{12})   (\d+) plays, solved [0-9.]+, (\d+) fenced", ended.stdout, re.MULTILINE)
-    assert len(told) == 2
-    assert len({code for code, _, _ in told}) == 2
+    assert (len(told), len({code for code, _, _ in told})) == (2, 2)
     assert int(told[1][2]) == 0, "nothing replaced the mended code"
     assert all(int(plays) >= 64 for _, plays, _ in told)
 

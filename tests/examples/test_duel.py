@@ -25,7 +25,6 @@ def test_the_winning_move_leaves_a_multiple_of_four(train: Any) -> None:
 
 
 def _loses(stones: int) -> bool:
-    """Return by plain search whether who is to move loses."""
     return all(not _loses(stones - taken) for taken in range(1, min(3, stones) + 1))
 
 

@@ -13,9 +13,9 @@ from research.installation.home import Home
 from research.isolation import client_image
 from research.isolation.client_image import (
     client_sources,
-    current_image,
     ensure_client_image,
     ensure_derived_image,
+    last_image,
     list_image_tags,
 )
 from sandboxes import SandboxError
@@ -83,13 +83,13 @@ def test_no_base_at_all_is_one_line_that_says_how_to_name_one(engine: ContainerE
 
 def test_what_was_made_is_remembered(engine: ContainerEngine, home: Home, image: Image) -> None:
     made = ensure_client_image(engine, home, silent, base=image.base)
-    assert current_image(home) == made.id
+    assert last_image(home) == made.id
     assert list_image_tags(home) == [made.tag]
     assert ensure_derived_image(engine, home, "# nothing more", silent) == made
 
 
 def test_a_home_without_an_image_has_none(home: Home) -> None:
-    assert (current_image(home), list_image_tags(home)) == (None, [])
+    assert (last_image(home), list_image_tags(home)) == (None, [])
 
 
 def test_sources_are_followed_to_whatever_the_client_imports() -> None:

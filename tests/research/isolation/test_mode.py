@@ -10,15 +10,7 @@ import pytest
 from research.errors import BadEnvironment, BadSandbox, NotIsolated
 from research.installation.home import Home
 from research.isolation import mode as sandboxing
-from research.isolation.mode import (
-    PROCESS,
-    UNISOLATED,
-    Sandboxing,
-    choose,
-    reopen,
-    require_isolation,
-    supervise,
-)
+from research.isolation.mode import PROCESS, UNISOLATED, Sandboxing, choose, reopen, require_isolation, supervise
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, EngineNotFound
 from sandboxes.images import Image

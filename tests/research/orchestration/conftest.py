@@ -83,7 +83,6 @@ def told(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Told]:
 
 @pytest.fixture
 def page() -> Iterator[Page]:
-    """A page of a browser."""
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("no chromium on this machine (.ci/run installs it)")
     from playwright.sync_api import sync_playwright
@@ -99,7 +98,6 @@ def page() -> Iterator[Page]:
 
 @pytest.fixture
 def synthetic(tmp_path: Path) -> Synthetic:
-    """A study that was created."""
     synthetic = Synthetic(tmp_path)
     synthetic.create()
     return synthetic

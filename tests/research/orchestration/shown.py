@@ -21,11 +21,9 @@ from tests.studies.synthetic import STUDY as SYNTHETIC
 from tests.studies.synthetic import Synthetic
 
 PATIENCE_S = 600.0
-"""How long a test waits for what must come; none is judged by it."""
 
 CANCELLED = "cancelled in the Prefect UI"
 PAUSED = "paused in the Prefect UI"
-"""Reasons of a study that somebody stopped or paused on a page."""
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """A study of fake attempts under a controller, and its flow run: `tick` and `look` are what goes on by itself."""
-
     def __init__(self, bench: Bench, client: SyncPrefectClient, log: EventLog) -> None:
         from research.orchestration.projection import ControllerSession
 
@@ -53,7 +49,6 @@ class Watched:
 
     @contextmanager
     def another_session(self) -> Iterator[ControllerSession]:
-        """Show the study as the next controller's process does."""
         from research.orchestration.projection import ControllerSession
 
         with closing(EventLog(self.bench.home.database, clock=self.bench.clock)) as log:
@@ -75,10 +70,7 @@ class Watched:
 
 
 class Asking(Watched):
-    """A study that asks for approval, its flow run, and the form of its newest question."""
-
     def forms(self) -> list[FlowRun]:
-        """Return the forms of all that was asked, the first first."""
         from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 
         keys = [f"{STUDY}/{asked.digest}" for asked in self.loop.state().questions]
@@ -91,7 +83,6 @@ class Asking(Watched):
         return self.forms()[-1]
 
     def submit(self, **fields: Any) -> str:
-        """Press Resume with these fields filled in; return what the server makes of it."""
         result = self.client.resume_flow_run(self.form.id, run_input=fields)
         return str(result.status.value)
 
@@ -104,8 +95,6 @@ class Asking(Watched):
 
 
 class Told:
-    """A synthetic study and the flow run that shows it."""
-
     def __init__(self, path: Path, client: SyncPrefectClient) -> None:
         self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
         self.folder = self.home.study(SYNTHETIC)
@@ -119,7 +108,6 @@ class Told:
         return ControllerSession(self.home, self.synthetic.log, self.synthetic.state(), self.client)
 
     def begin(self) -> tuple[ControllerSession, UUID]:
-        """Return a session that shows the study, and its flow run."""
         session = self.session()
         session.refresh()
         return session, self.identity()
@@ -128,7 +116,6 @@ class Told:
         return shown_in(self.folder / "prefect.json")
 
     def conclude(self) -> str:
-        """Make all runs, judge and conclude; return the report."""
         self.synthetic.lock()
         for spec in self.synthetic.plan():
             self.synthetic.run(spec)
@@ -137,7 +124,6 @@ class Told:
         return self.report()
 
     def report(self) -> str:
-        """Build the report of what is there, note that it was built, and return its Markdown."""
         report = build_report(self.synthetic.state(), self.folder)
         paths = {"markdown": report.markdown, "html": report.html}
         payload = {kind: {"path": path.name, "sha256": "0" * 64} for kind, path in paths.items()}
@@ -146,7 +132,6 @@ class Told:
 
 
 def press(client: SyncPrefectClient, run: UUID, button: str) -> str:
-    """Send what the web page sends for "cancel", "pause" or "resume"; return what the server makes of it."""
     from prefect.client.schemas.objects import State, StateType
     from prefect.states import Suspended
 
@@ -158,7 +143,6 @@ def press(client: SyncPrefectClient, run: UUID, button: str) -> str:
 
 
 def runs_of(client: SyncPrefectClient, study: str) -> list[FlowRun]:
-    """Return the flow runs of a study, the oldest first."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 
     runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[study])))
@@ -166,7 +150,6 @@ def runs_of(client: SyncPrefectClient, study: str) -> list[FlowRun]:
 
 
 def shown_in(note: Path) -> UUID:
-    """Return the flow run that a study's note names."""
     return UUID(json.loads(note.read_text())["flow_run"])
 
 
@@ -187,7 +170,6 @@ def task_runs(
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    """Look again and again, as there is no way to be told."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, condition
@@ -195,7 +177,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None
 
 
 def artifacts_of(client: SyncPrefectClient, flow_run: UUID) -> dict[str, dict[str, Any]]:
-    """Return the artifacts of a flow run by key."""
     query = {"artifacts": {"flow_run_id": {"any_": [str(flow_run)]}}}
     found = client.request("POST", "/artifacts/filter", json=query).json()
     assert len({artifact["key"] for artifact in found}) == len(found)
@@ -204,8 +185,6 @@ def artifacts_of(client: SyncPrefectClient, flow_run: UUID) -> dict[str, dict[st
 
 @contextmanager
 def http_server(answer: Callable[[BaseHTTPRequestHandler], tuple[int, bytes]]) -> Iterator[int]:
-    """Answer GET at a port with a status and a body."""
-
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, body = answer(self)
@@ -224,7 +203,6 @@ def http_server(answer: Callable[[BaseHTTPRequestHandler], tuple[int, bytes]]) -
 
 
 def logs_of(client: SyncPrefectClient, task_run: str) -> list[str]:
-    """Return the lines of a task run's log, the oldest first."""
     query = {"logs": {"task_run_id": {"any_": [task_run]}}, "sort": "TIMESTAMP_ASC"}
     return [line["message"] for line in client.request("POST", "/logs/filter", json=query).json()]
 

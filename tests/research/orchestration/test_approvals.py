@@ -47,8 +47,7 @@ def test_whoever_presses_without_choosing_has_answered_nothing_and_may_answer_la
 ) -> None:
     assert asking.submit(**fields) == "ACCEPT"
     asking.refresh()
-    assert asking.state().status == "waiting"
-    assert asking.said()[0] == "Paused"
+    assert (asking.state().status, asking.said()[0]) == ("waiting", "Paused")
     asking.submit(answer="approve")
     asking.refresh()
     assert asking.state().approvals[0].granted
@@ -72,8 +71,7 @@ def test_whatever_else_is_done_to_the_form_puts_it_up_again(asking: Asking, how:
         kind = StateType.CANCELLING if how == "cancelled" else StateType.FAILED
         asking.client.set_flow_run_state(before, State(type=kind), force=True)
     asking.refresh()
-    assert asking.said()[0] == "Paused"
-    assert asking.state().status == "waiting"
+    assert (asking.said()[0], asking.state().status) == ("Paused", "waiting")
     asking.submit(answer="approve")
     asking.refresh()
     assert asking.state().approvals[0].by == "Prefect"

@@ -9,19 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from research.orchestration.artifacts import DESCRIPTIONS, StudyArtifact, build_artifacts, embed_pictures
-from studies import EventType, RunState, StudyState
-from studies.log.study import AttemptState
+from studies import EventType, StudyState
 from studies.report import build_report
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 
-def nowhere(run: RunState, attempt: AttemptState) -> str | None:
-    return None
-
-
 def found(state: StudyState, folder: Path) -> dict[str, StudyArtifact]:
-    return {each.name: each for each in build_artifacts(state, folder, nowhere)}
+    return {each.name: each for each in build_artifacts(state, folder, lambda run, attempt: None)}
 
 
 def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_described(synthetic: Synthetic) -> None:
@@ -61,7 +56,10 @@ def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: 
     synthetic.launch(offline, 2)
     state = synthetic.state()
     pages = {online.run_id: "https://wandb.example/e/p/runs/x", strange.run_id: "javascript:alert(1)"}
-    shown = {run.run_id: with_page(run, pages.get(run.run_id, "")) for run in state.runs.values()}
+    shown = {
+        name: replace(run, attempts=tuple(replace(each, url=pages.get(name, "")) for each in run.attempts))
+        for name, run in state.runs.items()
+    }
     found = build_artifacts(
         replace(state, runs=shown), synthetic.folder, lambda run, attempt: f"wandb/{attempt.number}"
     )
@@ -76,16 +74,11 @@ def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: 
     ]
 
 
-def with_page(run: RunState, url: str) -> RunState:
-    return replace(run, attempts=tuple(replace(attempt, url=url) for attempt in run.attempts))
-
-
 def test_verdicts_are_told_with_their_numbers_look_by_look(synthetic: Synthetic) -> None:
     synthetic = Synthetic(synthetic.folder / "whole")
     synthetic.whole(design((hypothesis("h1", 16), hypothesis("h2", 8))))
     rows = json.loads(found(synthetic.state(), synthetic.folder)["verdicts"].make())
-    assert [row["hypothesis"] for row in rows] == ["h1", "h2"]
-    assert rows[0]["verdict"] == "supported"
+    assert ([row["hypothesis"] for row in rows], rows[0]["verdict"]) == (["h1", "h2"], "supported")
     assert rows[0]["runs"] == "5 + 5"
     assert float(rows[0]["estimate"]) > 0
 
@@ -146,12 +139,9 @@ def test_each_figure_of_a_report_is_inside(tmp_path: Path) -> None:
     assert [base64.b64decode(data) for data in inside] == [(tmp_path / name).read_bytes() for name in files]
 
 
-def test_what_is_not_there_stays_as_it_is(tmp_path: Path) -> None:
-    text = "![a](figures/gone.svg) ![b](https://example.org/b.png) [c](figures/c.svg)"
-    assert embed_pictures(text, tmp_path) == text
-
-
-def test_pictures_come_to_so_many_bytes_at_most(tmp_path: Path) -> None:
+def test_pictures_come_to_so_many_bytes_at_most_and_what_is_not_there_stays_as_it_is(tmp_path: Path) -> None:
+    absent = "![a](figures/gone.svg) ![b](https://example.org/b.png) [c](figures/c.svg)"
+    assert embed_pictures(absent, tmp_path) == absent
     for name in "abc":
         (tmp_path / f"{name}.png").write_bytes(b"\x89PNG" + bytes(300))
     text = embed_pictures("![a](a.png) ![b](b.png) ![c](c.png)", tmp_path, most=1000)

@@ -100,8 +100,7 @@ def test_the_curves_of_rounds_that_are_over_stay_and_are_drawn_once(
     state, curves = study.two_rounds(), LiveCurves(study.folder)
     monkeypatch.setattr("research.orchestration.artifacts.data_uri", lambda data, kind: f"picture {len(data)}")
     monkeypatch.setattr(
-        "studies.report.plots.curves_picture",
-        lambda data: drawn.append(" ".join(arm.arm for arm in data.arms)) or b"",
+        "studies.report.plots.curves_picture", lambda data: drawn.append(" ".join(arm.arm for arm in data.arms)) or b""
     )
     curves.read(state)
     text = curves.markdown(state)

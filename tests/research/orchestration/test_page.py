@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from research.orchestration.server import PrefectServer
-from tests.research.orchestration.shown import (
-    CANCELLED,
-    PATIENCE_S,
-    PAUSED,
-    Asking,
-    Told,
-    Watched,
-    artifacts_of,
-    visit,
-)
+from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, Asking, Told, Watched, artifacts_of, visit
 from tests.studies.synthetic import STUDY as SYNTHETIC
 
 if TYPE_CHECKING:

@@ -49,6 +49,7 @@ def test_after_one_refresh_nothing_changes_any_more(
 
 
 USED_UP = "budget: 900 s of work are used up"
+RESUMED = (EventType.STUDY_RESUMED, {"command": []})
 OVER = (EventType.DECISION_TAKEN, {"rule": BUDGET_RULE, "action": "stop", "reason": "900 s of work are used up"})
 
 
@@ -63,11 +64,7 @@ def stopped(reason: str) -> Change:
     ("events", "error", "end"),
     [
         ([OVER, stopped(USED_UP)], None, SessionEnd("budget", USED_UP)),
-        (
-            [OVER, stopped(USED_UP), (EventType.STUDY_RESUMED, {"command": []}), stopped("cancelled")],
-            None,
-            SessionEnd("cancelled", "cancelled"),
-        ),
+        ([OVER, stopped(USED_UP), RESUMED, stopped("cancelled")], None, SessionEnd("cancelled", "cancelled")),
         ([stopped("stopped by the user")], None, SessionEnd("cancelled", "stopped by the user")),
         ([stopped("too dear")], ValueError("too dear"), SessionEnd("failed", "too dear")),
         ([(EventType.STUDY_CONCLUDED, {"reason": "all judged"})], None, SessionEnd("concluded", "all judged")),
@@ -76,10 +73,7 @@ def stopped(reason: str) -> Change:
     ids=["budget", "stopped after its budget", "stopped", "an error", "concluded", "left at once"],
 )
 def test_how_a_session_ended(
-    synthetic: Synthetic,
-    events: list[tuple[EventType, dict[str, Any]]],
-    error: BaseException | None,
-    end: SessionEnd | None,
+    synthetic: Synthetic, events: list[Change], error: BaseException | None, end: SessionEnd | None
 ) -> None:
     synthetic.lock()
     for kind, payload in events:

@@ -21,7 +21,6 @@ from tests.studies.synthetic import Synthetic, design
 
 
 def begun(found: StudyState, since: StudyState) -> dict[str, TaskRow]:
-    """Return the rows that are more than a plan, by name."""
     return {row.name: row for row in build_rows(found, since) if row.states[-1].name != "Planned"}
 
 
@@ -68,11 +67,7 @@ def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Syn
 
 
 def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(synthetic: Synthetic) -> None:
-    looks = (
-        InterimAnalysis(seeds=2, alpha=0.01),
-        InterimAnalysis(seeds=4, alpha=0.02),
-        InterimAnalysis(seeds=5, alpha=0.03),
-    )
+    looks = tuple(InterimAnalysis(seeds=seeds, alpha=alpha) for seeds, alpha in ((2, 0.01), (4, 0.02), (5, 0.03)))
     locked = synthetic.lock(design(looks=looks))
     since = synthetic.state()
     specs = [synthetic.spec(arm.name, seed) for seed in locked.seeds[:2] for arm in locked.arms]
@@ -103,8 +98,7 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     found = begun(synthetic.state(), since)
     ended, waiting = found[name(first)], found[name(first, ", try 2")]
     assert [(one.kind, one.at) for one in ended.states[1:]] == [("RUNNING", time(launched)), ("CRASHED", time(lost))]
-    assert ended.states[-1].message == "gone"
-    assert said(waiting) == ["AwaitingRetry"]
+    assert (ended.states[-1].message, said(waiting)) == ("gone", ["AwaitingRetry"])
     assert waiting.tags[0] == "try:2"
     assert (waiting.states[0].kind, waiting.states[0].at) == ("SCHEDULED", time(lost))
     assert waiting.states[0].message == "try 1 lost: gone"
@@ -171,7 +165,6 @@ STEPS = st.lists(st.sampled_from(["lost", "failed", "timeout", "stopped", "finis
 def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(
     tmp_path_factory: pytest.TempPathFactory, ends: list[str]
 ) -> None:
-    """Whatever happens to a run, states are only added, and their times grow."""
     synthetic = Synthetic(tmp_path_factory.mktemp("study"))
     synthetic.create()
     since = synthetic.state()

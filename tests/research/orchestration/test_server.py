@@ -40,13 +40,6 @@ def _unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("prefect")
-    yield path
-    stop_server(path)
-
-
 @pytest.fixture
 def taken() -> Iterator[int]:
     with socket.socket() as holder:
@@ -67,15 +60,16 @@ def test_where_prefect_is_not_installed_a_line_says_how_to_have_it(
 
 
 @pytest.mark.slow
-def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(folder: Path, taken: int) -> None:
+def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(
+    tmp_path: Path, taken: int, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "prefect"
+    request.addfinalizer(lambda: stop_server(folder))
     with ThreadPoolExecutor(2) as two:  # a study and `ajet up`, say, begin at the same moment
         both = sorted(two.map(lambda _: ensure_server(folder, port=taken), range(2)), key=lambda one: one.reused)
     first, again = both
-    assert not first.reused
-    assert first.note is not None
-    assert str(taken) in first.note
-    assert again.reused
-    assert again.url == first.url
+    assert (first.reused, again.reused, again.url) == (False, True, first.url)
+    assert str(taken) in (first.note or "")
 
     entry = base64.b64encode(read_password(folder).encode()).decode()
     assert stat.S_IMODE((folder / "password").stat().st_mode) == 0o600
@@ -168,8 +162,7 @@ def test_a_server_whose_port_somebody_else_took_meanwhile_goes_to_another(
             stop_server(tmp_path)
     assert str(port) not in slower.url
     assert not any(told), "whoever listens there is told no password"
-    assert slower.note is not None
-    assert str(port) in slower.note
+    assert str(port) in (slower.note or "")
 
 
 @pytest.mark.slow
@@ -191,7 +184,6 @@ def test_a_server_whose_start_was_interrupted_is_found_again(tmp_path: Path, mon
 
 
 def test_what_a_killed_server_left_is_ended_by_stopping_it(tmp_path: Path) -> None:
-    """Its leader is gone, and a process of its group may still listen."""
     started = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=sys.stdin).pid)"
     leader = subprocess.Popen(
         [sys.executable, "-c", f"{started}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -233,7 +225,6 @@ def test_who_starts_a_server_and_was_suspended_is_not_waited_for_for_ever(
 def test_a_server_that_cannot_be_noted_on_a_full_disk_is_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each try would leave one more, which nobody finds."""
     started: list[subprocess.Popen[bytes]] = []
 
     def launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
@@ -257,7 +248,6 @@ AUTH = "admin:pa55word"
 
 @pytest.fixture
 def guarded() -> Iterator[str]:
-    """An address where Prefect's server seems to be: health for anybody, the rest for those who are let in."""
     entry = f"Basic {base64.b64encode(AUTH.encode()).decode()}"
 
     def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes]:
@@ -280,6 +270,7 @@ def refusal(**environment: str) -> str:
 def test_whoever_has_the_key_is_let_in_and_whoever_has_not_is_told_so(guarded: str, end: str) -> None:
     assert find_named_server({"PREFECT_API_URL": guarded + end, "PREFECT_API_AUTH_STRING": AUTH}) == guarded
     assert "refuses whoever names" in refusal(PREFECT_API_URL=guarded + end)
+    assert find_named_server({}) is find_named_server({"PREFECT_API_URL": ""}) is None
     wrong = refusal(PREFECT_API_URL=guarded + end, PREFECT_API_AUTH_STRING="admin:pa55word-of-before")
     assert "PREFECT_API_AUTH_STRING says (401)" in wrong
 
@@ -295,11 +286,6 @@ def test_whoever_has_the_key_is_let_in_and_whoever_has_not_is_told_so(guarded: s
 )
 def test_what_is_no_address_answers_nothing_or_has_a_password_in_it_is_refused(address: str, named: str) -> None:
     assert named in refusal(PREFECT_API_URL=address)
-
-
-def test_nothing_is_named_where_the_environment_says_nothing() -> None:
-    assert find_named_server({}) is None
-    assert find_named_server({"PREFECT_API_URL": ""}) is None
 
 
 LOG = """

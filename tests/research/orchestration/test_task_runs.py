@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 
 from research.files import write_json
 from research.installation.home import Home, attempt_in
+from research.orchestration import projection
+from research.orchestration.prefect_api import FlowRun, close_abandoned
 from research.orchestration.server import PrefectServer
 from research.orchestration.task_rows import TaskRow
 from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
@@ -17,18 +21,11 @@ from studies import EventType
 from studies.records.design import RunSpec
 from tests.research.orchestration.shown import Told, artifacts_of, logs_of, task_runs
 
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-
-    from research.orchestration.prefect_api import FlowRun
-
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def flow_run(client: SyncPrefectClient, tmp_path: Path) -> FlowRun:
-    from research.orchestration.prefect_api import FlowRun
-
     return FlowRun.begin(client, Home(tmp_path, ""), tmp_path.name, "which rows", str(tmp_path))
 
 
@@ -45,7 +42,7 @@ def training(key: str) -> TaskRow:
 
 
 def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    flow_run.put([training("r").add_state("COMPLETED", "Completed", ago(19), "hidden success 0.31 → 0.66")])
+    flow_run.task_runs.put([training("r").add_state("COMPLETED", "Completed", ago(19), "hidden success 0.31 → 0.66")])
     (row,) = task_runs(client, flow_run.id, lambda rows: len(rows) == 1 and done(rows)).values()
     assert (row["state_type"], row["state_name"], row["state"]["message"]) == (
         "COMPLETED", "Completed", "hidden success 0.31 → 0.66",
@@ -62,14 +59,12 @@ def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run
 
 
 def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    from research.orchestration.prefect_api import FlowRun
-
-    flow_run.put([training("r")])
-    FlowRun(client, flow_run.id).put([training("r").add_state("FAILED", "Failed", ago(1), "nan")])
-    flow_run.put([training("r")])
+    flow_run.task_runs.put([training("r")])
+    FlowRun(client, flow_run.id).task_runs.put([training("r").add_state("FAILED", "Failed", ago(1), "nan")])
+    flow_run.task_runs.put([training("r")])
     name = training("r").name
     row = task_runs(client, flow_run.id, lambda rows: rows.get(name, {}).get("state_name") == "Failed")[name]
-    FlowRun(client, flow_run.id).put([training("r"), training("other")])
+    FlowRun(client, flow_run.id).task_runs.put([training("r"), training("other")])
     found = task_runs(client, flow_run.id, lambda rows: len(rows) == 2)
     assert found[name] == row
     states = client.request("GET", "/task_run_states/", params={"task_run_id": row["id"]}).json()
@@ -79,8 +74,6 @@ def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run:
 def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
     client: SyncPrefectClient, flow_run: FlowRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import httpx
-
     sent: list[int] = []
     request = client.request
 
@@ -92,29 +85,28 @@ def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
     with monkeypatch.context() as patch:
         patch.setattr(client, "request", lost)
         with pytest.raises(httpx.ConnectError):
-            flow_run.put([training("r")])
-    flow_run.put([training("r")])
-    assert not flow_run.needs_resend
+            flow_run.task_runs.put([training("r")])
+    flow_run.task_runs.put([training("r")])
+    assert not flow_run.task_runs.needs_resend
     with monkeypatch.context() as patch:
         patch.setattr(client, "read_flow_run", lambda identity: lost("GET", "/flow_runs"))
         with pytest.raises(httpx.ConnectError):
             flow_run.read_state()
-    assert flow_run.needs_resend
+    assert flow_run.task_runs.needs_resend
 
     def counted(method: str, path: str, **more: Any) -> Any:
         sent.append(len(more["json"]) if path == "/events" else 0)
         return request(method, path, **more)
 
     monkeypatch.setattr(client, "request", counted)
-    flow_run.put([training("r")])
-    flow_run.put([training("r")])
+    flow_run.task_runs.put([training("r")])
+    flow_run.task_runs.put([training("r")])
     assert sent == [3, 3], "all of it when it is back, and nothing after that"
-    assert not flow_run.needs_resend
+    assert not flow_run.task_runs.needs_resend
 
 
 def test_runs_that_ended_while_nobody_looked_are_told_at_once(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    """As many that they are told by more than one request."""
-    flow_run.put([training(f"{n}").add_state("COMPLETED", "Completed", ago(1)) for n in range(60)])
+    flow_run.task_runs.put([training(f"{n}").add_state("COMPLETED", "Completed", ago(1)) for n in range(60)])
     found = task_runs(client, flow_run.id, lambda rows: len(rows) == 60 and done(rows))
     assert {row["total_run_time"] for row in found.values()} == {49 * 60}
 
@@ -126,10 +118,8 @@ def done(rows: dict[str, dict[str, Any]]) -> bool:
 def test_what_a_killed_controller_left_open_is_ended_with_its_flow_run(
     client: SyncPrefectClient, flow_run: FlowRun
 ) -> None:
-    from research.orchestration.prefect_api import close_abandoned
-
     planned = TaskRow("p", "planned", (), ()).add_state("PENDING", "Planned", ago(-90))
-    flow_run.put([training("running"), planned, training("over").add_state("COMPLETED", "Completed", ago(1))])
+    flow_run.task_runs.put([training("running"), planned, training("over").add_state("COMPLETED", "Completed", ago(1))])
     before = task_runs(
         client, flow_run.id, lambda rows: len(rows) == 3 and rows["training over"]["state_type"] == "COMPLETED"
     )
@@ -207,8 +197,6 @@ def test_a_plan_that_is_not_needed_any_more_is_said_so(told: Told) -> None:
 def test_pictures_and_tables_are_published_when_they_change_and_not_before(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration import projection
-
     monkeypatch.setattr(projection, "REDRAW_S", 0.0)
     told.synthetic.lock()
     session = told.session()

@@ -30,7 +30,6 @@ TRAINED: dict[str, Any] = {"train_success": 0.5, "train_reward": 0.125}
 
 
 def told(*found: AttemptProgress) -> list[TrainingLine]:
-    """Return the lines of progress that was seen again and again, each once."""
     lines = {line.key: line for progress in reversed(found) for line in training_lines(ATTEMPT, progress)}
     return sorted(lines.values(), key=lambda line: line.at)
 

@@ -8,30 +8,22 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 
-from research.controller.controller import drive
-from research.controller.session import hold_lease
 from research.installation.home import Home
 from research.orchestration import projection as module
 from research.orchestration.projection import PrefectView
 from research.orchestration.server import AUTH, PrefectServer, PrefectUnavailable, client_environment
-from studies import EventLog, StudyState
+from studies import EventLog
 from tests.research.bench import STUDY, Bench
-from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, shown_in, state_of, wait_for
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
+from tests.research.orchestration.shown import PATIENCE_S, shown_in, state_of, wait_for
 
 
 class Heard:
-    """Lines as they come, and a way to wait for one."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._changed = threading.Condition()
@@ -105,39 +97,6 @@ def test_an_address_where_nobody_answers_costs_the_view_only(bench: Bench, monke
     assert "without Prefect's view" in line
 
 
-@pytest.mark.slow
-def test_cancel_reaches_a_study_that_is_driven(
-    tmp_path: Path, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from prefect.client.schemas.objects import State, StateType
-
-    class Clicks:
-        """Clicks Cancel as soon as there is something to click on."""
-
-        clicked: UUID | None = None
-
-        def observe(self, state: StudyState) -> None:
-            if self.clicked is None and shown.exists():
-                self.clicked = shown_in(shown)
-                client.set_flow_run_state(self.clicked, State(type=StateType.CANCELLING))
-
-        def note(self, line: str) -> None:
-            pass
-
-    monkeypatch.setenv("PREFECT_API_URL", server.api)
-    bench, clicks = Bench(tmp_path, lambda order: "never"), Clicks()
-    shown = bench.home.study(STUDY) / "prefect.json"
-    with (
-        closing(EventLog(bench.home.database)) as log,
-        hold_lease(bench.home, log, STUDY, print),
-        PrefectView(bench.home, bench.loop().state(), Heard(), Heard()),
-    ):
-        state = drive(bench.loop(), [clicks], threading.Event(), poll_s=0.01)
-    assert state.stopped_reason == CANCELLED
-    assert clicks.clicked is not None
-    assert state_of(client.read_flow_run(clicks.clicked)).is_cancelled()
-
-
 class Relay:
     """Stands before a server; cut off, it is to clients as a server that was killed: connections break, none open."""
 
@@ -148,13 +107,11 @@ class Relay:
         self.open()
 
     def open(self) -> None:
-        """Listen, where it listened before if it did."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def cut(self) -> None:
-        """Listen no more and break every connection."""
         for end in (self._listener, *self._pipes):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

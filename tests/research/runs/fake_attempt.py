@@ -19,19 +19,15 @@ from tests.research.factories import with_run
 from tests.research.fakes import evaluation
 
 Play = Callable[["FakeAttempt"], Awaitable[int]]
-"""What a worker does; returns its exit code."""
 
 
 class FakeServer:
-    """Stands for an attempt's swarm server, its process and a client of it."""
-
     failure = DIED
 
     def __init__(self, order: AttemptSpec, step: int = 0) -> None:
         self.steps = order.job.steps
         self.step = step
         self.facts: dict[str, Any] = {}
-        """Of its status, beside the usual ones."""
         self.evaluated: set[int] = set()
         self.died = asyncio.Event()
         self.asked: list[str] = []
@@ -70,7 +66,6 @@ class FakeServer:
 
 
 async def train(attempt: FakeAttempt) -> int:
-    """Train to the end; training waits for the evaluations during it."""
     server = attempt.server
     while server.step < server.steps:
         await asyncio.sleep(0)
@@ -96,7 +91,6 @@ def evaluate(role: Role) -> Play:
 
 
 async def evaluate_during(attempt: FakeAttempt) -> int:
-    """Evaluate whatever training waits for; what is there stays."""
     spec, path, server = attempt.order.spec, attempt.folder.evaluation("during"), attempt.server
     assert spec.metric.schedule is not None
     file = EvaluationsFile(path)
@@ -165,5 +159,4 @@ class FakeAttempt(Attempt):
 
     @property
     def playing(self) -> int:
-        """How many of its workers play."""
         return sum(not worker.work.done() for worker in self._at_work)

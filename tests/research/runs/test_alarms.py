@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from studies.checks.alarms import (
     DEFAULT_WATCHDOG,
     NOT_FINITE,
-    Alarm,
     detect_silence,
     find_abort_alarm,
     find_alarms,
@@ -33,12 +32,8 @@ def rows(count: int = 12, **series: Sequence[float]) -> list[dict[str, Any]]:
     changed = [{"step": row["step"], "metrics": dict(row["metrics"])} for row in HEALTHY[:count]]
     for short, values in series.items():
         for row, value in zip(changed[-len(values) :], values, strict=True):
-            row["metrics"][names[short]] = value
+            row["metrics"][names.get(short, short)] = value
     return changed
-
-
-def codes(found: Sequence[Alarm]) -> list[str]:
-    return [alarm.code for alarm in found]
 
 
 def test_a_healthy_real_training_raises_nothing() -> None:
@@ -58,6 +53,7 @@ def test_a_design_that_switched_every_rule_off_hears_of_nothing_but_broken_numbe
         ({"entropy": [0.01, 0.02, 0.01]}, "entropy_collapse", "note"),
         ({"constant_groups": [4.0, 4.0, 4.0]}, "constant_groups", "note"),
         ({"step": [20.0, 20.0, 20.0]}, "throughput_drop", "note"),
+        ({"response_length/mean": [60.0, 60.0, 60.0]}, "length_explosion", "note"),
     ],
 )
 def test_each_limit_that_is_broken_for_long_enough_is_named(
@@ -70,13 +66,6 @@ def test_each_limit_that_is_broken_for_long_enough_is_named(
     assert find_alarms(rows(**broken), DEFAULT_WATCHDOG) == (), "two steps are no trend"
 
 
-def test_answers_that_grow_beyond_all_bounds_are_named() -> None:
-    history = rows()
-    for row in history[-3:]:
-        row["metrics"]["response_length/mean"] = 60.0
-    assert codes(find_alarms(history, DEFAULT_WATCHDOG)) == ["length_explosion"]
-
-
 def test_a_number_that_is_none_is_named_at_once() -> None:
     history = [*rows(), {"step": 13, "metrics": {NOT_FINITE: 1.0}}]
     (found,) = find_alarms(history, OFF)
@@ -87,7 +76,7 @@ def test_a_number_that_is_none_is_named_at_once() -> None:
 
 
 def test_a_reward_that_rises_while_hidden_success_falls_is_named() -> None:
-    assert codes(find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)) == ["reward_hacking"]
+    assert [alarm.code for alarm in find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)] == ["reward_hacking"]
     assert find_alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, None) == (), "nobody knows yet"
     flat = [{"step": n, "metrics": {"critic/rewards/mean": 0.5}} for n in range(1, 9)]
     assert find_alarms(flat, DEFAULT_WATCHDOG, 0.5, 0.3) == (), "training that fails is no hacking"
@@ -138,7 +127,6 @@ LOOSER: Mapping[str, bool] = {
     "kl": True, "grad_norm": True, "entropy_share": False, "length_factor": True, "constant_groups": True,
     "reward_gap": True, "throughput_share": False, "judge_errors": True, "patience": True,
 }  # fmt: skip
-"""Whether a limit is looser when it is larger."""
 
 
 def test_the_property_below_moves_every_limit_of_metrics() -> None:

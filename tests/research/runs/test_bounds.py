@@ -50,7 +50,6 @@ def priced(seconds: float, **changes: Any) -> Design:
 
 
 def orders(bench: Bench) -> list[AttemptSpec]:
-    """Return the specs of the attempts so far, in the order of their launches."""
     launched = [event.payload for event in bench.events() if event.type is EventType.ATTEMPT_LAUNCHED]
     folders = (AttemptFolder(bench.home.attempt(STUDY, said["run_id"], said["attempt"])) for said in launched)
     return [AttemptSpec.model_validate(read_json(folder.spec)) for folder in folders]
@@ -76,26 +75,21 @@ def test_a_run_of_hours_with_steps_of_an_hour_is_waited_for(tmp_path: Path) -> N
         assert played[played.index("--timeout") + 1] == "10800"
 
 
-def test_what_runs_were_seen_to_take_goes_before_the_price(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, design=priced(10.0), budget_s=1e6)
-    bench.slow(3000.0, 300.0)
-    bench.drive(bench.loop())
-    first, *_, last = orders(bench)
-    assert first.time_limit_s == LEAST_TIME_LIMIT_S
-    assert last.time_limit_s == pytest.approx(TIME_LIMIT_FACTOR * 3000.0)
-
-
-def brought(tmp_path: Path, **changes: Any) -> Design:
+def brought(tmp_path: Path) -> Design:
     model = model_folder(str(model_at(tmp_path / "model")))
-    return priced(10.0, base_job={**base_job(), "model": model.model_dump(mode="json")}, **changes)
+    return priced(10.0, base_job={**base_job(), "model": model.model_dump(mode="json")})
 
 
-def test_the_first_runs_of_a_model_nobody_measured_may_take_what_is_left(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "home", design=brought(tmp_path), budget_s=50_000.0)
+@pytest.mark.parametrize("measured", [True, False])
+def test_what_runs_were_seen_to_take_goes_before_the_price_and_what_is_left_bounds_the_first_of_an_unknown_model(
+    tmp_path: Path, measured: bool
+) -> None:
+    chosen = priced(10.0) if measured else brought(tmp_path)
+    bench = Bench(tmp_path / "home", design=chosen, budget_s=50_000.0)
     bench.slow(3000.0, 300.0)
     bench.drive(bench.loop())
     first, *_, last = orders(bench)
-    assert first.time_limit_s == 50_000.0
+    assert first.time_limit_s == (LEAST_TIME_LIMIT_S if measured else 50_000.0)
     assert last.time_limit_s == pytest.approx(TIME_LIMIT_FACTOR * 3000.0)
 
 
@@ -113,15 +107,11 @@ def test_a_model_that_changed_since_it_was_named_is_trained_no_more(tmp_path: Pa
         bench.drive(loop)
     assert orders(bench) == begun
     model_at(tmp_path / "model")
-    assert bench.drive(loop).state.status == "concluded"
-
-
-def test_the_hash_of_the_model_is_in_the_log_and_in_each_run(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "home", design=brought(tmp_path))
-    state = bench.drive(bench.loop()).state
+    state = bench.drive(loop).state
+    assert state.status == "concluded"
     known = model_folder(str(tmp_path / "model")).sha256
-    assert state.prepared["confirm"]["sha256"] == known
     assert {run.spec.job["model"]["sha256"] for run in state.runs.values()} == {known}
+    assert state.prepared["confirm"]["sha256"] == known
 
 
 def episode(task: str, **changed: Any) -> EpisodeSummary:
@@ -135,12 +125,8 @@ def test_only_tasks_that_were_both_trained_on_and_evaluated_overlap() -> None:
         episode("c", kind="eval", step=None),
         episode("d", step=None, state="aborted"),
     ]  # fmt: skip
-    assert count_overlap(listed, {"b", "c", "d", "e"}) == 1
-    assert count_overlap(listed, {"x"}) == 0
-
-
-def test_nobody_knows_the_overlap_where_episodes_may_be_missing_from_the_list() -> None:
-    assert count_overlap([episode("a")] * LISTED, {"a"}) is None
+    assert (count_overlap(listed, {"b", "c", "d", "e"}), count_overlap(listed, {"x"})) == (1, 0)
+    assert count_overlap([episode("a")] * LISTED, {"a"}) is None, "some may be missing from the list"
 
 
 def test_jobs_that_sample_alike_are_decoded_alike() -> None:

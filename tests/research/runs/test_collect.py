@@ -50,7 +50,6 @@ ELSEWHERE = with_run(ORDER, metric=Transfer().define(Asked("it is solved", EPISO
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptFolder:
-    """What a finished attempt left, with a tracker's log that needs no W&B."""
     monkeypatch.setattr("research.runs.collect.read_tracking", read_fake_tracking)
     folder = AttemptFolder(tmp_path / "attempt")
     write_results(folder, ORDER, 0.5)
@@ -170,7 +169,6 @@ def test_a_log_that_lacks_a_step_is_refused(folder: AttemptFolder, step: int) ->
 
 
 def blown(order: AttemptSpec, *numbers: int, ended: bool = True) -> ReadTracking:
-    """Return the log of a training whose every step breaks a limit, as far as it is there."""
     row = {"critic/rewards/mean": 0.1, "actor/ppo_kl": 5.0, "batch/episodes": order.job.episodes_per_step}
     history = {step: dict(row) for step in numbers}
     run = TrackedRun("ajet", "s1", order.tracking_id, order.names(), history, ended=ended)
@@ -216,10 +214,7 @@ def test_a_training_that_a_rule_stopped_is_measured_by_what_was_evaluated_up_to_
         (lambda v: v.update(split="train"), "foreign_results"),
         (lambda v: v.update(policy_version=STEPS - 1), "foreign_results"),
         (lambda v: v["episodes"][0].update(task_id="no such task"), "foreign_results"),
-        (
-            lambda v: v["episodes"][0].update(task_id=environments()["guess"].tasks("train")[0].id),
-            "foreign_results",
-        ),
+        (lambda v: v["episodes"][0].update(task_id=environments()["guess"].tasks("train")[0].id), "foreign_results"),
         (lambda v: v["episodes"].pop(), "evaluation_incomplete"),
         (lambda v: v["episodes"].__setitem__(1, v["episodes"][0]), "evaluation_incomplete"),
         (lambda v: v.pop("episodes"), "evaluation_unreadable"),
@@ -268,7 +263,6 @@ def test_evaluations_during_training_are_stored_and_measured_by(folder: AttemptF
 
 
 def played(at: int, version: int, success: float, seed: int) -> Callable[[Any], None]:
-    """Return what replaces one of the evaluations during training by one of other tasks, or of other plays."""
     return lambda value: value["evaluations"].__setitem__(
         at, evaluation(SCHEDULED.spec, version, success, 16, SCHEDULED.spec.seed + seed)
     )
@@ -369,7 +363,6 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def evaluated(*plays: tuple[str, int], version: int = 3) -> dict[str, Any]:
-    """Return what a run's evaluations of these tasks and samples are stored as."""
     played = [EpisodeOutcome(task_id=task, sample=sample, success=True, reward=1.0) for task, sample in plays]
     initial, final = (
         Evaluation(environment="guess", split="hidden", policy_version=number, episodes=played)
@@ -422,7 +415,6 @@ def test_a_policy_that_is_not_the_last_one_and_an_image_are_told() -> None:
 
 
 def attempts_of(*spans: tuple[int, int | None]) -> list[AttemptState]:
-    """Return attempts that ran from a second to another; None: still running."""
     return [
         AttemptState(
             1, f"a{n}", (BEGIN + timedelta(seconds=begin)).isoformat(),

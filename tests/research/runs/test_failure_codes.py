@@ -28,20 +28,14 @@ def test_no_code_is_raised_that_the_lock_does_not_name() -> None:
         source = path.read_text()
         for pattern in (RAISED, RETURNED, NAMED):
             used |= set(pattern.findall(source))
-    used = {code for found in used for code in expanded(found)} - {"ok", "stopped", *BLAMELESS_CODES}
+    used |= {f"{who}_{failure}" for who in ("client", "evaluator") for failure in FAILURES.values()}
+    used -= {"{who}_{worker.failure}", "ok", "stopped", *BLAMELESS_CODES}
     assert {"server_died", "client_died", "foreign_results", "lost", "attempt_died"} <= used
     assert used <= set(INVALID_CODES)
 
 
 def test_what_is_no_fault_of_a_run_is_no_end_of_one() -> None:
     assert not set(BLAMELESS_CODES) & set(INVALID_CODES)
-
-
-def expanded(code: str) -> set[str]:
-    """Return the codes that a worker's failure makes, or the code itself."""
-    if code != "{who}_{worker.failure}":
-        return {code}
-    return {f"{who}_{failure}" for who in ("client", "evaluator") for failure in set(FAILURES.values())}
 
 
 def test_what_a_client_can_do_to_its_attempt_is_known_to_be_within_its_reach() -> None:
@@ -51,7 +45,6 @@ def test_what_a_client_can_do_to_its_attempt_is_known_to_be_within_its_reach() -
 
 
 def ended(code: str, resumes: int | None = None, **job: Any) -> RunState:
-    """Return a run whose second attempt ended so, after it went on from the first, or not."""
     order = make_order()
     spec = with_run(order, job={**order.spec.job, **job}).spec
     first, second = (
@@ -66,25 +59,16 @@ def test_every_end_that_can_be_has_a_way_on_and_a_reason() -> None:
     assert all(WAYS[code][1] and decide_resume(ended(code)).why for code in WAYS)
 
 
-@pytest.mark.parametrize("code", ["lost", "stopped", "client_killed", "evaluator_died", "disk_full", "engine_gone"])
-def test_what_lay_beside_the_server_is_gone_on_from_however_often(code: str) -> None:
-    assert decide_resume(ended(code)).resumes
-    assert decide_resume(ended(code, resumes=1)).resumes
+BESIDE = ("lost", "stopped", "client_killed", "evaluator_died", "disk_full", "engine_gone")
+PERHAPS = ("server_died", "server_silent", "timeout", "attempt_died", "steps_missing")
+IN_DOUBT = ("foreign_training", "server_refused", "server_failed", *WORST_CODES, *EVIDENCE_CODES, "never heard of")
 
 
-@pytest.mark.parametrize("code", ["server_died", "server_silent", "timeout", "attempt_died", "steps_missing"])
-def test_what_the_record_may_have_caused_is_gone_on_from_once(code: str) -> None:
-    assert decide_resume(ended(code)).resumes
-    again = decide_resume(ended(code, resumes=1))
-    assert not again.resumes
-    assert "attempt 2" in again.why
-
-
-@pytest.mark.parametrize(
-    "code", ["foreign_training", "server_refused", "server_failed", *WORST_CODES, *EVIDENCE_CODES, "never heard of"]
-)
-def test_a_record_in_doubt_is_not_gone_on_from(code: str) -> None:
-    assert not decide_resume(ended(code)).resumes
+@pytest.mark.parametrize("code", [*BESIDE, *PERHAPS, *IN_DOUBT])
+def test_what_lay_beside_the_server_is_gone_on_from_and_what_its_record_may_have_caused_once(code: str) -> None:
+    first, again = decide_resume(ended(code)), decide_resume(ended(code, resumes=1))
+    assert (first.resumes, again.resumes) == (code not in IN_DOUBT, code in BESIDE)
+    assert ("attempt 2" in again.why) == (code in PERHAPS)
 
 
 def test_a_training_that_is_to_stand_still_is_seen_from_its_first_step() -> None:

@@ -204,7 +204,7 @@ def resumed(folder: AttemptFolder) -> AttemptSpec:
     )
 
 
-@pytest.mark.parametrize(("step", "kept"), [(5, 2), (4, 1), (2, 0)])
+@pytest.mark.parametrize(("step", "kept"), [(8, 3), (5, 2), (4, 1), (2, 0)])
 async def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and_plays_the_others_again(
     folder: AttemptFolder, resumed: AttemptSpec, step: int, kept: int
 ) -> None:
@@ -213,23 +213,16 @@ async def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and
             each["episodes"][0]["reward"] = 0.25
 
     edit(folder.kept, mark)
+    before = folder.evaluation("initial").read_bytes()
     sha256 = hashlib.sha256(folder.kept.read_bytes()).hexdigest()
     attempt = FakeAttempt(folder, resumed.model_copy(update={"during_sha256": sha256}), step=step)
     outcome = await attempt.run()
     assert (outcome.status, outcome.resumed_at, "initial" in outcome.stages) == ("finished", step, False)
     assert attempt.started == ["evaluator-during", "client", "evaluator-final"]
+    assert folder.evaluation("initial").read_bytes() == before
     found = read_evaluations(folder.evaluation("during"))
     assert [each.policy_version for each in found] == [2, 4, 6]
     assert [each.episodes[0].reward == 0.25 for each in found] == [True] * kept + [False] * (3 - kept)
-
-
-async def test_an_attempt_that_goes_on_with_a_training_that_is_done_evaluates_it(
-    folder: AttemptFolder, resumed: AttemptSpec
-) -> None:
-    before = folder.evaluation("initial").read_bytes()
-    outcome = await FakeAttempt(folder, resumed, step=8).run()
-    assert (outcome.status, outcome.resumed_at) == ("finished", 8)
-    assert folder.evaluation("initial").read_bytes() == before
 
 
 async def test_a_training_that_a_rule_stopped_stays_stopped(folder: AttemptFolder, resumed: AttemptSpec) -> None:
@@ -259,6 +252,12 @@ async def test_an_attempt_does_not_go_on_with_evaluations_that_were_changed_or_a
     assert attempt.started == []
 
 
+def run_main(folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, order: dict[str, str] | None = None) -> int:
+    write_json(folder.spec, order or ORDER.model_dump(mode="json"))
+    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
+    return main()
+
+
 def test_whoever_is_told_to_end_again_and_again_ends_all_that_plays_and_leaves_no_outcome(
     folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,9 +273,7 @@ def test_whoever_is_told_to_end_again_and_again_ends_all_that_plays_and_leaves_n
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr("research.runs.attempt.Attempt", partial(FakeAttempt, client=play))
-    write_json(folder.spec, ORDER.model_dump(mode="json"))
-    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
-    assert main() == 128 + signal.SIGTERM
+    assert run_main(folder, monkeypatch) == 128 + signal.SIGTERM
     assert made[0].playing == 0
     assert not folder.outcome.exists()
 
@@ -286,18 +283,14 @@ def test_the_outcome_of_an_attempt_is_written_and_told_by_its_exit_code(
     folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, client: Play, code: int
 ) -> None:
     monkeypatch.setattr("research.runs.attempt.Attempt", partial(FakeAttempt, client=client))
-    write_json(folder.spec, ORDER.model_dump(mode="json"))
-    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
-    assert main() == code
+    assert run_main(folder, monkeypatch) == code
     assert (AttemptOutcome.model_validate(read_json(folder.outcome)).status == "finished") == (code == 0)
 
 
 def test_an_order_that_is_none_is_refused_in_one_line(
     folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_json(folder.spec, {"study": "s1"})
-    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
-    assert main() == 2
+    assert run_main(folder, monkeypatch, {"study": "s1"}) == 2
     assert str(folder.spec) in capsys.readouterr().err
     assert not folder.outcome.exists()
 
@@ -387,8 +380,6 @@ CALM = {"actor/ppo_kl": 0.01, "critic/rewards/mean": 0.1}
 
 
 class Log:
-    """A tracker's log that is what a test says, and counts how often it is read."""
-
     def __init__(self, *rows: dict[str, float]) -> None:
         self.history = {step: dict(row) for step, row in enumerate(rows, 1)}
         self.reads = 0
@@ -400,17 +391,12 @@ class Log:
         return TrackedRun("ajet", "s1", run_id, {}, self.history)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+Clock = partial(SimpleNamespace, now=0.0)
 
 
-def watch(log: Log, clock: Clock, limits: Watchdog | None = DEFAULT_WATCHDOG) -> TrainingMonitor:
+def watch(log: Log, clock: SimpleNamespace, limits: Watchdog | None = DEFAULT_WATCHDOG) -> TrainingMonitor:
     order: AttemptSpec = make_order().model_copy(update={"watchdog": limits})
-    return TrainingMonitor(AttemptFolder(Path("nowhere")), order, log, clock)
+    return TrainingMonitor(AttemptFolder(Path("nowhere")), order, log, lambda: clock.now)
 
 
 def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) -> None:
@@ -421,10 +407,13 @@ def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) ->
     asyncio.run(hear())
 
 
-def test_a_healthy_training_is_never_looked_up() -> None:
-    log = Log(*[CALM] * 5)
-    watching = watch(log, Clock())
-    heard(watching, *[CALM] * 5)
+@pytest.mark.parametrize(("row", "limits"), [(CALM, DEFAULT_WATCHDOG), (BLOWN, None)])
+def test_a_healthy_training_and_one_without_locked_limits_are_never_looked_up(
+    row: dict[str, float], limits: Watchdog | None
+) -> None:
+    log = Log(*[row] * 5)
+    watching = watch(log, Clock(), limits)
+    heard(watching, *[row] * 5)
     assert watching.alarm is None
     assert log.reads == 0
 
@@ -480,14 +469,6 @@ def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypat
     with pytest.raises(AttemptFailed, match=r"expected 4 steps .*found 1"):
         asyncio.run(watch(log, clock).load_history(5))
     assert log.reads > 100
-
-
-def test_without_locked_limits_nothing_is_stopped() -> None:
-    log = Log(*[BLOWN] * 4)
-    watching = watch(log, Clock(), None)
-    heard(watching, *[BLOWN] * 4)
-    assert watching.alarm is None
-    assert log.reads == 0
 
 
 @pytest.mark.parametrize("limits", [None, DEFAULT_WATCHDOG])

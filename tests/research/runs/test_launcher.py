@@ -93,7 +93,6 @@ def test_an_attempt_is_told_where_the_packages_of_its_backend_are(
 
 
 def hold_containers(containers: FakeContainers, state: StudyState, *roles: str) -> None:
-    """Have containers of these roles for each attempt that runs."""
     running = [labels(run) for run in state.runs.values() if run.active]
     containers.held += [{**each, "role": role} for each in running for role in roles]
     assert containers.held
@@ -166,8 +165,6 @@ def test_what_containers_were_refused_is_in_the_log(bench: Bench) -> None:
 
 
 class Tracker:
-    """Shows what was logged only from a moment on, or never the end of it."""
-
     def __init__(self, bench: Bench, lag_s: float, *, whole: bool) -> None:
         self._shown_at = bench.clock.now + timedelta(seconds=lag_s)
         self._bench = bench

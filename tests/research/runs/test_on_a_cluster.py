@@ -19,8 +19,6 @@ SEVERAL_BOOTS_S = 400.0
 
 
 class ClusterTrial(Trial):
-    """An attempt which is given what a launcher gives those of the backend `verl`."""
-
     def variables(self) -> dict[str, str]:
         return variables_of("verl")
 
@@ -48,7 +46,5 @@ def test_an_attempt_on_a_cluster_is_trained_measured_and_collected(trial: Cluste
     found = collect(trial.folder, order, tmp_path / "study", said=trial.outcome())
     assert found.snapshot["steps"] == 2
     assert {measurement.n for measurement in found.measurements} == {EPISODES}
-    assert found.conditions.checkpoint == "last"
-    assert len(found.conditions.initial_policy or "") == 64
-    assert found.alarms == ()
-    assert trial.pids("-m") == []
+    assert (found.conditions.checkpoint, len(found.conditions.initial_policy or "")) == ("last", 64)
+    assert (found.alarms, trial.pids("-m")) == ((), [])

@@ -36,7 +36,6 @@ async def served(path: Path, name: str, script: Script = number_script, **fields
 async def found(
     path: Path, name: str, agent: Agent | None = None, script: Script = number_script, split: Split = "train"
 ) -> ReplayAudit:
-    """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
     environment = get_environment(name)
     async with served(path, name, script, max_context=1024, max_tokens=128) as (_, client, hidden):
         await client.evaluate(agent_of(environment), hidden, concurrency=8)
@@ -99,7 +98,6 @@ async def test_training_whose_tokens_are_gone_with_a_checkpoint_is_judged_by_wha
 
 
 def spoken(*answer: str, special: tuple[int, ...], index: int, context: str) -> CallRecord:
-    """Return a call that was answered so, behind a context of one token."""
     return CallRecord(
         index=index, parent=index - 1 if index else None, drift="clean", truncated=False,
         context=TokenSpan(ids=(index,), texts=(context,)),
@@ -123,7 +121,6 @@ def test_special_tokens_are_no_part_of_an_answer() -> None:
 
 
 async def hidden_content(episode: Episode[Any]) -> Outcome:
-    """Show the policy a hidden task in an episode begun for a training task."""
     environment = get_environment("arith")
     own = str(environment.game(episode.task).opening()[0]["content"])
     others = (environment.game(task).opening() for task in environment.tasks("hidden"))
@@ -177,7 +174,7 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = get_environment("arith")
-    monkeypatch.setattr("research.runs.provenance._LISTED", 80)
+    monkeypatch.setattr("research.runs.provenance.LISTED", 80)
     given_up: list[str] = []
 
     async def flooding(episode: Episode[Any]) -> Outcome:
@@ -188,7 +185,7 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
 
     result = await found(tmp_path, "arith", flooding)
     assert "given up" in str(result.complaint())
-    monkeypatch.setattr("research.runs.provenance._LISTED", 1000)
+    monkeypatch.setattr("research.runs.provenance.LISTED", 1000)
     honest = await found(tmp_path / "other", "arith", flooding)
     assert honest.complaint() is None, "where all are listed, those given up hide nothing"
 

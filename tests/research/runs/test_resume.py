@@ -118,8 +118,6 @@ LABELS = {"study": "s1", "run_id": "r1", "attempt": "2"}
 
 
 class Left:
-    """The containers of an installation, of which one left something."""
-
     def __init__(self, path: Path, name: str = "ajet-s1-r1-a2-evaluator-during") -> None:
         self._path, self._name = path, name
         self.reaped: list[Mapping[str, str]] = []

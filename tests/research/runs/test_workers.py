@@ -14,7 +14,6 @@ from research.runs.collect import collect
 from research.runs.files import AttemptSpec
 from research.runs.workers import TRANSCRIPTS
 from sandboxes import Exit
-from studies.records.runs import Conditions
 from swarm.environments import registry
 from tests.research.factories import make_home, with_run, with_schedule
 from tests.research.runs.trials import DEADLINE_S, EPISODES, PLAYS, Trial
@@ -60,7 +59,6 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 
 @pytest.fixture
 def order(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
-    """An order of a run that is evaluated during training, of an environment that was brought."""
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
     folder = tmp_path / "looking"
     folder.mkdir()
@@ -82,8 +80,7 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     outcome = trial.outcome()
     assert (outcome.status, outcome.code) == ("finished", "ok")
     assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
-    assert len(outcome.files) == 4
-    assert trial.pids("-m") == []
+    assert (len(outcome.files), trial.pids("-m")) == (4, [])
     assert not trial.folder.worker_dirs.exists(), "nothing that was handed out is left"
     evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
     assert evidence.snapshot["steps"] == 4
@@ -92,23 +89,17 @@ def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_a
     assert [part["policy_version"] for part in collected["during"]] == [1, 2, 3]
     assert all(episode["tokens"] > 0 for episode in collected["final"]["episodes"])
     before, after = ([play["task_id"] for play in collected[part]["transcripts"]] for part in ("initial", "final"))
-    assert (before, len(before)) == (after, TRANSCRIPTS)
-    assert evidence.alarms == ()
+    assert (before, len(before), evidence.alarms) == (after, TRANSCRIPTS, ())
     assert "conditions" in evidence.payload()
-    observed(evidence.conditions)
     unsaid = collect(trial.folder, order, tmp_path / "unsaid")
     assert unsaid.measurements == evidence.measurements, "whether or not the attempt's outcome is there"
-
-
-def observed(conditions: Conditions) -> None:
-    """Assert that the conditions are those of an attempt of four steps with the fake backend."""
+    conditions = evidence.conditions
     assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (4, 32, EPISODES)
     assert (conditions.tokens or 0) > 0
     assert 0 < (conditions.wall_s or 0) < DEADLINE_S
     assert (conditions.decoding or "").startswith("temperature 1, at most 16 tokens")
     assert (conditions.checkpoint, conditions.overlap, conditions.judge_errors) == ("last", 0, 0)
     assert (conditions.image, conditions.neighbours, conditions.stopped_by) == ("process", 1, None)
-    assert conditions.hardware is not None
     unknown = {name for name, value in conditions if value is None}
     fake = {"initial_policy", "template", "optimiser_steps", "probs_diff"}  # it loads and compares nothing
     assert unknown == {*fake, "stopped_by", "stillness"}

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from tests.research.factories import make_order
 DEADLINE_S = 300.0
 EPISODES = 24
 PLAYS = 8
-"""Episodes of an evaluation during training."""
 FOREVER = 100_000
 STEPS = 24
 
@@ -38,8 +38,6 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 class Trial:
-    """An attempt in a sandbox of its own."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.folder = AttemptFolder(path / "attempt")
@@ -74,30 +72,24 @@ class Trial:
         return now is not None and now.stage == stage and now.step >= step
 
     def pids(self, word: str) -> list[int]:
-        """Return the attempt's living processes whose command line holds `word`."""
         started = read_json(self.path / "sandboxes" / "attempt" / "started.json")
         assert started is not None
         session = int(started["shim_pid"])
-        return [p.pid for p in psutil.process_iter() if _of_session(p, session) and word in _command(p)]
+        return [process.pid for process in members(session, word)]
 
 
-def _of_session(process: psutil.Process, session: int) -> bool:
-    try:
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        return False
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
+def members(session: int, word: str | None = None) -> list[psutil.Process]:
+    """Return the living processes of a session, with a word in their command line where one is named."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            alive = os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+            if alive and (word is None or word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 class Tries:
-    """Attempts at one run, each in a folder of its own."""
-
     def __init__(self, path: Path, **fields: Any) -> None:
         self.trials: dict[int, Trial] = {}
         self._path = path
@@ -116,20 +108,17 @@ class Tries:
         return path.read_text() if path.exists() else ""
 
     def begin(self, resumes: int | None = None) -> int:
-        """Note the beginning of the next attempt; return its number."""
         number = len(self.run.attempts) + 1
         attempt = AttemptState(number, f"a{number}", "2026-01-01T00:00:00+00:00", resumes=resumes)
         self.run = dataclasses.replace(self.run, attempts=(*self.run.attempts, attempt))
         return number
 
     def ended(self, code: str, status: Any = "failed") -> None:
-        """Note how the last attempt ended."""
         *before, last = self.run.attempts
         last = dataclasses.replace(last, status=status, code=code, seconds=1.0)
         self.run = dataclasses.replace(self.run, attempts=(*before, last))
 
     def launch(self) -> AttemptSpec:
-        """Begin the next attempt, as the launcher does."""
         begins = plan_resume(self.run, self.folder)
         number = self.begin(begins.resumes)
         if begins.resumes is not None:
@@ -144,13 +133,11 @@ class Tries:
         os.kill(pid, signal.SIGKILL)
 
     def over(self, number: int) -> None:
-        """Wait for an attempt's end, and end what it left, as the launcher does."""
         handle = self.trial(number).sandbox.adopt("attempt")
         assert handle is not None
         assert handle.wait(DEADLINE_S) is not None
         handle.stop()
 
     def outcome(self, number: int) -> AttemptOutcome:
-        """Wait for an attempt's end and return its outcome."""
         self.over(number)
         return self.trial(number).outcome()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from research.orchestration.server import (
 )
 from research.orchestration.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
+from tests.end_to_end.factories import ajet, inherited
 from tests.furnished import furnish
 from tests.research.orchestration.conftest import client, page, prefect_server, server  # noqa: F401 - fixtures
 from tests.research.orchestration.shown import PATIENCE_S, press, runs_of, wait_for
@@ -86,7 +86,6 @@ class Pages:
         return installation_name(self.home)
 
     def serve(self, *options: str) -> None:
-        """Start `ajet up --work`, and wait until it has told the server what it serves."""
         command = [sys.executable, "-m", "research", "up", "--work", *options]
         log = self.home.path / "up.log"
         with log.open("ab") as file:
@@ -99,40 +98,34 @@ class Pages:
         self.worker.send_signal(2)
         assert self.worker.wait(PATIENCE_S) == 0
 
-    def server_process(self) -> psutil.Process | None:
-        """Return the server's process, as it is recorded; None while it is gone."""
-        known = read_process(self.home.prefect / "server.json")
+    def process(self, name: str = "server.json") -> psutil.Process | None:
+        known = read_process(self.home.prefect / name)
         return psutil.Process(int(str(known["pid"]))) if known is not None and is_alive(known) else None
 
     def kill_server(self) -> None:
-        """Kill it; a worker starts it again."""
-        process = self.server_process()
+        process = self.process()
         assert process is not None
         process.kill()
         psutil.wait_procs([process])
 
     @property
     def asked(self) -> dict[str, Any]:
-        """Return the form of a study whose first training is under way for as long as a test may take."""
         return {
             "topic": TOPIC, "env": str(self.home.path / "lingering"), "backend": "fake", "budget": "1d", "effect": 0.3
         }  # fmt: skip
 
     def detach(self, *options: str) -> str:
-        """Hand such a study over from a terminal; return its id."""
         asked = [word for name, value in self.asked.items() if name != "topic" for word in (f"--{name}", str(value))]
         given = self.ajet("research", TOPIC, *asked, "--detach", *options)
         assert given.returncode == 0, given.stderr
         return self.studies()[0]
 
     def sittings(self) -> list[psutil.Process]:
-        known = read_process(self.home.prefect / WORKER)
-        assert known is not None
-        children = psutil.Process(int(str(known["pid"]))).children()
-        return [child for child in children if "research.orchestration.flow" in child.cmdline()]
+        worker = self.process(WORKER)
+        assert worker is not None
+        return [child for child in worker.children() if "research.orchestration.flow" in child.cmdline()]
 
     def begin(self, name: str, **parameters: Any) -> UUID:
-        """Press Run on a deployment."""
         deployment = self.client.read_deployment_by_name(f"{name}/{name.removeprefix('ajet-')}@{self.place}")
         return self.client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
 
@@ -149,25 +142,20 @@ class Pages:
         return "" if state is None or state.name is None else state.name
 
     def until(self, run: UUID, *names: str) -> None:
-        """Wait until a flow run shows one of these states."""
         wait_for(lambda: self.shown(run) in names)
 
     def runs_of(self, study: str) -> list[FlowRun]:
-        """Return the flow runs of a study, the oldest first."""
         return runs_of(self.client, study)
 
     def study(self, name: str | None = None) -> StudyState:
-        """Return a study, the newest by default."""
         with closing(EventLog(self.home.database)) as log:
             return fold(log.read(name or log.studies()[0]))
 
     def studies(self) -> list[str]:
-        """Return the ids of all studies, the newest first."""
         with closing(EventLog(self.home.database)) as log:
             return log.studies()
 
     def serves(self) -> bool:
-        """Return whether the server answers, and knows both deployments with their pool."""
         try:
             deployments = self.client.read_deployments()
         except Exception:  # noqa: BLE001 - a server that is gone, or is being started, says so in many ways
@@ -175,14 +163,12 @@ class Pages:
         return len([each for each in deployments if each.work_pool_name == self.place]) == 2
 
     def ajet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "research", *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        return ajet(self.environment, *arguments)
 
     def _is_served(self) -> bool:
         assert self.worker is not None
         assert self.worker.poll() is None, (self.home.path / "up.log").read_text()
-        known = read_process(self.home.prefect / WORKER)
-        return known is not None and psutil.pid_exists(int(str(known["pid"])))
+        return self.process(WORKER) is not None
 
 
 def trainings(state: StudyState) -> list[psutil.Process]:
@@ -196,14 +182,12 @@ def trainings(state: StudyState) -> list[psutil.Process]:
 
 
 def stop(pages: Pages, study: str) -> None:
-    """Stop a study, and wait until nothing of it runs."""
     assert pages.ajet("study", "stop", study).returncode == 0
     wait_for(lambda: not trainings(pages.study(study)))
 
 
 @pytest.fixture(scope="module")
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The installation, with an environment."""
     home = tmp_path_factory.mktemp("served") / "home"
     furnish(home, tmp_path_factory)
     (home / "lingering").mkdir()
@@ -213,9 +197,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def served_in(own_home: Path, **named: str) -> Iterator[Pages]:
-    """Start the server of an installation with these variables beside; end it, and a worker, at the end."""
-    mine = {k: v for k, v in os.environ.items() if not k.startswith(("AJET_", "OPENAI_", "PREFECT_", "WANDB_"))}
-    mine |= {"AJET_HOME": str(own_home), "AJET_SANDBOX": "process", **named}
+    mine = inherited(AJET_HOME=str(own_home), AJET_SANDBOX="process", **named)
     home = Home.locate(mine)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)

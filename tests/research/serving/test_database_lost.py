@@ -18,16 +18,6 @@ def pages(served: Pages) -> Pages:
     return served
 
 
-def lose_database(pages: Pages) -> None:
-    """Kill the server and remove its database before the worker starts it again."""
-    assert pages.worker is not None
-    pages.worker.send_signal(signal.SIGSTOP)  # looks after the server, and is to come too late
-    pages.kill_server()
-    for file in pages.home.prefect.glob("prefect.db*"):
-        file.unlink()
-    pages.worker.send_signal(signal.SIGCONT)
-
-
 def test_a_study_that_trains_is_shown_again_and_one_that_waits_is_handed_over_again(pages: Pages) -> None:
     pages.begin("ajet-research", **pages.asked)
     wait_for(lambda: bool(pages.studies()) and bool(trainings(pages.study())))
@@ -36,7 +26,12 @@ def test_a_study_that_trains_is_shown_again_and_one_that_waits_is_handed_over_ag
     waiting = pages.detach()  # the worker, which drives another, has no place for it
     (run,) = pages.runs_of(waiting)
 
-    lose_database(pages)
+    assert pages.worker is not None
+    pages.worker.send_signal(signal.SIGSTOP)  # looks after the server, and is to come too late
+    pages.kill_server()
+    for file in pages.home.prefect.glob("prefect.db*"):
+        file.unlink()
+    pages.worker.send_signal(signal.SIGCONT)
     wait_for(lambda: pages.serves() and bool(pages.runs_of(training)) and bool(pages.runs_of(waiting)))
     (shown,), (again,) = pages.runs_of(training), pages.runs_of(waiting)
     pages.until(shown.id, "Running")

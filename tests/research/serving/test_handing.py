@@ -9,26 +9,42 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.states import Pending
 
 from research.controller.interventions import request_pause, request_stop
 from research.errors import NoWorker
 from research.installation.home import Home
 from research.orchestration import deployment as handing
-from research.orchestration.deployment import MOST_FRUITLESS, UnownedStudies, overrides_stop
+from research.orchestration import worker
+from research.orchestration.deployment import (
+    BEGINNING_S,
+    MOST_FRUITLESS,
+    CancelledWhileWaiting,
+    ProcessPool,
+    StalledFlowRuns,
+    UnownedStudies,
+    overrides_stop,
+    register,
+    reschedule_or_stop,
+    schedule_once,
+)
+from research.orchestration.prefect_api import connect, installation_name, request_time, retry, schedule_resume
 from research.orchestration.server import PrefectServer
 from research.orchestration.supervision import flow_run_process
 from studies import EventLog, EventType, StudyLog, fold
 from studies.log.fold import SERVED
 from studies.log.locks import Holder
 from tests.research.orchestration.shown import CANCELLED, runs_of, state_of
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun, State
 
 
 @pytest.fixture
@@ -42,9 +58,6 @@ Telling = Callable[[Home], str]
 @pytest.fixture
 def tell(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """Tell the server what a worker does, and return its place; an automation would act on other tests' flow runs."""
-    from research.orchestration.deployment import ProcessPool, register
-    from research.orchestration.prefect_api import installation_name
-
     monkeypatch.setattr(client, "read_automations_by_name", lambda name: [name])
 
     def told(home: Home) -> str:
@@ -60,7 +73,7 @@ def pool(home: Home, tell: Telling) -> None:
 
 
 @pytest.fixture
-def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.MonkeyPatch) -> handing.Giving:
+def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.MonkeyPatch) -> handing.ScheduleStudy:
     monkeypatch.setattr(handing, "require_worker", lambda home: None)
     monkeypatch.setattr(handing, "ensure_server", lambda folder: server)
     monkeypatch.setattr(handing, "client_environment", lambda folder: {})  # as the client of these tests has it
@@ -69,7 +82,6 @@ def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.
 
 @contextmanager
 def created(home: Home, study: str) -> Iterator[EventLog]:
-    """Have a study that was made for the worker."""
     asked = {"topic": "t", "planner": {}, "settings": {}, "command": [], "versions": {}, "machine": {}, SERVED: True}
     with closing(EventLog(home.database)) as log:
         StudyLog(log, study).append(EventType.STUDY_CREATED, asked)
@@ -82,8 +94,6 @@ def run_at(address: str) -> UUID:
 
 def named(name: str) -> State[None]:
     """Return the state of a name, as Prefect's pages or its worker set it."""
-    from prefect.client.schemas.objects import State, StateType
-
     return State[None](type=StateType(name.upper()))
 
 
@@ -91,11 +101,6 @@ def named(name: str) -> State[None]:
 def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same_time(
     home: Home, client: SyncPrefectClient, tell: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prefect.client.schemas.responses import DeploymentResponse
-    from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-
-    from research.orchestration.prefect_api import retry, schedule_resume
-
     read = client.read_deployment_by_name
 
     def overtaken(name: str) -> DeploymentResponse:
@@ -121,7 +126,7 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
 
 @pytest.mark.usefixtures("pool")
 def test_a_study_given_again_is_the_flow_run_that_waits_and_another_once_that_is_over(
-    home: Home, client: SyncPrefectClient, give: handing.Giving
+    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy
 ) -> None:
     with created(home, "s-1"):
         first = give("s-1")
@@ -134,7 +139,7 @@ def test_a_study_given_again_is_the_flow_run_that_waits_and_another_once_that_is
 
 
 def test_one_that_waits_where_no_worker_looks_is_closed_and_given_anew(
-    home: Home, client: SyncPrefectClient, give: handing.Giving, tell: Telling
+    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy, tell: Telling
 ) -> None:
     """A server whose database was lost knows no pool until the worker tells it again."""
     first = give("s-2")
@@ -146,10 +151,8 @@ def test_one_that_waits_where_no_worker_looks_is_closed_and_given_anew(
 @pytest.mark.usefixtures("pool")
 @pytest.mark.parametrize("asked", [True, False])
 def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
-    home: Home, client: SyncPrefectClient, give: handing.Giving, asked: bool
+    home: Home, client: SyncPrefectClient, give: handing.ScheduleStudy, asked: bool
 ) -> None:
-    from research.orchestration.deployment import schedule_once
-
     study = f"s-5-{asked}"
     with created(home, study) as log:
         key = f"{study}/{'0' * 16}" if asked else f"{study}/{'0' * 64}/once"
@@ -164,19 +167,14 @@ def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
 
 @dataclass
 class Left:
-    """A study that nobody drives, and the worker that asks for it at each look."""
-
     client: SyncPrefectClient
     home: Home
     study: str = field(default_factory=lambda: f"left-{uuid4().hex[:8]}")
 
     def look(self, key: str = "") -> UUID:
-        from research.orchestration.deployment import schedule_once
-
         return schedule_once(self.client, self.home, self.study, f"{self.study}{key}", again=False).id
 
     def runs(self) -> list[UUID]:
-        """Return the flow runs that were asked for, the oldest first."""
         return [run.id for run in runs_of(self.client, self.study)]
 
     def state(self, run: UUID) -> State[Any]:
@@ -192,8 +190,6 @@ def left(pool: None, client: SyncPrefectClient, home: Home) -> Left:
 
 
 def test_the_worker_gives_nothing_twice_and_nothing_that_was_cancelled_before_it_began(left: Left) -> None:
-    from research.orchestration.deployment import CancelledWhileWaiting
-
     first = left.look("/1")
     assert left.look("/2") == first
     left.set(first, named("Pending"))
@@ -212,10 +208,6 @@ def test_one_whose_process_was_killed_before_it_had_the_study_is_followed_by_so_
 
 
 def test_one_that_a_worker_took_and_left_before_it_began_is_put_back_in_line(left: Left) -> None:
-    from prefect.states import Pending
-
-    from research.orchestration.deployment import BEGINNING_S, StalledFlowRuns
-
     now = [0.0]
     looking = StalledFlowRuns(left.home, clock=lambda: now[0])
     run = left.look()
@@ -236,10 +228,6 @@ def test_one_that_a_worker_took_and_left_before_it_began_is_put_back_in_line(lef
 
 def test_a_sleep_of_the_machine_and_another_clock_of_the_server_begin_nothing_twice(left: Left) -> None:
     """Begun twice, Prefect's worker would end, as the flow run has its place in the worker's limit still."""
-    from prefect.states import Pending
-
-    from research.orchestration.deployment import StalledFlowRuns
-
     run = left.look()
     left.set(run, Pending(timestamp=datetime.now(UTC) - timedelta(hours=8)))
     looking = StalledFlowRuns(left.home)
@@ -253,8 +241,6 @@ def test_a_sleep_of_the_machine_and_another_clock_of_the_server_begin_nothing_tw
 def test_installations_that_share_a_server_have_pools_and_deployments_of_their_own(
     home: Home, tmp_path: Path, client: SyncPrefectClient, tell: Telling
 ) -> None:
-    from research.orchestration.deployment import schedule_once
-
     other = Home.locate({"AJET_HOME": str(tmp_path / "other")}).prepare()
     other.prefect.mkdir()
     mine, others = tell(home), tell(other)
@@ -269,19 +255,12 @@ def test_installations_that_share_a_server_have_pools_and_deployments_of_their_o
 def test_a_form_that_is_wrong_is_refused_by_the_server(
     home: Home, client: SyncPrefectClient, tell: Telling, wrong: dict[str, Any]
 ) -> None:
-    from prefect.exceptions import PrefectHTTPStatusError
-
     deployment = client.read_deployment_by_name(f"ajet-research/research@{tell(home)}")
     with pytest.raises(PrefectHTTPStatusError, match=next(iter(wrong))):
         client.create_flow_run_from_deployment(deployment.id, parameters={"topic": "group size 4 vs 8", **wrong})
 
 
 def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefectClient, tell: Telling) -> None:
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
-    from prefect.client.schemas.schedules import IntervalSchedule
-
-    from research.orchestration.deployment import ProcessPool, register
-
     place = tell(home)
     deployment = client.read_deployment_by_name(f"ajet-resume/resume@{place}")
     yearly = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(days=365)), active=False)
@@ -293,7 +272,7 @@ def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefe
 
 
 def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
-    home: Home, give: handing.Giving, monkeypatch: pytest.MonkeyPatch
+    home: Home, give: handing.ScheduleStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handing, "ensure_server", lambda folder: PrefectServer("http://127.0.0.1:9", reused=True))
     with pytest.raises(NoWorker, match="resume s-1 --detach") as refused:
@@ -305,9 +284,6 @@ def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
 def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
     home: Home, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration import worker
-    from research.orchestration.deployment import ProcessPool, schedule_once
-
     monkeypatch.setattr(worker, "ensure_server", lambda folder: server)
     with created(home, "s-6") as log:
         first = schedule_once(client, home, "s-6", "s-6/1", again=False).id
@@ -325,14 +301,9 @@ def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
 def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
     home: Home, client: SyncPrefectClient
 ) -> None:
-    from research.orchestration.deployment import reschedule_or_stop, schedule_once
-    from research.orchestration.prefect_api import request_time
-
     given: list[FlowRun] = []
 
     def go_on() -> None:
-        from research.orchestration.prefect_api import connect
-
         with connect(str(client.api_url)) as own:
             given.append(schedule_once(own, home, "s-7", "s-7/again", again=True))
 

@@ -7,25 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from research import files
 from research.installation.home import Home
-from research.orchestration import PrefectServer, prefect_api
+from research.orchestration import PrefectServer, prefect_api, worker
+from research.orchestration.deployment import ProcessPool
+from research.orchestration.worker import StudyWorker
 from sandboxes import SandboxError
-
-if TYPE_CHECKING:
-    from research.orchestration.worker import StudyWorker
 
 
 @pytest.fixture
 def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
-    """A worker of an installation whose server answers at an address, and is told nothing."""
-    from research.orchestration import worker
-    from research.orchestration.deployment import ProcessPool
-
     @contextmanager
     def connected(api: str) -> Iterator[None]:
         yield None
@@ -41,8 +37,6 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
     looking: StudyWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration import worker
-
     done: list[str] = []
     alive = cast("Any", SimpleNamespace(poll=lambda: None, pid=0))
     monkeypatch.setattr(looking, "_process", alive)
@@ -66,7 +60,7 @@ def test_a_study_that_cannot_be_handed_over_keeps_no_other_from_it(
             raise OSError("its folder cannot be read")
 
     monkeypatch.setattr(looking, "_reschedule", hand_over)
-    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(found=lambda: ["first", "second"]))
+    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(find=lambda: ["first", "second"]))
     with pytest.raises(OSError, match="its folder"):
         looking._reschedule_all()
     assert tried == ["first", "second"]
@@ -74,11 +68,9 @@ def test_a_study_that_cannot_be_handed_over_keeps_no_other_from_it(
 
 def test_nothing_is_handed_over_on_a_full_disk(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process could not even begin, so that all tries of a study would be gone within minutes."""
-    from research import files
-
     tried: list[str] = []
     monkeypatch.setattr(looking, "_reschedule", lambda client, study: tried.append(study))
-    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(found=lambda: ["left"]))
+    monkeypatch.setattr(looking, "_unowned_studies", SimpleNamespace(find=lambda: ["left"]))
     with monkeypatch.context() as full:
         full.setattr(files, "free_bytes", lambda folder: 0)
         with pytest.raises(SandboxError, match="Free some space"):
@@ -108,8 +100,6 @@ def test_what_lasts_is_said_once_and_its_end_once(looking: StudyWorker, monkeypa
 
 
 def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWorker) -> None:
-    from research.orchestration.worker import StudyWorker
-
     def full(line: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

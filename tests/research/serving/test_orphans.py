@@ -28,8 +28,6 @@ REPORT = {name: {"path": name, "sha256": "0" * 64} for name in ("markdown", "htm
 
 
 class Worker:
-    """A worker of an installation with one study in its log."""
-
     def __init__(self, folder: Path) -> None:
         synthetic = Synthetic(folder)
         synthetic.create()
@@ -43,7 +41,6 @@ class Worker:
             StudyLog(self.log, STUDY).change(lambda state: (kind, dict(payload)))  # noqa: B023 - called at once
 
     def drive(self, holder: Holder | None = None) -> None:
-        """Have the lease of the study, and give it back."""
         ControllerLeases(self.log).take(STUDY, holder or self.me).give_back()
 
     def finds(self, me: Holder | None = None, home: Path | str | None = None) -> bool:

@@ -14,7 +14,6 @@ ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "server"}
 
 
 def options() -> dict[str, str]:
-    """Return the parameters of `ajet research` with the option that each is given by."""
     app = typer.Typer(add_completion=False)
     app.command()(research)
     command = typer.main.get_command(app)

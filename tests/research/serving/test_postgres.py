@@ -33,10 +33,10 @@ def test_what_a_server_on_postgresql_knew_is_there_after_it_was_killed(pages: Pa
     pages.until(run, "Running")
     wait_for(lambda: bool(trainings(pages.study())))
     deployments = {each.id for each in pages.client.read_deployments()}
-    before = pages.server_process()
+    before = pages.process()
 
     pages.kill_server()
-    wait_for(lambda: pages.server_process() not in (None, before) and pages.serves())
+    wait_for(lambda: pages.process() not in (None, before) and pages.serves())
     assert {each.id for each in pages.client.read_deployments()} == deployments
     assert pages.shown(run) == "Running"
     assert not list(pages.home.prefect.glob("*.db"))

@@ -11,29 +11,37 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from uuid import UUID, uuid4
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import State, StateType
 
 from research.controller.interventions import request_pause, request_stop
 from research.controller.options import begin_study
 from research.controller.session import StudyRequest, hold_lease
 from research.errors import ResearchError, StudyBusy
 from research.installation.home import Home
+from research.orchestration import flow, prefect_api
 from research.orchestration.deployment import ResearchParameters, UnownedStudies
-from research.orchestration.prefect_api import SessionEnd
+from research.orchestration.flow import FlowRunExecution
+from research.orchestration.prefect_api import (
+    RESEARCH,
+    FlowRun,
+    FlowRunState,
+    RequestedWork,
+    SessionEnd,
+    ensure_deployment,
+)
 from research.orchestration.server import PrefectServer
+from research.orchestration.worker import skip_running
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.locks import ControllerLeases, Holder
 from tests.research.orchestration.shown import artifacts_of, state_of
 from tests.studies.synthetic import Synthetic
-
-if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-
-    from research.orchestration.prefect_api import FlowRun
 
 STUDY = "group-size-abcd"
 DROVE = SessionEnd("left", "it was driven")
@@ -43,7 +51,6 @@ Sits = Callable[..., SessionEnd]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """An installation with a study that a worker drove and left."""
     for name in [name for name in os.environ if name.startswith(("AJET_", "OPENAI_", "WANDB_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AJET_HOME", str(tmp_path))
@@ -65,10 +72,6 @@ def log(home: Home) -> Iterator[EventLog]:
 
 @pytest.fixture
 def sits(home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Sits:
-    """Have a process sit for a flow run with a key, as `hand_over` makes it, up to where the study is driven."""
-    from research.orchestration import flow
-    from research.orchestration.prefect_api import FlowRun
-
     monkeypatch.setattr(flow.FlowRunExecution, "_drive", lambda self, study, *rest: DROVE)
     monkeypatch.setattr(flow, "LOOK_S", 0.01)
 
@@ -90,8 +93,6 @@ def taking_up(log: EventLog) -> str:
 
 
 def hand_over(client: SyncPrefectClient, home: Home, key: str) -> UUID:
-    from research.orchestration import prefect_api  # Prefect reads its settings at import
-
     return prefect_api.schedule_resume(client, home, STUDY, key).id
 
 
@@ -151,8 +152,6 @@ def test_a_study_that_a_terminal_took_meanwhile_is_the_terminals(log: EventLog, 
 def test_retry_of_a_flow_run_goes_on_with_a_study_that_was_stopped_since(
     home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, asked: bool
 ) -> None:
-    from prefect.client.schemas.objects import State, StateType
-
     run = hand_over(client, home, key := asking() if asked else taking_up(log))
     assert request_stop(home, log, STUDY)
     assert sits(key).how == "cancelled"
@@ -184,9 +183,6 @@ def test_a_study_that_is_still_being_stopped_goes_on_once_it_was(home: Home, log
 def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
     home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration import flow
-    from research.orchestration.prefect_api import FlowRun
-
     opened, why = list[str](), "the database starts again"
 
     def away_at_first(url: str) -> EventLog:
@@ -219,15 +215,12 @@ RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")
 def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_asks_for_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, run: UUID, resumed: bool
 ) -> None:
-    from research.orchestration.flow import FlowRunExecution
-    from research.orchestration.prefect_api import FlowRunState, RequestedWork
-
     gone = {"topic": "group size 4 vs 8 on arith", "model_path": "/gone/since"}
     asked = SimpleNamespace(
         id=run,
-        call=lambda topic: None,
-        found=lambda: FlowRunState(None, None),
-        asked=lambda: RequestedWork("ajet-research", gone, datetime.now(UTC)),
+        rename=lambda topic: None,
+        read_state=lambda: FlowRunState(None, None),
+        read_request=lambda: RequestedWork("ajet-research", gone, datetime.now(UTC)),
     )
     synthetic = Synthetic(tmp_path, study=begun)
     synthetic.create()
@@ -243,8 +236,6 @@ def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_ask
 def test_a_stop_that_takes_too_long_is_said(
     home: Home, log: EventLog, sits: Sits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration import flow
-
     monkeypatch.setattr(flow, "STOPPING_S", 0.0)
     with hold_lease(home, log, STUDY, print):
         request_stop(home, log, STUDY)
@@ -270,11 +261,6 @@ def test_a_folder_that_cannot_be_written_is_what_the_flow_run_says(
 def test_a_flow_run_that_is_refused_is_named_by_its_topic_says_why_in_its_log_and_has_one_artifact_of_a_key(
     home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
-
-    from research.orchestration import flow
-    from research.orchestration.prefect_api import RESEARCH, FlowRun, ensure_deployment
-
     monkeypatch.setattr(flow.FlowRunExecution, "_drive", lambda self, study, *rest: DROVE)
     asked = {"topic": "group size 4 vs 8 on arith", "env": "nowhere"}
     made = client.create_flow_run_from_deployment(ensure_deployment(client, home, RESEARCH).id, parameters=asked).id
@@ -292,8 +278,6 @@ def test_a_flow_run_that_is_refused_is_named_by_its_topic_says_why_in_its_log_an
 
 async def test_a_flow_run_that_is_begun_again_while_it_ends_is_left_for_the_next_look() -> None:
     """Prefect's worker ends of one that still holds a place in its limit."""
-    from research.orchestration.worker import skip_running
-
     ending, fresh = (SimpleNamespace(flow_run=SimpleNamespace(id=number)) for number in (1, 2))
     limiter = SimpleNamespace(statistics=lambda: SimpleNamespace(borrowers=(1,)))
 

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from research.orchestration.prefect_api import SessionEnd
+from research.orchestration import deployment as registration
+from research.orchestration.prefect_api import FlowRun, SessionEnd
 from research.orchestration.server import read_process
 from research.orchestration.supervision import WORKER
 from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, artifacts_of, visit, wait_for
@@ -76,9 +77,6 @@ def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_eve
 def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_not(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration import deployment as registration
-    from research.orchestration.prefect_api import FlowRun
-
     for found in pages.client.read_automations_by_name(registration.SILENT):
         pages.client.delete_automation(found.id)
     monkeypatch.setattr(registration, "BEAT_S", 4.0)
