@@ -31,12 +31,10 @@ _SEED: Final = {"seed"}
 
 
 def flatten(job: Fields) -> dict[str, Any]:
-    """Return a job's values by the paths of their fields."""
     return dict(_entries(job, ""))
 
 
 def find_differing_fields(jobs: Iterable[Fields]) -> tuple[str, ...]:
-    """Return the paths of the fields, sorted, that are not the same in all jobs."""
     rows = [flatten(job) for job in jobs]
     names = sorted({name for row in rows for name in row} - set(EVALUATED))
     return tuple(name for name in names if len({canonical(_number(row.get(name))) for row in rows}) > 1)
@@ -96,7 +94,6 @@ def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
 
 
 def find_design_deviations(state: StudyState) -> dict[str, tuple[str, ...]]:
-    """Return, for each arm, the fields in which its runs are not what the locked design gives them."""
     if (design := state.design) is None:
         return {}
     found: dict[str, set[str]] = {}
@@ -109,7 +106,6 @@ def find_design_deviations(state: StudyState) -> dict[str, tuple[str, ...]]:
 
 
 def _run_fields(run: RunState) -> dict[str, Any]:
-    """Return all that a run is defined by: its job's fields, and the source of its reward (None for the built-in)."""
     return {**run.spec.job, REWARD: run.spec.code}
 
 
@@ -163,7 +159,6 @@ def tasks_hash(plays: Iterable[tuple[str, int]]) -> str:
 
 
 def success_rate(part: Part) -> float:
-    """Return the share of an evaluation's episodes that were solved; ValueError where it has none."""
     episodes = part["episodes"]
     if not episodes:
         raise ValueError("an evaluation without episodes has no share of solved ones")
@@ -187,13 +182,11 @@ def _checkpoint(version: int, steps: int) -> str:
 
 
 def _sum(history: Sequence[Row], name: str) -> float | None:
-    """Return the sum of a metric that every step has; None if one lacks it."""
     values = [row["metrics"].get(name) for row in history]
     return None if not values or None in values else float(sum(values))
 
 
 def _largest(history: Sequence[Row], name: str) -> float | None:
-    """Return the largest value of a metric that every step has; None if one lacks it."""
     values = [row["metrics"].get(name) for row in history]
     return None if not values or None in values else float(max(values))
 

@@ -96,8 +96,6 @@ VIOLATION_CODES: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The two arms of a hypothesis, with what is known of their runs."""
-
     design: Design
     declared: frozenset[str]
     """Fields that the hypothesis varies, by the part before a dot."""
@@ -111,12 +109,10 @@ class _Pair:
         return _without_none(left), _without_none(right)
 
     def means(self, field: str, *, amount: bool = False) -> tuple[float, float] | None:
-        """Return the arms' means of a condition; None while it is not known of both."""
         left, right = self.known_values(field, amount=amount)
         return (fmean(left.values()), fmean(right.values())) if left and right else None
 
     def describe(self, left: str, right: str) -> str:
-        """Return what each arm has."""
         return f"{self.names[0]} has {left}, {self.names[1]} has {right}"
 
     @property
@@ -191,7 +187,6 @@ def _report_undeclared(name: str, arms: tuple[str, str], sides: list[list[Any]])
 
 
 def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
-    """Find a condition that is not the same in all runs."""
     left, right = pair.known_values(rule.field, amount=rule.amount)
     values = (set(left.values()), set(right.values()))
     if (locked := _locked_value(pair.design, rule.field)) is not None and (values[0] | values[1]) - {locked}:
@@ -208,12 +203,10 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
 
 
 def _locked_value(design: Design, field: str) -> Any:
-    """Return the value of a condition that the lock itself gives; None where it gives none."""
     return {"evaluation_episodes": design.metric.episodes, "checkpoint": design.metric.checkpoint}.get(field)
 
 
 def _is_uniform(*values: set[Any]) -> bool:
-    """Return whether no arm differs within itself."""
     return all(len(found) < 2 for found in values)
 
 
@@ -243,7 +236,6 @@ def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation
 
 
 def _is_stray(seen: Conditions) -> bool:
-    """Return whether a run is known to have been evaluated on other tasks than its seed draws."""
     return None not in (seen.evaluation_tasks, seen.drawn_tasks) and seen.evaluation_tasks != seen.drawn_tasks
 
 
@@ -330,7 +322,6 @@ def _check_stopped_early(pair: _Pair) -> Violation | None:
 
 
 def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:
-    """Find a condition whose values are spread differently over the two arms."""
     left, right = pair.known_values(field)
     apart = _variation(Counter(left.values()), Counter(right.values()))
     if not left or not right or not apart:
@@ -349,7 +340,6 @@ def _variation(left: Counter[Any], right: Counter[Any]) -> float:
 
 
 def _ratio(left: float, right: float) -> float:
-    """Return the larger over the smaller; infinity where only one is 0."""
     low, high = sorted((left, right))
     return high / low if low > 0 else (float("inf") if high > 0 else 1.0)
 
@@ -359,7 +349,6 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _format_values(values: Iterable[Any]) -> str:
-    """Return values as a sentence has them; how many runs have each, where they differ."""
     counts = Counter(_format_value(value) for value in values)
     if len(counts) == 1:
         return next(iter(counts))

@@ -39,7 +39,6 @@ def read_collected(study_folder: Path, stored: Mapping[str, Any]) -> bytes:
 
 
 def read_unchanged(path: Path, name: str, expected: str) -> bytes:
-    """Return what is in a file whose sha256 is the expected one; `name` is what people are told."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -54,12 +54,10 @@ def apply_approval_asked(builder: StateBuilder, event: Event, payload: Payload) 
 
 
 def apply_approval_given(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The answer is yes."""
     _record_answer(builder, event, payload, granted=True)
 
 
 def apply_approval_denied(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The answer is no, and the study stops with it."""
     answer = _record_answer(builder, event, payload, granted=False)
     builder.stopped_reason, builder.stopped_seq = answer.describe(), event.seq
     builder.paused_reason = None
@@ -81,7 +79,6 @@ DECISIONS = ("continue", "settle", "replicate")
 
 
 def apply_hypothesis_proposed(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A hypothesis is proposed."""
     hypothesis = Hypothesis.model_validate(payload)
     if builder.design is not None:
         raise ImpossibleEvent(f"hypothesis {hypothesis.id} came after the design was locked")
@@ -91,7 +88,6 @@ def apply_hypothesis_proposed(builder: StateBuilder, event: Event, payload: Payl
 
 
 def apply_noise_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A/A runs are locked, before the design that they serve."""
     plan = NoisePlan.model_validate(payload["plan"])
     if builder.design is not None:
         raise ImpossibleEvent("A/A runs were planned after the design was locked")
@@ -104,7 +100,6 @@ def apply_noise_planned(builder: StateBuilder, event: Event, payload: Payload) -
 
 
 def apply_design_locked(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The design is fixed."""
     design = Design.model_validate(payload["design"])
     if builder.design is not None:
         raise ImpossibleEvent("a design was locked before; expected one lock per study")
@@ -148,7 +143,6 @@ def apply_amendment(builder: StateBuilder, event: Event, payload: Payload) -> No
 
 
 def apply_veto(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A person gives a hypothesis up; the first reason is kept."""
     name = str(payload["hypothesis"])
     if name not in builder.hypotheses:
         raise ImpossibleEvent(f"no hypothesis {name!r} was proposed")
@@ -156,7 +150,6 @@ def apply_veto(builder: StateBuilder, event: Event, payload: Payload) -> None:
 
 
 def apply_candidate_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The screen is asked for its next candidate: values of its knobs, not tried before."""
     arm, index = Arm.model_validate(payload["arm"]), int(payload["index"])
     if builder.selection is not None:
         raise ImpossibleEvent(f"candidate {arm.name} came after the screen was decided")
@@ -174,7 +167,6 @@ def apply_candidate_asked(builder: StateBuilder, event: Event, payload: Payload)
 
 
 def apply_screen_decided(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The screen is decided: arms and claims follow from what it kept."""
     selection = Selection.model_validate(payload["selection"])
     if builder.selection is not None:
         raise ImpossibleEvent("the screen was decided before")
@@ -218,7 +210,6 @@ def apply_verdict(builder: StateBuilder, event: Event, payload: Payload) -> None
 
 
 def _verdicts_before(builder: StateBuilder, verdict: Verdict) -> dict[str, Verdict]:
-    """Return the current verdicts on other hypotheses that were settled at an earlier look."""
     return {
         name: other
         for name, other in builder.verdicts.items()
@@ -250,7 +241,6 @@ def _add_replication_verdict(builder: StateBuilder, verdict: Verdict) -> None:
 
 
 def apply_decision(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A rule decided: on the study, or on a hypothesis by its current verdict."""
     name = payload.get("hypothesis")
     decision = Decision(
         rule=str(payload["rule"]), action=str(payload["action"]), reason=str(payload["reason"]), ts=event.ts,

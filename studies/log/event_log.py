@@ -177,7 +177,6 @@ class EventLog:
         return verify_events(known.study, rows[1:], known.seq, known.hash)
 
     def studies(self) -> list[str]:
-        """Return the names of all studies, newest first."""
         return list(self.heads())
 
     def heads(self) -> dict[str, str]:
@@ -191,11 +190,9 @@ class EventLog:
             yield connection
 
     def close(self) -> None:
-        """Let go of the database; closing twice is fine."""
         self._engine.dispose()
 
     def _open(self) -> None:
-        """Create the table; try again while another process is creating the same database."""
         deadline = time.monotonic() + _BUSY_MS / 1000
         while True:
             try:
@@ -321,7 +318,6 @@ def _cause(error: Exception) -> str:
 
 
 def _advice(cause: str) -> str:
-    """Return what to do about a database's complaint, by the words SQLite and its peers use."""
     advices = {
         "not a database": "The file is something else or is damaged: name another file, or restore it from a backup",
         "malformed": "The file is damaged: restore it from a backup",
@@ -339,7 +335,6 @@ LOCK_FILE: Final = "design.lock"
 
 
 def lock_name(round: int) -> str:
-    """Return the name of the file that holds the lock of a round."""
     return LOCK_FILE if round == 1 else f"design-{round}.lock"
 
 
@@ -388,15 +383,12 @@ class BudgetClock:
         self._since = seconds()
 
     def pending_seconds(self) -> float:
-        """Return the seconds worked since the last charge."""
         return max(0.0, self._seconds() - self._since)
 
     def charge(self, seconds: float) -> None:
-        """Count so many seconds as charged."""
         self._since += seconds
 
     def skip(self) -> None:
-        """Drop the uncharged seconds: nobody worked."""
         self._since = self._seconds()
 
 

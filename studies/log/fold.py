@@ -53,7 +53,6 @@ STANDINGS: Final = {
 
 
 def apply_run_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A run is written down: exactly one that the lock of its phase leads to."""
     spec = RunSpec.model_validate(payload["spec"])
     run_id = str(payload["run_id"])
     if spec.study != builder.id:
@@ -70,7 +69,6 @@ def apply_run_planned(builder: StateBuilder, event: Event, payload: Payload) -> 
 
 
 def apply_exploration_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """Single runs without a claim are planned, while no claim is open."""
     plan = Exploration.model_validate(payload["plan"])
     if (found := plan.hash()) != payload["hash"]:
         raise ImpossibleEvent(f"the exploration's hash is {found[:12]}, the event says {str(payload['hash'])[:12]}")
@@ -167,7 +165,6 @@ def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
 
 
 def apply_attempt_launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """An attempt at a run begins, one at a time, with ever higher numbers."""
     run, number = builder.run(payload), int(payload["attempt"])
     if run.status not in ("planned", "ended"):
         raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected no launch now")
@@ -197,7 +194,6 @@ def _parse_begins(run: RunState, begins: Payload) -> dict[str, Any]:
 
 
 def apply_attempt_ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The attempt that ran is over."""
     run, number = builder.run(payload), int(payload["attempt"])
     active = run.active
     if active is None or active.number != number:
@@ -233,7 +229,6 @@ def apply_attempt_copied(builder: StateBuilder, event: Event, payload: Payload) 
 
 
 def apply_run_collected(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The files of a finished attempt are stored."""
     run, number = builder.run(payload), int(payload["attempt"])
     if run.status in ("collected", "invalid"):
         raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected nothing more to collect")
@@ -247,7 +242,6 @@ def apply_run_collected(builder: StateBuilder, event: Event, payload: Payload) -
 
 
 def apply_measurement(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A number about a collected run, bound to one of its files."""
     measurement = Measurement.model_validate(payload)
     run = builder.run(payload)
     if run.collected is None:
@@ -263,7 +257,6 @@ def apply_measurement(builder: StateBuilder, event: Event, payload: Payload) -> 
 
 
 def apply_run_invalidated(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A run is given up; what it measured counts no more."""
     run = builder.run(payload)
     if run.invalid is not None:
         raise ImpossibleEvent(f"run {run.run_id} was invalidated before")
@@ -301,14 +294,12 @@ class Folding:
             _apply(self._builder, event)
 
     def copy(self) -> Folding:
-        """Return a fold that goes on by itself from here."""
         other = Folding()
         other._builder = self._builder.copy()
         return other
 
     @property
     def worked_s(self) -> float:
-        """Seconds worked so far, as in the state."""
         return self._builder.worked_s
 
     @property
@@ -408,7 +399,6 @@ def _apply_created(builder: StateBuilder, event: Event, payload: Payload) -> Non
 
 
 def _apply_planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The planner took a turn."""
     act = PlannerAct(
         action=str(payload["action"]),
         tries=int(payload["tries"]),
@@ -423,7 +413,6 @@ def _apply_planner_acted(builder: StateBuilder, event: Event, payload: Payload) 
 
 
 def _apply_planner_noted(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The planner keeps a thought, or revises one that it kept."""
     about = str(payload.get("about", ""))
     if about and about not in {entry.id for entry in builder.notebook}:
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
@@ -431,7 +420,6 @@ def _apply_planner_noted(builder: StateBuilder, event: Event, payload: Payload) 
 
 
 def _apply_planner_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The planner asks the user something."""
     _add_note(builder, event, payload, "ask")
 
 

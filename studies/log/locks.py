@@ -59,7 +59,6 @@ _TABLE: Final = sa.Table(
 
 
 def suspend_aware_time() -> float:
-    """Return seconds of a monotonic clock that runs on while the machine sleeps."""
     # On Linux CLOCK_MONOTONIC stands still in a sleep, and CLOCK_BOOTTIME does not; elsewhere there is only the first.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -78,20 +77,16 @@ class Holder:
 
     @classmethod
     def here(cls, home: Path) -> Holder:
-        """Return this process."""
         return cls.of(os.getpid(), home)
 
     @classmethod
     def of(cls, pid: int, home: Path) -> Holder:
-        """Return a process of this host by its id."""
         return cls(socket.gethostname(), _boot(), pid, _seconds_after_boot(psutil.Process(pid)), str(home))
 
     def shares_host(self, other: Holder) -> bool:
-        """Return whether the two are processes of one host that see each other's ids."""
         return (self.host, self.boot) == (other.host, other.boot)
 
     def is_gone(self) -> bool:
-        """Return whether this process, one of this host, has ended."""
         try:
             process = psutil.Process(self.pid)
             another = abs(_seconds_after_boot(process) - self.started_s) > _ROUNDING_S
@@ -102,7 +97,6 @@ class Holder:
             return False
 
     def describe(self) -> str:
-        """Return its process id and host, in words."""
         return f"process {self.pid} on {self.host}"
 
 
@@ -117,7 +111,6 @@ class LeaseRow:
 
     @property
     def given_back(self) -> bool:
-        """Whether nobody holds it."""
         return self.ttl_s <= 0
 
 
@@ -131,7 +124,6 @@ class ControllerLeases:
         make_table(log, _TABLE)
 
     def read(self, study: str) -> LeaseRow | None:
-        """Return a study's lease; None when nobody ever had one."""
         with self._log.transaction("read") as connection:
             row = connection.execute(sa.select(_TABLE).where(_TABLE.c.study == study)).mappings().one_or_none()
         return None if row is None else LeaseRow(_holder(row["holder"]), row["epoch"], row["beat"], row["ttl_s"])
@@ -181,11 +173,9 @@ class ControllerLeases:
         return ControllerLease(self, study, epoch, began)
 
     def beat(self, study: str, fencing_token: int) -> bool:
-        """Count a lease's beat up; return False where it is no longer of that epoch."""
         return self._update(_match_lease(study, fencing_token), beat=_TABLE.c.beat + 1)
 
     def give_back(self, study: str, fencing_token: int) -> None:
-        """Free the lease, if it is still of that epoch."""
         self._update(_match_lease(study, fencing_token), ttl_s=0.0, beat=_TABLE.c.beat + 1)
 
     def _update(self, which: sa.ColumnElement[bool], **values: Any) -> bool:
@@ -254,12 +244,10 @@ class TakeoverAttempt:
 
     @property
     def watched(self) -> Holder | None:
-        """The holder on another host that may be dead; None while there is none."""
         return self._seen.holder if self._seen is not None else None
 
     @property
     def timeout_s(self) -> float:
-        """Seconds in which the watched holder has to renew."""
         return self._seen.ttl_s if self._seen is not None else 0.0
 
     def attempt(self) -> ControllerLease | None:
@@ -435,7 +423,6 @@ class Slot:
 
     @classmethod
     def read(cls, text: str) -> Slot:
-        """Return the slot of this name; raise StoreError for another's."""
         found = re.fullmatch(r"cores ([1-9]\d*)/([1-9]\d*)", text)
         if found is None:
             raise StoreError(
@@ -445,7 +432,6 @@ class Slot:
         return cls(int(found[1]), int(found[2]))
 
     def overlaps(self, other: Slot) -> bool:
-        """Return whether the two have anything of the machine in common."""
         return self._begins < other._ends and other._begins < self._ends
 
     @property
@@ -494,7 +480,6 @@ class Slots:
         self._add_machine()
 
     def rows(self) -> list[SlotRow]:
-        """Return all rows of all machines, by the turn at which they came."""
         with self._log.transaction("read") as connection:
             return _read(connection)
 
@@ -574,7 +559,6 @@ def _find_held(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
 
 
 def _find_queued(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
-    """Return the study's place in the line, whichever attempt it was for."""
     return next((row for row in rows if row.study == ask.study and row.slot is None), None)
 
 

@@ -90,7 +90,6 @@ class RunState:
 
     @property
     def active(self) -> AttemptState | None:
-        """The attempt that runs now, if one does."""
         return self.attempts[-1] if self.attempts and self.attempts[-1].status is None else None
 
     @property
@@ -121,7 +120,6 @@ class RunState:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of all its ended attempts."""
         return sum(attempt.seconds or 0.0 for attempt in self.attempts)
 
     @property
@@ -174,7 +172,6 @@ class PlannerNote:
 
     @property
     def id(self) -> str:
-        """What it is called: by the number of its event."""
         return f"{'question' if self.kind == 'ask' else 'idea'}-{self.seq}"
 
 
@@ -248,7 +245,6 @@ class ApprovalAnswer:
     ts: str
 
     def describe(self) -> str:
-        """Return the answer as a phrase, without the person's own words."""
         return f"{'approved' if self.granted else 'denied'} {ORIGINS[self.by]}: {self.asked.question.would}"
 
 
@@ -375,13 +371,11 @@ class StudyState:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall-clock seconds from the first to the last event, pauses included."""
         span = datetime.fromisoformat(self.last_ts) - datetime.fromisoformat(self.created)
         return max(0.0, span.total_seconds())
 
     @property
     def status(self) -> StudyStatus:
-        """The study's status, as commands show it."""
         if self.concluded_reason is not None:
             return "concluded"
         if self.stopped_reason is not None:
@@ -404,13 +398,11 @@ class StudyState:
 
     @property
     def budget_s(self) -> float:
-        """The wall clock it may spend, in seconds, as amended last."""
         amended = [a.amendment.value for a in self.amendments if a.amendment.value is not None]
         return float(amended[-1] if amended else self.settings["budget_s"])
 
     @property
     def rounds(self) -> tuple[StudyState, ...]:
-        """All rounds, this one last."""
         return (*self.rounds_before, self)
 
     @property
@@ -482,7 +474,6 @@ class StudyState:
         ])  # fmt: skip
 
     def verdict_on(self, hypothesis: str) -> Verdict | None:
-        """Return the current verdict on a hypothesis; None before one is computed."""
         return next((verdict for verdict in self.verdicts if verdict.hypothesis == hypothesis), None)
 
     def is_settled(self, hypothesis: str) -> bool:
@@ -522,11 +513,9 @@ class StudyState:
         return self.contexts.get((hypothesis, phase)) if known else None
 
     def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
-        """Return the runs of an arm in a phase, in the order they were planned."""
         return tuple(run for run in self.runs.values() if run.spec.arm == arm and run.spec.phase == phase)
 
     def runs_in(self, phase: Phase) -> tuple[RunState, ...]:
-        """Return the runs of a phase, in the order they were planned."""
         return tuple(run for run in self.runs.values() if run.spec.phase == phase)
 
     def values(self, arm: str, key: str | None = None, phase: Phase = "confirm") -> dict[str, float]:
@@ -638,7 +627,6 @@ class StateBuilder:
         return StateBuilder(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(self)})
 
     def begin_round(self, over: StudyState, why: str, tried: int) -> None:
-        """Close the round, which is `over`, and begin the next with nothing of its own."""
         self.before = (*self.before, self.copy())
         self.rounds_before = (*self.rounds_before, over)
         fresh = StateBuilder()
@@ -649,7 +637,6 @@ class StateBuilder:
         self.round, self.why_asked, self.question_try = self.round + 1, why, tried
 
     def give_round_up(self, unlocked: StudyState) -> None:
-        """Go back to the round before one that came to no lock."""
         last = self.before[-1]
         self.given_up = (*self.given_up, unlocked)
         for name in OF_A_ROUND:
@@ -659,7 +646,6 @@ class StateBuilder:
         self.round, self.before, self.rounds_before = last.round, self.before[:-1], self.rounds_before[:-1]
 
     def seeds_of(self, arm: str, design: Design) -> frozenset[int]:
-        """Return the training seeds of an arm in the confirmation; every run that is planned asks for them."""
         if self.arm_seeds is None or self.arm_seeds[0] is not design:
             self.arm_seeds = (design, {})
         known = self.arm_seeds[1]
@@ -679,20 +665,17 @@ class StateBuilder:
         return verdict.final or name in self.vetoed or (decided is not None and decided.action != "continue")
 
     def run(self, payload: Payload) -> RunState:
-        """Return the run that a payload names."""
         run = self.runs.get(str(payload["run_id"]))
         if run is None:
             raise ImpossibleEvent(f"no run {payload['run_id']!r} was planned")
         return run
 
     def run_of_any_round(self, payload: Payload) -> RunState:
-        """Return the run that a payload names, be its round over."""
         name = str(payload["run_id"])
         over = (state.runs[name] for state in (*self.rounds_before, *self.given_up) if name in state.runs)
         return next(over, None) or self.run(payload)
 
     def replace_run(self, run: RunState) -> None:
-        """Put a run in the place of what it was, in whichever round it is of."""
         name = run.run_id
         if name in self.runs:
             self.runs[name] = run
@@ -729,7 +712,6 @@ class StateBuilder:
             self.stands = (self.stands | set(rest)) - set(found)
 
     def is_ended_by_rule(self, name: str) -> bool:
-        """Whether a rule ended a claim's confirmation."""
         return name in self.decided and self.decided[name].action != "continue"
 
     def _spend(self, verdicts: Iterable[Verdict]) -> None:
@@ -746,11 +728,9 @@ class StateBuilder:
             self.decided.pop(name, None)
 
     def supersede_replications(self, names: Iterable[str]) -> None:
-        """Take back the verdicts on the replications of these hypotheses."""
         self.superseded.extend([self.replications.pop(name) for name in tuple(names)])
 
     def _rests_on(self, verdict: Verdict, spec: RunSpec) -> bool:
-        """Whether a run's seed is among those of a verdict's look; without looks, every seed is."""
         assert self.design is not None
         if not self.design.looks:
             return True

@@ -49,7 +49,6 @@ class Packages:
 
 
 def load_packages(entries: Iterable[EntryPoint], own: Collection[str]) -> Packages:
-    """Return the kinds of these entry points, whose names are not `own`."""
     named: dict[str, dict[str, EntryPoint]] = {}
     for entry in entries:  # one that is listed twice is one
         named.setdefault(entry.name, {})[f"{_package(entry)} ({entry.value})"] = entry

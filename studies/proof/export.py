@@ -88,7 +88,6 @@ def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepan
 
 
 def _not_plain(folder: Path) -> Iterator[Path]:
-    """Yield what of an export is a link, a pipe or a device."""
     locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
     for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
         for path in (folder / name, *(folder / name).rglob("*")):
@@ -112,12 +111,10 @@ def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
 
 
 def is_export(folder: Path) -> bool:
-    """Return whether a path is a folder that holds an exported study."""
     return (folder / EVENTS).is_file()
 
 
 def readme(state: StudyState) -> str:
-    """Return the README of an export, which follows from the log."""
     return "\n".join((
         f"# Study {state.id}", "", f"> {' '.join(state.topic.split())}", "",
         "Verify it, in this folder or in a copy of it:", "",

@@ -57,7 +57,6 @@ def check_report(events: Sequence[Event], folder: Path, findings: Findings) -> N
 
 
 def _page(folder: Path, name: str, sha256: str, findings: Findings) -> str | None:
-    """Return the text of a file of the report, whatever it holds, having compared it with its hash."""
     if name not in PAGES and not _FIGURE.fullmatch(name):
         findings.drift(f"report.built, {name}", f"expected one of {', '.join(PAGES)} and figures/NAME.svg")
         return None

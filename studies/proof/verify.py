@@ -60,7 +60,6 @@ def check_head(rows: Rows, head: str, findings: Findings) -> None:
 
 
 def before_each(events: Sequence[Event], kind: EventType) -> Iterator[tuple[Event, StudyState]]:
-    """Yield each event of a type with the state right before it."""
     folding = Folding()
     for event in events:
         if event.type is kind:
@@ -69,7 +68,6 @@ def before_each(events: Sequence[Event], kind: EventType) -> Iterator[tuple[Even
 
 
 def _foldable_prefix(events: Sequence[Event], findings: Findings) -> list[Event]:
-    """Return the events up to the first that cannot follow those before it."""
     folding = Folding()
     for number, event in enumerate(events):
         try:
@@ -170,7 +168,6 @@ def _check(event: Event, state: StudyState, findings: Findings) -> None:
 
 
 def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
-    """Compare the file of a round's lock with the log."""
     if state.lock_file is None:
         return
     if state.lock_file != (name := lock_name(state.round)):
@@ -200,13 +197,11 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _same_numbers(before: str, after: str) -> bool:
-    """Return whether two texts hold the same numbers, one of them perhaps with fewer digits."""
     pairs = [[found.replace("−", "-") for found in _NUMBER.findall(text.replace(",", ""))] for text in (before, after)]
     return len(pairs[0]) == len(pairs[1]) and all(map(_is_same_rounded, *pairs))
 
 
 def _is_same_rounded(a: str, b: str) -> bool:
-    """Return whether two numbers are the same, or one is the other with fewer digits."""
     least, most = sorted(len(text.partition(".")[2]) for text in (a, b))
     return float(a) == float(b) or (least < most and abs(float(a) - float(b)) <= 0.5 * 10.0**-least + 1e-12)
 
@@ -226,7 +221,6 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing drifted."""
         return not self.drifts
 
 

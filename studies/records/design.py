@@ -123,7 +123,6 @@ class Hypothesis(EvolvingRecord):
 
     @property
     def kind(self) -> Kind:
-        """What is claimed of its arms."""
         return "interaction" if self.moderator else "trend" if self.ladder else "difference"
 
     @property
@@ -239,12 +238,10 @@ class Arm(Record):
 
     @property
     def job_overrides(self) -> dict[str, JsonValue]:
-        """The overrides that are job fields."""
         return {name: value for name, value in self.overrides.items() if name != REWARD}
 
     @property
     def reward(self) -> str:
-        """The name of the reward its runs train on."""
         return str(self.overrides.get(REWARD, BUILT_IN))
 
 
@@ -377,7 +374,6 @@ class Design(EvolvingRecord):
             raise ValueError("a round's tests have its level, and no more; found others")
 
     def hash(self) -> str:
-        """Return the lock: sha256 of the design's canonical JSON."""
         return digest(self.model_dump(mode="json"))
 
     def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:
@@ -390,11 +386,9 @@ class Design(EvolvingRecord):
         return tuple(_seed_of(arm, seed) for seed in drawn)
 
     def arm(self, name: str) -> Arm:
-        """Return the arm of a name; raise KeyError if there is none."""
         return {arm.name: arm for arm in self.arms}[name]
 
     def hypothesis(self, name: str) -> Hypothesis:
-        """Return the hypothesis of an id; raise KeyError if there is none."""
         return {claim.id: claim for claim in self.hypotheses}[name]
 
     def contrast_of(self, claim: Hypothesis) -> dict[str, float]:
@@ -474,6 +468,5 @@ class NoisePlan(EvolvingRecord):
 
     @property
     def judged(self) -> Metric:
-        """What its A/A runs are judged by."""
         meaning = f"share of {self.episodes} hidden episodes solved after the last step"
         return self.metric or Metric(key=self.metric_key, meaning=meaning, episodes=self.episodes)

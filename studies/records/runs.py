@@ -206,7 +206,6 @@ PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup
 
 
 def noise_hash(plan: NoisePlan) -> str:
-    """Return the sha256 of a noise plan's canonical JSON, which its runs carry."""
     return digest(plan.model_dump(mode="json"))
 
 
@@ -233,7 +232,6 @@ def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
 
 
 def zero_lr_job(job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a job with which nothing may be learned."""
     return {**job, **PLUMBING_JOB}
 
 
@@ -254,7 +252,6 @@ def screen_metric(metric: Metric) -> Metric:
 
 
 def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> RunSpec:
-    """Return the run of a candidate in the rung of `steps` steps."""
     assert design.screen is not None
     metric = screen_metric(design.metric)
     job = {**_job(design, arm), "steps": steps, "seed": design.screen.seed}
@@ -267,7 +264,6 @@ def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> 
 
 
 def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    """Return the run of an arm of the confirmation with one of its seeds."""
     return RunSpec(
         study=study, design_hash=lock, arm=arm.name, seed=seed, environment=design.environment,
         job=add_evaluation_steps({**_job(design, arm), "seed": seed}, design.metric), metric=design.metric,
@@ -276,7 +272,6 @@ def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> 
 
 
 def replicate_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    """Return the run of an arm in the replication's setting with one of its seeds."""
     setting = design.replication
     assert setting is not None
     job = {**design.base_job, **setting.overrides, **arm.job_overrides, "environment": setting.environment}

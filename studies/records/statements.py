@@ -47,14 +47,12 @@ def sentences(
 
 
 def screen_sentence(fields: Iterable[str], environment: str) -> str:
-    """Return what a screen and its confirmation put to the test."""
     return f"Which values of {', '.join(fields)} are best: the best of a screen against the defaults, in {environment}."
 
 
 def statement(
     variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: Metric | None = None
 ) -> str:
-    """Return the claim of a hypothesis as a sentence, from its typed fields."""
     with_control, judged = setting(variable, control), outcome_name(variable, metric)
     if _is_timed(metric):
         return f"{setting(variable, treatment)} needs {_AMOUNTS[direction]} {judged} than {with_control}."
@@ -106,7 +104,6 @@ def outcome_name(variable: str, metric: Metric | None = None) -> str:
 
 
 def metric_name(metric: Metric) -> str:
-    """Return what sentences, axes and headings call a metric."""
     return metric.name or {SUCCESS: "hidden success", GAIN: "gain in hidden success"}.get(metric.key, metric.key)
 
 
@@ -117,13 +114,11 @@ def amount(value: float, metric: Metric | None) -> str:
 
 
 def model_name(value: Mapping[str, Any]) -> str:
-    """Return what a model is called: the name of its folder, or what kind it is of."""
     path = str(value.get("path", "")).rstrip("/")
     return path.rpartition("/")[2] or str(value.get("kind", MODEL))
 
 
 def setting(variable: str, value: Any) -> str:
-    """Return what an arm sets: `group_size = 16`, or each field of a configuration."""
     if variable == CONFIGURATION and isinstance(value, Mapping):
         return ", ".join(setting(name, entry) for name, entry in sorted(value.items()))
     return f"{variable} = {format_setting_value(variable, value)}"
@@ -139,7 +134,6 @@ def _is_timed(metric: Metric | None) -> bool:
 
 
 def _describe_contrast_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
-    """Return what an interaction or a trend puts to the test."""
     by = "" if least is None else f" by {amount(least, metric)} or more"
     margin = "anything that matters" if least is None else amount(least, metric)
     alike = claim.sought == "equivalence"
@@ -203,13 +197,11 @@ def select_arms(design: Design, candidates: Sequence[Arm], selection: Selection)
 
 
 def control_values(design: Design) -> dict[str, JsonValue]:
-    """Return every job field of the control arm."""
     control = design.arm(design.control_arm)
     return {**design.base_job, **control.overrides}
 
 
 def claims(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
-    """Return the claim on each arm, in order; `design` is the locked one, with its screen."""
     return tuple(_claim(design, arm, f"s{number}") for number, arm in enumerate(arms, start=1))
 
 

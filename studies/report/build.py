@@ -51,7 +51,6 @@ def figures(content: ReportView, prefix: str = "") -> dict[str, Figure]:
 
 
 def campaign_figures(content: CampaignView) -> dict[str, Figure]:
-    """Return the figures of an inquiry by name: those over all rounds, then each round's."""
     from studies.report import plots  # see figures
 
     whole = [*(plots.effects(data, number) for number, data in enumerate(content.effects, start=1))]
@@ -109,7 +108,6 @@ _SOURCES = (".py", ".jinja")
 
 @cache
 def generator_info() -> dict[str, str]:
-    """Return the version of ajet, the hash of the sources that a report follows from, and matplotlib's version."""
     return {"ajet": version("ajet"), "sources": _sources(), "matplotlib": version("matplotlib")}
 
 
@@ -142,7 +140,6 @@ class Report:
     """Pages that were not what the log says it wrote, and the names they are kept under."""
 
     def payload(self, folder: Path) -> dict[str, Any]:
-        """Return what `report.built` says of it; `folder` is the study's."""
         drawn = zip(self.figures, self.figures_sha256, strict=True)
         return {
             "markdown": _entry(self.markdown, self.markdown_sha256, folder),
@@ -152,7 +149,6 @@ class Report:
         }
 
     def describe_backups(self) -> tuple[str, ...]:
-        """Return a line for each page that is kept under another name."""
         return tuple(
             f"{name} was not as the study's log says it was written: it is kept as {kept}, beside the new one"
             for name, kept in self.backups
@@ -240,7 +236,6 @@ def tight(text: str) -> str:
 
 
 def capital(text: str) -> str:
-    """Return a text that begins with a capital letter."""
     return text[:1].upper() + text[1:]
 
 

@@ -58,7 +58,6 @@ def why_asked(state: StudyState) -> str:
 
 
 def quotes(state: StudyState) -> tuple[Quote, ...]:
-    """Return the words of each hypothesis: the planner's, or code's where a screen led to it."""
     if state.selection is not None:
         return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism), FROM_SCREEN) for h in claims(state))
     by = f"in the words of the planner {planner_label(str(state.planner['name']), state.planner.get('model'))}"
@@ -80,7 +79,6 @@ def claims(state: StudyState) -> tuple[Hypothesis, ...]:
 
 
 def quote_planner(state: StudyState) -> str:
-    """Return who planned, in one clause."""
     name, model = str(state.planner.get("name", "unknown")), state.planner.get("model")
     if name == "rules":
         return "Planned by the built-in rules; no language model took part."
@@ -88,14 +86,12 @@ def quote_planner(state: StudyState) -> str:
 
 
 def verdict_table(state: StudyState) -> Table | None:
-    """Return what was predicted of each hypothesis and what was observed; None before anything was predicted."""
     rows = [_verdict_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
     columns = ("Hypothesis", "Difference", "Interval", "Runs", "Predicted", "Inside", "Verdict")
     return table(columns, rows, numeric=(1, 2, 3, 4), cards=True) if rows else None
 
 
 def numbers_table(state: StudyState) -> Table | None:
-    """Return every number behind each verdict, those of replications too; None before anything was predicted."""
     judged = [_numbers_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
     again = [_numbers_row(state, None, verdict) for verdict in state.replications]
     rows = [*judged, *again]
@@ -107,7 +103,6 @@ def numbers_table(state: StudyState) -> Table | None:
 
 
 def rules(state: StudyState) -> tuple[str, ...]:
-    """Return, for each verdict, the rule that decided it."""
     opened = {claim.id for claim in claims(state) if claim.open}
     return tuple(
         f"{v.hypothesis}: {true_minus(_SIDE.sub('', v.reason) if v.hypothesis in opened else v.reason)}"
@@ -131,7 +126,6 @@ def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) 
 
 
 def verdict_cell(state: StudyState, verdict: Verdict | None) -> Cell:
-    """Return a verdict's word as a cell; a dash for none."""
     if verdict is None or state.design is None:
         return cell(NONE)
     return cell(label(state.design.hypothesis(verdict.hypothesis), verdict), verdict.verdict)
@@ -167,7 +161,6 @@ def _test(state: StudyState, verdict: Verdict) -> str:
 
 
 def deviation_table(state: StudyState) -> Table | None:
-    """Return every change after the lock in the order it was made; None where there was none."""
     rows = [(a.seq, _amendment_row(a)) for a in state.amendments]
     rows += [(veto.seq, _veto_row(name, veto)) for name, veto in state.vetoed.items()]
     columns = ("When", "By", "Change", "Why", "")
@@ -206,7 +199,6 @@ def _veto_row(hypothesis: str, veto: Veto) -> list[Cell]:
 
 
 def codes(state: StudyState) -> tuple[Code, ...]:
-    """Return every reward function of the locked design, with the arms that trained on it."""
     if state.design is None:
         return ()
     arms = state.design.arms
@@ -222,7 +214,6 @@ def codes(state: StudyState) -> tuple[Code, ...]:
 
 
 def describe_authorship(state: StudyState) -> str:
-    """Return who wrote the code and where it ran, in sentences."""
     model = state.planner.get("model")
     author = f"the planner's language model ({model})" if model else "the planner"
     return (
@@ -235,7 +226,6 @@ def describe_authorship(state: StudyState) -> str:
 
 
 def _describe_sandbox(state: StudyState) -> str:
-    """Return where the code ran, by the log of the attempts that had it."""
     attempts = [attempt for run in state.runs.values() if run.spec.code for attempt in run.attempts]
     if not attempts:
         return "It has not run."
@@ -342,7 +332,6 @@ class Play:
 
     @property
     def text(self) -> str:
-        """All of it as plain text, a paragraph for each message."""
         return "\n\n".join(f"{role}: {words}" for role, words in self.messages)
 
 

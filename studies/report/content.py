@@ -166,7 +166,6 @@ class ReportView:
 
     @property
     def measured(self) -> bool:
-        """Whether any run of any stage was collected."""
         return bool(self.shifts or self.curves or self.stages.screened)
 
 
@@ -334,7 +333,6 @@ class RoundSection:
 
     @property
     def prefix(self) -> str:
-        """What the names of its figures and places begin with."""
         return f"round-{self.number}-"
 
 

@@ -27,7 +27,6 @@ from studies.statistics.proportions import exact_limits
 
 
 def is_rate(metric: Metric) -> bool:
-    """Return whether every run has 1 or 0."""
     if not metric.kind:
         return False
     try:
@@ -37,7 +36,6 @@ def is_rate(metric: Metric) -> bool:
 
 
 def is_mostly_cut(metric: Metric, values: Sequence[float]) -> bool:
-    """Return whether more than half of the runs lie where the metric is cut."""
     return 2 * _cut(metric, values) > len(values)
 
 
@@ -71,7 +69,6 @@ def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
 
 
 def count_of(values: Sequence[float]) -> tuple[int, int]:
-    """Return how many of how many runs have 1."""
     return _ones(values), len(values)
 
 
@@ -143,7 +140,6 @@ class Fact:
 
 
 def cell(text: str, mark: str = "", title: str = "") -> Cell:
-    """Return a cell; empty text becomes a dash."""
     return Cell(text or "–", mark, title)
 
 
@@ -163,7 +159,6 @@ def table(
 
 
 def pairs(facts: Sequence[Fact]) -> Table:
-    """Return facts as a table of two columns without a heading."""
     return table(
         ("", ""),
         [

@@ -67,7 +67,6 @@ _NOT_GIVEN: Final = (ValueError, ArithmeticError, LookupError, TypeError, Attrib
 
 
 def other_metrics(state: StudyState) -> tuple[Metric, ...]:
-    """Return the metrics that a study was not asked for, as they would be defined for its design."""
     design = state.design
     if design is None:
         return ()
@@ -176,17 +175,14 @@ class Evidence:
         return next((key for key in (SUCCESS, REWARDS) if self.has_metric(key)), None)
 
     def has_metric(self, key: str) -> bool:
-        """Return whether every run logged a metric."""
         return bool(self.runs) and all(run.curves.get(key) for run in self.runs.values())
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Every metric that some run logged."""
         return tuple(sorted({key for run in self.runs.values() for key in run.curves}))
 
     @property
     def files(self) -> int:
-        """How many files were read and matched their hash."""
         return sum(len(run.files) for run in self.runs.values())
 
 
@@ -253,7 +249,6 @@ def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _hidden_curve(results: Results) -> tuple[tuple[float, float], ...]:
-    """Return the hidden curve; nothing where nobody looked during training."""
     if not results.during:
         return ()
     try:
@@ -337,7 +332,6 @@ def _share(run: RunState, evaluation: Mapping[str, Any], part: str) -> tuple[flo
 
 
 def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """Return the plays that were kept both before and after training, task by task."""
     parts = {part: {entry["task_id"]: entry for entry in evaluation[part].get("transcripts", ())} for part in _WHEN}
     both = (task for task in parts["initial"] if task in parts["final"])
     return tuple((part, parts[part][task]) for task in both for part in _WHEN)
@@ -351,7 +345,6 @@ def _history(run: RunState, snapshot: Mapping[str, Any]) -> list[tuple[int, Mapp
 
 
 def _curves(history: list[tuple[int, Mapping[str, Any]]]) -> dict[str, tuple[tuple[int, float], ...]]:
-    """Return every metric that was logged as its finite values by step."""
     found: dict[str, list[tuple[int, float]]] = {}
     for step, metrics in history:
         for key, value in metrics.items():

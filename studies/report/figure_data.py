@@ -64,7 +64,6 @@ class LevelBars:
 
 
 def claim_effects(rounds: Sequence[StudyState]) -> tuple[Effects, ...]:
-    """Return the judged claims of all rounds, apart by the metric that they were judged by."""
     found: dict[str, list[ClaimEffect]] = {}
     units: dict[str, str] = {}
     for state in rounds:
@@ -249,7 +248,6 @@ def _plot_candidate(state: StudyState, arm: Arm) -> ScreenedCandidate:
 
 
 def list_plotted_arms(state: StudyState) -> tuple[PlottedArm, ...]:
-    """Return the measured runs by arm: of the confirmation, or of the A/A runs while it has none."""
     arms = state.design.arms if state.design is not None else ()
     found = [PlottedArm(arm.name, index, _collected_runs(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
     found = [arm for arm in found if arm.runs]
@@ -325,7 +323,6 @@ def _curves(
 
 
 def shifts(state: StudyState) -> Shifts | None:
-    """Return the hidden metric before and after training of all valid collected runs; None without any."""
     collapsed = find_collapsed_runs(state)
     drawn = tuple(shift for arm in list_plotted_arms(state) if (shift := _arm_shift(arm, collapsed)).pairs)
     metric = state.design.metric if state.design is not None else None
@@ -337,7 +334,6 @@ def shifts(state: StudyState) -> Shifts | None:
 
 
 def forecasts(state: StudyState) -> Forecasts | None:
-    """Return predicted and observed intervals; None before anything was predicted."""
     design = state.design
     items: list[Forecast] = []
     for claim in claims(state):

@@ -59,7 +59,6 @@ class OtherDifference:
 
     @property
     def apart(self) -> bool:
-        """Whether the interval leaves zero out."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
@@ -172,7 +171,6 @@ def _arm(metric: Metric, values: Sequence[float]) -> str:
 
 
 def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
-    """Return the difference of a claim's arms; None where one has no run, or times that are mostly cut."""
     if claim.kind != "difference":
         return _weighted_difference([arms[name] for name in design.contrast_of(claim)], claim.weights, metric)
     control, treatment = arms[design.control_arm], arms[design.arm_with(claim.variable, claim.treatment).name]

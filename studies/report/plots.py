@@ -67,10 +67,7 @@ class FigureRow:
 
 
 class _Thousands(ScalarFormatter):
-    """Numbers as matplotlib has them, from a thousand on with a comma."""
-
     def __call__(self, x: float, pos: int | None = None) -> str:
-        """Return a tick's label."""
         return f"{x:,.0f}".replace("-", MINUS) if abs(x) >= _THOUSAND else str(super().__call__(x, pos))
 
 
@@ -160,7 +157,6 @@ Draw = Callable[[Any, str, float], Drawing]
 
 
 def learning_curves(data: Curves, prefix: str = "") -> Figure:
-    """Draw every run's training curve thin and each arm's mean thick."""
     caption = (
         f"{_capital(data.measured)}, by {data.unit}. Thin: one run; thick: an arm's mean; nothing is smoothed. These "
         "episodes are the training's own and decide nothing."
@@ -169,7 +165,6 @@ def learning_curves(data: Curves, prefix: str = "") -> Figure:
 
 
 def hidden_curves(data: Curves, prefix: str = "") -> Figure:
-    """Draw hidden success as evaluations before, during and after training saw it, with what is to be reached."""
     goal = "" if data.threshold is None else f" Dashed: the threshold of {data.threshold:g}, which a time is read off."
     end = "" if data.horizon is None else " The vertical line is the horizon, which is the same for all runs."
     caption = (
@@ -180,7 +175,6 @@ def hidden_curves(data: Curves, prefix: str = "") -> Figure:
 
 
 def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
-    """Draw what one reward function gave in training, on an axis of its own."""
     caption = (
         f"{_capital(data.measured)}, by {data.unit}. Its axis is its own: a reward's height says nothing beside "
         "another's. A thin line is one run, a thick one the mean of an arm's runs."
@@ -190,7 +184,6 @@ def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
 
 
 def training(data: Sequence[Curves], prefix: str = "") -> Figure:
-    """Draw what tells how a training went, a panel for each metric."""
     caption = (
         f"Logged metrics by {data[0].unit}: {', '.join(panel.measured for panel in data)}. A thin line is one run, a "
         "thick one the mean of an arm's runs."
@@ -199,7 +192,6 @@ def training(data: Sequence[Curves], prefix: str = "") -> Figure:
 
 
 def before_after(data: Shifts, prefix: str = "") -> Figure:
-    """Draw the hidden metric of every run before and after training, and each arm's mean with its interval."""
     if data.both:
         caption = (
             f"{_capital(data.measured)}: a thin line is one run, from before training (hollow) to after it (filled); "
@@ -220,7 +212,6 @@ def before_after(data: Shifts, prefix: str = "") -> Figure:
 
 
 def predictions(data: Forecasts, prefix: str = "") -> Figure:
-    """Draw the margin, the predicted interval of each hypothesis and the observed one."""
     margin = " Shaded: differences too small to matter." if data.margin is not None else ""
     caption = (
         f"Difference in {data.measured}, treatment minus control. Bar: predicted before any run; mark and line: "
@@ -231,7 +222,6 @@ def predictions(data: Forecasts, prefix: str = "") -> Figure:
 
 
 def screen(data: Screening, prefix: str = "") -> Figure:
-    """Draw every candidate of a screen at each of its rungs, those that were confirmed in colour."""
     caption = (
         f"{_capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the full "
         "one the longest. Coloured candidates were confirmed. No claim rests on a screen."
@@ -244,7 +234,6 @@ _ALONE = 640.0
 
 
 def picture(data: Curves) -> tuple[str, bytes]:
-    """Return the curves of one metric as SVG and as PNG, for a light page."""
     with style("metric"):
         drawing = draw_panels([data], "metric", _ALONE)
         svg = render_svg(drawing.canvas, drawing.label, drawing.tips)
@@ -252,12 +241,10 @@ def picture(data: Curves) -> tuple[str, bytes]:
 
 
 def curves_picture(data: Curves) -> bytes:
-    """Return the curves of one metric as a PNG for a light page, 860 pixels wide, whatever number of runs it has."""
     return _png(lambda: draw_curves(data, "curves", WIDE), dpi=72)
 
 
 def screen_picture(data: Screening) -> bytes:
-    """Return what a screen saw as a PNG for a light page, 860 pixels wide."""
     return _png(lambda: draw_screen(data, "screen", WIDE), dpi=72)
 
 
@@ -269,7 +256,6 @@ def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:
 
 
 def make_figure(name: str, title: str, caption: str, draw: Draw, data: Hashable) -> Figure:
-    """Return the figure of this data for a wide page and for a narrow one."""
     wide = render_cached(draw, data, f"{name}-wide", WIDE)
     return Figure(name, title, caption, wide, render_cached(draw, data, f"{name}-narrow", NARROW))
 
@@ -286,7 +272,6 @@ def render_cached(draw: Draw, data: Hashable, salt: str, width: float) -> str:
 
 
 def draw_curves(data: Curves, salt: str, width: float) -> Drawing:
-    """Draw the curves of one metric; arms are named at the ends of their lines, or above where room is short."""
     tips: dict[str, str] = {}
     narrow = width < WIDE
     above = narrow or len(data.arms) > _MOST_BESIDE or any(len(arm.arm) > _BESIDE_CHARS for arm in data.arms)
@@ -305,7 +290,6 @@ def draw_curves(data: Curves, salt: str, width: float) -> Drawing:
 
 
 def draw_panels(data: Sequence[Curves], salt: str, width: float) -> Drawing:
-    """Draw a panel for each metric, two beside each other where there is room."""
     tips: dict[str, str] = {}
     narrow = width < WIDE
     columns = 1 if narrow else 2
@@ -327,7 +311,6 @@ def draw_panels(data: Sequence[Curves], salt: str, width: float) -> Drawing:
 
 
 def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
-    """Draw each arm as a strip of its runs, and below them its mean."""
     tips: dict[str, str] = {}
     items = [
         FigureRow(arm.arm, _shift_note(arm, data), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index))
@@ -341,7 +324,6 @@ def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
 
 
 def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
-    """Draw each hypothesis as a strip: margin, prediction, observation, and the line of no difference."""
     items = [
         FigureRow(f"{item.hypothesis}: {item.compared}", _forecast_note(item, data.unit), 50, paint("ink"))
         for item in data.items
@@ -355,7 +337,6 @@ def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
 
 
 def draw_screen(data: Screening, salt: str, width: float) -> Drawing:
-    """Draw each candidate as a strip of what it scored after each of its runs."""
     tips: dict[str, str] = {}
     shown = data.candidates[:_MOST_CANDIDATES]
     items = [
@@ -399,7 +380,6 @@ def _label_lines(axes: Axes, arms: Sequence[ArmCurves]) -> None:
 
 
 def _legend(figure: Any, arms: Sequence[ArmCurves], width: float) -> None:
-    """Name every arm above the axes, wrapped where its name is long."""
     lines: list[Artist] = [Line2D([], [], color=arm_paint(arm.index), linewidth=2.6) for arm in arms]
     names = ["\n".join(_wrap_to_width(arm.arm, width)) for arm in arms]
     figure.legend(lines, names, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=_legend_columns(arms, width),
@@ -554,7 +534,6 @@ def _capital(text: str) -> str:
 
 
 def format_tick(value: float, _position: Any) -> str:
-    """Return a tick's label with its sign."""
     return (
         "0"
         if abs(value) < 1e-12
@@ -563,7 +542,6 @@ def format_tick(value: float, _position: Any) -> str:
 
 
 def effects(data: Effects, number: int) -> Figure:
-    """Draw each claim's difference with the interval that decided it, round by round."""
     shaded = " Shaded: differences too small to matter." if any(item.margin for item in data.items) else ""
     caption = (
         f"Difference in {data.measured}, treatment minus control, of each claim with the interval that decided it, at "
@@ -574,7 +552,6 @@ def effects(data: Effects, number: int) -> Figure:
 
 
 def levels(data: Sequence[LevelBars]) -> Figure:
-    """Draw what the tests of each round might spend, by kind of claim."""
     caption = (
         "The level of each round, by kind of claim. Dark: its own part; light: what the round before handed on. An "
         "outline is a round that was not locked, as it would be if nothing more were handed on."
@@ -583,7 +560,6 @@ def levels(data: Sequence[LevelBars]) -> Figure:
 
 
 def draw_effects(data: Effects, _salt: str, width: float) -> Drawing:
-    """Draw each claim as a strip: the difference, its interval, the margin and the line of no difference."""
     items = [FigureRow(item.name, _note(item, data.unit), 34, paint("ink")) for item in data.items]
     figure, drawn = layout_rows(width, items, (), f"difference in {data.measured}")
     for axes, item in zip(drawn, data.items, strict=True):
@@ -594,7 +570,6 @@ def draw_effects(data: Effects, _salt: str, width: float) -> Drawing:
 
 
 def draw_levels(data: Sequence[LevelBars], _salt: str, width: float) -> Drawing:
-    """Draw a panel for each ledger, beside each other where there is room."""
     columns = 1 if width < WIDE else len(data)
     panel, top = 214.0, 34.0
     height = top + panel * (len(data) // columns) + 8

@@ -79,7 +79,6 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
 
 
 def answer_line(answer: HeadlineAnswer, many: bool) -> str:
-    """Return an answer as one line of text; with `many`, its hypothesis first."""
     return f"{f'{answer.hypothesis}: ' if many else ''}{answer.label}: {answer.sentence}"
 
 
@@ -186,7 +185,6 @@ def why_ended(state: StudyState) -> str:
 
 
 def words_at_end(state: StudyState) -> str:
-    """Return the words with which a planner asked nothing more, as they were quoted; empty where none did."""
     reason = _decision_reason(state, ASK_RULE, "end") or ""
     return reason.removeprefix(IN_WORDS) if reason.startswith(IN_WORDS) else ""
 
@@ -197,13 +195,11 @@ def ask_on(state: StudyState) -> NextQuestion:
 
 
 def last_judged(state: StudyState) -> StudyState:
-    """Return the last round with a verdict; the state itself where none has one."""
     judged = next((each for each in reversed(state.rounds) if each.verdicts), state)
     return replace(judged, declined=False) if judged.verdicts else judged
 
 
 def _exhausted_limit(state: StudyState) -> str:
-    """Return what was used up, of an inquiry that ended without anybody saying that there is nothing to ask."""
     stops = [d.reason for d in state.decisions if d.hypothesis is None and d.action == "stop"]
     if stops:
         return f'the budget was used up ("{one_line(stops[-1])}")'
@@ -267,7 +263,6 @@ def campaign_answer(state: StudyState, evidence: Mapping[int, Evidence]) -> Camp
 
 
 def describe_recipe(state: StudyState) -> tuple[str, ...]:
-    """Return the best recipe of each setting and how much better it is, a sentence each; that there is none, else."""
     designs = {each.round: each.design for each in state.rounds if each.design is not None}
     told = [line for recipe in recipes(state.rounds) for line in _recipe(recipe, designs)]
     confirmed = any(recipe.values for recipe in recipes(state.rounds))

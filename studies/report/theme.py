@@ -66,7 +66,6 @@ def arm_paint(index: int) -> str:
 
 
 def marker(index: int) -> str:
-    """Return the marker of the arm at this place in the design."""
     return MARKERS[index % len(MARKERS)]
 
 
@@ -88,7 +87,6 @@ def style(salt: str) -> Iterator[None]:
 
 
 def canvas(width: float, height: float) -> Canvas:
-    """Return an empty figure of this size in CSS pixels."""
     from matplotlib.figure import Figure as Canvas  # see style
 
     return Canvas(figsize=(width / 72, height / 72))
@@ -121,7 +119,6 @@ def standalone(svg: str) -> str:
 
 
 def variables(palette: Mapping[str, str]) -> str:
-    """Return a palette as CSS declarations."""
     return "".join(f"--{name}:{value};" for name, value in palette.items())
 
 

@@ -56,7 +56,6 @@ class ObservedNoise:
 
     @property
     def ratio(self) -> float:
-        """How many times the planned noise was met."""
         return self.seen / self.planned
 
 
@@ -104,12 +103,10 @@ _NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal
 
 
 def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    """Return what the report's code verified, held or not."""
     return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
 
 
 def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    """Return what weakens the study's conclusions."""
     return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _THREATS))
 
 
@@ -159,7 +156,6 @@ def _check_arms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell what the confound linter found in the runs of each claim, and what no run could say."""
     design = state.design
     if design is None or not any((run.collected or {}).get("conditions") for run in state.runs_in("confirm")):
         return
@@ -179,7 +175,6 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
 
 
 def _list_conditions(state: StudyState, *, known: bool) -> list[str]:
-    """Return the conditions that some run recorded, or those that none did, in words."""
     recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
     return [
         name.replace("_", " ")
@@ -323,7 +318,6 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _resumptions(run: RunState) -> str:
-    """Return in how many attempts a run was made, and after which training steps one went on from another."""
     steps = [attempt.resumed_at for attempt in run.lineage if attempt.resumes is not None]
     known = " and ".join(str(step) for step in steps if step is not None)
     return f"{plural(len(run.attempts), 'attempt')}{f', after step {known}' if known else ''}"
@@ -403,7 +397,6 @@ def _check_zero_lr(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield how many trainings of each arm collapsed."""
     if state.design is None or state.design.collapse is None:
         return
     for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
@@ -414,7 +407,6 @@ def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield that seeds alone did more, or less, than was planned on."""
     found = noise_observed(state)
     if found is None or found.low <= found.planned <= found.high or state.design is None:
         return
@@ -434,7 +426,6 @@ def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield each claim whose observed difference lay outside what was predicted."""
     if state.design is None:
         return
     unit = state.design.metric.unit

@@ -62,19 +62,16 @@ def format_signed(value: float | None, digits: int = 3, *, unit: str = "") -> st
 
 
 def span(low: float | None, high: float | None, *, unit: str = "") -> str:
-    """Return an interval of differences: `+0.030 to +0.210`."""
     if low is None or high is None:
         return NONE
     return " to ".join(ends_in_digits((low, high), unit)).replace("-", MINUS)
 
 
 def true_minus(text: str) -> str:
-    """Return a text in which the hyphen before a number is a minus sign."""
     return re.sub(r"(?<!\w)-(?=\d)", MINUS, text)
 
 
 def p_value(value: float | None) -> str:
-    """Return a p value, never as an exact zero."""
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -110,17 +107,14 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(ts: str) -> str:
-    """Return an event's time for people: `2031-03-04 09:30:07 UTC`."""
     return datetime.fromisoformat(ts).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def value_of(value: Any) -> str:
-    """Return a job field's value as it stands in a job: JSON, text without quotes."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def setting(hypothesis: Hypothesis, value: Any) -> str:
-    """Return what an arm sets by a hypothesis: `group_size = 16`, or each field of a configuration."""
     if hypothesis.variable != CONFIGURATION:
         return f"{hypothesis.variable} = {format_setting_value(hypothesis.variable, value)}"
     return ", ".join(f"{name} = {value_of(entry)}" for name, entry in value.items())
@@ -155,7 +149,6 @@ def command_line(command: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with every run of white space made one space."""
     return " ".join(text.split())
 
 
@@ -165,17 +158,14 @@ def in_unit(text: str, metric: Metric) -> str:
 
 
 def format_size(value: float | None, metric: Metric) -> str:
-    """Return a size as a metric counts it, with its unit."""
     return in_unit(number(value, unit=metric.unit), metric)
 
 
 def describe_cut(metric: Metric, missed: int, of: int) -> str:
-    """Return what stands in the place of a mean that would be told by where values are cut."""
     return f"not reached by {missed} of {of}" if metric.threshold is not None else f"{missed} of {of} at the cut"
 
 
 def metric_axis(metric: Metric) -> str:
-    """Return the metric's name for an axis, with its unit where the name does not say it."""
     name = metric_name(metric)
     return name if not metric.unit or metric.unit in name else f"{name} ({metric.unit})"
 
@@ -238,7 +228,6 @@ def describe_reached(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -
 
 
 def _names(hypothesis: Hypothesis, verdict: Verdict) -> dict[str, str]:
-    """Return what sentences call the arms whose rates a verdict tells: of two by their values, else by their names."""
     arms = [rate.arm for rate in verdict.reached]
     if verdict.arms:
         return dict(zip(arms, arms, strict=True))

@@ -61,7 +61,6 @@ class Interval:
 
 
 def is_constant(values: Sequence[float]) -> bool:
-    """Return whether no value differs from the others."""
     return max(values) - min(values) <= SAME
 
 
@@ -92,7 +91,6 @@ def spread_interval(squares: float, df: int, *, level: float = 0.95) -> tuple[fl
 
 
 def t_quantile(share: float, df: float) -> float:
-    """Return the quantile of Student's t distribution."""
     from scipy import stats  # takes most of a second, which a command that judges nothing should not wait for
 
     return float(stats.t.ppf(share, df))
@@ -113,7 +111,6 @@ class Runs:
 
     @property
     def numbers(self) -> list[float]:
-        """The values alone, in a fixed order."""
         return [self.values[run] for run in sorted(self.values)]
 
 
@@ -135,7 +132,6 @@ class Comparison:
 
     @property
     def t(self) -> float:
-        """The test statistic."""
         return self.estimate / self.error
 
     @property
@@ -150,11 +146,9 @@ class Comparison:
         return float(special.stdtr(self.df, -t))
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the two-sided interval of this level."""
         return self.within(t_quantile((1 + level) / 2, self.df))
 
     def within(self, critical: float) -> tuple[float, float]:
-        """Return the interval of `critical` standard errors to both sides."""
         half = critical * self.error
         return self.estimate - half, self.estimate + half
 
@@ -230,7 +224,6 @@ def paired_test(control: Runs, treatment: Runs) -> Comparison | None:
 
 
 def differences(control: Runs, treatment: Runs) -> list[float]:
-    """Return treatment minus control for each seed that both arms have, in the order of the seeds."""
     a = {control.seeds[run]: value for run, value in control.values.items()}
     b = {treatment.seeds[run]: value for run, value in treatment.values.items()}
     return [b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())]
@@ -245,12 +238,10 @@ class Source:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Source:
-        """Return what values say of their variance."""
         return cls(_variance(values) * (len(values) - 1), len(values) - 1)
 
     @property
     def variance(self) -> float:
-        """The variance that it amounts to."""
         return self.squares / self.df
 
     def __add__(self, other: Source) -> Source:
@@ -368,7 +359,6 @@ def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence
 
 
 def is_equivalent(found: Equivalence) -> bool:
-    """Return whether the whole interval lies inside the margin."""
     return -found.margin < found.low and found.high < found.margin
 
 

@@ -68,7 +68,6 @@ class ArmData:
 
     @property
     def launched(self) -> int:
-        """How many runs there are, with or without a value."""
         return len(self.values) + len(self.excluded) + len(self.worst) + len(self.cut)
 
     def runs(self, worst: float) -> Runs:
@@ -76,16 +75,13 @@ class ArmData:
         return Runs({**self.values, **dict.fromkeys(self.worst, worst)}, self.seeds)
 
     def drop_collapsed(self) -> Runs:
-        """Return the values of the runs that did not collapse."""
         return Runs({run: value for run, value in self.values.items() if run not in self.collapsed}, self.seeds)
 
     @property
     def broken(self) -> int:
-        """How many runs collapsed, or broke down."""
         return len(self.collapsed) + len(self.worst)
 
     def as_json(self) -> dict[str, object]:
-        """Return it as what a hash is made of."""
         found: dict[str, object] = {
             "values": dict(self.values), "seeds": dict(self.seeds), "excluded": dict(self.excluded),
             "worst": dict(self.worst), "cut": dict(self.cut),
@@ -129,7 +125,6 @@ def count_codes(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
 
 
 def find_overlaps(arms: Mapping[str, ArmData]) -> Sequence[str]:
-    """Return the runs that are in more than one place."""
     places = Counter(
         run for arm in arms.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
     )
@@ -159,22 +154,18 @@ class JudgeInput:
 
     @property
     def design(self) -> Design:
-        """The locked design."""
         return self.allocation.design
 
     @property
     def alpha(self) -> float:
-        """The two-sided level of the look."""
         return self.allocation.difference(self.look, self.phase)
 
     @property
     def alpha_alike(self) -> float:
-        """The level of each of the two one-sided tests of the look."""
         return self.allocation.equivalence(self.look, self.phase)
 
     @property
     def looks(self) -> int:
-        """How many looks there are; a replication is looked at once."""
         return len(self.design.looks) if self.phase == "confirm" else 1
 
     @property
@@ -189,16 +180,13 @@ class JudgeInput:
 
     @property
     def arms(self) -> dict[str, ArmData]:
-        """The claim's arms, the control first: two, or all of a contrast's."""
         return {name: self.data.get(name, _EMPTY) for name in self.design.contrast_of(self.claim)}
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """What the mean of each of the claim's arms counts in its effect."""
         return tuple(self.design.contrast_of(self.claim).values())
 
     def runs(self) -> list[Runs]:
-        """Return what is analysed of the claim's arms, the control first."""
         return [self.select_runs(arm) for arm in self.arms.values()]
 
     def others(self) -> list[list[float]]:

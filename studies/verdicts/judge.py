@@ -138,7 +138,6 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
 def _between(
     state: StudyState, design: Design, hypothesis: str, data: Mapping[str, ArmData], names: Pair
 ) -> tuple[Violation, ...]:
-    """Return what the linter finds between two arms of a claim."""
     first, second = (data[name] for name in names)
     control, treatment = (_conditions(state, arm) for arm in (first, second))
     if not control or not treatment:
@@ -189,7 +188,6 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
 
 
 def _find_collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
-    """Return how each measured run that collapsed did, by the locked rule; nothing for a design without one."""
     if (rule := design.collapse) is None:
         return {}
     recorded = {run.run_id: Conditions.model_validate((run.collected or {}).get("conditions") or {}) for run in runs}
@@ -198,13 +196,11 @@ def _find_collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
 
 
 def _conditions(state: StudyState, arm: ArmData) -> dict[str, Conditions]:
-    """Return the conditions of the runs that were measured, as far as they were recorded."""
     recorded = {run: (state.runs[run].collected or {}).get("conditions") for run in arm.values}
     return {run: Conditions.model_validate(found) for run, found in recorded.items() if found is not None}
 
 
 def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return how many evaluation episodes of each kind of task the measured runs solved and played."""
     recorded = {run: (state.runs[run].collected or {}).get("kinds", {}) for run in arm.values}
     return {
         run: {kind: (int(solved), int(played)) for kind, (solved, played) in kinds.items()}
@@ -258,7 +254,6 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
 
 
 def _find_unnamed_codes(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
-    """Return the codes that left runs of the claim's arms out and that the lock does not name."""
     arms = [data[name] for name in design.contrast_of(_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     return codes - set(design.exclusions)

@@ -70,7 +70,6 @@ class SettingRecipe:
         return tuple(sorted(kept, key=lambda value: value.round))
 
     def take(self, state: StudyState, design: Design, follows: Follows) -> None:
-        """Take a round's settled verdicts into account."""
         self.rounds.append(state.round)
         better, taken = [], set[str]()
         for claim in design.hypotheses:
@@ -122,7 +121,6 @@ class SettingRecipe:
 
 
 def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdict: True) -> tuple[SettingRecipe, ...]:
-    """Return what was confirmed, setting by setting, in the order in which settings were first tried."""
     found: dict[str, SettingRecipe] = {}
     for state in rounds:
         if (design := state.design) is None:
@@ -154,7 +152,6 @@ def holds(design: Design, value: BetterValue) -> bool | None:
 
 
 def format_fields(fields: Mapping[str, JsonValue]) -> str:
-    """Return values as arms have them: `group_size = 16, epochs = 2`."""
     return ", ".join(setting(name, value) for name, value in fields.items())
 
 

@@ -127,7 +127,6 @@ def _find(case: JudgeInput) -> Finding:
 
 
 def _find_obstacle(case: JudgeInput) -> str | None:
-    """Return why nothing can be concluded whatever the numbers say; None when there is no such reason."""
     if (reason := find_unaccounted(case.design, case.arms, case.accepted)) is not None:
         return reason
     if (reason := too_many_excluded(case.design, case.arms)) is not None:
@@ -139,7 +138,6 @@ def _find_obstacle(case: JudgeInput) -> str | None:
 
 
 def _has_few_runs(case: JudgeInput) -> bool:
-    """Return whether too few trainings that did not collapse are left for a statement about their mean."""
     if case.design.collapse is None:
         return False
     runs = case.runs()
@@ -150,7 +148,6 @@ def _has_few_runs(case: JudgeInput) -> bool:
 
 
 def _compare_arms(case: JudgeInput) -> Comparison | None:
-    """Return the comparison of the claim's arms by the locked test; None when it does not exist."""
     if case.design.test == "contrast":
         return contrast([arm.numbers for arm in case.runs()], case.weights)
     control, treatment = case.runs()
@@ -242,7 +239,6 @@ def _adjust_p(case: JudgeInput, found: Comparison) -> float:
 
 
 def _family_sizes(case: JudgeInput) -> list[int]:
-    """Return the numbers of runs of all treatment arms of the claim's variable."""
     family = [claim for claim in case.design.hypotheses if claim.variable == case.claim.variable]
     return [len(case.of(claim).runs()[1].values) for claim in family]
 

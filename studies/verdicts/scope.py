@@ -46,7 +46,6 @@ def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
 
 
 def exact_p(case: JudgeInput) -> float:
-    """Return the p of a claim's two rates."""
     return proportions.boschloo(*_counts(case))
 
 
@@ -59,12 +58,10 @@ def reached_rates(case: JudgeInput) -> tuple[ReachedRate, ...]:
 
 
 def is_mostly_cut(rates: Sequence[ReachedRate]) -> bool:
-    """Return whether more than half of an arm never got there."""
     return any(2 * rate.count < rate.of for rate in rates)
 
 
 def not_reached(case: JudgeInput, rates: Sequence[ReachedRate]) -> Finding:
-    """Return that nothing is claimed of a time that is mostly cut."""
     return Finding("inconclusive", wording.explain_not_reached(rates, case.design.metric), measured=False)
 
 
@@ -107,7 +104,6 @@ _NONE = 1e-9
 
 
 def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
-    """Return the rates of collapse of the claim's arms; none for a design without a rule of it."""
     if case.design.collapse is None:
         return ()
     arms = case.arms.items()

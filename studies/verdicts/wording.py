@@ -43,7 +43,6 @@ class Question:
 
 
 def question_of(state: StudyState) -> Question:
-    """Return the question of a study as far as it is planned."""
     left = [text for act in state.planner_acts for text in act.not_tested]
     return Question(
         asked=" ".join(state.topic.split()),
@@ -145,7 +144,6 @@ class DecidingInterval:
 
 
 def deciding_interval(design: Design, verdict: Verdict) -> DecidingInterval | None:
-    """Return the interval that decided a verdict; None where none exists."""
     found = verdict.equivalence
     if verdict.verdict == "equivalent" and found is not None:
         return DecidingInterval(found.low, found.high, round(1 - 2 * _alike_of(design, verdict), 4))
@@ -161,7 +159,6 @@ def alpha_of(design: Design, verdict: Verdict) -> float:
 
 
 def _alike_of(design: Design, verdict: Verdict) -> float:
-    """Return the level of each of the two one-sided tests of that look."""
     looks = design.looks if verdict.phase == "confirm" else ()
     own = looks[verdict.look - 1].equivalence if looks else None
     return alpha_of(design, verdict) if own is None else own
@@ -198,12 +195,10 @@ class TestUsed:
 
     @property
     def of(self) -> str:
-        """What an interval is of."""
         return _ESTIMANDS[self.kind]
 
     @property
     def label(self) -> str:
-        """The test, and what the level was corrected for."""
         shared = [f"shared among {self.claims} variables"] if self.claims > 1 else []
         corrected = [f"corrected for {self.arms} arms"] if self.arms > 1 else []
         return ", ".join([self._test_label, *corrected, *shared, *self._analysis_labels])
@@ -223,12 +218,10 @@ class TestUsed:
 
 
 def explain_zero_inside(ends: tuple[float, float], level: float, how: TestUsed) -> str:
-    """Return why the verdict is inconclusive."""
     return f"The {_span(ends, level, how.label, how)} holds 0."
 
 
 def explain_zero_outside(ends: tuple[float, float], level: float, predicted: bool, how: TestUsed) -> str:
-    """Return why the verdict is supported or refuted."""
     side = "above" if ends[0] > 0 else "below"
     said = "the predicted side" if predicted else "against the prediction"
     return f"The whole {_span(ends, level, how.label, how)} lies {side} 0, {said}."
@@ -251,7 +244,6 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
 
 
 def explain_equivalence(same: Equivalence, level: float, how: TestUsed) -> str:
-    """Return why the verdict is equivalent."""
     return (
         f"The whole {_span((same.low, same.high), level, how.uncorrected_label, how)} lies inside the equivalence "
         f"margin of {_with_unit(f'{same.margin:g}', how.unit)} to both sides of 0."
@@ -274,7 +266,6 @@ def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
 
 
 def explain_all_runs(rates: Sequence[CollapseRate]) -> str:
-    """Return why a verdict speaks of all trainings."""
     most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
     return (
         f" It holds for all trainings: collapses at the highest rates that are not ruled out ({most}) change nothing."
@@ -290,7 +281,6 @@ def explain_reached_only(unseen: Sequence[UnobservedMiss], metric: Metric) -> st
 
 
 def explain_all_times(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
-    """Return why a verdict on a time speaks of all trainings."""
     alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
     said = f"that {_open(unseen)}{alone} never {reached_phrase(metric)} is not ruled out"
     return f" It holds for all trainings: {said}, and would undo nothing."
@@ -312,13 +302,11 @@ def _share(value: float) -> str:
 
 
 def explain_too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
-    """Return why nothing is said about the mean of what is left."""
     left = " and ".join(f"{rate.of - rate.count} of {rate.of}" for rate in rates)
     return f"A mean is judged from {least} trainings of each arm that did not collapse; found {left}."
 
 
 def explain_too_few(counts: Sequence[int]) -> str:
-    """Return why arms of these sizes, the control's first, cannot be compared."""
     if len(counts) > 2:
         return f"The test needs at least 2 valid runs in each arm; found {', '.join(map(str, counts))}."
     control, treatment = counts
@@ -329,13 +317,11 @@ def explain_too_few(counts: Sequence[int]) -> str:
 
 
 def explain_violations(violations: Sequence[str]) -> str:
-    """Return why a comparison says nothing about its variable."""
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
     return f"The arms differ in more than the hypothesis declares{more}, and no amendment accepts it: {violations[0]}."
 
 
 def explain_constant_runs(control: float, treatment: float, test: Test) -> tuple[VerdictName, str]:
-    """Return what follows when neither arm varies."""
     if abs(treatment - control) <= SAME:
         said = f"Every run of both arms gave the same value ({control:.3f}); there is no difference to test."
         return "inconclusive", said
@@ -347,7 +333,6 @@ def explain_constant_runs(control: float, treatment: float, test: Test) -> tuple
 
 
 def explain_constant_arms(effect: float) -> tuple[VerdictName, str]:
-    """Return what follows when no arm of a contrast varies; `effect` is what their values amount to."""
     if abs(effect) <= SAME:
         return "inconclusive", "No run differs from its arm, and the arms' values amount to no effect."
     said = (
@@ -357,7 +342,6 @@ def explain_constant_arms(effect: float) -> tuple[VerdictName, str]:
 
 
 def explain_constant_pairs(difference: float) -> tuple[VerdictName, str]:
-    """Return what follows when every pair of runs differs by the same."""
     if abs(difference) <= SAME:
         return "inconclusive", "Every pair of runs with one seed gave the same value; there is no difference to test."
     said = (
@@ -368,13 +352,11 @@ def explain_constant_pairs(difference: float) -> tuple[VerdictName, str]:
 
 
 def explain_rates_apart(counts: tuple[Count, Count], p: float, level: float, predicted: bool, how: TestUsed) -> str:
-    """Return why two rates are told apart."""
     said = "the predicted side" if predicted else "against the prediction"
     return f"{_describe_rates(counts)}: {how.label} gives p = {p:.2g}, not above the level {level:.4g}; {said}."
 
 
 def explain_rates_alike(counts: tuple[Count, Count], p: float, level: float, how: TestUsed) -> str:
-    """Return why the verdict on two rates is inconclusive."""
     return f"{_describe_rates(counts)}: {how.label} gives p = {p:.2g}, above the level {level:.4g}."
 
 
