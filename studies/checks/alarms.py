@@ -77,10 +77,7 @@ class Alarm:
 
 
 def find_alarms(
-    history: Sequence[Row],
-    limits: Watchdog,
-    hidden_before: float | None = None,
-    hidden_after: float | None = None,
+    history: Sequence[Row], limits: Watchdog, hidden_before: float | None = None, hidden_after: float | None = None
 ) -> tuple[Alarm, ...]:
     """Return what is wrong with a training, each code once, where it was broken first; ordered by step and code.
 

@@ -163,27 +163,15 @@ def unequal_drops(state: StudyState, claim: Hypothesis) -> tuple[str, ...]:
 
 def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Iterator[str]:
     arms = [[run for run in state.runs_of(name) if run.attempts and not run.cut] for name in names]
-    yield from _runs(design, names, arms)
-    yield from _episodes(names, arms)
-
-
-def _runs(design: Design, names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
     lost = [
-        sum((run.invalid is not None and run.invalid[0] not in design.counted_as_worst) for run in runs)
-        for runs in arms
+        sum(run.invalid is not None and run.invalid[0] not in design.counted_as_worst for run in runs) for runs in arms
     ]
-    if not all(arms) or lost[0] * len(arms[1]) == lost[1] * len(arms[0]):
-        return
-    told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
-    yield f"runs left out: {', '.join(told)}"
-
-
-def _episodes(names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
-    shares = [_abort_rate(runs) for runs in arms]
-    left, right = shares
-    if left is None or right is None or abs(left - right) < EPISODES_TOLD:
-        return
-    yield f"training episodes given up without a reward: {left:.1%} with {names[0]}, {right:.1%} with {names[1]}"
+    if all(arms) and lost[0] * len(arms[1]) != lost[1] * len(arms[0]):
+        told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
+        yield f"runs left out: {', '.join(told)}"
+    left, right = map(_abort_rate, arms)
+    if left is not None and right is not None and abs(left - right) >= EPISODES_TOLD:
+        yield f"training episodes given up without a reward: {left:.1%} with {names[0]}, {right:.1%} with {names[1]}"
 
 
 def _abort_rate(runs: Sequence[RunState]) -> float | None:

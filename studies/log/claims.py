@@ -1,18 +1,14 @@
 """How events on claims apply: locked, amended, screened, judged, approved.
 
-What may happen to approvals, one small rule for each type of event: asked, given, denied.
-
 One question is open at most. It stays open until it is answered, until another one takes its place or the study is
 concluded, over stops, pauses and resumptions; an answer names the digest of the question that it is to. A denial stops
-the study.
-
-What may happen to a study's claims, one small rule for each type of event: locked, amended, screened, judged.
-
-An amendment and a veto may come from any process at any moment, also when nothing can follow from them any more; then
-the log holds them and nothing changes.
+the study. An amendment and a veto may come from any process at any moment, also when nothing can follow from them any
+more; then the log holds them and nothing changes.
 """
 
 from __future__ import annotations
+
+from typing import get_args
 
 from studies.log.event import Event
 from studies.log.study import (
@@ -29,7 +25,7 @@ from studies.log.study import (
 )
 from studies.records.alpha import AlphaLedgers, OverdrawnLedger
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
-from studies.records.procedure import Amendment, Selection
+from studies.records.procedure import Act, Amendment, Selection
 from studies.records.runs import noise_hash
 from studies.records.statements import apply_selection, claims, claims_in_old_words, select_arms
 from studies.records.verdict import ORIGINS, ApprovalRequest, Verdict
@@ -73,9 +69,6 @@ def _record_answer(builder: StateBuilder, event: Event, payload: Payload, *, gra
     builder.approvals.append(answer)
     builder.open_question = None
     return answer
-
-
-DECISIONS = ("continue", "settle", "replicate")
 
 
 def apply_hypothesis_proposed(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -176,9 +169,8 @@ def apply_screen_decided(builder: StateBuilder, event: Event, payload: Payload) 
     if never := [name for name in (*kept, *selection.scores) if name not in builder.candidates]:
         raise ImpossibleEvent(f"the screen was never asked for {', '.join(never)}")
     if len(kept) > builder.design.screen.confirmed or len(set(kept)) != len(kept):
-        raise ImpossibleEvent(
-            f"expected at most {builder.design.screen.confirmed} different candidates kept; found {list(kept)}"
-        )
+        most = builder.design.screen.confirmed
+        raise ImpossibleEvent(f"expected at most {most} different candidates kept; found {list(kept)}")
     arms = select_arms(builder.design, tuple(builder.candidates.values()), selection)
     hypotheses = claims(builder.design, arms)
     if tuple(Arm.model_validate(arm) for arm in payload["arms"]) != arms:
@@ -204,19 +196,13 @@ def apply_verdict(builder: StateBuilder, event: Event, payload: Payload) -> None
         raise ImpossibleEvent(f"runs of the phase {verdict.phase} allow no verdict")
     if verdict.look > max(1, len(builder.design.looks)):
         raise ImpossibleEvent(f"the locked design has no look {verdict.look}")
-    context = VerdictContext(event.seq, _verdicts_before(builder, verdict))
-    _add_interim_verdict(builder, verdict)
-    builder.contexts[verdict.hypothesis, "confirm"] = context
-
-
-def _verdicts_before(builder: StateBuilder, verdict: Verdict) -> dict[str, Verdict]:
-    return {
+    earlier = {
         name: other
         for name, other in builder.verdicts.items()
-        if name != verdict.hypothesis
-        and other.look < verdict.look
-        and (other.final or name in builder.vetoed or builder.is_ended_by_rule(name))
+        if name != verdict.hypothesis and other.look < verdict.look and builder.is_settled(name)
     }
+    _add_interim_verdict(builder, verdict)
+    builder.contexts[verdict.hypothesis, "confirm"] = VerdictContext(event.seq, earlier)
 
 
 def _add_interim_verdict(builder: StateBuilder, verdict: Verdict) -> None:
@@ -257,6 +243,6 @@ def _decide_on(builder: StateBuilder, decision: Decision, name: str) -> None:
         raise ImpossibleEvent(f"no verdict on {name!r} of look {decision.look} stands to decide by")
     if name in builder.decided:
         raise ImpossibleEvent(f"the next step for {name} after look {decision.look} was decided before")
-    if decision.action not in DECISIONS:
-        raise ImpossibleEvent(f"expected one of {', '.join(DECISIONS)} for {name}; found {decision.action!r}")
+    if decision.action not in (acts := get_args(Act)):
+        raise ImpossibleEvent(f"expected one of {', '.join(acts)} for {name}; found {decision.action!r}")
     builder.decided[name] = decision

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
@@ -95,7 +96,9 @@ def _derive_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
         return _derive_screen_spec(builder, design, lock, spec)
     if design.screen is not None:
         raise ImpossibleEvent("a run of the confirmation came before the screen was decided")
-    arm = _arm(design, spec.arm)
+    arm = next((arm for arm in design.arms if arm.name == spec.arm), None)
+    if arm is None:
+        raise ImpossibleEvent(f"the design has no arm {spec.arm!r}")
     if spec.phase == "replicate":
         return _derive_replicate_spec(builder, design, lock, arm, spec)
     _check_seed(spec, builder.seeds_of(arm.name, design))
@@ -129,9 +132,8 @@ def _derive_exploration_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
 
 def _derive_screen_spec(builder: StateBuilder, design: Design, lock: str, spec: RunSpec) -> RunSpec:
     if design.screen is None:
-        raise ImpossibleEvent(
-            f"a screening run came {'after the screen was decided' if builder.selection else 'without a screen'}"
-        )
+        when = "after the screen was decided" if builder.selection else "without a screen"
+        raise ImpossibleEvent(f"a screening run came {when}")
     if spec.arm not in builder.candidates:
         raise ImpossibleEvent(f"the screen was not asked for a candidate {spec.arm!r}")
     _check_seed(spec, (design.screen.seed,))
@@ -150,13 +152,6 @@ def _derive_replicate_spec(builder: StateBuilder, design: Design, lock: str, arm
         raise ImpossibleEvent(f"nothing was decided that replicates the arm {arm.name!r}")
     _check_seed(spec, design.seeds_of(arm.name, design.replication.seeds))
     return replicate_spec(builder.id, design, lock, arm, spec.seed)
-
-
-def _arm(design: Design, name: str) -> Arm:
-    arm = next((arm for arm in design.arms if arm.name == name), None)
-    if arm is None:
-        raise ImpossibleEvent(f"the design has no arm {name!r}")
-    return arm
 
 
 def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
@@ -273,10 +268,7 @@ SERVED: Final = "served"
 
 
 def fold(events: Sequence[Event]) -> StudyState:
-    """Return the state that `events` (one study's log from its first event) lead to.
-
-    Raise UnknownStudy when there are no events, LogCorrupt naming the first event that cannot follow.
-    """
+    """Return the state that a study's events lead to; UnknownStudy for none, LogCorrupt at one that cannot follow."""
     folding = Folding()
     folding.add(events)
     return folding.state()
@@ -355,9 +347,7 @@ def _check_order(builder: StateBuilder, event: Event) -> None:
 
 
 def _follows_a_wait(builder: StateBuilder, event: Event) -> bool:
-    """Return whether the time before an event was a wait: one before a stop, a pause or a resumption, or before an
-    amendment or veto of a study that had ended.
-    """
+    """Return whether the time before a stop, pause, resumption, or a late amendment or veto, was a wait."""
     if event.type in (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.STUDY_RESUMED):
         return True
     still = builder.stopped_reason is not None or builder.concluded_reason is not None
@@ -419,10 +409,6 @@ def _apply_planner_noted(builder: StateBuilder, event: Event, payload: Payload) 
     _add_note(builder, event, payload, "revise" if about else "note")
 
 
-def _apply_planner_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    _add_note(builder, event, payload, "ask")
-
-
 def _add_note(builder: StateBuilder, event: Event, payload: Payload, kind: Literal["note", "revise", "ask"]) -> None:
     note = PlannerNote(
         kind=kind,
@@ -456,9 +442,8 @@ def _apply_round_begun(builder: StateBuilder, event: Event, payload: Payload) ->
 
 
 def _apply_model_prepared(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    compared = (
-        {"models": payload["models"]} if "models" in payload else {}
-    )  # earlier versions named the control's alone
+    # Earlier versions named the control's model alone.
+    compared = {"models": payload["models"]} if "models" in payload else {}
     prepared = {"sha256": payload["sha256"], "seconds": float(payload["seconds"]), **compared}
     phase = str(payload.get("phase", "confirm"))
     builder.prepared[phase] = prepared
@@ -532,7 +517,7 @@ _RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]
     EventType.ROUND_BEGUN: _apply_round_begun,
     EventType.PLANNER_ACTED: _apply_planner_acted,
     EventType.PLANNER_NOTED: _apply_planner_noted,
-    EventType.PLANNER_ASKED: _apply_planner_asked,
+    EventType.PLANNER_ASKED: partial(_add_note, kind="ask"),
     EventType.HYPOTHESIS_PROPOSED: claims.apply_hypothesis_proposed,
     EventType.NOISE_PLANNED: claims.apply_noise_planned,
     EventType.EXPLORATION_PLANNED: apply_exploration_planned,

@@ -57,7 +57,6 @@ class Asked:
     """Seconds that no training of it should take; None where nobody priced one."""
     threshold: float | None = None
     rewards: tuple[float, float] = (0.0, 1.0)
-    """The range of the environment's rewards."""
     tokens: int | None = None
     """Tokens that a play may take at most (a job's `max_context`); None where nobody says."""
     facts: Mapping[str, tuple[float, float]] = field(default_factory=dict)

@@ -1,7 +1,5 @@
 """Files of runs against the log.
 
-The files of runs against the log: hashes, whose they are, and every number that follows from them.
-
 Each collected run has a snapshot (training, as the tracker logged it) and an evaluation (each hidden episode's
 outcome). Measurements, counts and what the files hold of the run's conditions are computed again. What was not recorded
 claims nothing, but for a run's curve where a rule of collapse is locked: without it a collapsed run would count.

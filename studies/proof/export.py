@@ -47,12 +47,8 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     draft = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
-        _write(
-            draft / EVENTS,
-            "".join(
-                f"{line}\n" for line in (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
-            ),
-        )
+        lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
+        _write(draft / EVENTS, "".join(f"{line}\n" for line in lines))
         _write(draft / README, readme(state))
         known = _hashes(state)
         names = [name for name in _files(state, folder) if name in known or (folder / name).is_file()]
@@ -105,9 +101,8 @@ def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
     strange = set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected))
     if f"--head {rows[-1]['hash']}" not in said:
         return [Discrepancy(README, f"it does not name the log's head, {rows[-1]['hash'][:12]}")]
-    return (
-        [Discrepancy(README, f"it holds {', '.join(sorted(strange))}, which the log does not give")] if strange else []
-    )
+    held = f"it holds {', '.join(sorted(strange))}, which the log does not give"
+    return [Discrepancy(README, held)] if strange else []
 
 
 def is_export(folder: Path) -> bool:

@@ -83,7 +83,6 @@ class LedgerEntry:
 
     round: int
     own: float
-    """Its own part of alpha."""
     received: float
     """What the round before handed on."""
     handed_on: bool | None
@@ -99,7 +98,6 @@ class AlphaLedger:
     """The levels of one kind of claim, round by round."""
 
     rounds: int
-    """Most rounds of the inquiry."""
     alpha: float = ALPHA
     handed_on: tuple[bool, ...] = ()
     """Of each round that is over, whether it handed its level on."""
@@ -180,10 +178,7 @@ class AlphaLedgers:
         )
 
     def next_place(self, previous: str = "") -> RoundPlace | None:
-        """Return the next round's place, which its lock holds; None for a study of one round.
-
-        `previous` is the hash of the lock of the round before, empty before the first.
-        """
+        """Return the next round's place, for its lock (`previous`: the last lock's hash); None for a study of one."""
         if self.differences.rounds == 1:
             return None
         return RoundPlace(

@@ -218,10 +218,7 @@ def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
 
 
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
-    """Return the run with a learning rate of 0; `lock` is the plan's hash.
-
-    Whatever a study is judged by, of this run success is measured: it is too short for anything else.
-    """
+    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else."""
     episodes = min(plan.episodes, PLUMBING_EPISODES)
     key = plan.metric_key if plan.metric is None else SUCCESS
     return RunSpec(
@@ -236,10 +233,7 @@ def zero_lr_job(job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def screen_metric(metric: Metric) -> Metric:
-    """Return what screening runs are scored by: the design's metric on the tasks of the search.
-
-    A short run seldom gets to a threshold, so that where the metric is the time to one, the area below it is the score.
-    """
+    """Return what screens score by: the metric on search tasks; for a time, which short runs cut, the area below."""
     if metric.threshold is not None and metric.schedule is not None and metric.cut_at is not None:
         return Metric(
             key=f"search/area_below_{metric.threshold:g}", kind=AREA, split="search", episodes=metric.episodes,

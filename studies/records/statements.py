@@ -1,10 +1,8 @@
 """Claims as sentences code writes.
 
-What follows from a screen: the arms that are confirmed, and the claim on each, written by code.
-
-A claim says that a kept candidate beats the control. The planner said beforehand what it expects of the best one
-(`Screen.prediction`); every kept candidate may turn out to be that, so all claims carry it. A candidate whose job is
-the control's is no claim and is left out.
+After a screen a claim says that a kept candidate beats the control. The planner said beforehand what it expects of the
+best one (`Screen.prediction`); every kept candidate may turn out to be that, so all claims carry it. A candidate whose
+job is the control's is no claim and is left out.
 """
 
 from __future__ import annotations
@@ -62,7 +60,8 @@ def statement(
 def statement_of(claim: Hypothesis, metric: Metric | None = None) -> str:
     """Return a claim as a sentence from its typed fields, with what it leaves open where fields differ together."""
     if claim.kind == "interaction":
-        return f"{_effect(claim, metric)} is {_SIZES[claim.direction]} {_describe_moderator(claim)}."
+        effect = f"{effect_of(claim)} on the {outcome_name(claim.variable, metric)}"
+        return f"The {effect} is {_SIZES[claim.direction]} {_describe_moderator(claim)}."
     if claim.kind == "trend":
         return f"The {outcome_name(claim.variable, metric)} {_MOVES[claim.direction]} over {_rungs(claim)}."
     said = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
@@ -81,10 +80,6 @@ def effect_of(claim: Hypothesis) -> str:
     name = claim.moderated
     low, high = claim.varied[name]
     return f"effect of {name} ({format_setting_value(name, low)} to {format_setting_value(name, high)})"
-
-
-def _effect(claim: Hypothesis, metric: Metric | None) -> str:
-    return f"The {effect_of(claim)} on the {outcome_name(claim.variable, metric)}"
 
 
 def _describe_moderator(claim: Hypothesis) -> str:
@@ -126,7 +121,12 @@ def setting(variable: str, value: Any) -> str:
 
 def format_setting_value(variable: str, value: Any) -> str:
     """Return the value of a field as sentences have it: a model by its name, anything else as a job has it."""
-    return model_name(value) if variable == MODEL and isinstance(value, Mapping) else _text(value)
+    return model_name(value) if variable == MODEL and isinstance(value, Mapping) else value_of(value)
+
+
+def value_of(value: Any) -> str:
+    """Return a job field's value as it stands in a job: JSON, text without quotes."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _is_timed(metric: Metric | None) -> bool:
@@ -136,16 +136,12 @@ def _is_timed(metric: Metric | None) -> bool:
 def _describe_contrast_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
     by = "" if least is None else f" by {amount(least, metric)} or more"
     margin = "anything that matters" if least is None else amount(least, metric)
-    alike = claim.sought == "equivalence"
+    alike, judged = claim.sought == "equivalence", outcome_name(claim.variable, metric)
     if claim.kind == "interaction":
-        effect, both = (
-            f"Whether the {effect_of(claim)} on the {outcome_name(claim.variable, metric)}",
-            _describe_moderator(claim),
-        )
+        effect, both = f"Whether the {effect_of(claim)} on the {judged}", _describe_moderator(claim)
         if alike:
             return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
         return f"{effect} is {_SIZES[claim.direction]}{by} {both}{where}."
-    judged = outcome_name(claim.variable, metric)
     if alike:
         return (
             f"Whether the {judged} changes over {_rungs(claim)}, along a straight line{where}, by less than {margin}."
@@ -182,10 +178,6 @@ def _before_lock(claim: Hypothesis) -> str:
     if ours and claim.statement != usual:
         return f"Whether {claim.statement}"
     return _describe_test(claim, "", None, None) + _describe_joint_fields(claim)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def select_arms(design: Design, candidates: Sequence[Arm], selection: Selection) -> tuple[Arm, ...]:

@@ -1,12 +1,7 @@
 """Tables of a design in a report: protocol and stages.
 
-The locked procedure in words and tables: what was fixed before data about looks, noise, rules and limits.
-
-It reads the design alone: nothing here depends on how the study went.
-
-The stages of a study beside its confirmation: A/A runs, the screen, looks before the last, the replication.
-
-Everything launched in them is shown; only a confirmation and a replication feed claims, and the tables say so.
+What was fixed before data is read off the design alone. Of the stages beside the confirmation everything launched is
+shown; only a confirmation and a replication feed claims, and the tables say so.
 """
 
 from __future__ import annotations
@@ -100,9 +95,7 @@ def describe_scope(claim: Hypothesis, verdict: Verdict) -> str:
 
 
 def _by_arm(rates: Sequence[CollapseRate]) -> str:
-    told = (
-        f"{found.count} of {found.of} did with {found.arm} (up to {_most(found)} is not ruled out)" for found in rates
-    )
+    told = (f"{r.count} of {r.of} did with {r.arm} (up to {_most(r)} is not ruled out)" for r in rates)
     return ", ".join(told)
 
 
@@ -155,9 +148,8 @@ def design_facts(design: Design, design_hash: str | None) -> Table:
 def _metric_facts(metric: Metric) -> Iterator[Fact]:
     if not metric.kind:
         return
-    yield Fact(
-        "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {in_unit(f'{metric.best:g}', metric)}"
-    )
+    ends = f"{number(metric.worst, unit=metric.unit)} to {in_unit(f'{metric.best:g}', metric)}"
+    yield Fact("From worst to best", ends)
     if metric.threshold is not None:
         yield Fact("Threshold", f"{metric.threshold:g} hidden success")
     if metric.schedule is not None:
@@ -250,9 +242,8 @@ def noise_sentence(noise: Noise, unit: str = "") -> str:
     if noise.evaluation_sd is not None:
         parts += f", of which evaluation alone {number(noise.evaluation_sd, unit=unit)} at {noise.episodes:,} episodes"
     if noise.correlation is not None:
-        parts += (
-            f"; correlation of runs that share a seed {number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
-        )
+        shared = f"{number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
+        parts += f"; correlation of runs that share a seed {shared}"
     return f"{parts}. {one_line(noise.basis)}"
 
 

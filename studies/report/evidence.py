@@ -1,11 +1,7 @@
 """The files behind a report, held to their hashes.
 
-What else the files of a study's runs give: each kind of metric that nobody asked for, with the usual parameters.
-
-They are read when a report is built, and no lock names them: no claim rests on them. What needs a name besides (a fact,
-another environment) is left to whoever asks for it; facts have a table of their own.
-
-The files behind a report, each proven to be what the harness collected before a number is taken from it.
+They also give each kind of metric that nobody asked for, with the usual parameters: no lock names them, and no claim
+rests on them. What needs a name besides (a fact, another environment) is left to whoever asks for it.
 
 `gather` opens the snapshot and the evaluation of every collected run, refuses (ReportError) a file whose sha256 is
 not the one in the event log, and computes every hidden measurement again from the episodes. What it returns holds
@@ -139,8 +135,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """What a collected run's files say. `curves` maps a metric to its (step, value) pairs; `recomputed` a hidden
-    measurement's key to its value computed anew from the episodes."""
+    """What a collected run's files say: by metric its (step, value) pairs, by key what its episodes give anew."""
 
     run_id: str
     files: tuple[tuple[str, str], ...]
@@ -165,9 +160,7 @@ class Evidence:
 
     runs: Mapping[str, RunEvidence]
     lock_error: str | None = None
-    """What is wrong with the lock's file, in a sentence; None if nothing is."""
     others: tuple[Metric, ...] = ()
-    """The metrics that nobody asked for."""
 
     @property
     def curve_key(self) -> str | None:
@@ -187,12 +180,9 @@ class Evidence:
 
 
 def gather(state: StudyState, folder: Path) -> Evidence:
-    """Read and check the files of every valid collected run under the study's folder.
+    """Read and check the files of every valid collected run; one that was given up, perhaps for them, has no evidence.
 
-    A run that was given up is shown as such and has no evidence: damaged files are a reason to give one up.
-
-    Raise ReportError naming the run and the file when one is missing, changed, unreadable, or contradicts a
-    measurement in the log.
+    Raise ReportError naming run and file when one is missing, changed, unreadable, or contradicts a measurement.
     """
     others = other_metrics(state)
     runs = {run.run_id: _evidence(run, folder, others) for run in state.runs.values() if run.status == "collected"}

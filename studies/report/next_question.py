@@ -1,9 +1,7 @@
 """What to ask next, as a command.
 
-What to ask next, by rules, as one command that can be typed: it follows from the verdict, never from a planner.
-
-Whether a command can be had is for the design compiler to say, which this room does not know: `leads` are what may be
-asked, and `study.concluded` holds the first of them that was compiled.
+It follows by rules from the verdict, never from a planner. Whether a command can be had is for the design compiler to
+say: `list_next_questions` are what may be asked, and `study.concluded` holds the first of them that was compiled.
 """
 
 from __future__ import annotations
@@ -63,9 +61,8 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
     arms = gather(state, look=verdict.look)
     runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
     whole = sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
-    counted = (
-        f"with the trainings that collapsed counted, the difference is {format_signed(whole, unit=design.metric.unit)}"
-    )
+    size = format_signed(whole, unit=design.metric.unit)
+    counted = f"with the trainings that collapsed counted, the difference is {size}"
     broken = [rate.count / max(1, rate.of) for rate in verdict.collapses]
     if verdict.verdict == "equivalent" and min(broken) < max(broken):
         return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
@@ -88,15 +85,9 @@ def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, ve
 
 
 def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
-    """Return what the comparison behind a verdict could see at the spread it met.
-
-    None where there is no spread, or where the locked rule judges no mean of so few runs.
-    """
-    from studies.statistics.power import (  # needs scipy, which takes a while
-        min_detectable_effect,
-        power_design,
-        seeds_needed,
-    )
+    """Return what a comparison could see at the spread it met; None without one, or where no mean is judged."""
+    # needs scipy, which takes a while
+    from studies.statistics.power import min_detectable_effect, power_design, seeds_needed
 
     sd, runs = _spread(verdict), fewest(verdict)
     if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
@@ -369,10 +360,7 @@ def _compare(
     longer: float = 1.0,
     metric: str = "",
 ) -> NextQuestion:
-    """Return a comparison of two values of the claim's variable; of the claim itself where none are given.
-
-    `metric` is another one than the design's.
-    """
+    """Return a comparison of two values of the claim's variable, or of its own, by the design's metric unless named."""
     whole = claim.sought == "equivalence" or claim.kind != "difference"
     if not _is_plain(claim) or (values is None and whole and not metric):
         return _same_question(state, why, longer)

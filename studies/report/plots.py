@@ -63,7 +63,6 @@ class FigureRow:
     note: tuple[str, ...]
     height: float
     color: str
-    """Of its name."""
 
 
 class _Thousands(ScalarFormatter):
@@ -262,10 +261,7 @@ def make_figure(name: str, title: str, caption: str, draw: Draw, data: Hashable)
 
 @lru_cache(maxsize=64)  # a controller of many days holds them: as many as a report of four rounds has
 def render_cached(draw: Draw, data: Hashable, salt: str, width: float) -> str:
-    """Return a drawing as SVG: what was drawn of the same before, if anything was.
-
-    Drawing takes most of the time that a report takes, and the proof of it and each later round draw the same again.
-    """
+    """Return a drawing as SVG. It takes most of a report's time, and the proof and later rounds draw the same again."""
     with style(salt):
         drawing = draw(data, salt, width)
         return render_svg(drawing.canvas, drawing.label, drawing.tips)
@@ -469,12 +465,8 @@ def _forecast_legend(data: Forecasts) -> list[tuple[Artist, str]]:
         (Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7), observed),
     ]
     if data.margin is not None:
-        found.append(
-            (
-                Patch(facecolor=paint("rule")),
-                f"too small to matter (±{number(data.margin, unit=data.unit) if data.unit else f'{data.margin:g}'})",
-            )
-        )
+        margin = number(data.margin, unit=data.unit) if data.unit else f"{data.margin:g}"
+        found.append((Patch(facecolor=paint("rule")), f"too small to matter (±{margin})"))
     return found
 
 
@@ -511,6 +503,10 @@ def _around_zero(data: Forecasts) -> tuple[float, float]:
     ends = [0.0, *(end for item in data.items for end in (*item.predicted, item.estimate or 0.0))]
     ends += [end for item in data.items if item.observed for end in (item.observed.low, item.observed.high)]
     ends += [-data.margin, data.margin] if data.margin is not None else []
+    return _with_room(ends)
+
+
+def _with_room(ends: Sequence[float]) -> tuple[float, float]:
     low, high = min(ends), max(ends)
     room = 0.06 * ((high - low) or 1.0)
     return low - room, high + room
@@ -534,11 +530,9 @@ def _capital(text: str) -> str:
 
 
 def format_tick(value: float, _position: Any) -> str:
-    return (
-        "0"
-        if abs(value) < 1e-12
-        else (f"{value:+,.0f}" if abs(value) >= _THOUSAND else f"{value:+g}").replace("-", MINUS)
-    )
+    if abs(value) < 1e-12:
+        return "0"
+    return (f"{value:+,.0f}" if abs(value) >= _THOUSAND else f"{value:+g}").replace("-", MINUS)
 
 
 def effects(data: Effects, number: int) -> Figure:
@@ -599,23 +593,16 @@ def _draw_effect(axes: Axes, item: ClaimEffect) -> None:
 def _note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
     if item.estimate is None:
         return item.label, "no number observed"
-    if item.observed is None:
-        return item.label, format_signed(item.estimate, unit=unit)
-    low, high = item.observed.low, item.observed.high
-    return (
-        item.label,
-        format_signed(item.estimate, unit=unit),
-        f"{span(low, high, unit=unit)} ({percent(item.observed.level)})",
-    )
+    size, found = format_signed(item.estimate, unit=unit), item.observed
+    if found is None:
+        return item.label, size
+    return item.label, size, f"{span(found.low, found.high, unit=unit)} ({percent(found.level)})"
 
 
 def _effect_limits(items: Sequence[ClaimEffect]) -> tuple[float, float]:
     ends = [0.0, *(item.estimate or 0.0 for item in items)]
     ends += [end for item in items if item.observed for end in (item.observed.low, item.observed.high)]
-    ends += [end for item in items if item.margin is not None for end in (-item.margin, item.margin)]
-    low, high = min(ends), max(ends)
-    room = 0.06 * ((high - low) or 1.0)
-    return low - room, high + room
+    return _with_room(ends + [end for item in items if item.margin is not None for end in (-item.margin, item.margin)])
 
 
 def _draw_bars(axes: Axes, data: LevelBars, highest: float) -> None:

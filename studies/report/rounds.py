@@ -129,14 +129,9 @@ def _spending_row(entry: LedgerEntry, locked: int, *, last: bool) -> list[Cell]:
 
 
 def list_surprises(state: StudyState, evidence: Evidence) -> tuple[str, ...]:
-    """Return a sentence for each thing that went otherwise than was thought in one round.
-
-    A refuted direction, a prediction whose interval missed, a collapse, seeds that did more or less than was planned
-    on, and other measures of the same runs that say something else than the verdict.
-    """
-    told = (
-        remark.text for rule in (warn_miscalibrated, warn_collapsed, warn_noise) for remark in rule(state, evidence)
-    )
+    """Return a sentence for each thing that went otherwise than was thought in one round."""
+    rules = (warn_miscalibrated, warn_collapsed, warn_noise)
+    told = (remark.text for rule in rules for remark in rule(state, evidence))
     return (*_list_refuted(state), *told, *surprises(state, evidence))
 
 

@@ -1,8 +1,6 @@
 """Every run and second, collapses, isolation.
 
-What a report says of where clients and evaluators ran: in containers of which image, or as processes.
-
-It says nothing of attempts whose sandbox the log does not tell.
+Of attempts whose sandbox the log does not tell, nothing is said of where they ran.
 """
 
 from __future__ import annotations
@@ -239,15 +237,8 @@ def planner_table(state: StudyState) -> Table | None:
 
 def notebook_table(state: StudyState) -> Table | None:
     """Return what the planner wrote down beside its actions, quoted as its voice; None where it wrote nothing."""
-    rows = [
-        [
-            cell(str(note.round)),
-            cell(note.id),
-            cell(_WRITTEN[note.kind].format(note.about)),
-            cell(one_line(_words(note))),
-        ]
-        for note in state.notebook
-    ]
+    told = ((str(n.round), n.id, _WRITTEN[n.kind].format(n.about), one_line(_words(n))) for n in state.notebook)
+    rows = [[*map(cell, texts)] for texts in told]
     return table(("Round", "Called", "Is", "In its words"), rows, numeric=(0,), cards=True) if rows else None
 
 

@@ -1,14 +1,8 @@
 """The first lines of a report: asked, tested, verdict, in practice, ending.
 
-What a busy person reads first, and what a terminal ends with: asked, tested, verdict, in practice, ask next.
-
-Every sentence is written by code from the state, and every number in it is one of the state's. Whether files still are
-what was collected is for whoever reads them: what they found comes in as `lock_error`.
-
-What a report of an inquiry says first: what is known, was ruled out, surprised; the best recipe, and what next.
-
-Every sentence is code's, from the states of the rounds; what was decided is quoted. Nothing is said to be known that no
-locked test of a round came to, and no recipe that the last confirmation of a comparison did not show.
+Every sentence is written by code from the state, or of an inquiry its rounds' states; what was decided is quoted.
+Nothing is said to be known that no locked test came to, and no recipe that the last confirmation of a comparison did
+not show. Whether files still are what was collected comes in as `lock_error`.
 """
 
 from __future__ import annotations
@@ -46,8 +40,7 @@ SPOILT: Final = frozenset({"evidence_missing", "evidence_changed"})
 
 @dataclass(frozen=True, slots=True)
 class HeadlineAnswer:
-    """What the study says about one hypothesis: the verdict's label, a sentence bound to its numbers, and what a
-    reader may do with it."""
+    """What the study says about one hypothesis: label, a sentence bound to its numbers, what a reader may do."""
 
     hypothesis: str
     verdict: str
@@ -78,10 +71,6 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
     )
 
 
-def answer_line(answer: HeadlineAnswer, many: bool) -> str:
-    return f"{f'{answer.hypothesis}: ' if many else ''}{answer.label}: {answer.sentence}"
-
-
 def _warnings(state: StudyState, lock_error: str | None) -> list[str]:
     found = []
     if lock_error is not None:
@@ -108,9 +97,8 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
     differ = f" The arms differ in {'; in '.join(clauses)}." if clauses else ""
     if verdict is None:
         sentence = _why_no_verdict(state, design, claim) + differ
-        return HeadlineAnswer(
-            claim.id, "none", "No verdict", sentence, "nothing follows yet: the comparison is not judged."
-        )
+        yet = "nothing follows yet: the comparison is not judged."
+        return HeadlineAnswer(claim.id, "none", "No verdict", sentence, yet)
     found = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(claim, verdict)
     said = found + describe_reached(claim, verdict, design.metric) + differ + _standing(state, claim, verdict)
     practice = in_practice(state, design, claim, verdict)
@@ -229,7 +217,6 @@ class CampaignAnswer:
     """The first lines of a report on an inquiry, in the order in which they are read."""
 
     warnings: tuple[str, ...]
-    """What was changed after it was fixed, in any round: said before anything else."""
     asked: str
     not_tested: tuple[str, ...]
     known: tuple[KnownClaim, ...]
@@ -240,7 +227,6 @@ class CampaignAnswer:
     ended: str
     """Why no further round was asked, or how far it is."""
     over: bool
-    """Whether the inquiry is concluded."""
 
 
 def campaign_answer(state: StudyState, evidence: Mapping[int, Evidence]) -> CampaignAnswer:
@@ -290,11 +276,8 @@ def _claim(state: StudyState, design: Design, claim: Hypothesis) -> KnownClaim:
         answer = next(answer for answer in headline(state).answers if answer.hypothesis == claim.id)
         return KnownClaim(state.round, answer.verdict, answer.label, answer.sentence)
     said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
-    return KnownClaim(state.round, verdict.verdict, label(claim, verdict), f"in {design.environment}, {_lower(said)}")
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    sentence = f"in {design.environment}, {said[:1].lower()}{said[1:]}"
+    return KnownClaim(state.round, verdict.verdict, label(claim, verdict), sentence)
 
 
 def _list_ruled_out(state: StudyState) -> Iterator[str]:

@@ -39,8 +39,6 @@ _STYLE: Final[Mapping[str, Any]] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.axisbelow": True,
     "axes.unicode_minus": True, "xtick.major.size": 0, "ytick.major.size": 0, "lines.solid_capstyle": "round",
 }  # fmt: skip
-
-
 _DRAWING: Final = RLock()
 _PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
 
@@ -71,10 +69,7 @@ def marker(index: int) -> str:
 
 @contextmanager
 def style(salt: str) -> Iterator[None]:
-    """Draw a figure while inside; `salt` keeps the ids of figures on one page apart.
-
-    One thread draws at a time: matplotlib has one set of parameters for the whole process, which this changes.
-    """
+    """Draw a figure while inside, one thread at a time, as parameters are the process's; `salt` keeps ids apart."""
     from matplotlib.style import context  # takes most of a second; who only wants the colours should not wait for it
 
     colors = {

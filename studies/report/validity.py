@@ -1,7 +1,5 @@
 """Checks and threats to validity, observed noise.
 
-What a careful reader would ask, answered by code: checks that were made, and threats to validity.
-
 Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that
 held, `failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
 """
@@ -13,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from studies.checks.conditions import find_confounders, find_design_deviations
@@ -45,7 +44,6 @@ class ObservedNoise:
     """The spread between seeds within arms, pooled over all of them."""
 
     planned: float
-    """Standard deviation that the bank promised."""
     seen: float
     low: float
     high: float
@@ -72,16 +70,11 @@ def noise_observed(state: StudyState) -> ObservedNoise | None:
     if not told or all(is_constant(values) for values in told):
         return None
     df = sum(len(values) - 1 for values in told)
-    squares = sum(_squares(values) for values in told)
+    squares = sum(math.fsum((value - fmean(values)) ** 2 for value in values) for values in told)
     low, high = spread_interval(squares, df)
     seen = math.sqrt(squares / df)
     fewest = min([min(v.n_control, v.n_treatment) for v in state.verdicts] or [len(design.seeds)])
     return ObservedNoise(design.noise.sd, seen, low, high, _power(design, seen, fewest))
-
-
-def _squares(values: list[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values)
 
 
 def _power(design: Design, sd: float, runs: int) -> float | None:
@@ -123,10 +116,8 @@ def _check_files(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 def _check_verdicts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     judged = len(state.verdicts) + len(state.replications)
     if judged:
-        yield Remark(
-            "passed",
-            f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same.",
-        )
+        told = f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same."
+        yield Remark("passed", told)
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -167,9 +158,8 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
             level: Level = "failed" if violation.blocks else "threat"
             yield Remark(level, f"{verdict.hypothesis}: {violation.sentence} ({violation.code}).")
     if clean and state.verdicts:
-        yield Remark(
-            "passed", f"The runs of compared arms were alike in {', '.join(_list_conditions(state, known=True))}."
-        )
+        alike = ", ".join(_list_conditions(state, known=True))
+        yield Remark("passed", f"The runs of compared arms were alike in {alike}.")
     if unknown := _list_conditions(state, known=False):
         yield Remark("note", f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
 
@@ -356,15 +346,13 @@ def _warn_saturation(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         return
     for arm in state.design.arms:
         values = list(state.values(arm.name).values())
-        level = sum(values) / len(values) if values else 0.5
+        level, said = sum(values) / len(values) if values else 0.5, ""
         if level > _CEILING:
-            yield Remark(
-                "threat", f"{arm.name} solves nearly all hidden tasks: near the ceiling, differences look smaller."
-            )
+            said = "nearly all hidden tasks: near the ceiling"
         elif level < 1 - _CEILING:
-            yield Remark(
-                "threat", f"{arm.name} solves hardly any hidden task: near the floor, differences look smaller."
-            )
+            said = "hardly any hidden task: near the floor"
+        if said:
+            yield Remark("threat", f"{arm.name} solves {said}, differences look smaller.")
 
 
 def _warn_no_signal(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -429,15 +417,13 @@ def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark
     if state.design is None:
         return
     unit = state.design.metric.unit
-    missed = [v for v in state.verdicts if v.within_prediction is False]
-    for verdict in missed:
-        hypothesis = state.design.hypothesis(verdict.hypothesis)
-        low, high = hypothesis.prediction.low, hypothesis.prediction.high
+    for verdict in (v for v in state.verdicts if v.within_prediction is False):
+        predicted = state.design.hypothesis(verdict.hypothesis).prediction
         yield Remark(
             "note",
             f"The observed difference in {metric_name(state.design.metric)} "
             f"({format_signed(verdict.estimate, unit=unit)}) fell outside the interval predicted for "
-            f"{verdict.hypothesis} ({span(low, high, unit=unit)}): "
+            f"{verdict.hypothesis} ({span(predicted.low, predicted.high, unit=unit)}): "
             "the planner's picture of the effect was off, whatever the verdict.",
         )
 

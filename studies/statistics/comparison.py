@@ -28,11 +28,7 @@ from studies.records.verdict import Equivalence
 
 
 def effective_level(families: Sequence[float], alpha: float) -> float:
-    """Return the level at which every claim is judged: max(1, R) alpha / m for m families with these p-values.
-
-    With R = 0 no family's p is at most alpha / m, and with R > 0 none outside the chosen is at most R alpha / m: the
-    one level decides all of them.
-    """
+    """Return the level at which every claim is judged: max(1, R) alpha / m for m families with these p-values."""
     if not families:
         raise ValueError("an effective level needs at least one family; found none")
     return max(1, count_rejections(families, alpha)) * alpha / len(families)
@@ -121,7 +117,6 @@ class Comparison:
     test: Test
     estimate: float
     error: float
-    """Standard error of the estimate."""
     df: float
     sd: float | None = None
     """The common standard deviation used; None where there is none."""
@@ -286,16 +281,13 @@ def contrast(arms: Sequence[Sequence[float]], weights: Sequence[float]) -> Compa
     if (least := min(map(len, arms))) < 2:
         raise ValueError(f"a contrast needs 2 values in each arm; found {least}")
     estimate = math.fsum(weight * fmean(values) for weight, values in zip(weights, arms, strict=True))
-    parts = [
-        weight**2 * _variance_of_mean_terms(values) / len(values) for weight, values in zip(weights, arms, strict=True)
-    ]
+    spreads = (spread(values) or 0.0 for values in arms)  # exactly 0 where no value differs
+    parts = [w**2 * sd**2 / len(values) for w, sd, values in zip(weights, spreads, arms, strict=True)]
     total = math.fsum(parts)
     if total <= 0:
         return None
     df = total**2 / math.fsum(part**2 / (len(values) - 1) for part, values in zip(parts, arms, strict=True))
-    return Comparison(
-        "contrast", estimate, math.sqrt(total), df, None, len(arms[0]), len(arms[-1])
-    )  # fmt: skip
+    return Comparison("contrast", estimate, math.sqrt(total), df, None, len(arms[0]), len(arms[-1]))
 
 
 def error_of(weights: Sequence[float], seeds: int) -> float:
@@ -304,10 +296,7 @@ def error_of(weights: Sequence[float], seeds: int) -> float:
 
 
 def contrast_power(weights: tuple[float, ...], seeds: int, level: float, shift: float) -> float:
-    """Return the probability of a claim in the right direction at a two-sided level.
-
-    `shift` is the true contrast in its own standard errors; all arms have equal noise and `seeds` runs.
-    """
+    """Return the probability of a claim in the right direction; `shift` is the true contrast in standard errors."""
     from scipy import special  # takes a while to import, which a command that plans nothing should not wait for
 
     return float(special.ndtr(shift - _limits(weights, seeds, level)).mean())
@@ -343,12 +332,6 @@ def _radical_inverse(number: int, base: int) -> float:
         number, digit = divmod(number, base)
         found += share * digit
     return found
-
-
-def _variance_of_mean_terms(values: Sequence[float]) -> float:
-    """Return the sample variance; exactly 0 where no value differs."""
-    sd = 0.0 if is_constant(values) else spread(values)
-    return (sd or 0.0) ** 2
 
 
 def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence:

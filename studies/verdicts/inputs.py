@@ -103,10 +103,7 @@ def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Coll
 
 
 def too_many_excluded(design: Design, arms: Mapping[str, ArmData]) -> str | None:
-    """Return a sentence when an arm lost a larger share of its runs than the lock allows; None otherwise.
-
-    Runs that the study cut short are no part of it: their arm did not choose them.
-    """
+    """Return a sentence when an arm lost more of its runs, those cut short apart, than the lock allows; else None."""
     for name, arm in arms.items():
         ended = arm.launched - len(arm.cut)
         if ended and len(arm.excluded) / ended > design.most_excluded:
@@ -139,7 +136,6 @@ class JudgeInput:
     """One claim at one look, with the runs and everything else that its verdict follows from."""
 
     allocation: AlphaAllocation
-    """What its tests may spend, and with it the design."""
     claim: Hypothesis
     data: Mapping[str, ArmData]
     look: int
@@ -199,8 +195,5 @@ class JudgeInput:
         return arm.runs(self.design.metric.worst) if self.design.collapse is None else arm.drop_collapsed()
 
     def of(self, claim: Hypothesis) -> JudgeInput:
-        """Return the case of another claim at the same look.
-
-        What was accepted was accepted for this one: another verdict stands, whatever is accepted later.
-        """
+        """Return the case of another claim at the same look: what was accepted was accepted for this one."""
         return self if claim.id == self.claim.id else replace(self, claim=claim, accepted=())

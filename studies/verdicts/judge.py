@@ -15,14 +15,14 @@ from typing import Final
 
 from studies.checks.conditions import Pair, claim_of, pairs_of
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
-from studies.checks.training import detect_collapse
+from studies.checks.training import conditions, detect_collapse
 from studies.log.study import LoggedAmendment, RunState, StudyState, VerdictContext
-from studies.records.design import Design, Hypothesis
+from studies.records.design import Design
 from studies.records.procedure import Phase
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.verdicts.inputs import ArmData
-from studies.verdicts.rules import invalid, judge
+from studies.verdicts.rules import find_claim, invalid, judge
 
 
 def lint_subgroups(
@@ -127,7 +127,7 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
     """Return what the confound linter finds in the runs that count; nothing where none has recorded conditions."""
     design = state.design
     assert design is not None
-    pairs = pairs_of(design, _claim(design, hypothesis))
+    pairs = pairs_of(design, find_claim(design, hypothesis))
     found = tuple(dict.fromkeys(v for names in pairs for v in _between(state, design, hypothesis, data, names)))
     if len(pairs) == 1:
         return found
@@ -190,8 +190,7 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
 def _find_collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
     if (rule := design.collapse) is None:
         return {}
-    recorded = {run.run_id: Conditions.model_validate((run.collected or {}).get("conditions") or {}) for run in runs}
-    found = {run: detect_collapse(conditions, rule) for run, conditions in recorded.items()}
+    found = {run.run_id: detect_collapse(conditions(run), rule) for run in runs}
     return {run: how for run, how in found.items() if how is not None}
 
 
@@ -217,10 +216,7 @@ def _find_acceptances(state: StudyState, known: VerdictContext | None) -> list[L
 def _is_chosen_moment(
     state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None
 ) -> bool:
-    """Return whether somebody who had seen results may have chosen when the look was taken.
-
-    So it is where a budget that was lowered after the first result cut it short, and where it was judged before.
-    """
+    """Return whether who saw results may have chosen the look's moment: by a lowered budget, or judged before."""
     if state.judged_short.get((hypothesis, phase)) == look:
         return True
     since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
@@ -238,10 +234,7 @@ def _find_barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]
 
 
 def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
-    """Return the verdicts on hypotheses that were settled at an earlier look; for one judged again, as they were then.
-
-    Else what happens to another hypothesis later, such as a veto, would change the level of a verdict that was given.
-    """
+    """Return the verdicts settled at an earlier look; for one judged again as then: a later veto changes no level."""
     if phase != "confirm":
         return {}
     if (known := state.context_of(hypothesis, look, phase)) is not None:
@@ -254,16 +247,9 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
 
 
 def _find_unnamed_codes(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
-    arms = [data[name] for name in design.contrast_of(_claim(design, hypothesis))]
+    arms = [data[name] for name in design.contrast_of(find_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     return codes - set(design.exclusions)
-
-
-def _claim(design: Design, hypothesis: str) -> Hypothesis:
-    claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
-    if claim is None:
-        raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
-    return claim
 
 
 def _line(violation: Violation) -> str:
@@ -274,19 +260,13 @@ _NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")
 
 
 def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
-    """Return whether computing `verdict` anew from the state's runs gives the same inputs and the same numbers.
-
-    One that is invalid for a reason from outside the runs (a lock or a file that was changed) is computed again with
-    that reason: it claims nothing.
-    """
+    """Return whether computing `verdict` anew gives the same inputs and numbers; if invalid, also with its reason."""
     if state.design is None:
         return False
     outside = (None, verdict.reason) if verdict.verdict == "invalid" else (None,)
-    return any(_same(verdict, _again(state, verdict, reason)) for reason in outside)
-
-
-def _again(state: StudyState, verdict: Verdict, lock_error: str | None) -> Verdict:
-    return judge_hypothesis(state, verdict.hypothesis, look=verdict.look, phase=verdict.phase, lock_error=lock_error)
+    name, look, phase = verdict.hypothesis, verdict.look, verdict.phase
+    again = (judge_hypothesis(state, name, look=look, phase=phase, lock_error=reason) for reason in outside)
+    return any(_same(verdict, found) for found in again)
 
 
 def _same(a: Verdict, b: Verdict) -> bool:

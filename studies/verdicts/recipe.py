@@ -35,7 +35,6 @@ class BetterValue:
     fields: Mapping[str, JsonValue]
     """What the better arm sets (`reward` for one), as far as no later round set it otherwise."""
     over: Mapping[str, JsonValue]
-    """The values that it was found better than."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +125,8 @@ def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdi
         if (design := state.design) is None:
             continue
         metric = design.metric
-        key = canonical(
-            [design.environment, design.base_job.get("model"), metric.key, metric.kind, metric.threshold, metric.of]
-        )
+        measured = [metric.key, metric.kind, metric.threshold, metric.of]
+        key = canonical([design.environment, design.base_job.get("model"), *measured])
         base = {**design.base_job, "environment": design.environment}
         found.setdefault(key, SettingRecipe(design.environment, metric, base)).take(state, design, follows)
     return tuple(found.values())

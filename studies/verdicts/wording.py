@@ -1,14 +1,7 @@
 """The sentence beside a verdict, and the question as asked and as tested.
 
-The question as it was asked, the question as it is tested, and how the two differ: what plan, terminal and report
-begin with.
-
 The sentences on what is tested are written by code from typed fields: a planner's own wording is quoted elsewhere, and
-decides nothing.
-
-The one interval that decided a verdict, with its level: of the locked test, or of the equivalence test.
-
-Every place that shows an interval beside a verdict shows this one, so that no reader meets two of different levels.
+decides nothing. Every place that shows an interval beside a verdict shows the one that decided it, with its level.
 """
 
 from __future__ import annotations
@@ -52,10 +45,7 @@ def question_of(state: StudyState) -> Question:
 
 
 def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each measure that the topic asks for by name, where another one is compared.
-
-    What was `said` of it when it was planned is not said again.
-    """
+    """Yield a sentence for each measure that the topic names, where another one is compared and nothing was `said`."""
     if state.design is None:
         return
     topic, own = f" {' '.join(re.findall(r'[a-z0-9-]+', state.topic.lower()))} ", state.design.metric
@@ -71,9 +61,7 @@ def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
 def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
     """Return what the arms of a hypothesis do not share of training with the control, with the amounts: each a clause.
 
-    Of models that are compared, at which success they began comes first: it is what they gain that is judged.
-
-    Episodes and tokens are told as they were trained, or as planned where nothing is measured yet; seconds as measured.
+    Of models that are compared, their beginnings come first; of what was not measured yet, episodes are as planned.
     """
     design = state.design
     if design is None:
@@ -85,7 +73,9 @@ def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[st
 def _apart(state: StudyState, design: Design, hypothesis: Hypothesis, names: tuple[str, str]) -> Iterator[str]:
     known = [_conditions(state, name) for name in names]
     if MODEL in hypothesis.declared:
-        yield from _compare_starts(names, known)
+        left, right = (_mean(conditions, "initial_success") for conditions in known)
+        if left is not None and right is not None and left != right:
+            yield f"hidden success before training: {left:.3f} with {names[0]}, {right:.3f} with {names[1]}"
     yield from _compare_training(names, known, [_count_planned_episodes(design, name) for name in names])
 
 
@@ -119,14 +109,6 @@ def _compare_training(
         left, right = sides
         if left and right and max(left, right) / min(left, right) > least:
             yield f"{noun}: {left:,.0f} with {names[0]}, {right:,.0f} with {names[1]}"
-
-
-def _compare_starts(names: tuple[str, str], known: list[list[Conditions]]) -> tuple[str, ...]:
-    """Return at which success models that are compared began; nothing while it is not known of both."""
-    left, right = (_mean(conditions, "initial_success") for conditions in known)
-    if left is None or right is None or left == right:
-        return ()
-    return (f"hidden success before training: {left:.3f} with {names[0]}, {right:.3f} with {names[1]}",)
 
 
 def _mean(conditions: list[Conditions], field: str) -> float | None:
@@ -182,7 +164,6 @@ class TestUsed:
 
     test: Test | Literal["boschloo"]
     instead: str
-    """Why it is not the locked test; empty where it is."""
     arms: int
     """Arms that the control was compared with, of the claim's variable."""
     claims: int
@@ -190,7 +171,6 @@ class TestUsed:
     look: int
     looks: int
     unit: str = ""
-    """What the metric is counted in; empty for a share."""
     kind: Kind = "difference"
 
     @property
@@ -231,9 +211,8 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
     """Return what an interaction or a trend was found to be, as a sentence to lead with; empty for a difference."""
     if claim.kind == "difference":
         return ""
-    size = _with_unit(
-        f"{abs(estimate):,.0f}" if metric.unit and abs(estimate) >= _WHOLE else f"{abs(estimate):.3f}", metric.unit
-    )
+    whole = metric.unit and abs(estimate) >= _WHOLE
+    size = _with_unit(f"{abs(estimate):,.0f}" if whole else f"{abs(estimate):.3f}", metric.unit)
     if claim.kind == "trend":
         ends = " to ".join(format_setting_value(claim.variable, value) for value in (claim.control, claim.treatment))
         moved = "rises" if estimate > 0 else "falls"
@@ -267,9 +246,8 @@ def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
 
 def explain_all_runs(rates: Sequence[CollapseRate]) -> str:
     most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
-    return (
-        f" It holds for all trainings: collapses at the highest rates that are not ruled out ({most}) change nothing."
-    )
+    said = f"collapses at the highest rates that are not ruled out ({most}) change nothing"
+    return f" It holds for all trainings: {said}."
 
 
 def explain_reached_only(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
