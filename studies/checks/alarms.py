@@ -55,12 +55,10 @@ otherwise."""
 
 
 def max_silence(step_s: float) -> float:
-    """Return the seconds for which a server may be silent whose training steps take so long."""
     return max(DEFAULT_WATCHDOG.heartbeat_s or 0.0, _SILENT_STEPS * step_s)
 
 
 def watchdog_of(step_s: float) -> Watchdog:
-    """Return the limits of a training whose steps are expected to take so many seconds."""
     return DEFAULT_WATCHDOG.model_copy(update={"heartbeat_s": max_silence(step_s)})
 
 
@@ -75,15 +73,11 @@ class Alarm:
     effect: Effect
 
     def dump(self) -> dict[str, Any]:
-        """Return it as an event has it."""
         return {"code": self.code, "step": self.step, "sentence": self.sentence, "effect": self.effect}
 
 
 def find_alarms(
-    history: Sequence[Row],
-    limits: Watchdog,
-    hidden_before: float | None = None,
-    hidden_after: float | None = None,
+    history: Sequence[Row], limits: Watchdog, hidden_before: float | None = None, hidden_after: float | None = None
 ) -> tuple[Alarm, ...]:
     """Return what is wrong with a training, each code once, where it was broken first; ordered by step and code.
 
@@ -96,14 +90,12 @@ def find_alarms(
 
 
 def detect_silence(seconds: float, limits: Watchdog, step: int) -> Alarm | None:
-    """Return the alarm of a server that has not answered for `seconds`, if that is too long."""
     if limits.heartbeat_s is None or seconds <= limits.heartbeat_s:
         return None
     return Alarm("server_silent", step, f"no answer from the swarm server for {limits.heartbeat_s:g} s", "exclude")
 
 
 def find_abort_alarm(found: Iterable[Alarm]) -> Alarm | None:
-    """Return the first alarm that stops a training, if there is one."""
     return next((alarm for alarm in found if alarm.effect == "abort"), None)
 
 

@@ -1,21 +1,18 @@
 """Conditions of runs: the fields in which jobs differ, and facts of stored runs.
 
-In which fields jobs differ: the one rule by which arms and runs are compared, before the lock and after the runs.
+One rule compares arms and runs, before the lock and after the runs. A job is JSON; a nested field is named by its path
+(`model.seed`), one that a job does not have counts as null, and a number is the same however it is written (16 and
+16.0). When a run is evaluated during training follows from its metric and changes no step, so that it is no difference.
+A reward, which is no field of a job, is compared under the name `reward` where a caller lays it beside the fields.
 
-A job is JSON; a nested field is named by its path (`model.seed`), one that a job does not have counts as null, and a
-number is the same however it is written (16 and 16.0). When a run is evaluated during training follows from its metric
-and changes no step, so that it is no difference. A reward, which is no field of a job, is compared under the name
-`reward` where a caller lays it beside the fields.
-
-What the two stored files of a run say about the conditions it went under, computed from them alone.
-
-Whoever collects a run records it with these functions, and whoever verifies a study computes it again. What only the
-harness saw while the run went (hardware, neighbours, the weights it began with) is not in the files.
+What the two stored files of a run say about its conditions is recorded by whoever collects it with these functions, and
+computed again by whoever verifies a study. What only the harness saw while the run went (hardware, neighbours, the
+weights it began with) is not in the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 from typing import Any, Final
@@ -27,16 +24,13 @@ from studies.records.design import REWARD, Arm, Design, Hypothesis
 from studies.records.runs import EVALUATED
 
 Fields = Mapping[str, Any]
-_SEED: Final = {"seed"}
 
 
 def flatten(job: Fields) -> dict[str, Any]:
-    """Return a job's values by the paths of their fields."""
     return dict(_entries(job, ""))
 
 
 def find_differing_fields(jobs: Iterable[Fields]) -> tuple[str, ...]:
-    """Return the paths of the fields, sorted, that are not the same in all jobs."""
     rows = [flatten(job) for job in jobs]
     names = sorted({name for row in rows for name in row} - set(EVALUATED))
     return tuple(name for name in names if len({canonical(_number(row.get(name))) for row in rows}) > 1)
@@ -52,11 +46,7 @@ def pairs_of(design: Design, claim: Hypothesis) -> tuple[Pair, ...]:
 
 
 def claim_of(design: Design, hypothesis: str, names: Pair | None = None) -> tuple[tuple[Arm, Arm], frozenset[str]]:
-    """Return two arms of a hypothesis, and the fields in which they may differ, by the part before a dot.
-
-    They are the control and the treatment unless others are named. Two arms of a contrast may differ in those declared
-    fields alone in which they are to.
-    """
+    """Return two arms of a hypothesis, control and treatment unless named, and the fields in which they may differ."""
     found = design.hypothesis(hypothesis)
     first, second = names or pairs_of(design, found)[0]
     arms = design.arm(first), design.arm(second)
@@ -67,20 +57,13 @@ def claim_of(design: Design, hypothesis: str, names: Pair | None = None) -> tupl
 
 
 def find_undeclared_fields(
-    design: Design,
-    hypothesis: str,
-    control: Iterable[Fields],
-    treatment: Iterable[Fields],
-    names: Pair | None = None,
+    design: Design, hypothesis: str, control: Iterable[Fields], treatment: Iterable[Fields], names: Pair | None = None
 ) -> tuple[str, ...]:
-    """Return the fields, the seed apart, that differ between jobs of two arms and that the hypothesis does not vary.
-
-    Where a field differs within an arm, it differs from some job of the other as well.
-    """
+    """Return the fields, the seed apart, that differ between jobs of two arms and that the hypothesis does not vary."""
     _, declared = claim_of(design, hypothesis, names)
     sides = list(control), list(treatment)
     found = find_differing_fields([*sides[0], *sides[1]]) if all(sides) else ()
-    return tuple(name for name in sorted(found) if name.split(".")[0] not in declared | _SEED)
+    return tuple(name for name in sorted(found) if name.split(".")[0] not in declared | {"seed"})
 
 
 def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
@@ -96,7 +79,6 @@ def find_confounders(state: StudyState) -> dict[str, tuple[str, ...]]:
 
 
 def find_design_deviations(state: StudyState) -> dict[str, tuple[str, ...]]:
-    """Return, for each arm, the fields in which its runs are not what the locked design gives them."""
     if (design := state.design) is None:
         return {}
     found: dict[str, set[str]] = {}
@@ -109,7 +91,6 @@ def find_design_deviations(state: StudyState) -> dict[str, tuple[str, ...]]:
 
 
 def _run_fields(run: RunState) -> dict[str, Any]:
-    """Return all that a run is defined by: its job's fields, and the source of its reward (None for the built-in)."""
     return {**run.spec.job, REWARD: run.spec.code}
 
 
@@ -139,21 +120,21 @@ _NONE = 1e-6
 
 def extract_conditions(history: Sequence[Row], initial: Part, final: Part) -> dict[str, Any]:
     """Return the conditions that the files hold, by their names in `Conditions`; None where a metric is missing."""
+    version, plays = final["policy_version"], len(final["episodes"])
+    course = training_curve(history, success_rate(initial), success_rate(final), plays)
     return {
         "steps": len(history),
-        "episodes": _whole(_sum(history, "batch/episodes")),
-        "tokens": _whole(_sum(history, "tokens/trained")),
-        "wall_s": _sum(history, "timing_s/step"),
+        "episodes": _whole(_reduce(sum, history, "batch/episodes")),
+        "tokens": _whole(_reduce(sum, history, "tokens/trained")),
+        "wall_s": _reduce(sum, history, "timing_s/step"),
         "initial_success": success_rate(initial),
         "evaluation_tasks": tasks_hash((episode["task_id"], episode["sample"]) for episode in final["episodes"]),
-        "evaluation_episodes": len(final["episodes"]),
-        "checkpoint": _checkpoint(final["policy_version"], len(history)),
+        "evaluation_episodes": plays,
+        "checkpoint": "last" if version == len(history) else f"after step {version}",
         "judge_errors": _whole(_count_aborted(history)),
         "signal_steps": _signal_steps(history),
-        "probs_diff": _largest(history, "training/rollout_probs_diff_max"),
-        "course": training_curve(
-            history, success_rate(initial), success_rate(final), len(final["episodes"])
-        ).model_dump(mode="json"),
+        "probs_diff": _reduce(max, history, "training/rollout_probs_diff_max"),
+        "course": course.model_dump(mode="json"),
     }
 
 
@@ -163,7 +144,6 @@ def tasks_hash(plays: Iterable[tuple[str, int]]) -> str:
 
 
 def success_rate(part: Part) -> float:
-    """Return the share of an evaluation's episodes that were solved; ValueError where it has none."""
     episodes = part["episodes"]
     if not episodes:
         raise ValueError("an evaluation without episodes has no share of solved ones")
@@ -171,10 +151,7 @@ def success_rate(part: Part) -> float:
 
 
 def mean_facts(part: Part) -> dict[str, float]:
-    """Return the mean of each named number that the environment said of an evaluation's plays; none where it said none.
-
-    A play that lacks one is left out of its mean.
-    """
+    """Return the mean of each named number that the environment said of plays, over those that have it."""
     said: dict[str, list[float]] = {}
     for episode in part["episodes"]:
         for name, value in (episode.get("facts") or {}).items():
@@ -182,27 +159,13 @@ def mean_facts(part: Part) -> dict[str, float]:
     return {name: fmean(values) for name, values in sorted(said.items())}
 
 
-def _checkpoint(version: int, steps: int) -> str:
-    return "last" if version == steps else f"after step {version}"
-
-
-def _sum(history: Sequence[Row], name: str) -> float | None:
-    """Return the sum of a metric that every step has; None if one lacks it."""
+def _reduce(by: Callable[[Iterable[Any]], Any], history: Sequence[Row], name: str) -> float | None:
     values = [row["metrics"].get(name) for row in history]
-    return None if not values or None in values else float(sum(values))
-
-
-def _largest(history: Sequence[Row], name: str) -> float | None:
-    """Return the largest value of a metric that every step has; None if one lacks it."""
-    values = [row["metrics"].get(name) for row in history]
-    return None if not values or None in values else float(max(values))
+    return None if not values or None in values else float(by(values))
 
 
 def _signal_steps(history: Sequence[Row]) -> int | None:
-    """Return in how many steps something could be learned from rewards; None where a step does not say.
-
-    Groups of equal rewards teach nothing, unless an algorithm compares episodes across groups.
-    """
+    """Return in how many steps rewards or, across groups, advantages differed; None where a step does not say."""
     counts = [[row["metrics"].get(f"batch/{name}") for name in ("groups", "constant_groups")] for row in history]
     if not counts or any(None in pair for pair in counts):
         return None

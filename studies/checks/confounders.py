@@ -96,8 +96,6 @@ VIOLATION_CODES: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The two arms of a hypothesis, with what is known of their runs."""
-
     design: Design
     declared: frozenset[str]
     """Fields that the hypothesis varies, by the part before a dot."""
@@ -111,12 +109,10 @@ class _Pair:
         return _without_none(left), _without_none(right)
 
     def means(self, field: str, *, amount: bool = False) -> tuple[float, float] | None:
-        """Return the arms' means of a condition; None while it is not known of both."""
         left, right = self.known_values(field, amount=amount)
         return (fmean(left.values()), fmean(right.values())) if left and right else None
 
     def describe(self, left: str, right: str) -> str:
-        """Return what each arm has."""
         return f"{self.names[0]} has {left}, {self.names[1]} has {right}"
 
     @property
@@ -136,12 +132,9 @@ def lint_conditions(
     seeds: Mapping[str, int] | None = None,
     names: Pair | None = None,
 ) -> tuple[Violation, ...]:
-    """Return what the runs of a hypothesis' two arms, by run id, differ in besides its declared variable.
+    """Return what the runs of two of a hypothesis' arms, by run id, differ in besides its declared variable.
 
     `seeds` are the runs' seeds, which also choose the evaluated tasks: with them, runs of one seed are compared.
-    `names` are the arms where a claim is about more than two.
-
-    Raises KeyError for a hypothesis that the design does not have.
     """
     arms, declared = claim_of(design, hypothesis, names)
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
@@ -149,18 +142,13 @@ def lint_conditions(
     found = (
         *(_check_same(pair, rule) for rule in _SAME),
         _check_evaluation(pair, seeds),
-        *(
-            rule(pair)
-            for rule in (
-                _check_warm_start,
-                _check_tokens,
-                _check_wall_clock,
-                _check_co_tenancy,
-                _check_overlap,
-                _check_judge_errors,
-                _check_stopped_early,
-            )
-        ),
+        _check_warm_start(pair),
+        _check_tokens(pair),
+        _check_wall_clock(pair),
+        _check_co_tenancy(pair),
+        _check_overlap(pair),
+        _check_judge_errors(pair),
+        _check_stopped_early(pair),
         _check_spread(pair, "image", "client image"),
         _check_spread(pair, "hardware", "hardware"),
     )
@@ -185,46 +173,35 @@ def lint_jobs(
 
 
 def _report_undeclared(name: str, arms: tuple[str, str], sides: list[list[Any]]) -> Violation:
-    left, right = (_format_values(side) for side in sides)
+    left, right = map(_format_values, sides)
     sentence = f"{arms[0]} has {name} {left}, {arms[1]} has {right}, and the hypothesis does not vary it"
     return Violation("undeclared_field", sentence, blocks=True)
 
 
 def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
-    """Find a condition that is not the same in all runs."""
     left, right = pair.known_values(rule.field, amount=rule.amount)
     values = (set(left.values()), set(right.values()))
-    if (locked := _locked_value(pair.design, rule.field)) is not None and (values[0] | values[1]) - {locked}:
-        told = pair.describe(_format_values(left.values()), _format_values(right.values()))
-        return Violation(rule.code, f"{told} as its {rule.noun}, where the lock says {locked}", blocks=True)
-    if len(values[0] | values[1]) < 2 or (rule.amount and pair.declared >= _STEPS and _is_uniform(*values)):
-        return None
+    metric = pair.design.metric
+    locked = {"evaluation_episodes": metric.episodes, "checkpoint": metric.checkpoint}.get(rule.field)
     told = f"{pair.describe(_format_values(left.values()), _format_values(right.values()))} as its {rule.noun}"
+    if locked is not None and (values[0] | values[1]) - {locked}:
+        return Violation(rule.code, f"{told}, where the lock says {locked}", blocks=True)
+    uniform = all(len(found) < 2 for found in values)
+    if len(values[0] | values[1]) < 2 or (rule.amount and pair.declared >= _STEPS and uniform):
+        return None
     causes = ", ".join(sorted(pair.declared & rule.caused_by))
-    if causes and _is_uniform(*values):
+    if causes and uniform:
         said = f"{told}: {causes} brings that about, so that the effect may be one of it"
         return Violation(rule.code, said, blocks=False)
     return Violation(rule.code, told, blocks=True)
-
-
-def _locked_value(design: Design, field: str) -> Any:
-    """Return the value of a condition that the lock itself gives; None where it gives none."""
-    return {"evaluation_episodes": design.metric.episodes, "checkpoint": design.metric.checkpoint}.get(field)
-
-
-def _is_uniform(*values: set[Any]) -> bool:
-    """Return whether no arm differs within itself."""
-    return all(len(found) < 2 for found in values)
 
 
 def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None:
     """Find runs that were evaluated on other tasks than their seed draws, or than the other arm's run of that seed."""
     strays = [[entry for entry in arm.values() if _is_stray(entry)] for arm in pair.arms]
     if any(strays):
-        told = pair.describe(
-            *(f"{len(found)} of {len(arm)} runs" for found, arm in zip(strays, pair.arms, strict=True))
-        )
-        said = f"runs were evaluated on other tasks than their seeds draw: {told}"
+        counts = (f"{len(found)} of {len(arm)} runs" for found, arm in zip(strays, pair.arms, strict=True))
+        said = f"runs were evaluated on other tasks than their seeds draw: {pair.describe(*counts)}"
         return Violation("evaluation_tasks", said, blocks=True)
     left, right = pair.known_values("evaluation_tasks")
     both = set() if seeds is None else {seeds[run] for run in left} & {seeds[run] for run in right}
@@ -243,15 +220,11 @@ def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation
 
 
 def _is_stray(seen: Conditions) -> bool:
-    """Return whether a run is known to have been evaluated on other tasks than its seed draws."""
     return None not in (seen.evaluation_tasks, seen.drawn_tasks) and seen.evaluation_tasks != seen.drawn_tasks
 
 
 def _check_warm_start(pair: _Pair) -> Violation | None:
-    """Find arms that were not alike before training, whatever their weights are said to be.
-
-    Models that are compared begin as they are: the claim is about what they gain, and both beginnings are told.
-    """
+    """Find arms that were not alike before training; of compared models, which begin as they are, both are told."""
     means, sizes = pair.means("initial_success"), pair.known_values("evaluation_episodes")
     played = [sum(arm.values()) for arm in sizes]
     if means is not None and means[0] != means[1] and pair.declared & {MODEL}:
@@ -330,7 +303,6 @@ def _check_stopped_early(pair: _Pair) -> Violation | None:
 
 
 def _check_spread(pair: _Pair, field: str, noun: str) -> Violation | None:
-    """Find a condition whose values are spread differently over the two arms."""
     left, right = pair.known_values(field)
     apart = _variation(Counter(left.values()), Counter(right.values()))
     if not left or not right or not apart:
@@ -349,7 +321,6 @@ def _variation(left: Counter[Any], right: Counter[Any]) -> float:
 
 
 def _ratio(left: float, right: float) -> float:
-    """Return the larger over the smaller; infinity where only one is 0."""
     low, high = sorted((left, right))
     return high / low if low > 0 else (float("inf") if high > 0 else 1.0)
 
@@ -359,7 +330,6 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _format_values(values: Iterable[Any]) -> str:
-    """Return values as a sentence has them; how many runs have each, where they differ."""
     counts = Counter(_format_value(value) for value in values)
     if len(counts) == 1:
         return next(iter(counts))

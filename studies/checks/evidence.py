@@ -1,9 +1,7 @@
 """A collected file, held to its hash.
 
-Whether collected files are still what they were: hashed again before every verdict, and compared with the log.
-
-A study's files lie in a folder that people can write to. A run whose file is gone or changed is given up, with a code
-that no design excludes, so that its verdict is invalid.
+Files are hashed again before every verdict, as people can write to a study's folder. A run whose file is gone or
+changed is given up, with a code that no design excludes, so that its verdict is invalid.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ def read_collected(study_folder: Path, stored: Mapping[str, Any]) -> bytes:
 
 
 def read_unchanged(path: Path, name: str, expected: str) -> bytes:
-    """Return what is in a file whose sha256 is the expected one; `name` is what people are told."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -44,7 +44,6 @@ def min_steps_to_detect(episodes: float) -> int:
 
 
 def training_curve(history: Sequence[Mapping[str, Any]], start: float, end: float, plays: int) -> TrainingCurve:
-    """Return the curve of a training from its snapshot's rows and its two evaluations of `plays` episodes each."""
     rows = [(row["metrics"].get("critic/success/mean"), row["metrics"].get("batch/episodes")) for row in history]
     if not rows or any(share is None or not count for share, count in rows):
         return TrainingCurve(start=start, end=end, plays=plays)
@@ -79,7 +78,6 @@ def detect_collapse(conditions: Conditions, rule: CollapseRule) -> str | None:
 
 
 def collapse_rate(arm: str, count: int, of: int) -> CollapseRate:
-    """Return an arm's rate of collapse with its exact limits; without runs nothing is ruled out."""
     low, high = one_sided_limits(count, of, (1 + _LEVEL) / 2)
     return CollapseRate(arm=arm, count=count, of=of, low=low, high=high, upper=one_sided_limits(count, of, _LEVEL)[1])
 
@@ -89,7 +87,6 @@ PLUMBING: Final = "plumbing"
 
 
 def find_zero_lr_run(state: StudyState) -> RunState | None:
-    """Return the study's run with a learning rate of 0; None where it has none (yet)."""
     return next((run for run in state.runs_in("noise") if run.spec.arm == PLUMBING_ARM), None)
 
 
@@ -99,17 +96,14 @@ def zero_lr_fault(run: RunState) -> str | None:
 
 
 def zero_lr_unchecked(run: RunState) -> tuple[str, ...]:
-    """Return what its backend could not say, each a clause."""
     return list_unreported(conditions(run))
 
 
 def find_fault(seen: Conditions) -> str | None:
-    """Return what the conditions of such a run show to be broken, in a clause; None for nothing."""
     return next(_faults(seen), None)
 
 
 def list_unreported(seen: Conditions) -> tuple[str, ...]:
-    """Return what they do not say, each a clause."""
     still = seen.stillness
     found = []
     if still is None or still.before is None or still.after is None:
@@ -120,7 +114,6 @@ def list_unreported(seen: Conditions) -> tuple[str, ...]:
 
 
 def describe_zero_lr_run(run: RunState) -> str:
-    """Return what a collected run with a learning rate of 0 came to, in a sentence without its full stop."""
     if (fault := zero_lr_fault(run)) is not None:
         return fault
     unsaid = zero_lr_unchecked(run)
@@ -170,31 +163,18 @@ def unequal_drops(state: StudyState, claim: Hypothesis) -> tuple[str, ...]:
 
 def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Iterator[str]:
     arms = [[run for run in state.runs_of(name) if run.attempts and not run.cut] for name in names]
-    yield from _runs(design, names, arms)
-    yield from _episodes(names, arms)
-
-
-def _runs(design: Design, names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
     lost = [
-        sum((run.invalid is not None and run.invalid[0] not in design.counted_as_worst) for run in runs)
-        for runs in arms
+        sum(run.invalid is not None and run.invalid[0] not in design.counted_as_worst for run in runs) for runs in arms
     ]
-    if not all(arms) or lost[0] * len(arms[1]) == lost[1] * len(arms[0]):
-        return
-    told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
-    yield f"runs left out: {', '.join(told)}"
-
-
-def _episodes(names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
-    shares = [_abort_rate(runs) for runs in arms]
-    left, right = shares
-    if left is None or right is None or abs(left - right) < EPISODES_TOLD:
-        return
-    yield f"training episodes given up without a reward: {left:.1%} with {names[0]}, {right:.1%} with {names[1]}"
+    if all(arms) and lost[0] * len(arms[1]) != lost[1] * len(arms[0]):
+        told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
+        yield f"runs left out: {', '.join(told)}"
+    left, right = map(_abort_rate, arms)
+    if left is not None and right is not None and abs(left - right) >= EPISODES_TOLD:
+        yield f"training episodes given up without a reward: {left:.1%} with {names[0]}, {right:.1%} with {names[1]}"
 
 
 def _abort_rate(runs: Sequence[RunState]) -> float | None:
-    """Return the share of an arm's begun episodes that were given up; None where no run says."""
     known = [conditions(run) for run in runs if run.status == "collected"]
     pairs = [(seen.judge_errors, seen.episodes) for seen in known]
     counts = [(lost, trained) for lost, trained in pairs if lost is not None and trained is not None]

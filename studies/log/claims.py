@@ -1,18 +1,14 @@
 """How events on claims apply: locked, amended, screened, judged, approved.
 
-What may happen to approvals, one small rule for each type of event: asked, given, denied.
-
 One question is open at most. It stays open until it is answered, until another one takes its place or the study is
 concluded, over stops, pauses and resumptions; an answer names the digest of the question that it is to. A denial stops
-the study.
-
-What may happen to a study's claims, one small rule for each type of event: locked, amended, screened, judged.
-
-An amendment and a veto may come from any process at any moment, also when nothing can follow from them any more; then
-the log holds them and nothing changes.
+the study. An amendment and a veto may come from any process at any moment, also when nothing can follow from them any
+more; then the log holds them and nothing changes.
 """
 
 from __future__ import annotations
+
+from typing import get_args
 
 from studies.log.event import Event
 from studies.log.study import (
@@ -29,7 +25,7 @@ from studies.log.study import (
 )
 from studies.records.alpha import AlphaLedgers, OverdrawnLedger
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan
-from studies.records.procedure import Amendment, Selection
+from studies.records.procedure import Act, Amendment, Selection
 from studies.records.runs import noise_hash
 from studies.records.statements import apply_selection, claims, claims_in_old_words, select_arms
 from studies.records.verdict import ORIGINS, ApprovalRequest, Verdict
@@ -54,12 +50,10 @@ def apply_approval_asked(builder: StateBuilder, event: Event, payload: Payload) 
 
 
 def apply_approval_given(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The answer is yes."""
     _record_answer(builder, event, payload, granted=True)
 
 
 def apply_approval_denied(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The answer is no, and the study stops with it."""
     answer = _record_answer(builder, event, payload, granted=False)
     builder.stopped_reason, builder.stopped_seq = answer.describe(), event.seq
     builder.paused_reason = None
@@ -77,11 +71,7 @@ def _record_answer(builder: StateBuilder, event: Event, payload: Payload, *, gra
     return answer
 
 
-DECISIONS = ("continue", "settle", "replicate")
-
-
 def apply_hypothesis_proposed(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A hypothesis is proposed."""
     hypothesis = Hypothesis.model_validate(payload)
     if builder.design is not None:
         raise ImpossibleEvent(f"hypothesis {hypothesis.id} came after the design was locked")
@@ -91,7 +81,6 @@ def apply_hypothesis_proposed(builder: StateBuilder, event: Event, payload: Payl
 
 
 def apply_noise_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A/A runs are locked, before the design that they serve."""
     plan = NoisePlan.model_validate(payload["plan"])
     if builder.design is not None:
         raise ImpossibleEvent("A/A runs were planned after the design was locked")
@@ -104,7 +93,6 @@ def apply_noise_planned(builder: StateBuilder, event: Event, payload: Payload) -
 
 
 def apply_design_locked(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The design is fixed."""
     design = Design.model_validate(payload["design"])
     if builder.design is not None:
         raise ImpossibleEvent("a design was locked before; expected one lock per study")
@@ -148,7 +136,6 @@ def apply_amendment(builder: StateBuilder, event: Event, payload: Payload) -> No
 
 
 def apply_veto(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A person gives a hypothesis up; the first reason is kept."""
     name = str(payload["hypothesis"])
     if name not in builder.hypotheses:
         raise ImpossibleEvent(f"no hypothesis {name!r} was proposed")
@@ -156,7 +143,6 @@ def apply_veto(builder: StateBuilder, event: Event, payload: Payload) -> None:
 
 
 def apply_candidate_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The screen is asked for its next candidate: values of its knobs, not tried before."""
     arm, index = Arm.model_validate(payload["arm"]), int(payload["index"])
     if builder.selection is not None:
         raise ImpossibleEvent(f"candidate {arm.name} came after the screen was decided")
@@ -174,7 +160,6 @@ def apply_candidate_asked(builder: StateBuilder, event: Event, payload: Payload)
 
 
 def apply_screen_decided(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The screen is decided: arms and claims follow from what it kept."""
     selection = Selection.model_validate(payload["selection"])
     if builder.selection is not None:
         raise ImpossibleEvent("the screen was decided before")
@@ -184,9 +169,8 @@ def apply_screen_decided(builder: StateBuilder, event: Event, payload: Payload) 
     if never := [name for name in (*kept, *selection.scores) if name not in builder.candidates]:
         raise ImpossibleEvent(f"the screen was never asked for {', '.join(never)}")
     if len(kept) > builder.design.screen.confirmed or len(set(kept)) != len(kept):
-        raise ImpossibleEvent(
-            f"expected at most {builder.design.screen.confirmed} different candidates kept; found {list(kept)}"
-        )
+        most = builder.design.screen.confirmed
+        raise ImpossibleEvent(f"expected at most {most} different candidates kept; found {list(kept)}")
     arms = select_arms(builder.design, tuple(builder.candidates.values()), selection)
     hypotheses = claims(builder.design, arms)
     if tuple(Arm.model_validate(arm) for arm in payload["arms"]) != arms:
@@ -212,20 +196,13 @@ def apply_verdict(builder: StateBuilder, event: Event, payload: Payload) -> None
         raise ImpossibleEvent(f"runs of the phase {verdict.phase} allow no verdict")
     if verdict.look > max(1, len(builder.design.looks)):
         raise ImpossibleEvent(f"the locked design has no look {verdict.look}")
-    context = VerdictContext(event.seq, _verdicts_before(builder, verdict))
-    _add_interim_verdict(builder, verdict)
-    builder.contexts[verdict.hypothesis, "confirm"] = context
-
-
-def _verdicts_before(builder: StateBuilder, verdict: Verdict) -> dict[str, Verdict]:
-    """Return the current verdicts on other hypotheses that were settled at an earlier look."""
-    return {
+    earlier = {
         name: other
         for name, other in builder.verdicts.items()
-        if name != verdict.hypothesis
-        and other.look < verdict.look
-        and (other.final or name in builder.vetoed or builder.is_ended_by_rule(name))
+        if name != verdict.hypothesis and other.look < verdict.look and builder.is_settled(name)
     }
+    _add_interim_verdict(builder, verdict)
+    builder.contexts[verdict.hypothesis, "confirm"] = VerdictContext(event.seq, earlier)
 
 
 def _add_interim_verdict(builder: StateBuilder, verdict: Verdict) -> None:
@@ -250,7 +227,6 @@ def _add_replication_verdict(builder: StateBuilder, verdict: Verdict) -> None:
 
 
 def apply_decision(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A rule decided: on the study, or on a hypothesis by its current verdict."""
     name = payload.get("hypothesis")
     decision = Decision(
         rule=str(payload["rule"]), action=str(payload["action"]), reason=str(payload["reason"]), ts=event.ts,
@@ -267,6 +243,6 @@ def _decide_on(builder: StateBuilder, decision: Decision, name: str) -> None:
         raise ImpossibleEvent(f"no verdict on {name!r} of look {decision.look} stands to decide by")
     if name in builder.decided:
         raise ImpossibleEvent(f"the next step for {name} after look {decision.look} was decided before")
-    if decision.action not in DECISIONS:
-        raise ImpossibleEvent(f"expected one of {', '.join(DECISIONS)} for {name}; found {decision.action!r}")
+    if decision.action not in (acts := get_args(Act)):
+        raise ImpossibleEvent(f"expected one of {', '.join(acts)} for {name}; found {decision.action!r}")
     builder.decided[name] = decision

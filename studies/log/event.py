@@ -104,13 +104,11 @@ def compose_event(
 
 
 def row_of(event: Event) -> dict[str, Any]:
-    """Return an event as it is stored."""
     row = {name: getattr(event, name) for name in FIELDS}
     return row | {"type": event.type.value, "payload": _payload_text(event.payload, event.type)}
 
 
 def event_of(row: Mapping[str, Any]) -> Event:
-    """Return the event that a row stores, whatever its hash is."""
     return Event(**{**row, "type": EventType(row["type"]), "payload": json.loads(row["payload"])})
 
 
@@ -159,7 +157,6 @@ def row_fault(study: str, row: Mapping[str, Any]) -> LogCorrupt | None:
 
 
 def _is_event(row: Mapping[str, Any]) -> bool:
-    """Whether a row can be read as an event, be its hash what it may."""
     typed = all(isinstance(row[name], int if name == "seq" else str) for name in FIELDS)
     return typed and row["type"] in _TYPES and _is_object(row["payload"])
 

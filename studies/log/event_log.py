@@ -84,14 +84,11 @@ _OF_STUDY: Final = sa.select(_TABLE).where(_TABLE.c.study == sa.bindparam("name"
 _ALL: Final = _OF_STUDY.order_by(_TABLE.c.seq)
 _FROM: Final = _ALL.where(_TABLE.c.seq >= sa.bindparam("first"))
 _HEAD: Final = _OF_STUDY.order_by(_TABLE.c.seq.desc()).limit(1)
-_INSERT: Final = sa.insert(_TABLE)
-"""Made once: a study of a hundred events asks them hundreds of times."""
+_INSERT: Final = sa.insert(_TABLE)  # all made once: a study of a hundred events asks them hundreds of times
 
 
 def _every_head() -> sa.Select[Any]:
-    """Return the query for each study's name and head, newest first, which reads two rows of each and steps over all
-    others: a table of many studies has millions.
-    """
+    """Query each study's name and head, newest first, by two rows of each: a table of many studies has millions."""
     first = sa.select(sa.func.min(_TABLE.c.study).label("study")).cte("names", recursive=True)
     after = sa.select(sa.func.min(_TABLE.c.study)).where(_TABLE.c.study > first.c.study).correlate(first)
     names = first.union_all(sa.select(after.scalar_subquery()).where(first.c.study.is_not(None)))
@@ -109,10 +106,7 @@ class EventLog:
     """An open event log; close it when done. Every failure of the database is raised as StoreError."""
 
     def __init__(self, url: str, *, clock: Clock = lambda: datetime.now(UTC)) -> None:
-        """Open the log at an SQLAlchemy URL (`sqlite:///PATH`), and create its table if there is none.
-
-        A file that cannot be written, or lies where nothing can, is opened to be read.
-        """
+        """Open the log at an SQLAlchemy URL (`sqlite:///PATH`), or create it; what cannot be written, to read."""
         self._clock = clock
         self._engine = _engine(url)
         self._where = sa.make_url(url).render_as_string(hide_password=True)
@@ -121,10 +115,7 @@ class EventLog:
     def compose(
         self, study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str = "system"
     ) -> Event:
-        """Return the event that may be appended after `after`, the study's last one; None for its first.
-
-        Raise ValueError for names or a payload that cannot be stored.
-        """
+        """Return what `compose_event` does, at the log's time."""
         return compose_event(study, type, payload, after=after, actor=actor, at=self._clock())
 
     def append(self, event: Event) -> None:
@@ -141,11 +132,10 @@ class EventLog:
 
     def last(self, study: str) -> Event | None:
         """Return a study's last event, None when there is none; LogCorrupt when it does not match its own hash."""
-        heads = self._rows(_HEAD, name=study)
-        for fault in (row_fault(study, head) for head in heads):
-            if fault is not None:
-                raise fault
-        return event_of(heads[0]) if heads else None
+        head = next(iter(self._rows(_HEAD, name=study)), None)
+        if head is not None and (fault := row_fault(study, head)) is not None:
+            raise fault
+        return None if head is None else event_of(head)
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
         """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
@@ -158,10 +148,7 @@ class EventLog:
         return verify_events(study, self.read_unverified(study))
 
     def read_unverified(self, study: str) -> list[dict[str, Any]]:
-        """Return a study's events as they are stored, oldest first and unverified: what `examine` looks at.
-
-        Raise UnknownStudy when there are none.
-        """
+        """Return a study's events as they are stored, oldest first, unverified; UnknownStudy when there are none."""
         rows = self._rows(_ALL, name=study)
         if not rows:
             raise UnknownStudy(
@@ -177,7 +164,6 @@ class EventLog:
         return verify_events(known.study, rows[1:], known.seq, known.hash)
 
     def studies(self) -> list[str]:
-        """Return the names of all studies, newest first."""
         return list(self.heads())
 
     def heads(self) -> dict[str, str]:
@@ -191,11 +177,9 @@ class EventLog:
             yield connection
 
     def close(self) -> None:
-        """Let go of the database; closing twice is fine."""
         self._engine.dispose()
 
     def _open(self) -> None:
-        """Create the table; try again while another process is creating the same database."""
         deadline = time.monotonic() + _BUSY_MS / 1000
         while True:
             try:
@@ -230,11 +214,9 @@ class EventLog:
         except IntegrityError as error:
             raise _WriteConflict(f"another process was faster in {self._where}. Try again") from error
         except SQLAlchemyError as error:
-            where = self._where
             cause = _cause(error)
-            raise StoreError(
-                f"could not {action} the event log at {where}: {cause}. {_advice(cause.lower())}"
-            ) from error
+            said = f"could not {action} the event log at {self._where}: {cause}. {_advice(cause.lower())}"
+            raise StoreError(said) from error
 
 
 class _WriteConflict(StoreError):
@@ -286,10 +268,7 @@ def _wait_for_answer(gen: Generator[Any, Any, Any], connection: Any) -> Generato
 
 
 def _resolve_url(url: sa.URL) -> sa.URL:
-    """Return the URL itself, or the one that reads an SQLite file which cannot be written.
-
-    Such a file is taken as it is, unless a log of its own beside it holds events that are not in it yet.
-    """
+    """Return the URL, or one that reads an SQLite file which cannot be written, with what its `-wal` holds."""
     path = Path(url.database or "")
     if url.get_backend_name() != "sqlite" or not path.is_file():
         return url
@@ -321,7 +300,6 @@ def _cause(error: Exception) -> str:
 
 
 def _advice(cause: str) -> str:
-    """Return what to do about a database's complaint, by the words SQLite and its peers use."""
     advices = {
         "not a database": "The file is something else or is damaged: name another file, or restore it from a backup",
         "malformed": "The file is damaged: restore it from a backup",
@@ -339,7 +317,6 @@ LOCK_FILE: Final = "design.lock"
 
 
 def lock_name(round: int) -> str:
-    """Return the name of the file that holds the lock of a round."""
     return LOCK_FILE if round == 1 else f"design-{round}.lock"
 
 
@@ -388,15 +365,12 @@ class BudgetClock:
         self._since = seconds()
 
     def pending_seconds(self) -> float:
-        """Return the seconds worked since the last charge."""
         return max(0.0, self._seconds() - self._since)
 
     def charge(self, seconds: float) -> None:
-        """Count so many seconds as charged."""
         self._since += seconds
 
     def skip(self) -> None:
-        """Drop the uncharged seconds: nobody worked."""
         self._since = self._seconds()
 
 
@@ -414,10 +388,7 @@ class StudyLog:
         """Hash and seconds of an event whose write failed midway: it may be in the log all the same."""
 
     def state(self) -> StudyState:
-        """Return the study's state as of the log's last event; raise what reading and folding raise.
-
-        After a StoreError the next call reads on from the same event; after any other error, from the first.
-        """
+        """Return the state as of the log's last event; after another error than StoreError it is read anew."""
         at_rest = self._folding.at_rest
         try:
             events = self._log.read(self.study, self._last)

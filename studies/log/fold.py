@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
@@ -53,7 +54,6 @@ STANDINGS: Final = {
 
 
 def apply_run_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A run is written down: exactly one that the lock of its phase leads to."""
     spec = RunSpec.model_validate(payload["spec"])
     run_id = str(payload["run_id"])
     if spec.study != builder.id:
@@ -70,7 +70,6 @@ def apply_run_planned(builder: StateBuilder, event: Event, payload: Payload) -> 
 
 
 def apply_exploration_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """Single runs without a claim are planned, while no claim is open."""
     plan = Exploration.model_validate(payload["plan"])
     if (found := plan.hash()) != payload["hash"]:
         raise ImpossibleEvent(f"the exploration's hash is {found[:12]}, the event says {str(payload['hash'])[:12]}")
@@ -97,7 +96,9 @@ def _derive_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
         return _derive_screen_spec(builder, design, lock, spec)
     if design.screen is not None:
         raise ImpossibleEvent("a run of the confirmation came before the screen was decided")
-    arm = _arm(design, spec.arm)
+    arm = next((arm for arm in design.arms if arm.name == spec.arm), None)
+    if arm is None:
+        raise ImpossibleEvent(f"the design has no arm {spec.arm!r}")
     if spec.phase == "replicate":
         return _derive_replicate_spec(builder, design, lock, arm, spec)
     _check_seed(spec, builder.seeds_of(arm.name, design))
@@ -131,9 +132,8 @@ def _derive_exploration_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
 
 def _derive_screen_spec(builder: StateBuilder, design: Design, lock: str, spec: RunSpec) -> RunSpec:
     if design.screen is None:
-        raise ImpossibleEvent(
-            f"a screening run came {'after the screen was decided' if builder.selection else 'without a screen'}"
-        )
+        when = "after the screen was decided" if builder.selection else "without a screen"
+        raise ImpossibleEvent(f"a screening run came {when}")
     if spec.arm not in builder.candidates:
         raise ImpossibleEvent(f"the screen was not asked for a candidate {spec.arm!r}")
     _check_seed(spec, (design.screen.seed,))
@@ -154,20 +154,12 @@ def _derive_replicate_spec(builder: StateBuilder, design: Design, lock: str, arm
     return replicate_spec(builder.id, design, lock, arm, spec.seed)
 
 
-def _arm(design: Design, name: str) -> Arm:
-    arm = next((arm for arm in design.arms if arm.name == name), None)
-    if arm is None:
-        raise ImpossibleEvent(f"the design has no arm {name!r}")
-    return arm
-
-
 def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
     if spec.seed not in seeds:
         raise ImpossibleEvent(f"expected one of the seeds of the phase {spec.phase}; found {spec.seed}")
 
 
 def apply_attempt_launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """An attempt at a run begins, one at a time, with ever higher numbers."""
     run, number = builder.run(payload), int(payload["attempt"])
     if run.status not in ("planned", "ended"):
         raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected no launch now")
@@ -197,7 +189,6 @@ def _parse_begins(run: RunState, begins: Payload) -> dict[str, Any]:
 
 
 def apply_attempt_ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The attempt that ran is over."""
     run, number = builder.run(payload), int(payload["attempt"])
     active = run.active
     if active is None or active.number != number:
@@ -233,7 +224,6 @@ def apply_attempt_copied(builder: StateBuilder, event: Event, payload: Payload) 
 
 
 def apply_run_collected(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The files of a finished attempt are stored."""
     run, number = builder.run(payload), int(payload["attempt"])
     if run.status in ("collected", "invalid"):
         raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected nothing more to collect")
@@ -247,7 +237,6 @@ def apply_run_collected(builder: StateBuilder, event: Event, payload: Payload) -
 
 
 def apply_measurement(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A number about a collected run, bound to one of its files."""
     measurement = Measurement.model_validate(payload)
     run = builder.run(payload)
     if run.collected is None:
@@ -263,7 +252,6 @@ def apply_measurement(builder: StateBuilder, event: Event, payload: Payload) -> 
 
 
 def apply_run_invalidated(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """A run is given up; what it measured counts no more."""
     run = builder.run(payload)
     if run.invalid is not None:
         raise ImpossibleEvent(f"run {run.run_id} was invalidated before")
@@ -280,10 +268,7 @@ SERVED: Final = "served"
 
 
 def fold(events: Sequence[Event]) -> StudyState:
-    """Return the state that `events` (one study's log from its first event) lead to.
-
-    Raise UnknownStudy when there are no events, LogCorrupt naming the first event that cannot follow.
-    """
+    """Return the state that a study's events lead to; UnknownStudy for none, LogCorrupt at one that cannot follow."""
     folding = Folding()
     folding.add(events)
     return folding.state()
@@ -301,14 +286,12 @@ class Folding:
             _apply(self._builder, event)
 
     def copy(self) -> Folding:
-        """Return a fold that goes on by itself from here."""
         other = Folding()
         other._builder = self._builder.copy()
         return other
 
     @property
     def worked_s(self) -> float:
-        """Seconds worked so far, as in the state."""
         return self._builder.worked_s
 
     @property
@@ -364,9 +347,7 @@ def _check_order(builder: StateBuilder, event: Event) -> None:
 
 
 def _follows_a_wait(builder: StateBuilder, event: Event) -> bool:
-    """Return whether the time before an event was a wait: one before a stop, a pause or a resumption, or before an
-    amendment or veto of a study that had ended.
-    """
+    """Return whether the time before a stop, pause, resumption, or a late amendment or veto, was a wait."""
     if event.type in (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.STUDY_RESUMED):
         return True
     still = builder.stopped_reason is not None or builder.concluded_reason is not None
@@ -408,7 +389,6 @@ def _apply_created(builder: StateBuilder, event: Event, payload: Payload) -> Non
 
 
 def _apply_planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The planner took a turn."""
     act = PlannerAct(
         action=str(payload["action"]),
         tries=int(payload["tries"]),
@@ -423,16 +403,10 @@ def _apply_planner_acted(builder: StateBuilder, event: Event, payload: Payload) 
 
 
 def _apply_planner_noted(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The planner keeps a thought, or revises one that it kept."""
     about = str(payload.get("about", ""))
     if about and about not in {entry.id for entry in builder.notebook}:
         raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
     _add_note(builder, event, payload, "revise" if about else "note")
-
-
-def _apply_planner_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The planner asks the user something."""
-    _add_note(builder, event, payload, "ask")
 
 
 def _add_note(builder: StateBuilder, event: Event, payload: Payload, kind: Literal["note", "revise", "ask"]) -> None:
@@ -468,9 +442,8 @@ def _apply_round_begun(builder: StateBuilder, event: Event, payload: Payload) ->
 
 
 def _apply_model_prepared(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    compared = (
-        {"models": payload["models"]} if "models" in payload else {}
-    )  # earlier versions named the control's alone
+    # Earlier versions named the control's model alone.
+    compared = {"models": payload["models"]} if "models" in payload else {}
     prepared = {"sha256": payload["sha256"], "seconds": float(payload["seconds"]), **compared}
     phase = str(payload.get("phase", "confirm"))
     builder.prepared[phase] = prepared
@@ -544,7 +517,7 @@ _RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]
     EventType.ROUND_BEGUN: _apply_round_begun,
     EventType.PLANNER_ACTED: _apply_planner_acted,
     EventType.PLANNER_NOTED: _apply_planner_noted,
-    EventType.PLANNER_ASKED: _apply_planner_asked,
+    EventType.PLANNER_ASKED: partial(_add_note, kind="ask"),
     EventType.HYPOTHESIS_PROPOSED: claims.apply_hypothesis_proposed,
     EventType.NOISE_PLANNED: claims.apply_noise_planned,
     EventType.EXPLORATION_PLANNED: apply_exploration_planned,

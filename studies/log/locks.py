@@ -59,7 +59,6 @@ _TABLE: Final = sa.Table(
 
 
 def suspend_aware_time() -> float:
-    """Return seconds of a monotonic clock that runs on while the machine sleeps."""
     # On Linux CLOCK_MONOTONIC stands still in a sleep, and CLOCK_BOOTTIME does not; elsewhere there is only the first.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -74,24 +73,19 @@ class Holder:
     started_s: float
     """Seconds from the host's boot to the process's start, which setting the host's clock does not change."""
     home: str
-    """The installation's folder."""
 
     @classmethod
     def here(cls, home: Path) -> Holder:
-        """Return this process."""
         return cls.of(os.getpid(), home)
 
     @classmethod
     def of(cls, pid: int, home: Path) -> Holder:
-        """Return a process of this host by its id."""
         return cls(socket.gethostname(), _boot(), pid, _seconds_after_boot(psutil.Process(pid)), str(home))
 
     def shares_host(self, other: Holder) -> bool:
-        """Return whether the two are processes of one host that see each other's ids."""
         return (self.host, self.boot) == (other.host, other.boot)
 
     def is_gone(self) -> bool:
-        """Return whether this process, one of this host, has ended."""
         try:
             process = psutil.Process(self.pid)
             another = abs(_seconds_after_boot(process) - self.started_s) > _ROUNDING_S
@@ -102,7 +96,6 @@ class Holder:
             return False
 
     def describe(self) -> str:
-        """Return its process id and host, in words."""
         return f"process {self.pid} on {self.host}"
 
 
@@ -117,7 +110,6 @@ class LeaseRow:
 
     @property
     def given_back(self) -> bool:
-        """Whether nobody holds it."""
         return self.ttl_s <= 0
 
 
@@ -131,7 +123,6 @@ class ControllerLeases:
         make_table(log, _TABLE)
 
     def read(self, study: str) -> LeaseRow | None:
-        """Return a study's lease; None when nobody ever had one."""
         with self._log.transaction("read") as connection:
             row = connection.execute(sa.select(_TABLE).where(_TABLE.c.study == study)).mappings().one_or_none()
         return None if row is None else LeaseRow(_holder(row["holder"]), row["epoch"], row["beat"], row["ttl_s"])
@@ -143,10 +134,7 @@ class ControllerLeases:
         note: Callable[[str], None] = lambda line: None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> ControllerLease:
-        """Return the lease of a study; wait for up to the ttl of a holder on another host, telling `note` so.
-
-        Raise LeaseHeld as soon as the holder is seen to be alive.
-        """
+        """Return a study's lease; wait for the ttl of another host's holder, telling `note`; LeaseHeld if he lives."""
         challenge = TakeoverAttempt(self, study, me)
         told = False
         while (lease := challenge.attempt()) is None:
@@ -181,11 +169,9 @@ class ControllerLeases:
         return ControllerLease(self, study, epoch, began)
 
     def beat(self, study: str, fencing_token: int) -> bool:
-        """Count a lease's beat up; return False where it is no longer of that epoch."""
         return self._update(_match_lease(study, fencing_token), beat=_TABLE.c.beat + 1)
 
     def give_back(self, study: str, fencing_token: int) -> None:
-        """Free the lease, if it is still of that epoch."""
         self._update(_match_lease(study, fencing_token), ttl_s=0.0, beat=_TABLE.c.beat + 1)
 
     def _update(self, which: sa.ColumnElement[bool], **values: Any) -> bool:
@@ -205,10 +191,7 @@ class LeaseWatch:
         self._beats: dict[str, tuple[tuple[int, int], float]] = {}
 
     def is_gone(self, study: str) -> bool:
-        """Return whether nobody drives a study now, nor goes on with what he was doing for it.
-
-        A process of this host that was suspended, for as long as one likes, is there.
-        """
+        """Return whether nobody drives a study; a process of this host that is suspended, however long, does."""
         row = self._leases.read(study)
         if row is None or row.given_back:
             return True
@@ -254,12 +237,10 @@ class TakeoverAttempt:
 
     @property
     def watched(self) -> Holder | None:
-        """The holder on another host that may be dead; None while there is none."""
         return self._seen.holder if self._seen is not None else None
 
     @property
     def timeout_s(self) -> float:
-        """Seconds in which the watched holder has to renew."""
         return self._seen.ttl_s if self._seen is not None else 0.0
 
     def attempt(self) -> ControllerLease | None:
@@ -281,10 +262,8 @@ class TakeoverAttempt:
         return self._leases.take_over(self._study, found, self._me)
 
     def _has_moved(self, found: LeaseRow) -> bool:
-        return self._seen is not None and (self._seen.fencing_token, self._seen.beat) != (
-            found.fencing_token,
-            found.beat,
-        )
+        now = (found.fencing_token, found.beat)
+        return self._seen is not None and (self._seen.fencing_token, self._seen.beat) != now
 
 
 class ControllerLease:
@@ -312,10 +291,7 @@ class ControllerLease:
         self._renewed_at = max(self._renewed_at, began)
 
     def check(self) -> None:
-        """Return if it is held now; raise ControllerLeaseLost if not: the holder must then stop.
-
-        One that was not renewed in time (the machine slept) is still held if it can be renewed: nobody took it.
-        """
+        """Return if it is held, or (the machine slept) can be renewed; ControllerLeaseLost else: the holder stops."""
         away: StoreError | None = None
         for _ in range(_TRIES):
             if self.believed:
@@ -435,7 +411,6 @@ class Slot:
 
     @classmethod
     def read(cls, text: str) -> Slot:
-        """Return the slot of this name; raise StoreError for another's."""
         found = re.fullmatch(r"cores ([1-9]\d*)/([1-9]\d*)", text)
         if found is None:
             raise StoreError(
@@ -445,16 +420,8 @@ class Slot:
         return cls(int(found[1]), int(found[2]))
 
     def overlaps(self, other: Slot) -> bool:
-        """Return whether the two have anything of the machine in common."""
-        return self._begins < other._ends and other._begins < self._ends
-
-    @property
-    def _begins(self) -> Fraction:
-        return Fraction(self.part - 1, self.parts)
-
-    @property
-    def _ends(self) -> Fraction:
-        return Fraction(self.part, self.parts)
+        begins, ends = Fraction(self.part - 1, self.parts), Fraction(self.part, self.parts)
+        return begins < Fraction(other.part, other.parts) and Fraction(other.part - 1, other.parts) < ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,10 +436,7 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SlotRow:
-    """A slot that is held, or, without one, a place in the line; `turn` is its number there.
-
-    Each time its own study claims it again `claim` is another number.
-    """
+    """A slot that is held, or, without one, place `turn` in the line; each claim by its study has another `claim`."""
 
     host: str
     study: str
@@ -494,16 +458,11 @@ class Slots:
         self._add_machine()
 
     def rows(self) -> list[SlotRow]:
-        """Return all rows of all machines, by the turn at which they came."""
         with self._log.transaction("read") as connection:
             return _read(connection)
 
     def take(
-        self,
-        ask: SlotRequest,
-        left: Collection[SlotRow] = (),
-        passed_over: Collection[str] = (),
-        reserved: int = 0,
+        self, ask: SlotRequest, left: Collection[SlotRow] = (), passed_over: Collection[str] = (), reserved: int = 0
     ) -> SlotRow:
         """Return the row of a slot of this machine for an attempt; one without a slot where it has to wait in the line.
 
@@ -515,7 +474,8 @@ class Slots:
             turn = self._next_turn(connection)
             _remove(connection, left)
             rows = [row for row in _read(connection) if row.host == self.host]
-            before = _find_held(rows, ask) or _find_queued(rows, ask)
+            held = (row for row in rows if row.attempt == ask.attempt and row.slot is not None)
+            before = next(held, None) or _find_queued(rows, ask)
             kept = None if before is None else before.slot
             slot = kept or find_free_slot(rows, ask, passed_over, reserved)
             came = turn if before is None else before.turn
@@ -569,12 +529,7 @@ def find_free_slot(
     return free[0] if len(free) > reserved else None
 
 
-def _find_held(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
-    return next((row for row in rows if row.attempt == ask.attempt and row.slot is not None), None)
-
-
 def _find_queued(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
-    """Return the study's place in the line, whichever attempt it was for."""
     return next((row for row in rows if row.study == ask.study and row.slot is None), None)
 
 
@@ -584,12 +539,8 @@ def _remove(connection: sa.Connection, rows: Iterable[SlotRow]) -> None:
 
 
 def _read(connection: sa.Connection) -> list[SlotRow]:
-    ordered = sa.select(_SLOTS).order_by(_SLOTS.c.host, _SLOTS.c.turn)
-    return [_row(dict(found)) for found in connection.execute(ordered).mappings()]
-
-
-def _row(found: dict[str, Any]) -> SlotRow:
-    return SlotRow(**{**found, "slot": None if found["slot"] is None else Slot.read(found["slot"])})
+    found = connection.execute(sa.select(_SLOTS).order_by(_SLOTS.c.host, _SLOTS.c.turn)).mappings()
+    return [SlotRow(**{**row, "slot": None if row["slot"] is None else Slot.read(row["slot"])}) for row in found]
 
 
 def _values(row: SlotRow) -> dict[str, Any]:

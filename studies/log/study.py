@@ -1,9 +1,7 @@
 """Study, Round, Run, Attempt: mutable, rebuilt from events.
 
-The state of a study: frozen values for the study, its runs and their attempts.
-
-They hold what the events said and answer questions about it; `studies.log.fold.fold` is what makes them. They open
-no file: that a file still is what was collected is for the report to check.
+States are frozen, made by `studies.log.fold.fold`, and open no file: that one still is what was collected is for the
+report to check.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from studies.records.alpha import AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
+from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Amendment, Phase, Selection
 from studies.records.runs import Measurement
@@ -84,13 +82,11 @@ class RunState:
     collected: Mapping[str, Any] | None = None
     invalid: tuple[str, str] | None = None
     planned: str = ""
-    """When it was planned (ISO-8601 UTC)."""
     settled: str = ""
     """When it was collected, or given up; empty before."""
 
     @property
     def active(self) -> AttemptState | None:
-        """The attempt that runs now, if one does."""
         return self.attempts[-1] if self.attempts and self.attempts[-1].status is None else None
 
     @property
@@ -111,17 +107,14 @@ class RunState:
 
     @property
     def code(self) -> str:
-        """Why a look counts no value of it: the code it was given up with; empty where it was not tried, or runs.
-
-        A look is taken while a run is between two attempts only where the budget ended: the run may still go on.
-        """
+        """Why a look counts no value of it: the code it was given up with; empty where it was not tried, or runs."""
         if self.invalid is not None:
             return self.invalid[0]
+        # Between two attempts a look is taken only where the budget ended: the run may still go on.
         return BUDGET_EXHAUSTED if self.status == "ended" else ""
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of all its ended attempts."""
         return sum(attempt.seconds or 0.0 for attempt in self.attempts)
 
     @property
@@ -146,7 +139,6 @@ class PlannerAct:
     rejected: tuple[str, ...]
     note: str
     not_tested: tuple[str, ...] = ()
-    """What of the topic the action leaves out."""
     turn: str = ""
     """Which turn it was, by round, stage and number (`2/design/1`); empty in logs that knew one round."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
@@ -164,17 +156,13 @@ class PlannerNote:
     seq: int
     ts: str
     turn: str
-    """Which turn it was said in, as `PlannerAct.turn`."""
     index: int
-    """Which of the turn's, from 0."""
     about: str = ""
     """Of a revision: the id of the idea that it is about."""
     reason: str = ""
-    """Of a revision: why."""
 
     @property
     def id(self) -> str:
-        """What it is called: by the number of its event."""
         return f"{'question' if self.kind == 'ask' else 'idea'}-{self.seq}"
 
 
@@ -210,9 +198,7 @@ class PlannedExploration:
 
     plan: Exploration
     seconds_per_run: float
-    """What a run was priced at."""
     turn: str
-    """The planner's turn that asked for it."""
     seq: int
 
 
@@ -248,7 +234,6 @@ class ApprovalAnswer:
     ts: str
 
     def describe(self) -> str:
-        """Return the answer as a phrase, without the person's own words."""
         return f"{'approved' if self.granted else 'denied'} {ORIGINS[self.by]}: {self.asked.question.would}"
 
 
@@ -291,22 +276,15 @@ class StudyState:
     model: Mapping[str, Any] | None
     """Hash and seconds of the model that the confirmation begins with."""
     report: Mapping[str, Any] | None
-    """What `report.built` says of the pages, where that was the last event of a study that is over.
-
-    None when the newest report shows an older state, or one of a study that is at work.
-    """
+    """What `report.built` says of the pages, where that was the last event of a study that is over."""
     stopped_reason: str | None
-    """Why the study is stopped; None while it is not."""
     concluded_reason: str | None
     resumed_count: int
     last_ts: str
     event_count: int
     head_hash: str
     worked_s: float
-    """Seconds that count against the budget, as controllers said what they worked.
-
-    In older logs, which lack them: between events, without the waits before a stop or a resumption.
-    """
+    """Seconds that count against the budget, as controllers said; in older logs those between events, waits apart."""
     served: bool = False
     """Whether it was last taken up by a worker, which takes it up again where its controller ended."""
     fruitless: int = 0
@@ -314,13 +292,11 @@ class StudyState:
     paused_reason: str | None = None
     """Why no run is scheduled while running attempts finish; None while the study is not paused."""
     noise_plan: NoisePlan | None = None
-    """The A/A runs before the design, if there were any."""
     noise_hash: str | None = None
     """Hash of `noise_plan`, which its runs carry in the lock's place."""
     noise_seconds: float = 0.0
     """Price of one A/A run, in seconds; 0 where nobody gave one."""
     locked_design: Design | None = None
-    """The design as it was locked."""
     lock_file: str | None = None
     """Name of the lock's file in the study's folder; None before the lock."""
     candidates: Mapping[str, Arm] = field(default_factory=dict)
@@ -328,7 +304,6 @@ class StudyState:
     selection: Selection | None = None
     amendments: tuple[LoggedAmendment, ...] = ()
     vetoed: Mapping[str, Veto] = field(default_factory=dict)
-    """Hypotheses that a person gave up, by id."""
     interim: tuple[Verdict, ...] = ()
     """Verdicts of earlier looks, which a later look replaced."""
     replications: tuple[Verdict, ...] = ()
@@ -339,7 +314,6 @@ class StudyState:
     stopped_seq: int = 0
     """Number of the last event that stopped the study; 0 if none did."""
     decided: Mapping[str, Decision] = field(default_factory=dict)
-    """The decision on each hypothesis' current verdict, by id."""
     said: PlannerMessage | None = None
     """The planner's last words, a quotation; None where it had none."""
     declined: bool = False
@@ -353,11 +327,8 @@ class StudyState:
     newest_report: Mapping[str, Any] | None = None
     """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
     questions: tuple[LoggedApprovalRequest, ...] = ()
-    """What people were asked to approve, in order."""
     open_question: LoggedApprovalRequest | None = None
-    """The last of them, while nobody has answered it."""
     approvals: tuple[ApprovalAnswer, ...] = ()
-    """What they answered, in order."""
     round: int = 1
     """Which round of the inquiry this is: hypotheses, design, runs, verdicts and decisions are this round's."""
     rounds_before: tuple[StudyState, ...] = ()
@@ -375,13 +346,11 @@ class StudyState:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall-clock seconds from the first to the last event, pauses included."""
         span = datetime.fromisoformat(self.last_ts) - datetime.fromisoformat(self.created)
         return max(0.0, span.total_seconds())
 
     @property
     def status(self) -> StudyStatus:
-        """The study's status, as commands show it."""
         if self.concluded_reason is not None:
             return "concluded"
         if self.stopped_reason is not None:
@@ -404,13 +373,11 @@ class StudyState:
 
     @property
     def budget_s(self) -> float:
-        """The wall clock it may spend, in seconds, as amended last."""
         amended = [a.amendment.value for a in self.amendments if a.amendment.value is not None]
         return float(amended[-1] if amended else self.settings["budget_s"])
 
     @property
     def rounds(self) -> tuple[StudyState, ...]:
-        """All rounds, this one last."""
         return (*self.rounds_before, self)
 
     @property
@@ -452,7 +419,8 @@ class StudyState:
     @property
     def ledgers(self) -> AlphaLedgers:
         """The error ledgers as they stand before this round."""
-        ledgers = AlphaLedgers.begin(self.most_rounds) if self.most_rounds > 1 else self._single_round_ledgers()
+        rounds = self.most_rounds
+        ledgers = AlphaLedgers.begin(rounds, self.design.alpha if rounds == 1 and self.design is not None else ALPHA)
         for before in self.rounds_before:
             ledgers = ledgers.after(before.outcome)
         return ledgers
@@ -464,25 +432,16 @@ class StudyState:
             raise ValueError(f"study {self.id} has no design to judge by")
         return self.ledgers.allocate(self.design)
 
-    def _single_round_ledgers(self) -> AlphaLedgers:
-        return AlphaLedgers.begin(1) if self.design is None else AlphaLedgers.begin(1, self.design.alpha)
-
     @property
     def outcome(self) -> RoundOutcome:
-        """What the round hands on: the level of a kind where every comparison ended in a claim of it.
-
-        So it is where nothing was tested: no claim was locked, or no run of one was measured.
-        """
+        """What the round hands on: the level of a kind where every comparison ended in a claim of it, or none was."""
         verdicts = [self.verdict_on(h.id) for h in (self.design.hypotheses if self.design is not None else ())]
         measured = (run for run in self.runs_in("confirm") if run.spec.metric.key in run.measurements)
         if not verdicts or next(measured, None) is None:
             return RoundOutcome.of(())
-        return RoundOutcome.of([
-            v.verdict if v is not None and not v.exploratory else "inconclusive" for v in verdicts
-        ])  # fmt: skip
+        return RoundOutcome.of(["inconclusive" if v is None or v.exploratory else v.verdict for v in verdicts])
 
     def verdict_on(self, hypothesis: str) -> Verdict | None:
-        """Return the current verdict on a hypothesis; None before one is computed."""
         return next((verdict for verdict in self.verdicts if verdict.hypothesis == hypothesis), None)
 
     def is_settled(self, hypothesis: str) -> bool:
@@ -498,9 +457,8 @@ class StudyState:
         """Return whether a verdict that claims nothing has runs of its look to come: the budget ended before them."""
         if self.concluded_reason is not None or verdict.verdict not in ("inconclusive", "invalid"):
             return False
-        return any(
-            run is not None and run.invalid is None for run in self.missing_runs(verdict.hypothesis, verdict.look)
-        )
+        missing = self.missing_runs(verdict.hypothesis, verdict.look)
+        return any(run is not None and run.invalid is None for run in missing)
 
     def missing_runs(self, hypothesis: str, look: int) -> list[RunState | None]:
         """Return the runs of a claim's look that the budget has not carried to their end; None for one not planned."""
@@ -522,18 +480,13 @@ class StudyState:
         return self.contexts.get((hypothesis, phase)) if known else None
 
     def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
-        """Return the runs of an arm in a phase, in the order they were planned."""
         return tuple(run for run in self.runs.values() if run.spec.arm == arm and run.spec.phase == phase)
 
     def runs_in(self, phase: Phase) -> tuple[RunState, ...]:
-        """Return the runs of a phase, in the order they were planned."""
         return tuple(run for run in self.runs.values() if run.spec.phase == phase)
 
     def values(self, arm: str, key: str | None = None, phase: Phase = "confirm") -> dict[str, float]:
-        """Return the measured value of each valid collected run of an arm, by run id: what a verdict rests on.
-
-        `key` defaults to the metric of the run. An invalid run, or one without the measurement, is left out.
-        """
+        """Return what valid collected runs of an arm have of `key` (their own metric unless given), by run id."""
         return {
             run.run_id: run.measurements[wanted].value
             for run in self.runs_of(arm, phase)
@@ -626,9 +579,7 @@ class StateBuilder:
     explorations: list[PlannedExploration] = field(default_factory=list)
     question_try: int = 0
     before: tuple[StateBuilder, ...] = ()
-    """The rounds that are over."""
     rounds_before: tuple[StudyState, ...] = ()
-    """The same, frozen."""
     given_up: tuple[StudyState, ...] = ()
     arm_seeds: tuple[Design, dict[str, frozenset[int]]] | None = None
     """The training seeds of arms under a design, as far as they were asked for."""
@@ -638,7 +589,6 @@ class StateBuilder:
         return StateBuilder(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(self)})
 
     def begin_round(self, over: StudyState, why: str, tried: int) -> None:
-        """Close the round, which is `over`, and begin the next with nothing of its own."""
         self.before = (*self.before, self.copy())
         self.rounds_before = (*self.rounds_before, over)
         fresh = StateBuilder()
@@ -649,7 +599,6 @@ class StateBuilder:
         self.round, self.why_asked, self.question_try = self.round + 1, why, tried
 
     def give_round_up(self, unlocked: StudyState) -> None:
-        """Go back to the round before one that came to no lock."""
         last = self.before[-1]
         self.given_up = (*self.given_up, unlocked)
         for name in OF_A_ROUND:
@@ -659,7 +608,6 @@ class StateBuilder:
         self.round, self.before, self.rounds_before = last.round, self.before[:-1], self.rounds_before[:-1]
 
     def seeds_of(self, arm: str, design: Design) -> frozenset[int]:
-        """Return the training seeds of an arm in the confirmation; every run that is planned asks for them."""
         if self.arm_seeds is None or self.arm_seeds[0] is not design:
             self.arm_seeds = (design, {})
         known = self.arm_seeds[1]
@@ -670,29 +618,24 @@ class StateBuilder:
     def open_claims(self) -> list[str]:
         """Return the hypotheses of the design that may still get runs or another verdict."""
         claims = () if self.design is None else self.design.hypotheses
-        return [claim.id for claim in claims if not self._is_settled(claim.id)]
+        return [claim.id for claim in claims if not self.is_settled(claim.id)]
 
-    def _is_settled(self, name: str) -> bool:
-        verdict, decided = self.verdicts.get(name), self.decided.get(name)
-        if verdict is None:
-            return False
-        return verdict.final or name in self.vetoed or (decided is not None and decided.action != "continue")
+    def is_settled(self, name: str) -> bool:
+        verdict = self.verdicts.get(name)
+        return verdict is not None and (verdict.final or name in self.vetoed or self.is_ended_by_rule(name))
 
     def run(self, payload: Payload) -> RunState:
-        """Return the run that a payload names."""
         run = self.runs.get(str(payload["run_id"]))
         if run is None:
             raise ImpossibleEvent(f"no run {payload['run_id']!r} was planned")
         return run
 
     def run_of_any_round(self, payload: Payload) -> RunState:
-        """Return the run that a payload names, be its round over."""
         name = str(payload["run_id"])
         over = (state.runs[name] for state in (*self.rounds_before, *self.given_up) if name in state.runs)
         return next(over, None) or self.run(payload)
 
     def replace_run(self, run: RunState) -> None:
-        """Put a run in the place of what it was, in whichever round it is of."""
         name = run.run_id
         if name in self.runs:
             self.runs[name] = run
@@ -713,10 +656,7 @@ class StateBuilder:
             self.supersede(name for name in rest if name not in but)
 
     def reopen_by(self, spec: RunSpec) -> None:
-        """A run begins after its look was judged without it: the claims that it is of are open again.
-
-        Where a test was made, its level is spent. What others came to stands.
-        """
+        """A run begins after its look was judged without it: its claims are open again, and a test made is spent."""
         if spec.phase == "replicate":
             found = [name for name, verdict in self.replications.items() if self._concerns(verdict, spec)]
             self._spend(self.replications[name] for name in found)
@@ -729,7 +669,6 @@ class StateBuilder:
             self.stands = (self.stands | set(rest)) - set(found)
 
     def is_ended_by_rule(self, name: str) -> bool:
-        """Whether a rule ended a claim's confirmation."""
         return name in self.decided and self.decided[name].action != "continue"
 
     def _spend(self, verdicts: Iterable[Verdict]) -> None:
@@ -746,17 +685,14 @@ class StateBuilder:
             self.decided.pop(name, None)
 
     def supersede_replications(self, names: Iterable[str]) -> None:
-        """Take back the verdicts on the replications of these hypotheses."""
         self.superseded.extend([self.replications.pop(name) for name in tuple(names)])
 
     def _rests_on(self, verdict: Verdict, spec: RunSpec) -> bool:
-        """Whether a run's seed is among those of a verdict's look; without looks, every seed is."""
         assert self.design is not None
         if not self.design.looks:
             return True
-        return spec.seed in self.design.seeds_of(
-            spec.arm, self.design.seeds[: self.design.looks[verdict.look - 1].seeds]
-        )
+        drawn = self.design.seeds[: self.design.looks[verdict.look - 1].seeds]
+        return spec.seed in self.design.seeds_of(spec.arm, drawn)
 
 
 def _replace_run(state: StudyState, run: RunState) -> StudyState:

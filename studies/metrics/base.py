@@ -57,7 +57,6 @@ class Asked:
     """Seconds that no training of it should take; None where nobody priced one."""
     threshold: float | None = None
     rewards: tuple[float, float] = (0.0, 1.0)
-    """The range of the environment's rewards."""
     tokens: int | None = None
     """Tokens that a play may take at most (a job's `max_context`); None where nobody says."""
     facts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -106,17 +105,14 @@ class MetricKind(ABC):
         """
 
     def of_run(self, metric: Metric, run: Results) -> float:
-        """Return the number by which a run is judged."""
         return self.measure(metric, run)[metric.key].value
 
 
 def success_key(metric: Metric) -> str:
-    """Return the key of success on the tasks that a metric is of: `hidden/success`."""
     return f"{metric.split}/success"
 
 
 def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
-    """Return success before and after training, by key."""
     key = success_key(metric)
     return {
         key + INITIAL: Value(success_rate(run.initial), len(run.initial["episodes"])),
@@ -125,7 +121,6 @@ def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
 
 
 def mean_of(part: Part, name: str) -> float:
-    """Return the mean of what every episode of an evaluation says by a name; ValueError where it has none."""
     return fmean(float(episode[name]) for episode in part["episodes"])
 
 
@@ -171,7 +166,6 @@ class Curve:
 
 
 def by_episodes(run: Results) -> Curve:
-    """Return success by training episodes; Refused where evaluations or counts are missing."""
     return _curve(run, _cumulative_sums(run.history, "batch/episodes"))
 
 
@@ -181,7 +175,6 @@ def by_seconds(run: Results) -> Curve:
 
 
 def _cumulative_sums(history: Sequence[Row], name: str) -> list[float]:
-    """Return the sum of a metric up to each step, 0 before the first."""
     values = [row["metrics"].get(name) for row in history]
     if any(value is None for value in values):
         raise Refused(f"expected {name} of every training step; found {values.count(None)} steps without it")
@@ -211,7 +204,6 @@ LEAST_EPISODES: Final = 32
 
 
 def schedule_of(asked: Asked) -> Schedule:
-    """Return the schedule that is asked for, or the usual one."""
     if asked.schedule is None:
         return Schedule(
             every=max(1, asked.horizon // LOOKS), episodes=max(LEAST_EPISODES, round(SHARE * asked.episodes))

@@ -52,7 +52,6 @@ class Area(MetricKind):
     effect: ClassVar[float] = 0.05
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric of an environment."""
         below = "" if asked.threshold is None else f" below {require_threshold(asked):g}"
         top = asked.threshold or 1.0
         return Metric(
@@ -64,7 +63,6 @@ class Area(MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return the area, and success before and after."""
         if metric.horizon is None:
             raise Refused(f"expected a horizon of {metric.key}; found none in the design")
         found = by_episodes(run).area(metric.horizon, metric.best)
@@ -88,7 +86,6 @@ class Collapse(MetricKind):
     rates: ClassVar[bool] = True
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric; Refused for trainings too short to rise and fall."""
         if asked.horizon < LEAST_EPISODES:
             raise Refused(
                 f"expected trainings of {LEAST_EPISODES} episodes or more, in which a collapse can be seen; found "
@@ -104,7 +101,6 @@ class Collapse(MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return whether it collapsed, and success before and after; Refused where its curve cannot tell."""
         plays = len(run.final["episodes"])
         course = training_curve(run.history, success_rate(run.initial), success_rate(run.final), plays)
         how = detect_collapse(Conditions(course=course, stopped_by=run.stopped_by), CollapseRule())
@@ -127,7 +123,6 @@ class MeanFact(MetricKind):
     takes: ClassVar[frozenset[str]] = frozenset({"of"})
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric of an environment; Refused for a fact that it does not declare."""
         if asked.of not in asked.facts:
             known = ", ".join(sorted(asked.facts)) or "none"
             raise Refused(
@@ -143,7 +138,6 @@ class MeanFact(MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return the mean before and after; Refused where an episode does not say it."""
         parts = {metric.key + INITIAL: run.initial, metric.key: run.final}
         means = {key: Value(_mean(part, metric.of), len(part["episodes"])) for key, part in parts.items()}
         return {**before_and_after(metric, run), **means}
@@ -171,7 +165,6 @@ class Gain(MetricKind):
     effect: ClassVar[float] = 0.05
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric of an environment."""
         meaning = (
             f"share of {asked.episodes} hidden episodes, played after the last step, in which {asked.measures}, less "
             "the share of as many that were played before the first step of the same run"
@@ -179,7 +172,6 @@ class Gain(MetricKind):
         return Metric(key=GAIN, meaning=meaning, episodes=asked.episodes, worst=-1.0)
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return success before, success after, and their difference."""
         both, key = before_and_after(metric, run), success_key(metric)
         return {**both, metric.key: Value(both[key].value - both[key + INITIAL].value, both[key].n)}
 
@@ -196,7 +188,6 @@ class MeanReward(MetricKind):
     unit: ClassVar[str] = "reward"
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric of an environment; Refused where its rewards have no range."""
         low, high = asked.rewards
         if not low < high:
             raise Refused(f"expected rewards of a range; found {low:g} to {high:g}; give the environment its range")
@@ -207,7 +198,6 @@ class MeanReward(MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return the mean reward before and after, and success before and after."""
         parts = {metric.key + INITIAL: run.initial, metric.key: run.final}
         means = {key: Value(mean_of(part, "reward"), len(part["episodes"])) for key, part in parts.items()}
         return {**before_and_after(metric, run), **means}
@@ -221,12 +211,10 @@ class Success(MetricKind):
     words: ClassVar[tuple[str, ...]] = ("final success", "success rate", "accuracy", "final score")
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric of an environment."""
         meaning = f"share of {asked.episodes} hidden episodes, played after the last step, in which {asked.measures}"
         return Metric(meaning=meaning, episodes=asked.episodes)
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return success before and after."""
         return before_and_after(metric, run)
 
 
@@ -242,7 +230,6 @@ class _TimeTo(MetricKind):
     reads_collapses: ClassVar[bool] = True
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric of an environment."""
         threshold, horizon = require_threshold(asked), self._horizon(asked)
         name = f"{self.unit} to {threshold:g} hidden success"
         return Metric(
@@ -256,7 +243,6 @@ class _TimeTo(MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return the time, whether the threshold was reached, and success before and after."""
         if metric.threshold is None or metric.horizon is None:
             raise Refused(f"expected threshold and horizon of {metric.key}; found none in the design")
         found = self._curve(run).crossing(metric.threshold)
@@ -324,7 +310,6 @@ class TokensPerTask(MetricKind):
     takes: ClassVar[frozenset[str]] = frozenset({"threshold"})
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric of an environment; its threshold is where it is cut."""
         cut = asked.tokens if asked.threshold is None else asked.threshold
         if cut is None or not 1 <= cut < math.inf:
             found = "none" if cut is None else f"{cut:g}"
@@ -342,7 +327,6 @@ class TokensPerTask(MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return what a solved task costs before and after; Refused where an episode does not say its tokens."""
         parts = {metric.key + INITIAL: run.initial, metric.key: run.final}
         costs = {key: Value(_cost(part, metric.worst), len(part["episodes"])) for key, part in parts.items()}
         return {**before_and_after(metric, run), **costs}
@@ -372,7 +356,6 @@ class Transfer(MetricKind):
     of_environment: ClassVar[bool] = True
 
     def define(self, asked: Asked) -> Metric:
-        """Return the metric of an environment; Refused where no other one is named."""
         if not asked.of:
             raise Refused("expected another environment; found no name; name it (--metric transfer:NAME)")
         meaning = f"share of {asked.episodes} hidden episodes of {asked.of} that are solved, played after the last step"
@@ -383,7 +366,6 @@ class Transfer(MetricKind):
         )  # fmt: skip
 
     def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
-        """Return success there after training, and success before and after where it was trained."""
         if run.other is None:
             raise Refused(f"expected an evaluation on {metric.of} after the last step; found none")
         there = Value(success_rate(run.other), len(run.other["episodes"]))

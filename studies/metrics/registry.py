@@ -49,7 +49,6 @@ class Packages:
 
 
 def load_packages(entries: Iterable[EntryPoint], own: Collection[str]) -> Packages:
-    """Return the kinds of these entry points, whose names are not `own`."""
     named: dict[str, dict[str, EntryPoint]] = {}
     for entry in entries:  # one that is listed twice is one
         named.setdefault(entry.name, {})[f"{_package(entry)} ({entry.value})"] = entry
@@ -93,17 +92,14 @@ def _fault_of_kind(name: str, made: Any) -> str | None:
         return f"a text as `title`; found {said['title']!r:.80}"
     if not isinstance(said["unit"], str):
         return f"a text as `unit`; found {said['unit']!r:.80}"
-    if not _texts(said["words"]):
-        return f"`words` as a tuple of texts; found {said['words']!r:.80}"
+    words = said["words"]
+    if not isinstance(words, tuple | list) or not all(isinstance(word, str) and word.strip() for word in words):
+        return f"`words` as a tuple of texts; found {words!r:.80}"
     if not isinstance(said["takes"], Set) or not said["takes"] <= set(_TAKES):
         return f"`takes` as a set of {' and '.join(_TAKES)}; found {said['takes']!r:.80}"
     if not isinstance(said["effect"], int | float) or not 0 < said["effect"] < 1 or math.isnan(said["effect"]):
         return f"`effect` as a share of its range, above 0 and below 1; found {said['effect']!r:.80}"
     return None
-
-
-def _texts(given: Any) -> bool:
-    return isinstance(given, tuple | list) and all(isinstance(word, str) and word.strip() for word in given)
 
 
 def _package(entry: EntryPoint) -> str:
@@ -136,10 +132,7 @@ def kind_named(name: str) -> MetricKind:
 
 
 def kind_of(metric: Metric) -> MetricKind:
-    """Return the kind of a design's metric; raise Refused where the package that brought it is gone.
-
-    Designs that knew success and its gain alone name none.
-    """
+    """Return the kind of a design's metric, of old ones by its key; raise Refused where its package is gone."""
     gain = metric.key.endswith(GAIN.partition("/")[2])
     return kind_named(metric.kind or (Gain.name if gain else Success.name))
 
@@ -167,10 +160,7 @@ def define_metric(kind: MetricKind, asked: Asked) -> Metric:
 
 
 def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
-    """Return all that a metric reads off a run, by key, and success before and after, whatever the metric is.
-
-    Raises Refused where that gives no number within its range.
-    """
+    """Return all that a metric reads off a run, by key, and success before and after; Refused for no such number."""
     kind = kind_of(metric)
     found = _call_kind(f"a value of {metric.key}", kind, kind.measure, metric, run)
     if not isinstance(found, Mapping) or metric.key not in found:

@@ -1,7 +1,5 @@
 """Files of runs against the log.
 
-The files of runs against the log: hashes, whose they are, and every number that follows from them.
-
 Each collected run has a snapshot (training, as the tracker logged it) and an evaluation (each hidden episode's
 outcome). Measurements, counts and what the files hold of the run's conditions are computed again. What was not recorded
 claims nothing, but for a run's curve where a rule of collapse is locked: without it a collapsed run would count.
@@ -52,13 +50,11 @@ class Findings:
     """What was not checked and why, and what a reader should know; one sentence each."""
 
     def drift(self, place: str, difference: str) -> None:
-        """Take note of a drift; the same one again is passed over."""
         found = Discrepancy(place, difference)
         if found not in self.drifts:
             self.drifts.append(found)
 
     def check(self, what: str, place: str, difference: str | None) -> None:
-        """Count one that held, or take note of its difference."""
         if difference is None:
             self.held[what] += 1
         else:
@@ -74,7 +70,6 @@ class Findings:
             self.drift(place, f"it lacks what it must hold, or holds something else ({type(error).__name__}: {cause})")
 
     def note(self, sentence: str) -> None:
-        """Take note of something that is no drift, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
@@ -123,7 +118,6 @@ def _check_run(run: RunState, collected: Mapping[str, Any], folder: Path, findin
 def _load_collected(
     run: RunState, record: Mapping[str, Any], folder: Path, findings: Findings
 ) -> dict[str, Any] | None:
-    """Return the content of a file that is what was collected."""
     name = str(record["path"])
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
@@ -204,7 +198,6 @@ def _check_evaluation(
 
 
 def _check_other(place: str, run: RunState, evaluation: Mapping[str, Any], findings: Findings) -> None:
-    """Check the evaluation on another environment, where the metric is of one."""
     part, metric = evaluation.get("other"), run.spec.metric
     environment = other_environment(metric)
     told = {"an evaluation on another environment": (part is not None, environment is not None)}
@@ -277,7 +270,6 @@ def _check_conditions(
     evaluation: Mapping[str, Any],
     findings: Findings,
 ) -> None:
-    """Compare what was recorded of the run's conditions with the files."""
     initial, final = evaluation["initial"], evaluation["final"]
     place = f"run.collected of {run.run_id}"
     played = {"episodes": len(initial["episodes"]) + len(final["episodes"])}
@@ -299,7 +291,6 @@ def _check_conditions(
 
 
 def _compare(place: str, pairs: Mapping[str, tuple[Any, Any]], findings: Findings) -> None:
-    """Compare what is stored with what it must be, by name."""
     for name, (stored, expected) in pairs.items():
         if not _equal(stored, expected):
             findings.drift(place, f"{name} is {stored!r}, expected {expected!r}")

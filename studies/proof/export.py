@@ -47,12 +47,8 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     draft = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
-        _write(
-            draft / EVENTS,
-            "".join(
-                f"{line}\n" for line in (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
-            ),
-        )
+        lines = (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
+        _write(draft / EVENTS, "".join(f"{line}\n" for line in lines))
         _write(draft / README, readme(state))
         known = _hashes(state)
         names = [name for name in _files(state, folder) if name in known or (folder / name).is_file()]
@@ -88,7 +84,6 @@ def read_export(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepan
 
 
 def _not_plain(folder: Path) -> Iterator[Path]:
-    """Yield what of an export is a link, a pipe or a device."""
     locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
     for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
         for path in (folder / name, *(folder / name).rglob("*")):
@@ -106,18 +101,15 @@ def _check_readme(folder: Path, rows: Rows) -> list[Discrepancy]:
     strange = set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected))
     if f"--head {rows[-1]['hash']}" not in said:
         return [Discrepancy(README, f"it does not name the log's head, {rows[-1]['hash'][:12]}")]
-    return (
-        [Discrepancy(README, f"it holds {', '.join(sorted(strange))}, which the log does not give")] if strange else []
-    )
+    held = f"it holds {', '.join(sorted(strange))}, which the log does not give"
+    return [Discrepancy(README, held)] if strange else []
 
 
 def is_export(folder: Path) -> bool:
-    """Return whether a path is a folder that holds an exported study."""
     return (folder / EVENTS).is_file()
 
 
 def readme(state: StudyState) -> str:
-    """Return the README of an export, which follows from the log."""
     return "\n".join((
         f"# Study {state.id}", "", f"> {' '.join(state.topic.split())}", "",
         "Verify it, in this folder or in a copy of it:", "",

@@ -57,7 +57,6 @@ def check_report(events: Sequence[Event], folder: Path, findings: Findings) -> N
 
 
 def _page(folder: Path, name: str, sha256: str, findings: Findings) -> str | None:
-    """Return the text of a file of the report, whatever it holds, having compared it with its hash."""
     if name not in PAGES and not _FIGURE.fullmatch(name):
         findings.drift(f"report.built, {name}", f"expected one of {', '.join(PAGES)} and figures/NAME.svg")
         return None
@@ -124,17 +123,13 @@ def _data(page: str) -> set[str]:
 
 
 def _first_difference(found: str, expected: str) -> str | None:
-    return next(_differences(found.split("\n"), expected.split("\n")), None)
-
-
-def _differences(found: Sequence[str], expected: Sequence[str]) -> Iterator[str]:
-    for number, (line, wanted) in enumerate(zip_longest(found, expected), start=1):
+    for number, (line, wanted) in enumerate(zip_longest(found.split("\n"), expected.split("\n")), start=1):
         if line != wanted:
-            logged = _quote_difference(wanted, line)
-            yield f"line {number} is {_quote_difference(line, wanted)}, by the log it is {logged}"
+            return f"line {number} is {_quote(line, wanted)}, by the log it is {_quote(wanted, line)}"
+    return None
 
 
-def _quote_difference(line: str | None, other: str | None) -> str:
+def _quote(line: str | None, other: str | None) -> str:
     """Quote a line from shortly before the place where it differs from another one."""
     if line is None:
         return "missing"

@@ -49,18 +49,13 @@ def events_of(study: str, rows: Rows, findings: Findings) -> list[Event]:
 def check_head(rows: Rows, head: str, findings: Findings) -> None:
     """Look for a head hash (or the beginning of one) that was kept outside the log."""
     place = next((n for n, row in enumerate(rows, start=1) if str(row["hash"]).startswith(head.lower())), None)
-    if place is None:
-        findings.drift("head", f"no event has the hash {head}: the log's end was cut off, or all of it written anew")
-    elif place < len(rows):
-        later = len(rows) - place
+    cut = f"no event has the hash {head}: the log's end was cut off, or all of it written anew"
+    findings.check("head", "head", cut if place is None else None)
+    if place is not None and (later := len(rows) - place):
         findings.note(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
-        findings.held["head"] += 1
-    else:
-        findings.held["head"] += 1
 
 
 def before_each(events: Sequence[Event], kind: EventType) -> Iterator[tuple[Event, StudyState]]:
-    """Yield each event of a type with the state right before it."""
     folding = Folding()
     for event in events:
         if event.type is kind:
@@ -69,7 +64,6 @@ def before_each(events: Sequence[Event], kind: EventType) -> Iterator[tuple[Even
 
 
 def _foldable_prefix(events: Sequence[Event], findings: Findings) -> list[Event]:
-    """Return the events up to the first that cannot follow those before it."""
     folding = Folding()
     for number, event in enumerate(events):
         try:
@@ -79,10 +73,6 @@ def _foldable_prefix(events: Sequence[Event], findings: Findings) -> list[Event]
             findings.note(f"Nothing after event {event.seq} could be checked but hashes.")
             return list(events[:number])
     return list(events)
-
-
-_SHARE_TOLERANCE = 1e-9
-"""Relative: libraries of numbers differ in their last digits from machine to machine."""
 
 
 def check_rounds(state: StudyState, findings: Findings) -> None:
@@ -117,10 +107,7 @@ def _level_error(ledgers: AlphaLedgers, design: Design) -> str | None:
 
 
 def _spending_error(design: Design) -> str | None:
-    """Return how the levels of a round's looks differ from what its whole levels give them.
-
-    Its claims of a difference share a level, by a test of all of them; of no difference each has its own part.
-    """
+    """Return how looks differ from their round's levels: claims of a difference share one, of none each has a part."""
     if design.inquiry is None or not design.looks:
         return None
     seeds = [look.seeds for look in design.looks]
@@ -131,7 +118,7 @@ def _spending_error(design: Design) -> str | None:
     ):
         due = [whole] if len(seeds) == 1 else [look.alpha for look in spend_alpha(seeds, whole)]
         for number, (own, expected) in enumerate(zip(found, due, strict=True), start=1):
-            if not math.isclose(own, expected, rel_tol=_SHARE_TOLERANCE):
+            if not math.isclose(own, expected, rel_tol=_TOLERANCE):
                 return f"look {number} has the level {own:.6g} of {kind}, expected {expected:.6g} of the round's level"
     return None
 
@@ -162,15 +149,13 @@ def _check(event: Event, state: StudyState, findings: Findings) -> None:
         findings.note(f"The {place} is invalid because the lock's file was changed when it was computed.")
     for name, before, after in differences:
         if name in _WORDS and _same_numbers(str(before), str(after)):
-            findings.note(
-                f"The {place} gives its {name} in other words than this version would, with the same numbers."
-            )
+            said = f"The {place} gives its {name} in other words than this version would, with the same numbers."
+            findings.note(said)
         else:
             findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
 
 
 def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
-    """Compare the file of a round's lock with the log."""
     if state.lock_file is None:
         return
     if state.lock_file != (name := lock_name(state.round)):
@@ -200,13 +185,11 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _same_numbers(before: str, after: str) -> bool:
-    """Return whether two texts hold the same numbers, one of them perhaps with fewer digits."""
     pairs = [[found.replace("−", "-") for found in _NUMBER.findall(text.replace(",", ""))] for text in (before, after)]
     return len(pairs[0]) == len(pairs[1]) and all(map(_is_same_rounded, *pairs))
 
 
 def _is_same_rounded(a: str, b: str) -> bool:
-    """Return whether two numbers are the same, or one is the other with fewer digits."""
     least, most = sorted(len(text.partition(".")[2]) for text in (a, b))
     return float(a) == float(b) or (least < most and abs(float(a) - float(b)) <= 0.5 * 10.0**-least + 1e-12)
 
@@ -220,13 +203,10 @@ class Proof:
     """Hash of the last event; it vouches for all before it."""
     drifts: tuple[Discrepancy, ...]
     held: Mapping[str, int]
-    """How many of what were checked and held."""
     notes: tuple[str, ...]
-    """What was not checked and why; one sentence each."""
 
     @property
     def holds(self) -> bool:
-        """Whether nothing drifted."""
         return not self.drifts
 
 

@@ -50,7 +50,6 @@ class Exploration(Record):
 
 
 def exploration_spec(study: str, plan: Exploration, arm: Arm) -> RunSpec:
-    """Return the run of an arm of an exploration."""
     job = {**plan.base_job, **arm.job_overrides, "seed": plan.seed}
     return RunSpec(
         study=study, design_hash=plan.hash(), arm=arm.name, seed=plan.seed, environment=plan.environment,
@@ -84,7 +83,6 @@ class LedgerEntry:
 
     round: int
     own: float
-    """Its own part of alpha."""
     received: float
     """What the round before handed on."""
     handed_on: bool | None
@@ -92,7 +90,6 @@ class LedgerEntry:
 
     @property
     def level(self) -> float:
-        """What its tests may spend."""
         return self.own + self.received
 
 
@@ -101,13 +98,11 @@ class AlphaLedger:
     """The levels of one kind of claim, round by round."""
 
     rounds: int
-    """Most rounds of the inquiry."""
     alpha: float = ALPHA
     handed_on: tuple[bool, ...] = ()
     """Of each round that is over, whether it handed its level on."""
 
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """Return the rounds that are over, and the next one where there is one."""
         found: list[LedgerEntry] = []
         passed = 0.0
         outcomes: list[bool | None] = [*self.handed_on, None]
@@ -118,7 +113,6 @@ class AlphaLedger:
 
     @property
     def left(self) -> int:
-        """How many rounds may still be begun."""
         return self.rounds - len(self.handed_on)
 
     @property
@@ -129,7 +123,6 @@ class AlphaLedger:
         return self.entries()[-1].level
 
     def after(self, *, handed_on: bool) -> AlphaLedger:
-        """Return the ledger after its next round."""
         if not self.left:
             raise OverdrawnLedger(f"expected at most {self.rounds} rounds; found one more")
         return AlphaLedger(self.rounds, self.alpha, (*self.handed_on, handed_on))
@@ -168,31 +161,24 @@ class AlphaLedgers:
 
     @classmethod
     def begin(cls, rounds: int, alpha: float = ALPHA) -> AlphaLedgers:
-        """Return the ledgers of an inquiry of at most so many rounds, before the first."""
         return cls(AlphaLedger(rounds, alpha), AlphaLedger(rounds, alpha))
 
     @property
     def round(self) -> int:
-        """The number of the next round."""
         return len(self.differences.handed_on) + 1
 
     @property
     def left(self) -> int:
-        """How many rounds may still be begun."""
         return self.differences.left
 
     def after(self, outcome: RoundOutcome) -> AlphaLedgers:
-        """Return the ledgers after a round."""
         return AlphaLedgers(
             self.differences.after(handed_on=outcome.differences),
             self.equivalences.after(handed_on=outcome.equivalences),
         )
 
     def next_place(self, previous: str = "") -> RoundPlace | None:
-        """Return the next round's place, which its lock holds; None for a study of one round.
-
-        `previous` is the hash of the lock of the round before, empty before the first.
-        """
+        """Return the next round's place, for its lock (`previous`: the last lock's hash); None for a study of one."""
         if self.differences.rounds == 1:
             return None
         return RoundPlace(

@@ -1,7 +1,5 @@
 """Hypothesis, Arm, Metric, Design, RunSpec.
 
-The design of a study, with its hypotheses, arms and metric, and the run that it leads to, as frozen values.
-
 Records are what events carry and what verdicts are computed from. They know nothing of swarms: a job is plain JSON
 here, and what a metric means is written in words beside its key. Code that a planner wrote is text here, never run.
 """
@@ -47,7 +45,6 @@ GAIN: Final = "hidden/success_gain"
 CONFIGURATION: Final = "configuration"
 """The variable of a hypothesis about several job fields at once; its values map each of them to its value."""
 
-
 _ROUNDING: Final = 1e-12
 """Of a level that claims share: its parts may come to so much more."""
 Kind = Literal["difference", "interaction", "trend"]
@@ -59,8 +56,8 @@ LEAST_RUNGS: Final = 3
 def trend_weights(values: Sequence[JsonValue]) -> tuple[float, ...]:
     """Return the weights of the rise of a straight line over values from the lowest to the highest.
 
-    Over evenly spaced values these are the linear coefficients of orthogonal polynomials (Fisher & Yates 1938) times
-    the line's length.
+    The line is by least squares over their logarithms (over ranks, where one is not above zero). Over even spaces these
+    are the linear coefficients of orthogonal polynomials (Fisher & Yates 1938) times its length.
     """
     numbers = [float(value) for value in values]
     places = [math.log(value) for value in numbers] if min(numbers) > 0 else [float(at) for at in range(len(numbers))]
@@ -123,7 +120,6 @@ class Hypothesis(EvolvingRecord):
 
     @property
     def kind(self) -> Kind:
-        """What is claimed of its arms."""
         return "interaction" if self.moderator else "trend" if self.ladder else "difference"
 
     @property
@@ -147,11 +143,7 @@ class Hypothesis(EvolvingRecord):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """What the mean of each of `settings` counts in the effect.
-
-        Of a trend they are those of the straight line by least squares over the logarithms of the values (over their
-        ranks, where one is not above zero), times its length: the effect is the rise from the first value to the last.
-        """
+        """What the mean of each of `settings` counts in the effect; of a trend see `trend_weights`."""
         if self.moderator:
             return (1.0, -1.0, -1.0, 1.0)
         return trend_weights(self.ladder) if self.ladder else (-1.0, 1.0)
@@ -239,12 +231,10 @@ class Arm(Record):
 
     @property
     def job_overrides(self) -> dict[str, JsonValue]:
-        """The overrides that are job fields."""
         return {name: value for name, value in self.overrides.items() if name != REWARD}
 
     @property
     def reward(self) -> str:
-        """The name of the reward its runs train on."""
         return str(self.overrides.get(REWARD, BUILT_IN))
 
 
@@ -377,31 +367,20 @@ class Design(EvolvingRecord):
             raise ValueError("a round's tests have its level, and no more; found others")
 
     def hash(self) -> str:
-        """Return the lock: sha256 of the design's canonical JSON."""
         return digest(self.model_dump(mode="json"))
 
     def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:
-        """Return the training seeds that an arm's runs have for seeds that were drawn, in their order.
-
-        Without shared seeds no two runs of a study have the same one, but for a collision of 31 bits of sha256.
-        """
-        if self.shared_seeds:
-            return tuple(drawn)
-        return tuple(_seed_of(arm, seed) for seed in drawn)
+        """Return the training seeds that an arm's runs have for seeds that were drawn, in their order."""
+        return tuple(drawn) if self.shared_seeds else tuple(_seed_of(arm, seed) for seed in drawn)
 
     def arm(self, name: str) -> Arm:
-        """Return the arm of a name; raise KeyError if there is none."""
         return {arm.name: arm for arm in self.arms}[name]
 
     def hypothesis(self, name: str) -> Hypothesis:
-        """Return the hypothesis of an id; raise KeyError if there is none."""
         return {claim.id: claim for claim in self.hypotheses}[name]
 
     def contrast_of(self, claim: Hypothesis) -> dict[str, float]:
-        """Return the names of a claim's arms with what the mean of each counts in its effect; the control's is first.
-
-        Raise KeyError for a setting that no arm has.
-        """
+        """Return what the mean of each of a claim's arms counts in its effect, control first; KeyError for no arm."""
         if claim.kind == "difference":
             return {self.control_arm: -1.0, self.arm_with(claim.variable, claim.treatment).name: 1.0}
         names = (self.arm_with(claim.variable, value).name for value in claim.settings)
@@ -442,7 +421,7 @@ class RunSpec(EvolvingRecord):
 
 @lru_cache(maxsize=1 << 16)
 def _seed_of(arm: str, seed: int) -> int:
-    """Return the training seed of an arm for a seed that was drawn; a study asks for the same ones all the time."""
+    """Return an arm's own seed for a drawn one: none is twice in a study, but for a collision of 31 bits of sha256."""
     return int(digest([seed, arm])[:8], 16) >> 1
 
 
@@ -474,6 +453,5 @@ class NoisePlan(EvolvingRecord):
 
     @property
     def judged(self) -> Metric:
-        """What its A/A runs are judged by."""
         meaning = f"share of {self.episodes} hidden episodes solved after the last step"
         return self.metric or Metric(key=self.metric_key, meaning=meaning, episodes=self.episodes)

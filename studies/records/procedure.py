@@ -66,7 +66,6 @@ class Noise(EvolvingRecord):
 
     @property
     def collapse_rate(self) -> float:
-        """The share of the runs that collapsed."""
         return self.collapsed / self.runs if self.runs else 0.0
 
 
@@ -173,7 +172,6 @@ class Screen(EvolvingRecord):
 
     @property
     def confirmed(self) -> int:
-        """How many candidates are confirmed."""
         return self.rungs[-1].keep
 
 

@@ -206,7 +206,6 @@ PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup
 
 
 def noise_hash(plan: NoisePlan) -> str:
-    """Return the sha256 of a noise plan's canonical JSON, which its runs carry."""
     return digest(plan.model_dump(mode="json"))
 
 
@@ -219,10 +218,7 @@ def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
 
 
 def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
-    """Return the run with a learning rate of 0; `lock` is the plan's hash.
-
-    Whatever a study is judged by, of this run success is measured: it is too short for anything else.
-    """
+    """Return the run with a learning rate of 0, of which success is measured: it is too short for anything else."""
     episodes = min(plan.episodes, PLUMBING_EPISODES)
     key = plan.metric_key if plan.metric is None else SUCCESS
     return RunSpec(
@@ -233,15 +229,11 @@ def zero_lr_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
 
 
 def zero_lr_job(job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a job with which nothing may be learned."""
     return {**job, **PLUMBING_JOB}
 
 
 def screen_metric(metric: Metric) -> Metric:
-    """Return what screening runs are scored by: the design's metric on the tasks of the search.
-
-    A short run seldom gets to a threshold, so that where the metric is the time to one, the area below it is the score.
-    """
+    """Return what screens score by: the metric on search tasks; for a time, which short runs cut, the area below."""
     if metric.threshold is not None and metric.schedule is not None and metric.cut_at is not None:
         return Metric(
             key=f"search/area_below_{metric.threshold:g}", kind=AREA, split="search", episodes=metric.episodes,
@@ -254,7 +246,6 @@ def screen_metric(metric: Metric) -> Metric:
 
 
 def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> RunSpec:
-    """Return the run of a candidate in the rung of `steps` steps."""
     assert design.screen is not None
     metric = screen_metric(design.metric)
     job = {**_job(design, arm), "steps": steps, "seed": design.screen.seed}
@@ -267,7 +258,6 @@ def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> 
 
 
 def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    """Return the run of an arm of the confirmation with one of its seeds."""
     return RunSpec(
         study=study, design_hash=lock, arm=arm.name, seed=seed, environment=design.environment,
         job=add_evaluation_steps({**_job(design, arm), "seed": seed}, design.metric), metric=design.metric,
@@ -276,7 +266,6 @@ def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> 
 
 
 def replicate_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
-    """Return the run of an arm in the replication's setting with one of its seeds."""
     setting = design.replication
     assert setting is not None
     job = {**design.base_job, **setting.overrides, **arm.job_overrides, "environment": setting.environment}

@@ -1,10 +1,8 @@
 """Claims as sentences code writes.
 
-What follows from a screen: the arms that are confirmed, and the claim on each, written by code.
-
-A claim says that a kept candidate beats the control. The planner said beforehand what it expects of the best one
-(`Screen.prediction`); every kept candidate may turn out to be that, so all claims carry it. A candidate whose job is
-the control's is no claim and is left out.
+After a screen a claim says that a kept candidate beats the control. The planner said beforehand what it expects of the
+best one (`Screen.prediction`); every kept candidate may turn out to be that, so all claims carry it. A candidate whose
+job is the control's is no claim and is left out.
 """
 
 from __future__ import annotations
@@ -47,14 +45,12 @@ def sentences(
 
 
 def screen_sentence(fields: Iterable[str], environment: str) -> str:
-    """Return what a screen and its confirmation put to the test."""
     return f"Which values of {', '.join(fields)} are best: the best of a screen against the defaults, in {environment}."
 
 
 def statement(
     variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: Metric | None = None
 ) -> str:
-    """Return the claim of a hypothesis as a sentence, from its typed fields."""
     with_control, judged = setting(variable, control), outcome_name(variable, metric)
     if _is_timed(metric):
         return f"{setting(variable, treatment)} needs {_AMOUNTS[direction]} {judged} than {with_control}."
@@ -64,7 +60,8 @@ def statement(
 def statement_of(claim: Hypothesis, metric: Metric | None = None) -> str:
     """Return a claim as a sentence from its typed fields, with what it leaves open where fields differ together."""
     if claim.kind == "interaction":
-        return f"{_effect(claim, metric)} is {_SIZES[claim.direction]} {_describe_moderator(claim)}."
+        effect = f"{effect_of(claim)} on the {outcome_name(claim.variable, metric)}"
+        return f"The {effect} is {_SIZES[claim.direction]} {_describe_moderator(claim)}."
     if claim.kind == "trend":
         return f"The {outcome_name(claim.variable, metric)} {_MOVES[claim.direction]} over {_rungs(claim)}."
     said = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
@@ -85,10 +82,6 @@ def effect_of(claim: Hypothesis) -> str:
     return f"effect of {name} ({format_setting_value(name, low)} to {format_setting_value(name, high)})"
 
 
-def _effect(claim: Hypothesis, metric: Metric | None) -> str:
-    return f"The {effect_of(claim)} on the {outcome_name(claim.variable, metric)}"
-
-
 def _describe_moderator(claim: Hypothesis) -> str:
     low, high = (setting(claim.moderator, value) for value in claim.varied[claim.moderator])
     return f"with {high} than with {low}"
@@ -106,7 +99,6 @@ def outcome_name(variable: str, metric: Metric | None = None) -> str:
 
 
 def metric_name(metric: Metric) -> str:
-    """Return what sentences, axes and headings call a metric."""
     return metric.name or {SUCCESS: "hidden success", GAIN: "gain in hidden success"}.get(metric.key, metric.key)
 
 
@@ -117,13 +109,11 @@ def amount(value: float, metric: Metric | None) -> str:
 
 
 def model_name(value: Mapping[str, Any]) -> str:
-    """Return what a model is called: the name of its folder, or what kind it is of."""
     path = str(value.get("path", "")).rstrip("/")
     return path.rpartition("/")[2] or str(value.get("kind", MODEL))
 
 
 def setting(variable: str, value: Any) -> str:
-    """Return what an arm sets: `group_size = 16`, or each field of a configuration."""
     if variable == CONFIGURATION and isinstance(value, Mapping):
         return ", ".join(setting(name, entry) for name, entry in sorted(value.items()))
     return f"{variable} = {format_setting_value(variable, value)}"
@@ -131,7 +121,12 @@ def setting(variable: str, value: Any) -> str:
 
 def format_setting_value(variable: str, value: Any) -> str:
     """Return the value of a field as sentences have it: a model by its name, anything else as a job has it."""
-    return model_name(value) if variable == MODEL and isinstance(value, Mapping) else _text(value)
+    return model_name(value) if variable == MODEL and isinstance(value, Mapping) else value_of(value)
+
+
+def value_of(value: Any) -> str:
+    """Return a job field's value as it stands in a job: JSON, text without quotes."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _is_timed(metric: Metric | None) -> bool:
@@ -139,19 +134,14 @@ def _is_timed(metric: Metric | None) -> bool:
 
 
 def _describe_contrast_test(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
-    """Return what an interaction or a trend puts to the test."""
     by = "" if least is None else f" by {amount(least, metric)} or more"
     margin = "anything that matters" if least is None else amount(least, metric)
-    alike = claim.sought == "equivalence"
+    alike, judged = claim.sought == "equivalence", outcome_name(claim.variable, metric)
     if claim.kind == "interaction":
-        effect, both = (
-            f"Whether the {effect_of(claim)} on the {outcome_name(claim.variable, metric)}",
-            _describe_moderator(claim),
-        )
+        effect, both = f"Whether the {effect_of(claim)} on the {judged}", _describe_moderator(claim)
         if alike:
             return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
         return f"{effect} is {_SIZES[claim.direction]}{by} {both}{where}."
-    judged = outcome_name(claim.variable, metric)
     if alike:
         return (
             f"Whether the {judged} changes over {_rungs(claim)}, along a straight line{where}, by less than {margin}."
@@ -190,10 +180,6 @@ def _before_lock(claim: Hypothesis) -> str:
     return _describe_test(claim, "", None, None) + _describe_joint_fields(claim)
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
 def select_arms(design: Design, candidates: Sequence[Arm], selection: Selection) -> tuple[Arm, ...]:
     """Return the kept candidates that differ from the control, the best first."""
     by_name = {arm.name: arm for arm in candidates}
@@ -203,13 +189,11 @@ def select_arms(design: Design, candidates: Sequence[Arm], selection: Selection)
 
 
 def control_values(design: Design) -> dict[str, JsonValue]:
-    """Return every job field of the control arm."""
     control = design.arm(design.control_arm)
     return {**design.base_job, **control.overrides}
 
 
 def claims(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
-    """Return the claim on each arm, in order; `design` is the locked one, with its screen."""
     return tuple(_claim(design, arm, f"s{number}") for number, arm in enumerate(arms, start=1))
 
 

@@ -44,7 +44,6 @@ class ApprovalRequest(Record):
     """What a yes lets begin, as a phrase."""
 
     def digest(self) -> str:
-        """Return the sha256 that an answer names."""
         return digest(self.model_dump(mode="json"))
 
 
@@ -183,7 +182,6 @@ class PlannerMessage(Record):
 
 
 def planner_label(name: str, model: str | None) -> str:
-    """Return what a planner is called: its name, with its model's where it has one."""
     return f"{name} {model}" if model else name
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -51,7 +51,6 @@ def figures(content: ReportView, prefix: str = "") -> dict[str, Figure]:
 
 
 def campaign_figures(content: CampaignView) -> dict[str, Figure]:
-    """Return the figures of an inquiry by name: those over all rounds, then each round's."""
     from studies.report import plots  # see figures
 
     whole = [*(plots.effects(data, number) for number, data in enumerate(content.effects, start=1))]
@@ -79,10 +78,7 @@ def file_hashes(payload: Mapping[str, Any] | None) -> dict[str, str]:
 def keep_edited(
     payload: Mapping[str, Any] | None, pages: Mapping[str, str], folder: Path
 ) -> tuple[tuple[str, str], ...]:
-    """Copy pages aside that are neither what `report.built` says nor what is about to be written.
-
-    Return their names, each with that of its copy; the page stays until the new one is there whole. Raises OSError.
-    """
+    """Copy pages aside that are neither as `report.built` says nor as in `pages`; return their and copies' names."""
     known = file_hashes(payload)
     return tuple(
         (name, _backup_page(path, path.read_bytes()))
@@ -104,25 +100,19 @@ def _backup_page(path: Path, data: bytes) -> str:
 
 
 _ROOM = Path(__file__).parents[1]
-_SOURCES = (".py", ".jinja")
 
 
 @cache
 def generator_info() -> dict[str, str]:
-    """Return the version of ajet, the hash of the sources that a report follows from, and matplotlib's version."""
     return {"ajet": version("ajet"), "sources": _sources(), "matplotlib": version("matplotlib")}
 
 
 def _sources() -> str:
     """Return the beginning of the sha256 over all sources of this room, which is what a report follows from."""
     whole = hashlib.sha256()
-    for path in sorted(_files()):
+    for path in sorted(path for path in _ROOM.rglob("*") if path.suffix in (".py", ".jinja")):
         whole.update(path.relative_to(_ROOM).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return whole.hexdigest()[:16]
-
-
-def _files() -> Iterator[Path]:
-    return (path for path in _ROOM.rglob("*") if path.suffix in _SOURCES)
 
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$])")
@@ -142,7 +132,6 @@ class Report:
     """Pages that were not what the log says it wrote, and the names they are kept under."""
 
     def payload(self, folder: Path) -> dict[str, Any]:
-        """Return what `report.built` says of it; `folder` is the study's."""
         drawn = zip(self.figures, self.figures_sha256, strict=True)
         return {
             "markdown": _entry(self.markdown, self.markdown_sha256, folder),
@@ -152,7 +141,6 @@ class Report:
         }
 
     def describe_backups(self) -> tuple[str, ...]:
-        """Return a line for each page that is kept under another name."""
         return tuple(
             f"{name} was not as the study's log says it was written: it is kept as {kept}, beside the new one"
             for name, kept in self.backups
@@ -160,11 +148,10 @@ class Report:
 
 
 def build_report(state: StudyState, folder: Path) -> Report:
-    """Write `report.md`, `report.html` and `figures/*.svg` into the study's folder, from any state.
+    """Write `report.md`, `report.html` (self-contained) and `figures/*.svg` into the study's folder, from any state.
 
-    `report.html` is self-contained. Raise ReportError when a collected file is
-    missing or is not what was collected, when a number does not recompute, or when the folder cannot be written;
-    nothing is half-written.
+    Raise ReportError when a collected file is missing or is not what was collected, when a number does not recompute,
+    or when the folder cannot be written; nothing is half-written.
     """
     pages = render_report(state, folder)
     with translate_write_errors(folder):
@@ -180,10 +167,7 @@ def build_report(state: StudyState, folder: Path) -> Report:
 
 
 def render_report(state: StudyState, folder: Path) -> dict[str, str]:
-    """Return the text of each file of a report by its path in the study's folder, figures first; nothing is written.
-
-    Raise ReportError as `build_report` does.
-    """
+    """Return the text of each file of a report by its path, figures first; raise ReportError as `build_report` does."""
     if is_campaign(state):
         content = campaign_view(state, [gather(each, folder) for each in every_state(state)])
         return _pages(content, campaign_figures(content), "inquiry")
@@ -220,11 +204,8 @@ def _environment(autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["md"] = escape_markdown
-    environment.filters["fence"] = code_block
-    environment.filters["tight"] = tight
-    environment.filters["code"] = code_span
-    environment.filters["capital"] = capital
+    filters = {"md": escape_markdown, "fence": code_block, "tight": tight, "code": code_span, "capital": capital}
+    environment.filters.update(filters)
     return environment
 
 
@@ -240,7 +221,6 @@ def tight(text: str) -> str:
 
 
 def capital(text: str) -> str:
-    """Return a text that begins with a capital letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -261,8 +241,7 @@ def code_block(text: str) -> str:
 def draw_metric(state: StudyState, folder: Path, metric: str) -> tuple[Path, Path]:
     """Draw a metric of every measured run into the study's folder; return the SVG's path and the PNG's.
 
-    Raise ReportError for a metric that no run logged, for files that are not what was collected, and for a folder that
-    cannot be written.
+    Raise ReportError for a metric that no run logged, and as `build_report` does.
     """
     evidence = gather(state, folder)
     data = metric_curves(state, evidence, metric)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from studies.log.study import BUDGET_EXHAUSTED, LoggedAmendment, RunState, StudyState, Veto
+from studies.log.study import BUDGET_EXHAUSTED, LoggedAmendment, RunState, StudyState
 from studies.records.design import BUILT_IN, Arm, Hypothesis, Metric
 from studies.records.statements import statement, statement_of
 from studies.records.verdict import Verdict, find_contradictions, mark_contradictions, planner_label, quote_message
@@ -58,7 +58,6 @@ def why_asked(state: StudyState) -> str:
 
 
 def quotes(state: StudyState) -> tuple[Quote, ...]:
-    """Return the words of each hypothesis: the planner's, or code's where a screen led to it."""
     if state.selection is not None:
         return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism), FROM_SCREEN) for h in claims(state))
     by = f"in the words of the planner {planner_label(str(state.planner['name']), state.planner.get('model'))}"
@@ -80,7 +79,6 @@ def claims(state: StudyState) -> tuple[Hypothesis, ...]:
 
 
 def quote_planner(state: StudyState) -> str:
-    """Return who planned, in one clause."""
     name, model = str(state.planner.get("name", "unknown")), state.planner.get("model")
     if name == "rules":
         return "Planned by the built-in rules; no language model took part."
@@ -88,17 +86,14 @@ def quote_planner(state: StudyState) -> str:
 
 
 def verdict_table(state: StudyState) -> Table | None:
-    """Return what was predicted of each hypothesis and what was observed; None before anything was predicted."""
     rows = [_verdict_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
     columns = ("Hypothesis", "Difference", "Interval", "Runs", "Predicted", "Inside", "Verdict")
     return table(columns, rows, numeric=(1, 2, 3, 4), cards=True) if rows else None
 
 
 def numbers_table(state: StudyState) -> Table | None:
-    """Return every number behind each verdict, those of replications too; None before anything was predicted."""
-    judged = [_numbers_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
-    again = [_numbers_row(state, None, verdict) for verdict in state.replications]
-    rows = [*judged, *again]
+    rows = [_numbers_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
+    rows += [_numbers_row(state, None, verdict) for verdict in state.replications]
     columns = (
         "Hypothesis", "Locked test", "Interval", "Level", "p", "Equivalence interval", "Probability given", "Brier",
         "Inputs, sha256",
@@ -107,7 +102,6 @@ def numbers_table(state: StudyState) -> Table | None:
 
 
 def rules(state: StudyState) -> tuple[str, ...]:
-    """Return, for each verdict, the rule that decided it."""
     opened = {claim.id for claim in claims(state) if claim.open}
     return tuple(
         f"{v.hypothesis}: {true_minus(_SIDE.sub('', v.reason) if v.hypothesis in opened else v.reason)}"
@@ -131,7 +125,6 @@ def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) 
 
 
 def verdict_cell(state: StudyState, verdict: Verdict | None) -> Cell:
-    """Return a verdict's word as a cell; a dash for none."""
     if verdict is None or state.design is None:
         return cell(NONE)
     return cell(label(state.design.hypothesis(verdict.hypothesis), verdict), verdict.verdict)
@@ -143,10 +136,12 @@ def _numbers_row(state: StudyState, claim: Hypothesis | None, verdict: Verdict |
     given = cell(percent(claim.prediction.probability) if claim is not None else NONE)
     if verdict is None:
         return [cell(name), *(cell(NONE) for _ in range(5)), given, cell(NONE), cell(NONE)]
-    same = verdict.equivalence
+    same, looks = verdict.equivalence, len(state.design.looks) if state.design else 0
+    adjusted = "" if verdict.p_adjusted is None else f" ({p_value(verdict.p_adjusted)} adjusted)"
+    test = f"{verdict.test}, look {verdict.look} of {looks}" if looks > 1 else verdict.test
     return [
-        cell(name), cell(_test(state, verdict)), cell(span(verdict.low, verdict.high, unit=_unit(state))),
-        cell(percent(round(verdict.level, 4))), cell(_p(verdict)),
+        cell(name), cell(test), cell(span(verdict.low, verdict.high, unit=_unit(state))),
+        cell(percent(round(verdict.level, 4))), cell(p_value(verdict.p) + adjusted),
         cell(NONE if same is None else f"{span(same.low, same.high, unit=_unit(state))}, p {p_value(same.p)}"),
         given, cell(number(verdict.brier)), hash_cell(verdict.inputs_sha256),
     ]  # fmt: skip
@@ -156,20 +151,11 @@ def _unit(state: StudyState) -> str:
     return state.design.metric.unit if state.design is not None else ""
 
 
-def _p(verdict: Verdict) -> str:
-    plain = p_value(verdict.p)
-    return plain if verdict.p_adjusted is None else f"{plain} ({p_value(verdict.p_adjusted)} adjusted)"
-
-
-def _test(state: StudyState, verdict: Verdict) -> str:
-    looks = len(state.design.looks) if state.design else 0
-    return f"{verdict.test}, look {verdict.look} of {looks}" if looks > 1 else verdict.test
-
-
 def deviation_table(state: StudyState) -> Table | None:
-    """Return every change after the lock in the order it was made; None where there was none."""
     rows = [(a.seq, _amendment_row(a)) for a in state.amendments]
-    rows += [(veto.seq, _veto_row(name, veto)) for name, veto in state.vetoed.items()]
+    for name, veto in state.vetoed.items():
+        texts = (moment(veto.ts), veto.actor, f"veto of {name}: no more runs for it", one_line(veto.reason), "")
+        rows.append((veto.seq, [*map(cell, texts)]))
     columns = ("When", "By", "Change", "Why", "")
     return table(columns, [row for _, row in sorted(rows, key=lambda row: row[0])], cards=True) if rows else None
 
@@ -191,38 +177,24 @@ def protocol_deviations(state: StudyState) -> Iterator[str]:
 
 def _amendment_row(amended: LoggedAmendment) -> list[Cell]:
     change = amended.amendment
-    said = {
-        "accept": f"accepts the violation {change.target}",
-        "budget": f"budget of {duration(change.value)}",
-        "note": "note",
-    }[change.kind]
+    changes = {"accept": f"accepts the violation {change.target}", "budget": f"budget of {duration(change.value)}"}
+    said = changes.get(change.kind, "note")
     after = "after the first result" if amended.after_data else "before any result"
-    return [cell(moment(amended.ts)), cell(amended.actor), cell(said), cell(one_line(change.reason)), cell(after)]
-
-
-def _veto_row(hypothesis: str, veto: Veto) -> list[Cell]:
-    said = f"veto of {hypothesis}: no more runs for it"
-    return [cell(moment(veto.ts)), cell(veto.actor), cell(said), cell(one_line(veto.reason)), cell("")]
+    return [*map(cell, (moment(amended.ts), amended.actor, said, one_line(change.reason), after))]
 
 
 def codes(state: StudyState) -> tuple[Code, ...]:
-    """Return every reward function of the locked design, with the arms that trained on it."""
     if state.design is None:
         return ()
     arms = state.design.arms
+    users = {name: ", ".join(arm.name for arm in arms if arm.reward == name) for name in state.design.code}
     return tuple(
-        Code(
-            name=name,
-            arms=", ".join(arm.name for arm in arms if arm.reward == name),
-            sha256=hashlib.sha256(source.encode()).hexdigest(),
-            source=source,
-        )
+        Code(name, users[name], hashlib.sha256(source.encode()).hexdigest(), source)
         for name, source in sorted(state.design.code.items())
     )
 
 
 def describe_authorship(state: StudyState) -> str:
-    """Return who wrote the code and where it ran, in sentences."""
     model = state.planner.get("model")
     author = f"the planner's language model ({model})" if model else "the planner"
     return (
@@ -235,7 +207,6 @@ def describe_authorship(state: StudyState) -> str:
 
 
 def _describe_sandbox(state: StudyState) -> str:
-    """Return where the code ran, by the log of the attempts that had it."""
     attempts = [attempt for run in state.runs.values() if run.spec.code for attempt in run.attempts]
     if not attempts:
         return "It has not run."
@@ -342,7 +313,6 @@ class Play:
 
     @property
     def text(self) -> str:
-        """All of it as plain text, a paragraph for each message."""
         return "\n\n".join(f"{role}: {words}" for role, words in self.messages)
 
 

@@ -125,12 +125,10 @@ class Appendix:
     runs: Table | None
     files: Table | None
     copies: Table | None
-    """Pages at W&B."""
     decisions: Table | None
     approvals: Table | None
     planner_acts: Table | None
     notebook: Table | None
-    """What the planner wrote down, quoted."""
     cost: Table
     remarks: tuple[Remark, ...]
     command: str
@@ -150,7 +148,6 @@ class ReportView:
     head: Headline
     planner: str
     said: str
-    """The planner's last words as a quotation; empty where it had none."""
     summary: tuple[Fact, ...]
     forecasts: Forecasts | None
     verdicts: Table | None
@@ -166,7 +163,6 @@ class ReportView:
 
     @property
     def measured(self) -> bool:
-        """Whether any run of any stage was collected."""
         return bool(self.shifts or self.curves or self.stages.screened)
 
 
@@ -328,13 +324,10 @@ class RoundSection:
     checked or noticed."""
     noise: str = ""
     noise_runs: Table | None = None
-    """A/A runs of a round that came to no lock."""
     explored: tuple[ExplorationTable, ...] = ()
-    """What was tried in it without a claim."""
 
     @property
     def prefix(self) -> str:
-        """What the names of its figures and places begin with."""
         return f"round-{self.number}-"
 
 
@@ -382,10 +375,7 @@ class CampaignView:
 
 
 def campaign_view(state: StudyState, evidence: Sequence[Evidence]) -> CampaignView:
-    """Return the content of a report on an inquiry; `evidence` has an entry for each of `every_state`.
-
-    Raise ReportError when a verdict of any round does not follow from its runs.
-    """
+    """Return a report on an inquiry; `evidence` is that of each of `every_state`. Raise ReportError as `view` does."""
     states = every_state(state)
     known = {each.round: found for each, found in zip(states, evidence, strict=True)}
     contents = [None if each.design is None else view(each, known[each.round]) for each in state.rounds]

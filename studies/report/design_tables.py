@@ -1,12 +1,7 @@
 """Tables of a design in a report: protocol and stages.
 
-The locked procedure in words and tables: what was fixed before data about looks, noise, rules and limits.
-
-It reads the design alone: nothing here depends on how the study went.
-
-The stages of a study beside its confirmation: A/A runs, the screen, looks before the last, the replication.
-
-Everything launched in them is shown; only a confirmation and a replication feed claims, and the tables say so.
+What was fixed before data is read off the design alone. Of the stages beside the confirmation everything launched is
+shown; only a confirmation and a replication feed claims, and the tables say so.
 """
 
 from __future__ import annotations
@@ -44,7 +39,6 @@ from studies.verdicts.judge import gather
 
 
 def describe_rule(rule: CollapseRule) -> str:
-    """Return when a run counts as collapsed, in words."""
     return (
         f"it ended below where it began, or its training success fell by more than {percent(rule.lost)} of what it had "
         f"gained, by more than {rule.errors:g} standard errors each; or it broke down. It is no part of a mean, and is "
@@ -101,10 +95,7 @@ def describe_scope(claim: Hypothesis, verdict: Verdict) -> str:
 
 
 def _by_arm(rates: Sequence[CollapseRate]) -> str:
-    """Return the rates of more than two arms, by the arms' names."""
-    told = (
-        f"{found.count} of {found.of} did with {found.arm} (up to {_most(found)} is not ruled out)" for found in rates
-    )
+    told = (f"{r.count} of {r.of} did with {r.arm} (up to {_most(r)} is not ruled out)" for r in rates)
     return ", ".join(told)
 
 
@@ -136,7 +127,6 @@ _ACTS: Final = {
 
 
 def design_facts(design: Design, design_hash: str | None) -> Table:
-    """Return what the lock fixed about the comparison itself, and the lock's hash."""
     metric = design.metric
     facts = [
         Fact("What differs", what_differs(design)),
@@ -156,12 +146,10 @@ def design_facts(design: Design, design_hash: str | None) -> Table:
 
 
 def _metric_facts(metric: Metric) -> Iterator[Fact]:
-    """Yield what was fixed about a metric besides its meaning: its range, and when it looks."""
     if not metric.kind:
         return
-    yield Fact(
-        "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {in_unit(f'{metric.best:g}', metric)}"
-    )
+    ends = f"{number(metric.worst, unit=metric.unit)} to {in_unit(f'{metric.best:g}', metric)}"
+    yield Fact("From worst to best", ends)
     if metric.threshold is not None:
         yield Fact("Threshold", f"{metric.threshold:g} hidden success")
     if metric.schedule is not None:
@@ -196,7 +184,6 @@ def what_differs(design: Design) -> str:
 
 
 def analyses_table(design: Design) -> Table | None:
-    """Return when the data are analysed and at which level; None for one analysis at the end."""
     if len(design.looks) < 2:
         return None
     rows = [
@@ -207,7 +194,6 @@ def analyses_table(design: Design) -> Table | None:
 
 
 def rules_table(design: Design) -> Table | None:
-    """Return the decision table, kill conditions first, and what no rule covers last; None where there is no rule."""
     kills = [(f"kill {h.id}", h.kill_if, "settle") for h in design.hypotheses if h.kill_if]
     rules = [(rule.name, rule.when, rule.then) for rule in design.decision_table]
     rows = [[cell(name), cell(when, "mono"), cell(_ACTS[then])] for name, when, then in (*kills, *rules)]
@@ -216,7 +202,6 @@ def rules_table(design: Design) -> Table | None:
 
 
 def stakes_table(hypotheses: tuple[Hypothesis, ...]) -> Table | None:
-    """Return what each hypothesis put at stake before the data; None where nobody said."""
     said = [h for h in hypotheses if h.smallest_effect or h.falsifier or h.confounds]
     rows = [_stakes(h) for h in said]
     columns = ("Hypothesis", "Smallest effect of interest", "Shown false by, as the planner said", "Feared confounds")
@@ -224,7 +209,6 @@ def stakes_table(hypotheses: tuple[Hypothesis, ...]) -> Table | None:
 
 
 def limits_table(watchdog: Watchdog | None) -> Table | None:
-    """Return the watchdog's limits that are on; None when none is."""
     if watchdog is None:
         return None
     known = type(watchdog).model_fields
@@ -237,7 +221,6 @@ def limits_table(watchdog: Watchdog | None) -> Table | None:
 
 
 def describe_screen(screen: Screen) -> str:
-    """Return how a screen finds the arms, in sentences."""
     ways = {
         "grid": "every combination", "random": "combinations drawn at random",
         "tpe": "combinations asked of a tree-structured Parzen estimator",
@@ -255,14 +238,12 @@ def describe_screen(screen: Screen) -> str:
 
 
 def noise_sentence(noise: Noise, unit: str = "") -> str:
-    """Return the noise bank's word in a sentence."""
     parts = f"{number(noise.sd, unit=unit)} between seeds ({plural(noise.df, 'degree')} of freedom)"
     if noise.evaluation_sd is not None:
         parts += f", of which evaluation alone {number(noise.evaluation_sd, unit=unit)} at {noise.episodes:,} episodes"
     if noise.correlation is not None:
-        parts += (
-            f"; correlation of runs that share a seed {number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
-        )
+        shared = f"{number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
+        parts += f"; correlation of runs that share a seed {shared}"
     return f"{parts}. {one_line(noise.basis)}"
 
 
@@ -312,7 +293,6 @@ def _stakes(hypothesis: Hypothesis) -> list[Cell]:
 
 
 def describe_noise(state: StudyState) -> str:
-    """Return what the A/A runs showed, in a sentence; empty where there were none."""
     runs = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
     if state.noise_plan is None or not runs:
         return ""
@@ -329,7 +309,6 @@ def describe_noise(state: StudyState) -> str:
 
 
 def noise_table(state: StudyState) -> Table | None:
-    """Return the A/A runs; None where there were none."""
     rows = [
         [cell(run.run_id, "mono"), cell(str(run.spec.seed)), cell(_value(run))]
         for run in state.runs_in("noise")
@@ -339,7 +318,6 @@ def noise_table(state: StudyState) -> Table | None:
 
 
 def screen_table(state: StudyState) -> Table | None:
-    """Return every candidate of the screen with its score at each number of steps; None without a screen."""
     if not state.candidates:
         return None
     lengths = sorted({int(run.spec.job["steps"]) for run in state.runs_in("screen")})
@@ -350,20 +328,17 @@ def screen_table(state: StudyState) -> Table | None:
 
 
 def describe_selection(state: StudyState) -> str:
-    """Return what the screen led to; empty without one."""
     if state.locked_design is None or state.locked_design.screen is None:
         return ""
     return f"Confirmed: {state.selection.reason}." if state.selection else "The screen has not led to any arm."
 
 
 def screen_rules(state: StudyState) -> str:
-    """Return how the screen was to work; empty without one."""
     screen = state.locked_design.screen if state.locked_design is not None else None
     return describe_screen(screen) if screen is not None else ""
 
 
 def interim_table(state: StudyState) -> Table | None:
-    """Return each hypothesis' verdict at each look; None where there was but one look."""
     if state.design is None or len(state.design.looks) < 2:
         return None
     taken = sorted((*state.interim, *state.verdicts), key=lambda verdict: (verdict.hypothesis, verdict.look))
@@ -373,7 +348,6 @@ def interim_table(state: StudyState) -> Table | None:
 
 
 def replication_table(state: StudyState) -> Table | None:
-    """Return each replicated claim beside its confirmation; None where nothing was replicated."""
     rows = [_replication_row(state, verdict) for verdict in state.replications]
     columns = ("Hypothesis", "Confirmed as", "In the other setting", "Difference", "Interval", "Runs")
     return table(columns, rows, numeric=(3, 4, 5), cards=True) if rows else None

@@ -1,13 +1,8 @@
 """The small values of a report: cells, tables, quotes, and an arm's values.
 
-What the runs of an arm come to in a metric: a mean with its interval, a count of a rate, or neither.
-
 A rate of runs is told as a count with exact limits, and of a time that more than half of an arm never reached there is
-no mean: it would be told by where times are cut.
-
-The small values a report is made of, the same for Markdown and HTML: cells, tables, quotes, remarks.
-
-They hold text only. A template decides how it looks and escapes it; nothing here is marked up.
+no mean: it would be told by where times are cut. Cells and the like hold text only, the same for Markdown and HTML: a
+template decides how it looks and escapes it.
 """
 
 from __future__ import annotations
@@ -27,7 +22,6 @@ from studies.statistics.proportions import exact_limits
 
 
 def is_rate(metric: Metric) -> bool:
-    """Return whether every run has 1 or 0."""
     if not metric.kind:
         return False
     try:
@@ -37,7 +31,6 @@ def is_rate(metric: Metric) -> bool:
 
 
 def is_mostly_cut(metric: Metric, values: Sequence[float]) -> bool:
-    """Return whether more than half of the runs lie where the metric is cut."""
     return 2 * _cut(metric, values) > len(values)
 
 
@@ -71,7 +64,6 @@ def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
 
 
 def count_of(values: Sequence[float]) -> tuple[int, int]:
-    """Return how many of how many runs have 1."""
     return _ones(values), len(values)
 
 
@@ -143,7 +135,6 @@ class Fact:
 
 
 def cell(text: str, mark: str = "", title: str = "") -> Cell:
-    """Return a cell; empty text becomes a dash."""
     return Cell(text or "–", mark, title)
 
 
@@ -163,14 +154,9 @@ def table(
 
 
 def pairs(facts: Sequence[Fact]) -> Table:
-    """Return facts as a table of two columns without a heading."""
-    return table(
-        ("", ""),
-        [
-            (Cell(fact.label, "label"), cell(fact.value, "mono" if re.fullmatch(r"[0-9a-f]{64}", fact.value) else ""))
-            for fact in facts
-        ],
-    )
+    marks = ["mono" if re.fullmatch(r"[0-9a-f]{64}", fact.value) else "" for fact in facts]
+    rows = [(Cell(f.label, "label"), cell(f.value, mark)) for f, mark in zip(facts, marks, strict=True)]
+    return table(("", ""), rows)
 
 
 def every_state(state: StudyState) -> tuple[StudyState, ...]:

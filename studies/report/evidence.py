@@ -1,11 +1,7 @@
 """The files behind a report, held to their hashes.
 
-What else the files of a study's runs give: each kind of metric that nobody asked for, with the usual parameters.
-
-They are read when a report is built, and no lock names them: no claim rests on them. What needs a name besides (a fact,
-another environment) is left to whoever asks for it; facts have a table of their own.
-
-The files behind a report, each proven to be what the harness collected before a number is taken from it.
+They also give each kind of metric that nobody asked for, with the usual parameters: no lock names them, and no claim
+rests on them. What needs a name besides (a fact, another environment) is left to whoever asks for it.
 
 `gather` opens the snapshot and the evaluation of every collected run, refuses (ReportError) a file whose sha256 is
 not the one in the event log, and computes every hidden measurement again from the episodes. What it returns holds
@@ -67,7 +63,6 @@ _NOT_GIVEN: Final = (ValueError, ArithmeticError, LookupError, TypeError, Attrib
 
 
 def other_metrics(state: StudyState) -> tuple[Metric, ...]:
-    """Return the metrics that a study was not asked for, as they would be defined for its design."""
     design = state.design
     if design is None:
         return ()
@@ -140,8 +135,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """What a collected run's files say. `curves` maps a metric to its (step, value) pairs; `recomputed` a hidden
-    measurement's key to its value computed anew from the episodes."""
+    """What a collected run's files say: by metric its (step, value) pairs, by key what its episodes give anew."""
 
     run_id: str
     files: tuple[tuple[str, str], ...]
@@ -166,9 +160,7 @@ class Evidence:
 
     runs: Mapping[str, RunEvidence]
     lock_error: str | None = None
-    """What is wrong with the lock's file, in a sentence; None if nothing is."""
     others: tuple[Metric, ...] = ()
-    """The metrics that nobody asked for."""
 
     @property
     def curve_key(self) -> str | None:
@@ -176,27 +168,21 @@ class Evidence:
         return next((key for key in (SUCCESS, REWARDS) if self.has_metric(key)), None)
 
     def has_metric(self, key: str) -> bool:
-        """Return whether every run logged a metric."""
         return bool(self.runs) and all(run.curves.get(key) for run in self.runs.values())
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Every metric that some run logged."""
         return tuple(sorted({key for run in self.runs.values() for key in run.curves}))
 
     @property
     def files(self) -> int:
-        """How many files were read and matched their hash."""
         return sum(len(run.files) for run in self.runs.values())
 
 
 def gather(state: StudyState, folder: Path) -> Evidence:
-    """Read and check the files of every valid collected run under the study's folder.
+    """Read and check the files of every valid collected run; one that was given up, perhaps for them, has no evidence.
 
-    A run that was given up is shown as such and has no evidence: damaged files are a reason to give one up.
-
-    Raise ReportError naming the run and the file when one is missing, changed, unreadable, or contradicts a
-    measurement in the log.
+    Raise ReportError naming run and file when one is missing, changed, unreadable, or contradicts a measurement.
     """
     others = other_metrics(state)
     runs = {run.run_id: _evidence(run, folder, others) for run in state.runs.values() if run.status == "collected"}
@@ -253,7 +239,6 @@ def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _hidden_curve(results: Results) -> tuple[tuple[float, float], ...]:
-    """Return the hidden curve; nothing where nobody looked during training."""
     if not results.during:
         return ()
     try:
@@ -337,7 +322,6 @@ def _share(run: RunState, evaluation: Mapping[str, Any], part: str) -> tuple[flo
 
 
 def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """Return the plays that were kept both before and after training, task by task."""
     parts = {part: {entry["task_id"]: entry for entry in evaluation[part].get("transcripts", ())} for part in _WHEN}
     both = (task for task in parts["initial"] if task in parts["final"])
     return tuple((part, parts[part][task]) for task in both for part in _WHEN)
@@ -351,7 +335,6 @@ def _history(run: RunState, snapshot: Mapping[str, Any]) -> list[tuple[int, Mapp
 
 
 def _curves(history: list[tuple[int, Mapping[str, Any]]]) -> dict[str, tuple[tuple[int, float], ...]]:
-    """Return every metric that was logged as its finite values by step."""
     found: dict[str, list[tuple[int, float]]] = {}
     for step, metrics in history:
         for key, value in metrics.items():

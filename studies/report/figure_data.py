@@ -11,7 +11,7 @@ from typing import Final
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
 from studies.records.alpha import AlphaLedger, AlphaLedgers
-from studies.records.design import Arm, Design, Hypothesis
+from studies.records.design import Arm, Design
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import metric_name
 from studies.report.claims import claims
@@ -64,7 +64,6 @@ class LevelBars:
 
 
 def claim_effects(rounds: Sequence[StudyState]) -> tuple[Effects, ...]:
-    """Return the judged claims of all rounds, apart by the metric that they were judged by."""
     found: dict[str, list[ClaimEffect]] = {}
     units: dict[str, str] = {}
     for state in rounds:
@@ -78,14 +77,9 @@ def claim_effects(rounds: Sequence[StudyState]) -> tuple[Effects, ...]:
 def _claims(state: StudyState, design: Design) -> Iterator[ClaimEffect]:
     for claim in design.hypotheses:
         if (verdict := state.verdict_on(claim.id)) is not None:
-            yield ClaimEffect(
-                _claim_label(state, design, claim), label(claim, verdict), verdict.estimate,
-                deciding_interval(design, verdict), design.equivalence_margin,
-            )  # fmt: skip
-
-
-def _claim_label(state: StudyState, design: Design, claim: Hypothesis) -> str:
-    return f"Round {state.round}: {describe_comparison(claim)}, in {design.environment}"
+            name = f"Round {state.round}: {describe_comparison(claim)}, in {design.environment}"
+            observed = deciding_interval(design, verdict)
+            yield ClaimEffect(name, label(claim, verdict), verdict.estimate, observed, design.equivalence_margin)
 
 
 def level_bars(ledgers: AlphaLedgers, locked: int) -> tuple[LevelBars, ...]:
@@ -173,11 +167,9 @@ class Shifts:
     arms: tuple[ArmShift, ...]
     measured: str
     both: bool = True
-    """Whether it is measured before training too."""
     rates: bool = False
     """Whether runs have 1 or 0, so that intervals are exact limits of a rate."""
     unit: str = ""
-    """What values are counted in; empty for a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +192,6 @@ class Forecasts:
     items: tuple[Forecast, ...]
     measured: str
     margin: float | None
-    """Differences within it to both sides of zero do not matter; None where the lock names none."""
     unit: str = ""
 
 
@@ -243,13 +234,11 @@ def _plot_candidate(state: StudyState, arm: Arm) -> ScreenedCandidate:
         if run.status == "collected" and run.spec.metric.key in run.measurements
     )
     sets = ", ".join(f"{name} {value_of(value)}" for name, value in arm.overrides.items())
-    return ScreenedCandidate(
-        arm.name, sets, tuple(points), state.selection is not None and arm.name in state.selection.kept
-    )
+    kept = state.selection is not None and arm.name in state.selection.kept
+    return ScreenedCandidate(arm.name, sets, tuple(points), kept)
 
 
 def list_plotted_arms(state: StudyState) -> tuple[PlottedArm, ...]:
-    """Return the measured runs by arm: of the confirmation, or of the A/A runs while it has none."""
     arms = state.design.arms if state.design is not None else ()
     found = [PlottedArm(arm.name, index, _collected_runs(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
     found = [arm for arm in found if arm.runs]
@@ -262,10 +251,7 @@ def _collected_runs(runs: tuple[RunState, ...]) -> tuple[RunState, ...]:
 
 
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:
-    """Return the learning curves of all valid collected runs; None when there are none to draw.
-
-    Rewards of different functions are not drawn on one axis: see `reward_curves`.
-    """
+    """Return the learning curves of all valid collected runs; None for none, or rewards of different functions."""
     key = evidence.curve_key
     if key is None or (key == REWARDS and state.design is not None and state.design.code):
         return None
@@ -307,9 +293,8 @@ def reward_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
     arms: dict[str, set[str]] = {}
     for arm in state.design.arms:
         arms.setdefault(arm.reward, set()).add(arm.name)
-    together = (
-        (tuple(arm for arm in list_plotted_arms(state) if arm.name in names), reward) for reward, names in arms.items()
-    )
+    plotted = list_plotted_arms(state)
+    together = ((tuple(arm for arm in plotted if arm.name in names), reward) for reward, names in arms.items())
     drawn = (_curves(state, evidence, arms, REWARDS, f"mean training reward by {name}") for arms, name in together)
     return tuple(found for found in drawn if found is not None)
 
@@ -325,7 +310,6 @@ def _curves(
 
 
 def shifts(state: StudyState) -> Shifts | None:
-    """Return the hidden metric before and after training of all valid collected runs; None without any."""
     collapsed = find_collapsed_runs(state)
     drawn = tuple(shift for arm in list_plotted_arms(state) if (shift := _arm_shift(arm, collapsed)).pairs)
     metric = state.design.metric if state.design is not None else None
@@ -337,7 +321,6 @@ def shifts(state: StudyState) -> Shifts | None:
 
 
 def forecasts(state: StudyState) -> Forecasts | None:
-    """Return predicted and observed intervals; None before anything was predicted."""
     design = state.design
     items: list[Forecast] = []
     for claim in claims(state):

@@ -1,9 +1,8 @@
 """Remarks on the measure, other measures.
 
-Other measures of the same runs: every kind that their files give, arm by arm, which of them surprise, and facts.
-
-They are exploratory: no lock names them, nothing is corrected for their number, and no claim rests on them. A surprise
-is one whose interval leaves zero out where the verdict found nothing, or that points the other way than the verdict.
+Other measures, of every kind that the runs' files give, are exploratory: no lock names them, nothing is corrected for
+their number, and no claim rests on them. A surprise is one whose interval leaves zero out where the verdict found
+nothing, or that points the other way than the verdict.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class OtherDifference:
 
     @property
     def apart(self) -> bool:
-        """Whether the interval leaves zero out."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
@@ -84,10 +82,7 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
 
 
 def facts_table(state: StudyState, evidence: Evidence) -> Table | None:
-    """Return what the environment said of the plays after training, as means over each arm's runs; None for nothing.
-
-    A play of which it did not say a number is no part of that one's mean, and is counted beside it.
-    """
+    """Return what the environment said of plays after training, as means over each arm's runs; None for nothing."""
     arms = [arm.name for arm in state.design.arms] if state.design is not None else []
     said = {arm: _facts(state, arm) for arm in arms}
     names = sorted({name for facts in said.values() for name in facts})
@@ -172,7 +167,6 @@ def _arm(metric: Metric, values: Sequence[float]) -> str:
 
 
 def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
-    """Return the difference of a claim's arms; None where one has no run, or times that are mostly cut."""
     if claim.kind != "difference":
         return _weighted_difference([arms[name] for name in design.contrast_of(claim)], claim.weights, metric)
     control, treatment = arms[design.control_arm], arms[design.arm_with(claim.variable, claim.treatment).name]

@@ -1,9 +1,7 @@
 """What to ask next, as a command.
 
-What to ask next, by rules, as one command that can be typed: it follows from the verdict, never from a planner.
-
-Whether a command can be had is for the design compiler to say, which this room does not know: `leads` are what may be
-asked, and `study.concluded` holds the first of them that was compiled.
+It follows by rules from the verdict, never from a planner. Whether a command can be had is for the design compiler to
+say: `list_next_questions` are what may be asked, and `study.concluded` holds the first of them that was compiled.
 """
 
 from __future__ import annotations
@@ -58,15 +56,13 @@ class ReachedPower:
 
 
 def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    """Return what to do with a verdict; where trainings collapsed, with what they do to it."""
     if not any(rate.count for rate in verdict.collapses) or verdict.verdict == "invalid" or verdict.low is None:
         return _of_those_that_held(state, design, claim, verdict)
     arms = gather(state, look=verdict.look)
     runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
     whole = sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
-    counted = (
-        f"with the trainings that collapsed counted, the difference is {format_signed(whole, unit=design.metric.unit)}"
-    )
+    size = format_signed(whole, unit=design.metric.unit)
+    counted = f"with the trainings that collapsed counted, the difference is {size}"
     broken = [rate.count / max(1, rate.of) for rate in verdict.collapses]
     if verdict.verdict == "equivalent" and min(broken) < max(broken):
         return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
@@ -89,15 +85,9 @@ def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, ve
 
 
 def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
-    """Return what the comparison behind a verdict could see at the spread it met.
-
-    None where there is no spread, or where the locked rule judges no mean of so few runs.
-    """
-    from studies.statistics.power import (  # needs scipy, which takes a while
-        min_detectable_effect,
-        power_design,
-        seeds_needed,
-    )
+    """Return what a comparison could see at the spread it met; None without one, or where no mean is judged."""
+    # needs scipy, which takes a while
+    from studies.statistics.power import min_detectable_effect, power_design, seeds_needed
 
     sd, runs = _spread(verdict), fewest(verdict)
     if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
@@ -111,12 +101,10 @@ def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> Reache
 
 
 def fewest(verdict: Verdict) -> int:
-    """Return the runs of the arm that has fewest."""
     return min([arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
 
 
 def _by_contrast(design: Design, claim: Hypothesis, verdict: Verdict, caution: str) -> str:
-    """Return what to do with an interaction or a trend that was found."""
     interval = deciding_interval(design, verdict)
     assert interval is not None
     ends = span(interval.low, interval.high, unit=design.metric.unit)
@@ -166,7 +154,6 @@ def _caution(state: StudyState, claim: Hypothesis) -> str:
 
 
 def _replication(state: StudyState, claim: Hypothesis) -> str:
-    """Return how a replication in another setting went; empty where there was none."""
     found = next((entry for entry in state.replications if entry.hypothesis == claim.id), None)
     if found is None or state.design is None or state.design.replication is None:
         return ""
@@ -193,7 +180,6 @@ def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verd
 
 
 def _mean_seconds(state: StudyState, arm: str) -> float | None:
-    """Return how long the trainings that were collected took on average; None where none was timed."""
     seconds = [
         sum(attempt.seconds or 0.0 for attempt in run.lineage)
         for run in state.runs_of(arm)
@@ -306,7 +292,6 @@ def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
 
 
 def _go_on(state: StudyState) -> NextQuestion | None:
-    """Return how an unfinished study goes on; None for one that is concluded."""
     resume = f"ajet study resume {state.id}"
     if state.stopped_reason is not None and state.concluded_reason is None:
         if state.denial is not None or "budget" not in state.stopped_reason:
@@ -375,10 +360,7 @@ def _compare(
     longer: float = 1.0,
     metric: str = "",
 ) -> NextQuestion:
-    """Return a comparison of two values of the claim's variable; of the claim itself where none are given.
-
-    `metric` is another one than the design's.
-    """
+    """Return a comparison of two values of the claim's variable, or of its own, by the design's metric unless named."""
     whole = claim.sought == "equivalence" or claim.kind != "difference"
     if not _is_plain(claim) or (values is None and whole and not metric):
         return _same_question(state, why, longer)
@@ -398,7 +380,6 @@ def _compare(
 
 
 def _format_command(state: StudyState, asked: ProposedStudy) -> str:
-    """Return the command that asks it."""
     where = f" --env {shlex.quote(asked.environment)}" if asked.environment else ""
     metric = f" --metric {shlex.quote(asked.metric)}" if asked.metric else ""
     effect = "" if asked.effect is None else f" --effect {asked.effect:g}"
@@ -407,7 +388,6 @@ def _format_command(state: StudyState, asked: ProposedStudy) -> str:
 
 
 def _metric(design: Design) -> str:
-    """Return the metric as a flag names it; nothing for what is compared anyhow."""
     metric = design.metric
     of = metric.of or ("" if metric.threshold is None else f"{metric.threshold:g}")
     return metric.kind + (f":{of}" if metric.kind and of else "")
@@ -435,7 +415,6 @@ def _base(state: StudyState) -> str:
 
 
 def _same_question(state: StudyState, why: str, longer: float) -> NextQuestion:
-    """Return the study's own command with `longer` times its budget."""
     command, budget = state.command, f"{_minutes(longer * state.budget_s)}m"
     if isinstance(command, str) or not isinstance(command, list | tuple):
         return NextQuestion(why, str(command), ProposedStudy(state.budget_s))
@@ -458,7 +437,6 @@ def _is_plain(claim: Hypothesis) -> bool:
 
 
 def _find_untried(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Any:
-    """Return a value further on; None where there is none, one as far was tried, or the way there collapses."""
     further = _further(claim)
     if further is None or any(rate.count for rate in verdict.collapses[1:]):
         return None
@@ -487,7 +465,6 @@ def _further(claim: Hypothesis) -> Any:
 
 
 def _minutes(seconds: float) -> int:
-    """Return seconds in whole minutes, as `--budget` takes them, rounded up."""
     return math.ceil(seconds / 60)
 
 

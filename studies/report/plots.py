@@ -63,14 +63,10 @@ class FigureRow:
     note: tuple[str, ...]
     height: float
     color: str
-    """Of its name."""
 
 
 class _Thousands(ScalarFormatter):
-    """Numbers as matplotlib has them, from a thousand on with a comma."""
-
     def __call__(self, x: float, pos: int | None = None) -> str:
-        """Return a tick's label."""
         return f"{x:,.0f}".replace("-", MINUS) if abs(x) >= _THOUSAND else str(super().__call__(x, pos))
 
 
@@ -160,7 +156,6 @@ Draw = Callable[[Any, str, float], Drawing]
 
 
 def learning_curves(data: Curves, prefix: str = "") -> Figure:
-    """Draw every run's training curve thin and each arm's mean thick."""
     caption = (
         f"{_capital(data.measured)}, by {data.unit}. Thin: one run; thick: an arm's mean; nothing is smoothed. These "
         "episodes are the training's own and decide nothing."
@@ -169,7 +164,6 @@ def learning_curves(data: Curves, prefix: str = "") -> Figure:
 
 
 def hidden_curves(data: Curves, prefix: str = "") -> Figure:
-    """Draw hidden success as evaluations before, during and after training saw it, with what is to be reached."""
     goal = "" if data.threshold is None else f" Dashed: the threshold of {data.threshold:g}, which a time is read off."
     end = "" if data.horizon is None else " The vertical line is the horizon, which is the same for all runs."
     caption = (
@@ -180,7 +174,6 @@ def hidden_curves(data: Curves, prefix: str = "") -> Figure:
 
 
 def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
-    """Draw what one reward function gave in training, on an axis of its own."""
     caption = (
         f"{_capital(data.measured)}, by {data.unit}. Its axis is its own: a reward's height says nothing beside "
         "another's. A thin line is one run, a thick one the mean of an arm's runs."
@@ -190,7 +183,6 @@ def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
 
 
 def training(data: Sequence[Curves], prefix: str = "") -> Figure:
-    """Draw what tells how a training went, a panel for each metric."""
     caption = (
         f"Logged metrics by {data[0].unit}: {', '.join(panel.measured for panel in data)}. A thin line is one run, a "
         "thick one the mean of an arm's runs."
@@ -199,7 +191,6 @@ def training(data: Sequence[Curves], prefix: str = "") -> Figure:
 
 
 def before_after(data: Shifts, prefix: str = "") -> Figure:
-    """Draw the hidden metric of every run before and after training, and each arm's mean with its interval."""
     if data.both:
         caption = (
             f"{_capital(data.measured)}: a thin line is one run, from before training (hollow) to after it (filled); "
@@ -220,7 +211,6 @@ def before_after(data: Shifts, prefix: str = "") -> Figure:
 
 
 def predictions(data: Forecasts, prefix: str = "") -> Figure:
-    """Draw the margin, the predicted interval of each hypothesis and the observed one."""
     margin = " Shaded: differences too small to matter." if data.margin is not None else ""
     caption = (
         f"Difference in {data.measured}, treatment minus control. Bar: predicted before any run; mark and line: "
@@ -231,7 +221,6 @@ def predictions(data: Forecasts, prefix: str = "") -> Figure:
 
 
 def screen(data: Screening, prefix: str = "") -> Figure:
-    """Draw every candidate of a screen at each of its rungs, those that were confirmed in colour."""
     caption = (
         f"{_capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the full "
         "one the longest. Coloured candidates were confirmed. No claim rests on a screen."
@@ -244,7 +233,6 @@ _ALONE = 640.0
 
 
 def picture(data: Curves) -> tuple[str, bytes]:
-    """Return the curves of one metric as SVG and as PNG, for a light page."""
     with style("metric"):
         drawing = draw_panels([data], "metric", _ALONE)
         svg = render_svg(drawing.canvas, drawing.label, drawing.tips)
@@ -252,12 +240,10 @@ def picture(data: Curves) -> tuple[str, bytes]:
 
 
 def curves_picture(data: Curves) -> bytes:
-    """Return the curves of one metric as a PNG for a light page, 860 pixels wide, whatever number of runs it has."""
     return _png(lambda: draw_curves(data, "curves", WIDE), dpi=72)
 
 
 def screen_picture(data: Screening) -> bytes:
-    """Return what a screen saw as a PNG for a light page, 860 pixels wide."""
     return _png(lambda: draw_screen(data, "screen", WIDE), dpi=72)
 
 
@@ -269,24 +255,19 @@ def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:
 
 
 def make_figure(name: str, title: str, caption: str, draw: Draw, data: Hashable) -> Figure:
-    """Return the figure of this data for a wide page and for a narrow one."""
     wide = render_cached(draw, data, f"{name}-wide", WIDE)
     return Figure(name, title, caption, wide, render_cached(draw, data, f"{name}-narrow", NARROW))
 
 
 @lru_cache(maxsize=64)  # a controller of many days holds them: as many as a report of four rounds has
 def render_cached(draw: Draw, data: Hashable, salt: str, width: float) -> str:
-    """Return a drawing as SVG: what was drawn of the same before, if anything was.
-
-    Drawing takes most of the time that a report takes, and the proof of it and each later round draw the same again.
-    """
+    """Return a drawing as SVG. It takes most of a report's time, and the proof and later rounds draw the same again."""
     with style(salt):
         drawing = draw(data, salt, width)
         return render_svg(drawing.canvas, drawing.label, drawing.tips)
 
 
 def draw_curves(data: Curves, salt: str, width: float) -> Drawing:
-    """Draw the curves of one metric; arms are named at the ends of their lines, or above where room is short."""
     tips: dict[str, str] = {}
     narrow = width < WIDE
     above = narrow or len(data.arms) > _MOST_BESIDE or any(len(arm.arm) > _BESIDE_CHARS for arm in data.arms)
@@ -305,7 +286,6 @@ def draw_curves(data: Curves, salt: str, width: float) -> Drawing:
 
 
 def draw_panels(data: Sequence[Curves], salt: str, width: float) -> Drawing:
-    """Draw a panel for each metric, two beside each other where there is room."""
     tips: dict[str, str] = {}
     narrow = width < WIDE
     columns = 1 if narrow else 2
@@ -327,7 +307,6 @@ def draw_panels(data: Sequence[Curves], salt: str, width: float) -> Drawing:
 
 
 def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
-    """Draw each arm as a strip of its runs, and below them its mean."""
     tips: dict[str, str] = {}
     items = [
         FigureRow(arm.arm, _shift_note(arm, data), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index))
@@ -341,7 +320,6 @@ def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
 
 
 def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
-    """Draw each hypothesis as a strip: margin, prediction, observation, and the line of no difference."""
     items = [
         FigureRow(f"{item.hypothesis}: {item.compared}", _forecast_note(item, data.unit), 50, paint("ink"))
         for item in data.items
@@ -355,7 +333,6 @@ def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
 
 
 def draw_screen(data: Screening, salt: str, width: float) -> Drawing:
-    """Draw each candidate as a strip of what it scored after each of its runs."""
     tips: dict[str, str] = {}
     shown = data.candidates[:_MOST_CANDIDATES]
     items = [
@@ -399,7 +376,6 @@ def _label_lines(axes: Axes, arms: Sequence[ArmCurves]) -> None:
 
 
 def _legend(figure: Any, arms: Sequence[ArmCurves], width: float) -> None:
-    """Name every arm above the axes, wrapped where its name is long."""
     lines: list[Artist] = [Line2D([], [], color=arm_paint(arm.index), linewidth=2.6) for arm in arms]
     names = ["\n".join(_wrap_to_width(arm.arm, width)) for arm in arms]
     figure.legend(lines, names, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=_legend_columns(arms, width),
@@ -489,12 +465,8 @@ def _forecast_legend(data: Forecasts) -> list[tuple[Artist, str]]:
         (Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7), observed),
     ]
     if data.margin is not None:
-        found.append(
-            (
-                Patch(facecolor=paint("rule")),
-                f"too small to matter (±{number(data.margin, unit=data.unit) if data.unit else f'{data.margin:g}'})",
-            )
-        )
+        margin = number(data.margin, unit=data.unit) if data.unit else f"{data.margin:g}"
+        found.append((Patch(facecolor=paint("rule")), f"too small to matter (±{margin})"))
     return found
 
 
@@ -531,6 +503,10 @@ def _around_zero(data: Forecasts) -> tuple[float, float]:
     ends = [0.0, *(end for item in data.items for end in (*item.predicted, item.estimate or 0.0))]
     ends += [end for item in data.items if item.observed for end in (item.observed.low, item.observed.high)]
     ends += [-data.margin, data.margin] if data.margin is not None else []
+    return _with_room(ends)
+
+
+def _with_room(ends: Sequence[float]) -> tuple[float, float]:
     low, high = min(ends), max(ends)
     room = 0.06 * ((high - low) or 1.0)
     return low - room, high + room
@@ -554,16 +530,12 @@ def _capital(text: str) -> str:
 
 
 def format_tick(value: float, _position: Any) -> str:
-    """Return a tick's label with its sign."""
-    return (
-        "0"
-        if abs(value) < 1e-12
-        else (f"{value:+,.0f}" if abs(value) >= _THOUSAND else f"{value:+g}").replace("-", MINUS)
-    )
+    if abs(value) < 1e-12:
+        return "0"
+    return (f"{value:+,.0f}" if abs(value) >= _THOUSAND else f"{value:+g}").replace("-", MINUS)
 
 
 def effects(data: Effects, number: int) -> Figure:
-    """Draw each claim's difference with the interval that decided it, round by round."""
     shaded = " Shaded: differences too small to matter." if any(item.margin for item in data.items) else ""
     caption = (
         f"Difference in {data.measured}, treatment minus control, of each claim with the interval that decided it, at "
@@ -574,7 +546,6 @@ def effects(data: Effects, number: int) -> Figure:
 
 
 def levels(data: Sequence[LevelBars]) -> Figure:
-    """Draw what the tests of each round might spend, by kind of claim."""
     caption = (
         "The level of each round, by kind of claim. Dark: its own part; light: what the round before handed on. An "
         "outline is a round that was not locked, as it would be if nothing more were handed on."
@@ -583,7 +554,6 @@ def levels(data: Sequence[LevelBars]) -> Figure:
 
 
 def draw_effects(data: Effects, _salt: str, width: float) -> Drawing:
-    """Draw each claim as a strip: the difference, its interval, the margin and the line of no difference."""
     items = [FigureRow(item.name, _note(item, data.unit), 34, paint("ink")) for item in data.items]
     figure, drawn = layout_rows(width, items, (), f"difference in {data.measured}")
     for axes, item in zip(drawn, data.items, strict=True):
@@ -594,7 +564,6 @@ def draw_effects(data: Effects, _salt: str, width: float) -> Drawing:
 
 
 def draw_levels(data: Sequence[LevelBars], _salt: str, width: float) -> Drawing:
-    """Draw a panel for each ledger, beside each other where there is room."""
     columns = 1 if width < WIDE else len(data)
     panel, top = 214.0, 34.0
     height = top + panel * (len(data) // columns) + 8
@@ -624,23 +593,16 @@ def _draw_effect(axes: Axes, item: ClaimEffect) -> None:
 def _note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
     if item.estimate is None:
         return item.label, "no number observed"
-    if item.observed is None:
-        return item.label, format_signed(item.estimate, unit=unit)
-    low, high = item.observed.low, item.observed.high
-    return (
-        item.label,
-        format_signed(item.estimate, unit=unit),
-        f"{span(low, high, unit=unit)} ({percent(item.observed.level)})",
-    )
+    size, found = format_signed(item.estimate, unit=unit), item.observed
+    if found is None:
+        return item.label, size
+    return item.label, size, f"{span(found.low, found.high, unit=unit)} ({percent(found.level)})"
 
 
 def _effect_limits(items: Sequence[ClaimEffect]) -> tuple[float, float]:
     ends = [0.0, *(item.estimate or 0.0 for item in items)]
     ends += [end for item in items if item.observed for end in (item.observed.low, item.observed.high)]
-    ends += [end for item in items if item.margin is not None for end in (-item.margin, item.margin)]
-    low, high = min(ends), max(ends)
-    room = 0.06 * ((high - low) or 1.0)
-    return low - room, high + room
+    return _with_room(ends + [end for item in items if item.margin is not None for end in (-item.margin, item.margin)])
 
 
 def _draw_bars(axes: Axes, data: LevelBars, highest: float) -> None:

@@ -45,7 +45,6 @@ class ExplorationTable:
 
 
 def exploration_tables(state: StudyState) -> tuple[ExplorationTable, ...]:
-    """Return the explorations that were planned in a round, in order."""
     return tuple(_exploration_table(state, entry) for entry in state.explorations)
 
 
@@ -89,17 +88,14 @@ class LedgerSection:
 
 
 def ledgers_now(state: StudyState) -> AlphaLedgers:
-    """Return the ledgers after the newest round that is over."""
     return state.ledgers.after(state.outcome) if _is_over(state) else state.ledgers
 
 
 def count_locked_rounds(state: StudyState) -> int:
-    """Return how many rounds came to a lock."""
     return sum(each.locked_design is not None for each in state.rounds)
 
 
 def ledger_section(state: StudyState) -> LedgerSection:
-    """Return both ledgers as they stand."""
     ledgers, locked = ledgers_now(state), count_locked_rounds(state)
     alpha = percent(ledgers.differences.alpha)
     promise = (
@@ -113,7 +109,6 @@ def ledger_section(state: StudyState) -> LedgerSection:
 
 
 def _is_over(state: StudyState) -> bool:
-    """Return whether the present round's claims got their last verdicts."""
     if state.design is None or state.ledgers.left == 0:
         return False
     return state.concluded_reason is not None or state.status == "judged"
@@ -134,14 +129,9 @@ def _spending_row(entry: LedgerEntry, locked: int, *, last: bool) -> list[Cell]:
 
 
 def list_surprises(state: StudyState, evidence: Evidence) -> tuple[str, ...]:
-    """Return a sentence for each thing that went otherwise than was thought in one round.
-
-    A refuted direction, a prediction whose interval missed, a collapse, seeds that did more or less than was planned
-    on, and other measures of the same runs that say something else than the verdict.
-    """
-    told = (
-        remark.text for rule in (warn_miscalibrated, warn_collapsed, warn_noise) for remark in rule(state, evidence)
-    )
+    """Return a sentence for each thing that went otherwise than was thought in one round."""
+    rules = (warn_miscalibrated, warn_collapsed, warn_noise)
+    told = (remark.text for rule in rules for remark in rule(state, evidence))
     return (*_list_refuted(state), *told, *surprises(state, evidence))
 
 
@@ -171,7 +161,6 @@ def merge_rounds(state: StudyState) -> StudyState:
 
 
 def run_table(state: StudyState) -> Table | None:
-    """Return one row for each run of each round, those of rounds that were given up included; None for none."""
     states = every_state(state)
     judged = any(each.design is not None and each.design.metric.kind for each in states)
     placed = has_mixed_sandboxes(merge_rounds(state))
@@ -182,7 +171,6 @@ def run_table(state: StudyState) -> Table | None:
 
 
 def runs_by_round(state: StudyState) -> Table:
-    """Return how many runs of each round were planned and what became of them; the last line adds them up."""
     states = every_state(state)
     rows = [_counts(_round_label(each, state), (each,)) for each in states]
     columns = ("Round", "Planned", "Collected", "Invalid", "Not finished", "Attempts", "Time in runs")
@@ -190,14 +178,12 @@ def runs_by_round(state: StudyState) -> Table:
 
 
 def planner_table(state: StudyState) -> Table | None:
-    """Return every call on the planner with the turn it was; None when there was none."""
     rows = [_act(act) for act in state.planner_acts]
     columns = ("Turn", "Asked for", "Tries", "Tokens", "Sent back", "Note")
     return table(columns, rows, numeric=(2, 3), cards=True) if rows else None
 
 
 def cost_table(state: StudyState) -> Table:
-    """Return what the inquiry cost, beside what each round's design was expected to cost."""
     runs = sum(run.seconds for run in state.every_run.values())
     tokens = [sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")]
     facts = [

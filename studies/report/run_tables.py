@@ -1,8 +1,6 @@
 """Every run and second, collapses, isolation.
 
-What a report says of where clients and evaluators ran: in containers of which image, or as processes.
-
-It says nothing of attempts whose sandbox the log does not tell.
+Of attempts whose sandbox the log does not tell, nothing is said of where they ran.
 """
 
 from __future__ import annotations
@@ -93,7 +91,6 @@ def has_mixed_sandboxes(state: StudyState) -> bool:
 
 
 def image_cell(run: RunState) -> Cell:
-    """Return the image in which a run's last client ran."""
     place = _place(run.attempts[-1]) if run.attempts else ""
     return cell(place) if place in ("", PROCESS) else hash_cell(place.removeprefix("sha256:"))
 
@@ -133,7 +130,6 @@ def arm_mark(design: Design, arm: str) -> str:
 
 
 def arm_table(state: StudyState) -> Table | None:
-    """Return each arm's result in short; None before there is a design with a measured run."""
     if state.design is None or not any(state.values(arm.name) for arm in state.design.arms):
         return None
     before = "Success before" if state.design.metric.kind else "Before"
@@ -144,7 +140,6 @@ def arm_table(state: StudyState) -> Table | None:
 
 
 def whole_arm_table(state: StudyState) -> Table | None:
-    """Return each arm's result: n, mean, interval, spread, and every seed's value; None before there is a design."""
     if state.design is None:
         return None
     columns = ("Arm", "n", f"Mean {metric_name(state.design.metric)}", "95 % interval", "SD", "Each run")
@@ -153,7 +148,6 @@ def whole_arm_table(state: StudyState) -> Table | None:
 
 
 def run_table(state: StudyState) -> Table | None:
-    """Return one row per planned run with its attempts, times, results and hash; None when none was planned."""
     if state.design is None or not state.runs:
         return None
     columns = [*RUN_COLUMNS]
@@ -172,7 +166,6 @@ def run_table(state: StudyState) -> Table | None:
 
 
 def count_runs(state: StudyState) -> str:
-    """Return the counts of all planned runs; they add up by construction of a run's status."""
     if not state.runs:
         return "No run was planned."
     counts = Counter(run.status for run in state.runs.values())
@@ -185,7 +178,6 @@ def count_runs(state: StudyState) -> str:
 
 
 def file_table(evidence: Evidence) -> Table | None:
-    """Return every file the report was computed from, with its whole hash; None when there is none."""
     rows = [
         [cell(run.run_id, "mono"), cell(path, "mono long"), cell(sha256, "mono long")]
         for run in evidence.runs.values()
@@ -195,7 +187,6 @@ def file_table(evidence: Evidence) -> Table | None:
 
 
 def copy_table(state: StudyState) -> Table | None:
-    """Return where each log is shown at W&B, and how that copy stands; None where none was sent."""
     rows = [
         [cell(run.run_id, "mono"), cell(str(attempt.number)), cell(attempt.url, "page"),
          cell(": ".join(filter(None, (_STANDINGS[attempt.standing], one_line(attempt.standing_reason)))))]
@@ -207,13 +198,11 @@ def copy_table(state: StudyState) -> Table | None:
 
 
 def decision_table(state: StudyState) -> Table | None:
-    """Return the decisions that rules took, in order; None when there was none."""
     rows = [[cell(moment(d.ts)), cell(d.rule), cell(d.action), cell(one_line(d.reason))] for d in state.decisions]
     return table(("When", "Rule", "Decision", "Why"), rows, cards=True) if rows else None
 
 
 def approval_table(state: StudyState) -> Table | None:
-    """Return what people were asked to approve and what they answered, where and when; None where nothing was asked."""
     answers = {answer.asked.digest: answer for answer in state.approvals}
     rows = [
         [
@@ -235,7 +224,6 @@ def _answer_cells(answer: ApprovalAnswer | None, is_open: bool) -> list[Cell]:
 
 
 def planner_table(state: StudyState) -> Table | None:
-    """Return every call on the planner, what it cost and what was sent back; None when there was none."""
     rows = [
         [
             cell(act.action), cell(str(act.tries)), cell(f"{sum(act.tokens.values()):,}"),
@@ -249,15 +237,8 @@ def planner_table(state: StudyState) -> Table | None:
 
 def notebook_table(state: StudyState) -> Table | None:
     """Return what the planner wrote down beside its actions, quoted as its voice; None where it wrote nothing."""
-    rows = [
-        [
-            cell(str(note.round)),
-            cell(note.id),
-            cell(_WRITTEN[note.kind].format(note.about)),
-            cell(one_line(_words(note))),
-        ]
-        for note in state.notebook
-    ]
+    told = ((str(n.round), n.id, _WRITTEN[n.kind].format(n.about), one_line(_words(n))) for n in state.notebook)
+    rows = [[*map(cell, texts)] for texts in told]
     return table(("Round", "Called", "Is", "In its words"), rows, numeric=(0,), cards=True) if rows else None
 
 
@@ -272,7 +253,6 @@ def _words(note: PlannerNote) -> str:
 
 
 def cost_table(state: StudyState) -> Table:
-    """Return what the study cost, beside what the design was expected to cost."""
     runs = sum(run.seconds for run in state.runs.values())
     prompt, completion = (sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in _TOKENS)
     facts = [
@@ -287,7 +267,6 @@ def cost_table(state: StudyState) -> Table:
 
 
 def run_phase_s(state: StudyState) -> float | None:
-    """Return seconds from the first launch to the end of the last attempt; None before any attempt ended."""
     ends = [
         datetime.fromisoformat(attempt.launched).timestamp() + attempt.seconds
         for run in state.runs.values()
@@ -333,12 +312,10 @@ def _short_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
 
 
 def _drop_collapsed(values: Mapping[str, float], collapsed: Collection[str]) -> list[float]:
-    """Return the values that enter a mean: of runs that did not collapse by the locked rule."""
     return [value for run, value in values.items() if run not in collapsed]
 
 
 def _format_count(values: Mapping[str, float], kept: Sequence[float]) -> str:
-    """Return how many runs a mean is of, and how many collapsed beside them."""
     return str(len(kept)) if len(kept) == len(values) else f"{len(kept)} + {len(values) - len(kept)} collapsed"
 
 
@@ -394,7 +371,6 @@ def _attempt(attempt: AttemptState) -> str:
 
 
 def _beginning(attempt: AttemptState) -> str:
-    """Return from where an attempt went on; nothing for one that began from nothing."""
     if attempt.resumes is None:
         return ""
     at = "" if attempt.resumed_at is None else f" after step {attempt.resumed_at}"
@@ -402,7 +378,6 @@ def _beginning(attempt: AttemptState) -> str:
 
 
 def format_measurement(run: RunState, key: str) -> str:
-    """Return a measurement of a run in its unit; a dash for none."""
     unit = run.spec.metric.unit if key == run.spec.metric.key else ""
     return number(run.measurements[key].value, unit=unit) if key in run.measurements else NONE
 
@@ -418,7 +393,6 @@ def constants(state: StudyState, design: Design) -> Table:
 
 
 def design_arms(design: Design) -> Table:
-    """Return the arms, their role, and what each sets."""
     rows = [
         [
             cell(arm.name, arm_mark(design, arm.name)),

@@ -1,14 +1,8 @@
 """The first lines of a report: asked, tested, verdict, in practice, ending.
 
-What a busy person reads first, and what a terminal ends with: asked, tested, verdict, in practice, ask next.
-
-Every sentence is written by code from the state, and every number in it is one of the state's. Whether files still are
-what was collected is for whoever reads them: what they found comes in as `lock_error`.
-
-What a report of an inquiry says first: what is known, was ruled out, surprised; the best recipe, and what next.
-
-Every sentence is code's, from the states of the rounds; what was decided is quoted. Nothing is said to be known that no
-locked test of a round came to, and no recipe that the last confirmation of a comparison did not show.
+Every sentence is written by code from the state, or of an inquiry its rounds' states; what was decided is quoted.
+Nothing is said to be known that no locked test came to, and no recipe that the last confirmation of a comparison did
+not show. Whether files still are what was collected comes in as `lock_error`.
 """
 
 from __future__ import annotations
@@ -46,8 +40,7 @@ SPOILT: Final = frozenset({"evidence_missing", "evidence_changed"})
 
 @dataclass(frozen=True, slots=True)
 class HeadlineAnswer:
-    """What the study says about one hypothesis: the verdict's label, a sentence bound to its numbers, and what a
-    reader may do with it."""
+    """What the study says about one hypothesis: label, a sentence bound to its numbers, what a reader may do."""
 
     hypothesis: str
     verdict: str
@@ -78,11 +71,6 @@ def headline(state: StudyState, lock_error: str | None = None) -> Headline:
     )
 
 
-def answer_line(answer: HeadlineAnswer, many: bool) -> str:
-    """Return an answer as one line of text; with `many`, its hypothesis first."""
-    return f"{f'{answer.hypothesis}: ' if many else ''}{answer.label}: {answer.sentence}"
-
-
 def _warnings(state: StudyState, lock_error: str | None) -> list[str]:
     found = []
     if lock_error is not None:
@@ -109,9 +97,8 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
     differ = f" The arms differ in {'; in '.join(clauses)}." if clauses else ""
     if verdict is None:
         sentence = _why_no_verdict(state, design, claim) + differ
-        return HeadlineAnswer(
-            claim.id, "none", "No verdict", sentence, "nothing follows yet: the comparison is not judged."
-        )
+        yet = "nothing follows yet: the comparison is not judged."
+        return HeadlineAnswer(claim.id, "none", "No verdict", sentence, yet)
     found = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + describe_scope(claim, verdict)
     said = found + describe_reached(claim, verdict, design.metric) + differ + _standing(state, claim, verdict)
     practice = in_practice(state, design, claim, verdict)
@@ -186,7 +173,6 @@ def why_ended(state: StudyState) -> str:
 
 
 def words_at_end(state: StudyState) -> str:
-    """Return the words with which a planner asked nothing more, as they were quoted; empty where none did."""
     reason = _decision_reason(state, ASK_RULE, "end") or ""
     return reason.removeprefix(IN_WORDS) if reason.startswith(IN_WORDS) else ""
 
@@ -197,13 +183,11 @@ def ask_on(state: StudyState) -> NextQuestion:
 
 
 def last_judged(state: StudyState) -> StudyState:
-    """Return the last round with a verdict; the state itself where none has one."""
     judged = next((each for each in reversed(state.rounds) if each.verdicts), state)
     return replace(judged, declined=False) if judged.verdicts else judged
 
 
 def _exhausted_limit(state: StudyState) -> str:
-    """Return what was used up, of an inquiry that ended without anybody saying that there is nothing to ask."""
     stops = [d.reason for d in state.decisions if d.hypothesis is None and d.action == "stop"]
     if stops:
         return f'the budget was used up ("{one_line(stops[-1])}")'
@@ -233,7 +217,6 @@ class CampaignAnswer:
     """The first lines of a report on an inquiry, in the order in which they are read."""
 
     warnings: tuple[str, ...]
-    """What was changed after it was fixed, in any round: said before anything else."""
     asked: str
     not_tested: tuple[str, ...]
     known: tuple[KnownClaim, ...]
@@ -244,7 +227,6 @@ class CampaignAnswer:
     ended: str
     """Why no further round was asked, or how far it is."""
     over: bool
-    """Whether the inquiry is concluded."""
 
 
 def campaign_answer(state: StudyState, evidence: Mapping[int, Evidence]) -> CampaignAnswer:
@@ -267,7 +249,6 @@ def campaign_answer(state: StudyState, evidence: Mapping[int, Evidence]) -> Camp
 
 
 def describe_recipe(state: StudyState) -> tuple[str, ...]:
-    """Return the best recipe of each setting and how much better it is, a sentence each; that there is none, else."""
     designs = {each.round: each.design for each in state.rounds if each.design is not None}
     told = [line for recipe in recipes(state.rounds) for line in _recipe(recipe, designs)]
     confirmed = any(recipe.values for recipe in recipes(state.rounds))
@@ -295,11 +276,8 @@ def _claim(state: StudyState, design: Design, claim: Hypothesis) -> KnownClaim:
         answer = next(answer for answer in headline(state).answers if answer.hypothesis == claim.id)
         return KnownClaim(state.round, answer.verdict, answer.label, answer.sentence)
     said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
-    return KnownClaim(state.round, verdict.verdict, label(claim, verdict), f"in {design.environment}, {_lower(said)}")
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    sentence = f"in {design.environment}, {said[:1].lower()}{said[1:]}"
+    return KnownClaim(state.round, verdict.verdict, label(claim, verdict), sentence)
 
 
 def _list_ruled_out(state: StudyState) -> Iterator[str]:

@@ -39,8 +39,6 @@ _STYLE: Final[Mapping[str, Any]] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.axisbelow": True,
     "axes.unicode_minus": True, "xtick.major.size": 0, "ytick.major.size": 0, "lines.solid_capstyle": "round",
 }  # fmt: skip
-
-
 _DRAWING: Final = RLock()
 _PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
 
@@ -66,16 +64,12 @@ def arm_paint(index: int) -> str:
 
 
 def marker(index: int) -> str:
-    """Return the marker of the arm at this place in the design."""
     return MARKERS[index % len(MARKERS)]
 
 
 @contextmanager
 def style(salt: str) -> Iterator[None]:
-    """Draw a figure while inside; `salt` keeps the ids of figures on one page apart.
-
-    One thread draws at a time: matplotlib has one set of parameters for the whole process, which this changes.
-    """
+    """Draw a figure while inside, one thread at a time, as parameters are the process's; `salt` keeps ids apart."""
     from matplotlib.style import context  # takes most of a second; who only wants the colours should not wait for it
 
     colors = {
@@ -88,7 +82,6 @@ def style(salt: str) -> Iterator[None]:
 
 
 def canvas(width: float, height: float) -> Canvas:
-    """Return an empty figure of this size in CSS pixels."""
     from matplotlib.figure import Figure as Canvas  # see style
 
     return Canvas(figsize=(width / 72, height / 72))
@@ -121,7 +114,6 @@ def standalone(svg: str) -> str:
 
 
 def variables(palette: Mapping[str, str]) -> str:
-    """Return a palette as CSS declarations."""
     return "".join(f"--{name}:{value};" for name, value in palette.items())
 
 

@@ -1,7 +1,5 @@
 """Checks and threats to validity, observed noise.
 
-What a careful reader would ask, answered by code: checks that were made, and threats to validity.
-
 Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that
 held, `failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
 """
@@ -13,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from studies.checks.conditions import find_confounders, find_design_deviations
@@ -45,7 +44,6 @@ class ObservedNoise:
     """The spread between seeds within arms, pooled over all of them."""
 
     planned: float
-    """Standard deviation that the bank promised."""
     seen: float
     low: float
     high: float
@@ -56,7 +54,6 @@ class ObservedNoise:
 
     @property
     def ratio(self) -> float:
-        """How many times the planned noise was met."""
         return self.seen / self.planned
 
 
@@ -73,16 +70,11 @@ def noise_observed(state: StudyState) -> ObservedNoise | None:
     if not told or all(is_constant(values) for values in told):
         return None
     df = sum(len(values) - 1 for values in told)
-    squares = sum(_squares(values) for values in told)
+    squares = sum(math.fsum((value - fmean(values)) ** 2 for value in values) for values in told)
     low, high = spread_interval(squares, df)
     seen = math.sqrt(squares / df)
     fewest = min([min(v.n_control, v.n_treatment) for v in state.verdicts] or [len(design.seeds)])
     return ObservedNoise(design.noise.sd, seen, low, high, _power(design, seen, fewest))
-
-
-def _squares(values: list[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values)
 
 
 def _power(design: Design, sd: float, runs: int) -> float | None:
@@ -104,12 +96,10 @@ _NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal
 
 
 def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    """Return what the report's code verified, held or not."""
     return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
 
 
 def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    """Return what weakens the study's conclusions."""
     return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _THREATS))
 
 
@@ -126,10 +116,8 @@ def _check_files(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 def _check_verdicts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     judged = len(state.verdicts) + len(state.replications)
     if judged:
-        yield Remark(
-            "passed",
-            f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same.",
-        )
+        told = f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same."
+        yield Remark("passed", told)
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -159,7 +147,6 @@ def _check_arms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Tell what the confound linter found in the runs of each claim, and what no run could say."""
     design = state.design
     if design is None or not any((run.collected or {}).get("conditions") for run in state.runs_in("confirm")):
         return
@@ -171,15 +158,13 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
             level: Level = "failed" if violation.blocks else "threat"
             yield Remark(level, f"{verdict.hypothesis}: {violation.sentence} ({violation.code}).")
     if clean and state.verdicts:
-        yield Remark(
-            "passed", f"The runs of compared arms were alike in {', '.join(_list_conditions(state, known=True))}."
-        )
+        alike = ", ".join(_list_conditions(state, known=True))
+        yield Remark("passed", f"The runs of compared arms were alike in {alike}.")
     if unknown := _list_conditions(state, known=False):
         yield Remark("note", f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
 
 
 def _list_conditions(state: StudyState, *, known: bool) -> list[str]:
-    """Return the conditions that some run recorded, or those that none did, in words."""
     recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
     return [
         name.replace("_", " ")
@@ -323,7 +308,6 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _resumptions(run: RunState) -> str:
-    """Return in how many attempts a run was made, and after which training steps one went on from another."""
     steps = [attempt.resumed_at for attempt in run.lineage if attempt.resumes is not None]
     known = " and ".join(str(step) for step in steps if step is not None)
     return f"{plural(len(run.attempts), 'attempt')}{f', after step {known}' if known else ''}"
@@ -362,15 +346,13 @@ def _warn_saturation(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         return
     for arm in state.design.arms:
         values = list(state.values(arm.name).values())
-        level = sum(values) / len(values) if values else 0.5
+        level, said = sum(values) / len(values) if values else 0.5, ""
         if level > _CEILING:
-            yield Remark(
-                "threat", f"{arm.name} solves nearly all hidden tasks: near the ceiling, differences look smaller."
-            )
+            said = "nearly all hidden tasks: near the ceiling"
         elif level < 1 - _CEILING:
-            yield Remark(
-                "threat", f"{arm.name} solves hardly any hidden task: near the floor, differences look smaller."
-            )
+            said = "hardly any hidden task: near the floor"
+        if said:
+            yield Remark("threat", f"{arm.name} solves {said}, differences look smaller.")
 
 
 def _warn_no_signal(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -403,7 +385,6 @@ def _check_zero_lr(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield how many trainings of each arm collapsed."""
     if state.design is None or state.design.collapse is None:
         return
     for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
@@ -414,7 +395,6 @@ def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield that seeds alone did more, or less, than was planned on."""
     found = noise_observed(state)
     if found is None or found.low <= found.planned <= found.high or state.design is None:
         return
@@ -434,19 +414,16 @@ def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield each claim whose observed difference lay outside what was predicted."""
     if state.design is None:
         return
     unit = state.design.metric.unit
-    missed = [v for v in state.verdicts if v.within_prediction is False]
-    for verdict in missed:
-        hypothesis = state.design.hypothesis(verdict.hypothesis)
-        low, high = hypothesis.prediction.low, hypothesis.prediction.high
+    for verdict in (v for v in state.verdicts if v.within_prediction is False):
+        predicted = state.design.hypothesis(verdict.hypothesis).prediction
         yield Remark(
             "note",
             f"The observed difference in {metric_name(state.design.metric)} "
             f"({format_signed(verdict.estimate, unit=unit)}) fell outside the interval predicted for "
-            f"{verdict.hypothesis} ({span(low, high, unit=unit)}): "
+            f"{verdict.hypothesis} ({span(predicted.low, predicted.high, unit=unit)}): "
             "the planner's picture of the effect was off, whatever the verdict.",
         )
 

@@ -6,7 +6,6 @@ never "no effect"), *invalid*. Nothing is rounded into significance: differences
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from studies.records.design import CONFIGURATION, GAIN, SUCCESS, Hypothesis, Metric
-from studies.records.statements import effect_of, format_setting_value, metric_name
+from studies.records.statements import effect_of, format_setting_value, metric_name, value_of
 from studies.records.verdict import Verdict
 from studies.verdicts.scope import find_unobserved_misses
 from studies.verdicts.wording import DecidingInterval, decimals, ends_in_digits, reached_phrase
@@ -39,10 +38,7 @@ def label(claim: Hypothesis, verdict: Verdict) -> str:
 
 
 def number(value: float | None, digits: int = 3, *, unit: str = "") -> str:
-    """Return a value with a true minus sign; large ones with four significant digits; a dash for None.
-
-    What is counted in a unit has as many digits as say something: `1,234`, `22.2`, `3.05`, and 0 none at all.
-    """
+    """Return a value with a true minus sign and as many digits as say something, by its unit; a dash for None."""
     if value is None:
         return NONE
     if unit:
@@ -62,19 +58,16 @@ def format_signed(value: float | None, digits: int = 3, *, unit: str = "") -> st
 
 
 def span(low: float | None, high: float | None, *, unit: str = "") -> str:
-    """Return an interval of differences: `+0.030 to +0.210`."""
     if low is None or high is None:
         return NONE
     return " to ".join(ends_in_digits((low, high), unit)).replace("-", MINUS)
 
 
 def true_minus(text: str) -> str:
-    """Return a text in which the hyphen before a number is a minus sign."""
     return re.sub(r"(?<!\w)-(?=\d)", MINUS, text)
 
 
 def p_value(value: float | None) -> str:
-    """Return a p value, never as an exact zero."""
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -110,17 +103,10 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(ts: str) -> str:
-    """Return an event's time for people: `2031-03-04 09:30:07 UTC`."""
     return datetime.fromisoformat(ts).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def value_of(value: Any) -> str:
-    """Return a job field's value as it stands in a job: JSON, text without quotes."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
 def setting(hypothesis: Hypothesis, value: Any) -> str:
-    """Return what an arm sets by a hypothesis: `group_size = 16`, or each field of a configuration."""
     if hypothesis.variable != CONFIGURATION:
         return f"{hypothesis.variable} = {format_setting_value(hypothesis.variable, value)}"
     return ", ".join(f"{name} = {value_of(entry)}" for name, entry in value.items())
@@ -140,11 +126,8 @@ def describe_comparison(hypothesis: Hypothesis) -> str:
 
 def value_alone(hypothesis: Hypothesis, value: Any) -> str:
     """Return a value beside one whose variable was named: `4`, or the whole of a configuration."""
-    return (
-        setting(hypothesis, value)
-        if hypothesis.variable == CONFIGURATION
-        else format_setting_value(hypothesis.variable, value)
-    )
+    whole = hypothesis.variable == CONFIGURATION
+    return setting(hypothesis, value) if whole else format_setting_value(hypothesis.variable, value)
 
 
 def command_line(command: Any) -> str:
@@ -155,7 +138,6 @@ def command_line(command: Any) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with every run of white space made one space."""
     return " ".join(text.split())
 
 
@@ -165,17 +147,14 @@ def in_unit(text: str, metric: Metric) -> str:
 
 
 def format_size(value: float | None, metric: Metric) -> str:
-    """Return a size as a metric counts it, with its unit."""
     return in_unit(number(value, unit=metric.unit), metric)
 
 
 def describe_cut(metric: Metric, missed: int, of: int) -> str:
-    """Return what stands in the place of a mean that would be told by where values are cut."""
     return f"not reached by {missed} of {of}" if metric.threshold is not None else f"{missed} of {of} at the cut"
 
 
 def metric_axis(metric: Metric) -> str:
-    """Return the metric's name for an axis, with its unit where the name does not say it."""
     name = metric_name(metric)
     return name if not metric.unit or metric.unit in name else f"{name} ({metric.unit})"
 
@@ -192,10 +171,13 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: 
 def _lead(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     if hypothesis.open and verdict.verdict in _SIDES:
         return ""
+    same = verdict.equivalence
+    margin = "the margin" if same is None else f"±{format_size(same.margin, metric)}"
+    small = "smaller than what matters, and not zero" if verdict.nonzero else "none that matters"
     return {
         "supported": "",
         "refuted": "the difference lies on the other side of zero. ",
-        "equivalent": f"the difference lies{_margin(verdict, metric)}: {_small(verdict)}. ",
+        "equivalent": f"the difference lies within {margin}: {small}. ",
         "inconclusive": f"no evidence of {_change(hypothesis)}. ",
     }[verdict.verdict]
 
@@ -206,17 +188,14 @@ def _rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: D
         f"{round((mean or 0.0) * n)} of {n} trainings"
         for mean, n in ((verdict.mean_treatment, verdict.n_treatment), (verdict.mean_control, verdict.n_control))
     ]
+    did = "collapsed" if metric.kind == "collapse" else f"had {metric_name(metric)}"
     p = verdict.p if verdict.p_adjusted is None else verdict.p_adjusted
     ends = "" if interval is None else f", {percent(interval.level)} interval {span(interval.low, interval.high)}"
     return (
-        f"with {setting(hypothesis, hypothesis.treatment)}, {told[0]} {_did(metric)}, against {told[1]} with "
+        f"with {setting(hypothesis, hypothesis.treatment)}, {told[0]} {did}, against {told[1]} with "
         f"{value_alone(hypothesis, hypothesis.control)} (exact p {p_value(p)}; difference of the rates "
         f"{format_signed(verdict.estimate)}{ends})."
     )
-
-
-def _did(metric: Metric) -> str:
-    return "collapsed" if metric.kind == "collapse" else f"had {metric_name(metric)}"
 
 
 def describe_reached(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
@@ -238,7 +217,6 @@ def describe_reached(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -
 
 
 def _names(hypothesis: Hypothesis, verdict: Verdict) -> dict[str, str]:
-    """Return what sentences call the arms whose rates a verdict tells: of two by their values, else by their names."""
     arms = [rate.arm for rate in verdict.reached]
     if verdict.arms:
         return dict(zip(arms, arms, strict=True))
@@ -254,13 +232,12 @@ def _of_those_there(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) ->
     found = find_unobserved_misses(metric, verdict)
     uppers = [f"{_whole(one.upper)} with {names[one.arm]}" for one in found]
     alike = len(found) > 1 and len({one.upper for one in found}) == 1
-    most = (
-        f"{_whole(found[0].upper)}{' per arm' if alike else ''}" if alike or len(found) == 1 else " and ".join(uppers)
-    )
+    if alike or len(found) == 1:
+        uppers = [f"{_whole(found[0].upper)}{' per arm' if alike else ''}"]
     least = [one.breaking_share for one in found if one.breaking_share is not None]
     undone = f", and {_whole(min(least))} would undo it" if least else ""
     alone = f" with {names[found[0].arm]}" if len(found) == 1 else ""
-    phrase = reached_phrase(metric)
+    phrase, most = reached_phrase(metric), " and ".join(uppers)
     return f" So this is of trainings{alone} that {phrase}: that up to {most} never do is not ruled out{undone}."
 
 
@@ -272,19 +249,19 @@ def _whole(share: float) -> str:
 def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     if verdict.arms:
         return _contrast(hypothesis, verdict, metric, interval)
-    with_treatment = f"with {setting(hypothesis, hypothesis.treatment)}"
-    ends = (
-        "no interval exists"
-        if interval is None
-        else f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
-    )
     difference = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
     return (
-        f"{with_treatment}, {_outcome(verdict.mean_treatment, metric)}, against "
+        f"with {setting(hypothesis, hypothesis.treatment)}, {_outcome(verdict.mean_treatment, metric)}, against "
         f"{number(verdict.mean_control, unit=metric.unit)} with "
-        f"{value_alone(hypothesis, hypothesis.control)} (difference {difference}, {ends}, "
+        f"{value_alone(hypothesis, hypothesis.control)} (difference {difference}, {_ends(interval, metric)}, "
         f"n = {verdict.n_treatment} + {verdict.n_control})."
     )
+
+
+def _ends(interval: DecidingInterval | None, metric: Metric) -> str:
+    if interval is None:
+        return "no interval exists"
+    return f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
 
 
 def describe_counts(verdict: Verdict) -> str:
@@ -297,10 +274,7 @@ def _contrast(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval
     """Return an interaction or a trend by the means of all its arms."""
     means = [number(arm.mean, unit=metric.unit) for arm in verdict.arms]
     size = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
-    ends = "no interval exists" if interval is None else (
-        f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
-    )  # fmt: skip
-    told = f"{size}, {ends}, n = {describe_counts(verdict)}"
+    told = f"{size}, {_ends(interval, metric)}, n = {describe_counts(verdict)}"
     if hypothesis.kind == "trend":
         values = ", ".join(value_alone(hypothesis, value) for value in hypothesis.ladder)
         return f"{metric_name(metric)} was {', '.join(means)} at {hypothesis.variable} = {values} (rise {told})."
@@ -319,17 +293,6 @@ def _outcome(mean: float | None, metric: Metric) -> str:
     if metric.cut_at is not None and metric.threshold is not None:
         return f"runs took {format_size(mean, metric)} to {metric.threshold:g} hidden success on average"
     return f"{'the mean of ' if metric.unit else ''}{metric_name(metric)} was {number(mean, unit=metric.unit)}"
-
-
-def _margin(verdict: Verdict, metric: Metric) -> str:
-    found = verdict.equivalence
-    if found is None:
-        return " within the margin"
-    return f" within ±{format_size(found.margin, metric)}"
-
-
-def _small(verdict: Verdict) -> str:
-    return "smaller than what matters, and not zero" if verdict.nonzero else "none that matters"
 
 
 def _change(hypothesis: Hypothesis) -> str:

@@ -28,11 +28,7 @@ from studies.records.verdict import Equivalence
 
 
 def effective_level(families: Sequence[float], alpha: float) -> float:
-    """Return the level at which every claim is judged: max(1, R) alpha / m for m families with these p-values.
-
-    With R = 0 no family's p is at most alpha / m, and with R > 0 none outside the chosen is at most R alpha / m: the
-    one level decides all of them.
-    """
+    """Return the level at which every claim is judged: max(1, R) alpha / m for m families with these p-values."""
     if not families:
         raise ValueError("an effective level needs at least one family; found none")
     return max(1, count_rejections(families, alpha)) * alpha / len(families)
@@ -61,7 +57,6 @@ class Interval:
 
 
 def is_constant(values: Sequence[float]) -> bool:
-    """Return whether no value differs from the others."""
     return max(values) - min(values) <= SAME
 
 
@@ -92,7 +87,6 @@ def spread_interval(squares: float, df: int, *, level: float = 0.95) -> tuple[fl
 
 
 def t_quantile(share: float, df: float) -> float:
-    """Return the quantile of Student's t distribution."""
     from scipy import stats  # takes most of a second, which a command that judges nothing should not wait for
 
     return float(stats.t.ppf(share, df))
@@ -113,7 +107,6 @@ class Runs:
 
     @property
     def numbers(self) -> list[float]:
-        """The values alone, in a fixed order."""
         return [self.values[run] for run in sorted(self.values)]
 
 
@@ -124,7 +117,6 @@ class Comparison:
     test: Test
     estimate: float
     error: float
-    """Standard error of the estimate."""
     df: float
     sd: float | None = None
     """The common standard deviation used; None where there is none."""
@@ -135,7 +127,6 @@ class Comparison:
 
     @property
     def t(self) -> float:
-        """The test statistic."""
         return self.estimate / self.error
 
     @property
@@ -150,11 +141,9 @@ class Comparison:
         return float(special.stdtr(self.df, -t))
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the two-sided interval of this level."""
         return self.within(t_quantile((1 + level) / 2, self.df))
 
     def within(self, critical: float) -> tuple[float, float]:
-        """Return the interval of `critical` standard errors to both sides."""
         half = critical * self.error
         return self.estimate - half, self.estimate + half
 
@@ -230,7 +219,6 @@ def paired_test(control: Runs, treatment: Runs) -> Comparison | None:
 
 
 def differences(control: Runs, treatment: Runs) -> list[float]:
-    """Return treatment minus control for each seed that both arms have, in the order of the seeds."""
     a = {control.seeds[run]: value for run, value in control.values.items()}
     b = {treatment.seeds[run]: value for run, value in treatment.values.items()}
     return [b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())]
@@ -245,12 +233,10 @@ class Source:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Source:
-        """Return what values say of their variance."""
         return cls(_variance(values) * (len(values) - 1), len(values) - 1)
 
     @property
     def variance(self) -> float:
-        """The variance that it amounts to."""
         return self.squares / self.df
 
     def __add__(self, other: Source) -> Source:
@@ -295,16 +281,13 @@ def contrast(arms: Sequence[Sequence[float]], weights: Sequence[float]) -> Compa
     if (least := min(map(len, arms))) < 2:
         raise ValueError(f"a contrast needs 2 values in each arm; found {least}")
     estimate = math.fsum(weight * fmean(values) for weight, values in zip(weights, arms, strict=True))
-    parts = [
-        weight**2 * _variance_of_mean_terms(values) / len(values) for weight, values in zip(weights, arms, strict=True)
-    ]
+    spreads = (spread(values) or 0.0 for values in arms)  # exactly 0 where no value differs
+    parts = [w**2 * sd**2 / len(values) for w, sd, values in zip(weights, spreads, arms, strict=True)]
     total = math.fsum(parts)
     if total <= 0:
         return None
     df = total**2 / math.fsum(part**2 / (len(values) - 1) for part, values in zip(parts, arms, strict=True))
-    return Comparison(
-        "contrast", estimate, math.sqrt(total), df, None, len(arms[0]), len(arms[-1])
-    )  # fmt: skip
+    return Comparison("contrast", estimate, math.sqrt(total), df, None, len(arms[0]), len(arms[-1]))
 
 
 def error_of(weights: Sequence[float], seeds: int) -> float:
@@ -313,10 +296,7 @@ def error_of(weights: Sequence[float], seeds: int) -> float:
 
 
 def contrast_power(weights: tuple[float, ...], seeds: int, level: float, shift: float) -> float:
-    """Return the probability of a claim in the right direction at a two-sided level.
-
-    `shift` is the true contrast in its own standard errors; all arms have equal noise and `seeds` runs.
-    """
+    """Return the probability of a claim in the right direction; `shift` is the true contrast in standard errors."""
     from scipy import special  # takes a while to import, which a command that plans nothing should not wait for
 
     return float(special.ndtr(shift - _limits(weights, seeds, level)).mean())
@@ -354,12 +334,6 @@ def _radical_inverse(number: int, base: int) -> float:
     return found
 
 
-def _variance_of_mean_terms(values: Sequence[float]) -> float:
-    """Return the sample variance; exactly 0 where no value differs."""
-    sd = 0.0 if is_constant(values) else spread(values)
-    return (sd or 0.0) ** 2
-
-
 def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence:
     """Return the interval of level 1 - 2 alpha and the larger of the two one-sided p-values."""
     low, high = found.interval(1 - 2 * alpha)
@@ -368,7 +342,6 @@ def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence
 
 
 def is_equivalent(found: Equivalence) -> bool:
-    """Return whether the whole interval lies inside the margin."""
     return -found.margin < found.low and found.high < found.margin
 
 

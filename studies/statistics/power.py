@@ -51,7 +51,6 @@ class PowerDesign:
 
     @property
     def seeds(self) -> int:
-        """Runs of each arm at the end."""
         return self.analyses[-1].seeds
 
     @property
@@ -139,7 +138,6 @@ def seeds_needed(
 
 
 def _power_at_effects(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:
-    """Return the power at each effect of so many standard deviations."""
     error = _error(shape)
     shifts = [size / error for size in sizes]
     if shape.test == "contrast":
@@ -208,7 +206,6 @@ def _scales(df: int) -> tuple[float, ...]:
 
 
 def _total_alpha(analyses: Sequence[InterimAnalysis]) -> float:
-    """Return what looks spend together."""
     from scipy import special  # see detectable
 
     from studies.statistics.sequential import crossings

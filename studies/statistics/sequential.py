@@ -80,7 +80,6 @@ def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
 
 @lru_cache(maxsize=1)
 def _normal_rule() -> tuple[Any, Any]:
-    """Return points and weights of the standard normal density."""
     import numpy as np  # see adjusted_p
 
     x, w = _legendre_rule()

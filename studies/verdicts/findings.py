@@ -39,7 +39,6 @@ def _files_error(state: StudyState, folder: Path, verdict: Verdict) -> str | Non
 
 
 def _file_fault(run: RunState, folder: Path) -> str | None:
-    """Return what is wrong with the file that a run's value was computed from."""
     record = (run.collected or {})["evaluation"]
     try:
         found = hashlib.sha256((folder / record["path"]).read_bytes()).hexdigest()

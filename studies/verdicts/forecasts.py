@@ -3,8 +3,7 @@
 Promises. Every figure stands beside the number of predictions behind it, and a figure over none is None. The constant
 forecaster says the share of supported claims for every one, knowing that share beforehand: a planner with skill above 0
 tells claims apart, and does not only know how often claims come true.
-
-Does not know. Who predicted: the caller groups predictions by planner.
+The caller groups predictions by planner.
 """
 
 from __future__ import annotations
@@ -59,10 +58,7 @@ def brier(probability: float, verdict: VerdictName) -> float | None:
 
 
 def calibration(predicted: Iterable[tuple[Prediction, Verdict]]) -> Calibration:
-    """Return how well predictions came true, each given with the final verdict on its claim.
-
-    An invalid verdict tests no prediction: it is counted, and neither its outcome nor its estimate is.
-    """
+    """Return how well predictions came true, given with final verdicts; an invalid one is counted, and tests none."""
     pairs = list(predicted)
     scored = [(p.probability, _OUTCOMES[v.verdict]) for p, v in pairs if v.verdict in _OUTCOMES]
     compared = [

@@ -68,7 +68,6 @@ class ArmData:
 
     @property
     def launched(self) -> int:
-        """How many runs there are, with or without a value."""
         return len(self.values) + len(self.excluded) + len(self.worst) + len(self.cut)
 
     def runs(self, worst: float) -> Runs:
@@ -76,16 +75,13 @@ class ArmData:
         return Runs({**self.values, **dict.fromkeys(self.worst, worst)}, self.seeds)
 
     def drop_collapsed(self) -> Runs:
-        """Return the values of the runs that did not collapse."""
         return Runs({run: value for run, value in self.values.items() if run not in self.collapsed}, self.seeds)
 
     @property
     def broken(self) -> int:
-        """How many runs collapsed, or broke down."""
         return len(self.collapsed) + len(self.worst)
 
     def as_json(self) -> dict[str, object]:
-        """Return it as what a hash is made of."""
         found: dict[str, object] = {
             "values": dict(self.values), "seeds": dict(self.seeds), "excluded": dict(self.excluded),
             "worst": dict(self.worst), "cut": dict(self.cut),
@@ -107,10 +103,7 @@ def find_unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Coll
 
 
 def too_many_excluded(design: Design, arms: Mapping[str, ArmData]) -> str | None:
-    """Return a sentence when an arm lost a larger share of its runs than the lock allows; None otherwise.
-
-    Runs that the study cut short are no part of it: their arm did not choose them.
-    """
+    """Return a sentence when an arm lost more of its runs, those cut short apart, than the lock allows; else None."""
     for name, arm in arms.items():
         ended = arm.launched - len(arm.cut)
         if ended and len(arm.excluded) / ended > design.most_excluded:
@@ -129,7 +122,6 @@ def count_codes(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
 
 
 def find_overlaps(arms: Mapping[str, ArmData]) -> Sequence[str]:
-    """Return the runs that are in more than one place."""
     places = Counter(
         run for arm in arms.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
     )
@@ -144,7 +136,6 @@ class JudgeInput:
     """One claim at one look, with the runs and everything else that its verdict follows from."""
 
     allocation: AlphaAllocation
-    """What its tests may spend, and with it the design."""
     claim: Hypothesis
     data: Mapping[str, ArmData]
     look: int
@@ -159,22 +150,18 @@ class JudgeInput:
 
     @property
     def design(self) -> Design:
-        """The locked design."""
         return self.allocation.design
 
     @property
     def alpha(self) -> float:
-        """The two-sided level of the look."""
         return self.allocation.difference(self.look, self.phase)
 
     @property
     def alpha_alike(self) -> float:
-        """The level of each of the two one-sided tests of the look."""
         return self.allocation.equivalence(self.look, self.phase)
 
     @property
     def looks(self) -> int:
-        """How many looks there are; a replication is looked at once."""
         return len(self.design.looks) if self.phase == "confirm" else 1
 
     @property
@@ -189,16 +176,13 @@ class JudgeInput:
 
     @property
     def arms(self) -> dict[str, ArmData]:
-        """The claim's arms, the control first: two, or all of a contrast's."""
         return {name: self.data.get(name, _EMPTY) for name in self.design.contrast_of(self.claim)}
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """What the mean of each of the claim's arms counts in its effect."""
         return tuple(self.design.contrast_of(self.claim).values())
 
     def runs(self) -> list[Runs]:
-        """Return what is analysed of the claim's arms, the control first."""
         return [self.select_runs(arm) for arm in self.arms.values()]
 
     def others(self) -> list[list[float]]:
@@ -211,8 +195,5 @@ class JudgeInput:
         return arm.runs(self.design.metric.worst) if self.design.collapse is None else arm.drop_collapsed()
 
     def of(self, claim: Hypothesis) -> JudgeInput:
-        """Return the case of another claim at the same look.
-
-        What was accepted was accepted for this one: another verdict stands, whatever is accepted later.
-        """
+        """Return the case of another claim at the same look: what was accepted was accepted for this one."""
         return self if claim.id == self.claim.id else replace(self, claim=claim, accepted=())

@@ -15,14 +15,14 @@ from typing import Final
 
 from studies.checks.conditions import Pair, claim_of, pairs_of
 from studies.checks.confounders import Violation, lint_conditions, lint_jobs
-from studies.checks.training import detect_collapse
+from studies.checks.training import conditions, detect_collapse
 from studies.log.study import LoggedAmendment, RunState, StudyState, VerdictContext
-from studies.records.design import Design, Hypothesis
+from studies.records.design import Design
 from studies.records.procedure import Phase
 from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
 from studies.verdicts.inputs import ArmData
-from studies.verdicts.rules import invalid, judge
+from studies.verdicts.rules import find_claim, invalid, judge
 
 
 def lint_subgroups(
@@ -127,7 +127,7 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
     """Return what the confound linter finds in the runs that count; nothing where none has recorded conditions."""
     design = state.design
     assert design is not None
-    pairs = pairs_of(design, _claim(design, hypothesis))
+    pairs = pairs_of(design, find_claim(design, hypothesis))
     found = tuple(dict.fromkeys(v for names in pairs for v in _between(state, design, hypothesis, data, names)))
     if len(pairs) == 1:
         return found
@@ -138,7 +138,6 @@ def find_violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmDa
 def _between(
     state: StudyState, design: Design, hypothesis: str, data: Mapping[str, ArmData], names: Pair
 ) -> tuple[Violation, ...]:
-    """Return what the linter finds between two arms of a claim."""
     first, second = (data[name] for name in names)
     control, treatment = (_conditions(state, arm) for arm in (first, second))
     if not control or not treatment:
@@ -189,22 +188,18 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
 
 
 def _find_collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
-    """Return how each measured run that collapsed did, by the locked rule; nothing for a design without one."""
     if (rule := design.collapse) is None:
         return {}
-    recorded = {run.run_id: Conditions.model_validate((run.collected or {}).get("conditions") or {}) for run in runs}
-    found = {run: detect_collapse(conditions, rule) for run, conditions in recorded.items()}
+    found = {run.run_id: detect_collapse(conditions(run), rule) for run in runs}
     return {run: how for run, how in found.items() if how is not None}
 
 
 def _conditions(state: StudyState, arm: ArmData) -> dict[str, Conditions]:
-    """Return the conditions of the runs that were measured, as far as they were recorded."""
     recorded = {run: (state.runs[run].collected or {}).get("conditions") for run in arm.values}
     return {run: Conditions.model_validate(found) for run, found in recorded.items() if found is not None}
 
 
 def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return how many evaluation episodes of each kind of task the measured runs solved and played."""
     recorded = {run: (state.runs[run].collected or {}).get("kinds", {}) for run in arm.values}
     return {
         run: {kind: (int(solved), int(played)) for kind, (solved, played) in kinds.items()}
@@ -221,10 +216,7 @@ def _find_acceptances(state: StudyState, known: VerdictContext | None) -> list[L
 def _is_chosen_moment(
     state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None
 ) -> bool:
-    """Return whether somebody who had seen results may have chosen when the look was taken.
-
-    So it is where a budget that was lowered after the first result cut it short, and where it was judged before.
-    """
+    """Return whether who saw results may have chosen the look's moment: by a lowered budget, or judged before."""
     if state.judged_short.get((hypothesis, phase)) == look:
         return True
     since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
@@ -242,10 +234,7 @@ def _find_barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]
 
 
 def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
-    """Return the verdicts on hypotheses that were settled at an earlier look; for one judged again, as they were then.
-
-    Else what happens to another hypothesis later, such as a veto, would change the level of a verdict that was given.
-    """
+    """Return the verdicts settled at an earlier look; for one judged again as then: a later veto changes no level."""
     if phase != "confirm":
         return {}
     if (known := state.context_of(hypothesis, look, phase)) is not None:
@@ -258,17 +247,9 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
 
 
 def _find_unnamed_codes(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
-    """Return the codes that left runs of the claim's arms out and that the lock does not name."""
-    arms = [data[name] for name in design.contrast_of(_claim(design, hypothesis))]
+    arms = [data[name] for name in design.contrast_of(find_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     return codes - set(design.exclusions)
-
-
-def _claim(design: Design, hypothesis: str) -> Hypothesis:
-    claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
-    if claim is None:
-        raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
-    return claim
 
 
 def _line(violation: Violation) -> str:
@@ -279,19 +260,13 @@ _NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")
 
 
 def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
-    """Return whether computing `verdict` anew from the state's runs gives the same inputs and the same numbers.
-
-    One that is invalid for a reason from outside the runs (a lock or a file that was changed) is computed again with
-    that reason: it claims nothing.
-    """
+    """Return whether computing `verdict` anew gives the same inputs and numbers; if invalid, also with its reason."""
     if state.design is None:
         return False
     outside = (None, verdict.reason) if verdict.verdict == "invalid" else (None,)
-    return any(_same(verdict, _again(state, verdict, reason)) for reason in outside)
-
-
-def _again(state: StudyState, verdict: Verdict, lock_error: str | None) -> Verdict:
-    return judge_hypothesis(state, verdict.hypothesis, look=verdict.look, phase=verdict.phase, lock_error=lock_error)
+    name, look, phase = verdict.hypothesis, verdict.look, verdict.phase
+    again = (judge_hypothesis(state, name, look=look, phase=phase, lock_error=reason) for reason in outside)
+    return any(_same(verdict, found) for found in again)
 
 
 def _same(a: Verdict, b: Verdict) -> bool:

@@ -35,7 +35,6 @@ class BetterValue:
     fields: Mapping[str, JsonValue]
     """What the better arm sets (`reward` for one), as far as no later round set it otherwise."""
     over: Mapping[str, JsonValue]
-    """The values that it was found better than."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,6 @@ class SettingRecipe:
         return tuple(sorted(kept, key=lambda value: value.round))
 
     def take(self, state: StudyState, design: Design, follows: Follows) -> None:
-        """Take a round's settled verdicts into account."""
         self.rounds.append(state.round)
         better, taken = [], set[str]()
         for claim in design.hypotheses:
@@ -122,15 +120,13 @@ class SettingRecipe:
 
 
 def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdict: True) -> tuple[SettingRecipe, ...]:
-    """Return what was confirmed, setting by setting, in the order in which settings were first tried."""
     found: dict[str, SettingRecipe] = {}
     for state in rounds:
         if (design := state.design) is None:
             continue
         metric = design.metric
-        key = canonical(
-            [design.environment, design.base_job.get("model"), metric.key, metric.kind, metric.threshold, metric.of]
-        )
+        measured = [metric.key, metric.kind, metric.threshold, metric.of]
+        key = canonical([design.environment, design.base_job.get("model"), *measured])
         base = {**design.base_job, "environment": design.environment}
         found.setdefault(key, SettingRecipe(design.environment, metric, base)).take(state, design, follows)
     return tuple(found.values())
@@ -154,7 +150,6 @@ def holds(design: Design, value: BetterValue) -> bool | None:
 
 
 def format_fields(fields: Mapping[str, JsonValue]) -> str:
-    """Return values as arms have them: `group_size = 16, epochs = 2`."""
     return ", ".join(setting(name, value) for name, value in fields.items())
 
 

@@ -74,14 +74,14 @@ def judge(
 ) -> Verdict:
     """Return the verdict on `hypothesis` from the runs of each arm of a design up to `look`.
 
-    `stake` holds the design and what its tests may spend: no test is run without a draw on the inquiry's ledgers.
+    `allocation` holds the design and what its tests may spend: no test is run without a draw on the inquiry's ledgers.
     `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that
     an amendment leaves out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look; `barred`
     are other hypotheses that the linter forbids a claim on. Raise ValueError for a look or a hypothesis that the design
     does not have, a value that is not finite, or a run in two places.
     """
     case = JudgeInput(
-        allocation, _claim(allocation.design, hypothesis), data, look, tuple(violations), tuple(threats),
+        allocation, find_claim(allocation.design, hypothesis), data, look, tuple(violations), tuple(threats),
         tuple(accepted), earlier or {}, frozenset(barred), phase, exploratory,
     )  # fmt: skip
     _check(case)
@@ -103,7 +103,7 @@ def invalid(
     It is final: no later look can heal what is not in the numbers.
     """
     case = JudgeInput(
-        allocation, _claim(allocation.design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory
+        allocation, find_claim(allocation.design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory
     )
     return _verdict(case, Finding("invalid", reason), outside=reason)
 
@@ -112,9 +112,8 @@ def _find(case: JudgeInput) -> Finding:
     if (reason := _find_obstacle(case)) is not None:
         return Finding("invalid", reason)
     if _has_few_runs(case):
-        return Finding(
-            "inconclusive", wording.explain_too_few_left(collapse_rates(case), LEAST_KEPT), scope="not_collapsed"
-        )
+        reason = wording.explain_too_few_left(collapse_rates(case), LEAST_KEPT)
+        return Finding("inconclusive", reason, scope="not_collapsed")
     if scope.is_mostly_cut(got_there := scope.reached_rates(case)):
         return scope.not_reached(case, got_there)
     if case.design.test == "boschloo":
@@ -127,7 +126,6 @@ def _find(case: JudgeInput) -> Finding:
 
 
 def _find_obstacle(case: JudgeInput) -> str | None:
-    """Return why nothing can be concluded whatever the numbers say; None when there is no such reason."""
     if (reason := find_unaccounted(case.design, case.arms, case.accepted)) is not None:
         return reason
     if (reason := too_many_excluded(case.design, case.arms)) is not None:
@@ -139,7 +137,6 @@ def _find_obstacle(case: JudgeInput) -> str | None:
 
 
 def _has_few_runs(case: JudgeInput) -> bool:
-    """Return whether too few trainings that did not collapse are left for a statement about their mean."""
     if case.design.collapse is None:
         return False
     runs = case.runs()
@@ -150,7 +147,6 @@ def _has_few_runs(case: JudgeInput) -> bool:
 
 
 def _compare_arms(case: JudgeInput) -> Comparison | None:
-    """Return the comparison of the claim's arms by the locked test; None when it does not exist."""
     if case.design.test == "contrast":
         return contrast([arm.numbers for arm in case.runs()], case.weights)
     control, treatment = case.runs()
@@ -179,9 +175,8 @@ def _decide(case: JudgeInput, found: Comparison) -> Finding:
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
     if verdict in ("supported", "refuted"):
         reason = wording.describe_effect(case.claim, found.estimate, case.design.metric) + reason
-    return limit_scope(
-        case, Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
-    )
+    finding = Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same)
+    return limit_scope(case, finding)
 
 
 def _level(case: JudgeInput) -> tuple[float, list[int]]:
@@ -242,7 +237,6 @@ def _adjust_p(case: JudgeInput, found: Comparison) -> float:
 
 
 def _family_sizes(case: JudgeInput) -> list[int]:
-    """Return the numbers of runs of all treatment arms of the claim's variable."""
     family = [claim for claim in case.design.hypotheses if claim.variable == case.claim.variable]
     return [len(case.of(claim).runs()[1].values) for claim in family]
 
@@ -355,7 +349,8 @@ def _inputs(case: JudgeInput, outside: str) -> str:
     return digest(value)
 
 
-def _claim(design: Design, hypothesis: str) -> Hypothesis:
+def find_claim(design: Design, hypothesis: str) -> Hypothesis:
+    """Return a hypothesis of a design; raise ValueError for one that it does not have."""
     claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
     if claim is None:
         raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")

@@ -46,7 +46,6 @@ def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
 
 
 def exact_p(case: JudgeInput) -> float:
-    """Return the p of a claim's two rates."""
     return proportions.boschloo(*_counts(case))
 
 
@@ -59,12 +58,10 @@ def reached_rates(case: JudgeInput) -> tuple[ReachedRate, ...]:
 
 
 def is_mostly_cut(rates: Sequence[ReachedRate]) -> bool:
-    """Return whether more than half of an arm never got there."""
     return any(2 * rate.count < rate.of for rate in rates)
 
 
 def not_reached(case: JudgeInput, rates: Sequence[ReachedRate]) -> Finding:
-    """Return that nothing is claimed of a time that is mostly cut."""
     return Finding("inconclusive", wording.explain_not_reached(rates, case.design.metric), measured=False)
 
 
@@ -107,7 +104,6 @@ _NONE = 1e-9
 
 
 def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
-    """Return the rates of collapse of the claim's arms; none for a design without a rule of it."""
     if case.design.collapse is None:
         return ()
     arms = case.arms.items()
@@ -148,19 +144,13 @@ def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -
 
 
 def _most(case: JudgeInput, rates: Sequence[float], *, up: bool) -> float:
-    """Return the share of collapses that the arms on one side of the contrast have at the most, by their weights.
-
-    `up`: those whose mean raises the effect. Of two arms it is the rate of the one that is ahead.
-    """
+    """Return the most collapses, by weights, of the arms whose mean raises the effect (`up`), or lowers it."""
     pairs = zip(case.weights, rates, strict=True)
     return math.fsum(abs(weight) * rate for weight, rate in pairs if (weight > 0) == up)
 
 
 def _drop(case: JudgeInput) -> float:
-    """Return what a collapse costs: as the bank knows it, or more where this study's own collapses cost more.
-
-    Where the bank saw none it may cost all that was reached.
-    """
+    """Return what a collapse costs: as the bank knows it, else all that was reached; more where it did cost more."""
     worst, means = case.design.metric.worst, [fmean(runs.numbers) for runs in case.runs()]
     known = case.design.collapse.drop if case.design.collapse is not None else None
     if known is None:
@@ -225,9 +215,9 @@ def _find_unobserved_misses(
 
 
 def _claim_slack(metric: Metric, claimed: _ClaimBounds, weights: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """Yield by how much the mean of an arm, 0 for the control, may get worse before something that is claimed does not
-    hold: a difference where the arm that is ahead does, an equivalence where either. Of a contrast all arms of one side
-    may, by as much each."""
+    """Yield by how much the mean of an arm, 0 for the control, may get worse before what is claimed does not hold.
+
+    Of a contrast all arms of one side may, by as much each."""
     if claimed.low is None or claimed.high is None or claimed.verdict in ("inconclusive", "invalid"):
         return
     for arm, weight in ((at, weight) for at, weight in enumerate(weights) if abs(weight) > _NONE):

@@ -1,14 +1,7 @@
 """The sentence beside a verdict, and the question as asked and as tested.
 
-The question as it was asked, the question as it is tested, and how the two differ: what plan, terminal and report
-begin with.
-
 The sentences on what is tested are written by code from typed fields: a planner's own wording is quoted elsewhere, and
-decides nothing.
-
-The one interval that decided a verdict, with its level: of the locked test, or of the equivalence test.
-
-Every place that shows an interval beside a verdict shows this one, so that no reader meets two of different levels.
+decides nothing. Every place that shows an interval beside a verdict shows the one that decided it, with its level.
 """
 
 from __future__ import annotations
@@ -43,7 +36,6 @@ class Question:
 
 
 def question_of(state: StudyState) -> Question:
-    """Return the question of a study as far as it is planned."""
     left = [text for act in state.planner_acts for text in act.not_tested]
     return Question(
         asked=" ".join(state.topic.split()),
@@ -53,10 +45,7 @@ def question_of(state: StudyState) -> Question:
 
 
 def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each measure that the topic asks for by name, where another one is compared.
-
-    What was `said` of it when it was planned is not said again.
-    """
+    """Yield a sentence for each measure that the topic names, where another one is compared and nothing was `said`."""
     if state.design is None:
         return
     topic, own = f" {' '.join(re.findall(r'[a-z0-9-]+', state.topic.lower()))} ", state.design.metric
@@ -72,9 +61,7 @@ def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
 def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
     """Return what the arms of a hypothesis do not share of training with the control, with the amounts: each a clause.
 
-    Of models that are compared, at which success they began comes first: it is what they gain that is judged.
-
-    Episodes and tokens are told as they were trained, or as planned where nothing is measured yet; seconds as measured.
+    Of models that are compared, their beginnings come first; of what was not measured yet, episodes are as planned.
     """
     design = state.design
     if design is None:
@@ -86,7 +73,9 @@ def find_unequal_training(state: StudyState, hypothesis: Hypothesis) -> tuple[st
 def _apart(state: StudyState, design: Design, hypothesis: Hypothesis, names: tuple[str, str]) -> Iterator[str]:
     known = [_conditions(state, name) for name in names]
     if MODEL in hypothesis.declared:
-        yield from _compare_starts(names, known)
+        left, right = (_mean(conditions, "initial_success") for conditions in known)
+        if left is not None and right is not None and left != right:
+            yield f"hidden success before training: {left:.3f} with {names[0]}, {right:.3f} with {names[1]}"
     yield from _compare_training(names, known, [_count_planned_episodes(design, name) for name in names])
 
 
@@ -122,14 +111,6 @@ def _compare_training(
             yield f"{noun}: {left:,.0f} with {names[0]}, {right:,.0f} with {names[1]}"
 
 
-def _compare_starts(names: tuple[str, str], known: list[list[Conditions]]) -> tuple[str, ...]:
-    """Return at which success models that are compared began; nothing while it is not known of both."""
-    left, right = (_mean(conditions, "initial_success") for conditions in known)
-    if left is None or right is None or left == right:
-        return ()
-    return (f"hidden success before training: {left:.3f} with {names[0]}, {right:.3f} with {names[1]}",)
-
-
 def _mean(conditions: list[Conditions], field: str) -> float | None:
     values = [value for entry in conditions if (value := getattr(entry, field)) is not None]
     return fmean(values) if values else None
@@ -145,7 +126,6 @@ class DecidingInterval:
 
 
 def deciding_interval(design: Design, verdict: Verdict) -> DecidingInterval | None:
-    """Return the interval that decided a verdict; None where none exists."""
     found = verdict.equivalence
     if verdict.verdict == "equivalent" and found is not None:
         return DecidingInterval(found.low, found.high, round(1 - 2 * _alike_of(design, verdict), 4))
@@ -161,7 +141,6 @@ def alpha_of(design: Design, verdict: Verdict) -> float:
 
 
 def _alike_of(design: Design, verdict: Verdict) -> float:
-    """Return the level of each of the two one-sided tests of that look."""
     looks = design.looks if verdict.phase == "confirm" else ()
     own = looks[verdict.look - 1].equivalence if looks else None
     return alpha_of(design, verdict) if own is None else own
@@ -185,7 +164,6 @@ class TestUsed:
 
     test: Test | Literal["boschloo"]
     instead: str
-    """Why it is not the locked test; empty where it is."""
     arms: int
     """Arms that the control was compared with, of the claim's variable."""
     claims: int
@@ -193,17 +171,14 @@ class TestUsed:
     look: int
     looks: int
     unit: str = ""
-    """What the metric is counted in; empty for a share."""
     kind: Kind = "difference"
 
     @property
     def of(self) -> str:
-        """What an interval is of."""
         return _ESTIMANDS[self.kind]
 
     @property
     def label(self) -> str:
-        """The test, and what the level was corrected for."""
         shared = [f"shared among {self.claims} variables"] if self.claims > 1 else []
         corrected = [f"corrected for {self.arms} arms"] if self.arms > 1 else []
         return ", ".join([self._test_label, *corrected, *shared, *self._analysis_labels])
@@ -223,12 +198,10 @@ class TestUsed:
 
 
 def explain_zero_inside(ends: tuple[float, float], level: float, how: TestUsed) -> str:
-    """Return why the verdict is inconclusive."""
     return f"The {_span(ends, level, how.label, how)} holds 0."
 
 
 def explain_zero_outside(ends: tuple[float, float], level: float, predicted: bool, how: TestUsed) -> str:
-    """Return why the verdict is supported or refuted."""
     side = "above" if ends[0] > 0 else "below"
     said = "the predicted side" if predicted else "against the prediction"
     return f"The whole {_span(ends, level, how.label, how)} lies {side} 0, {said}."
@@ -238,9 +211,8 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
     """Return what an interaction or a trend was found to be, as a sentence to lead with; empty for a difference."""
     if claim.kind == "difference":
         return ""
-    size = _with_unit(
-        f"{abs(estimate):,.0f}" if metric.unit and abs(estimate) >= _WHOLE else f"{abs(estimate):.3f}", metric.unit
-    )
+    whole = metric.unit and abs(estimate) >= _WHOLE
+    size = _with_unit(f"{abs(estimate):,.0f}" if whole else f"{abs(estimate):.3f}", metric.unit)
     if claim.kind == "trend":
         ends = " to ".join(format_setting_value(claim.variable, value) for value in (claim.control, claim.treatment))
         moved = "rises" if estimate > 0 else "falls"
@@ -251,7 +223,6 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
 
 
 def explain_equivalence(same: Equivalence, level: float, how: TestUsed) -> str:
-    """Return why the verdict is equivalent."""
     return (
         f"The whole {_span((same.low, same.high), level, how.uncorrected_label, how)} lies inside the equivalence "
         f"margin of {_with_unit(f'{same.margin:g}', how.unit)} to both sides of 0."
@@ -274,11 +245,9 @@ def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
 
 
 def explain_all_runs(rates: Sequence[CollapseRate]) -> str:
-    """Return why a verdict speaks of all trainings."""
     most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
-    return (
-        f" It holds for all trainings: collapses at the highest rates that are not ruled out ({most}) change nothing."
-    )
+    said = f"collapses at the highest rates that are not ruled out ({most}) change nothing"
+    return f" It holds for all trainings: {said}."
 
 
 def explain_reached_only(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
@@ -290,7 +259,6 @@ def explain_reached_only(unseen: Sequence[UnobservedMiss], metric: Metric) -> st
 
 
 def explain_all_times(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
-    """Return why a verdict on a time speaks of all trainings."""
     alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
     said = f"that {_open(unseen)}{alone} never {reached_phrase(metric)} is not ruled out"
     return f" It holds for all trainings: {said}, and would undo nothing."
@@ -312,13 +280,11 @@ def _share(value: float) -> str:
 
 
 def explain_too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
-    """Return why nothing is said about the mean of what is left."""
     left = " and ".join(f"{rate.of - rate.count} of {rate.of}" for rate in rates)
     return f"A mean is judged from {least} trainings of each arm that did not collapse; found {left}."
 
 
 def explain_too_few(counts: Sequence[int]) -> str:
-    """Return why arms of these sizes, the control's first, cannot be compared."""
     if len(counts) > 2:
         return f"The test needs at least 2 valid runs in each arm; found {', '.join(map(str, counts))}."
     control, treatment = counts
@@ -329,13 +295,11 @@ def explain_too_few(counts: Sequence[int]) -> str:
 
 
 def explain_violations(violations: Sequence[str]) -> str:
-    """Return why a comparison says nothing about its variable."""
     more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
     return f"The arms differ in more than the hypothesis declares{more}, and no amendment accepts it: {violations[0]}."
 
 
 def explain_constant_runs(control: float, treatment: float, test: Test) -> tuple[VerdictName, str]:
-    """Return what follows when neither arm varies."""
     if abs(treatment - control) <= SAME:
         said = f"Every run of both arms gave the same value ({control:.3f}); there is no difference to test."
         return "inconclusive", said
@@ -347,7 +311,6 @@ def explain_constant_runs(control: float, treatment: float, test: Test) -> tuple
 
 
 def explain_constant_arms(effect: float) -> tuple[VerdictName, str]:
-    """Return what follows when no arm of a contrast varies; `effect` is what their values amount to."""
     if abs(effect) <= SAME:
         return "inconclusive", "No run differs from its arm, and the arms' values amount to no effect."
     said = (
@@ -357,7 +320,6 @@ def explain_constant_arms(effect: float) -> tuple[VerdictName, str]:
 
 
 def explain_constant_pairs(difference: float) -> tuple[VerdictName, str]:
-    """Return what follows when every pair of runs differs by the same."""
     if abs(difference) <= SAME:
         return "inconclusive", "Every pair of runs with one seed gave the same value; there is no difference to test."
     said = (
@@ -368,13 +330,11 @@ def explain_constant_pairs(difference: float) -> tuple[VerdictName, str]:
 
 
 def explain_rates_apart(counts: tuple[Count, Count], p: float, level: float, predicted: bool, how: TestUsed) -> str:
-    """Return why two rates are told apart."""
     said = "the predicted side" if predicted else "against the prediction"
     return f"{_describe_rates(counts)}: {how.label} gives p = {p:.2g}, not above the level {level:.4g}; {said}."
 
 
 def explain_rates_alike(counts: tuple[Count, Count], p: float, level: float, how: TestUsed) -> str:
-    """Return why the verdict on two rates is inconclusive."""
     return f"{_describe_rates(counts)}: {how.label} gives p = {p:.2g}, above the level {level:.4g}."
 
 

@@ -28,8 +28,6 @@ Holds = Callable[[StudyState], bool]
 
 @dataclass(frozen=True)
 class Inquiry:
-    """The events of an inquiry, and the folder that holds its files."""
-
     events: tuple[Event, ...] = field(repr=False)
     folder: Path
 
@@ -51,7 +49,6 @@ class Inquiry:
         raise AssertionError("it never holds")
 
     def then(self, type: EventType, **payload: Any) -> Inquiry:
-        """Return the inquiry with one more event, a second after the last one."""
         last = self.events[-1]
         at = datetime.fromisoformat(last.ts) + timedelta(seconds=1)
         return replace(

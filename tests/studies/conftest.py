@@ -33,7 +33,6 @@ def inquiry(tmp_path_factory: pytest.TempPathFactory) -> Inquiry:
 
 @pytest.fixture(scope="session")
 def told(inquiry: Inquiry, tmp_path_factory: pytest.TempPathFactory) -> Inquiry:
-    """The same with its report, in a folder that nobody changes."""
     return inquiry.reported(tmp_path_factory.mktemp("told") / inquiry.folder.name)
 
 

@@ -31,7 +31,6 @@ def metric(kind: str, threshold: float | None = None, of: str = "") -> Metric:
 
 
 def measured_design(chosen: Metric, seeds: int = 5, **changes: Any) -> Design:
-    """Return a design of one claim that is judged by a metric: a larger group is better."""
     span = abs(chosen.best - chosen.worst)
     low, high = (0.0, 0.3 * span) if chosen.higher_is_better else (-0.3 * span, 0.0)
     claim = hypothesis(
@@ -56,7 +55,6 @@ class MeasuredStudy(Synthetic):
     counts: dict[str, int] = field(default_factory=dict)
 
     def spec(self, arm: str, seed: int) -> RunSpec:
-        """Return a run as the lock leads to it, with the evaluations of its metric's schedule in its job."""
         return confirm_spec(self.study, self.design, self.design.hash(), self.design.arm(arm), seed)
 
     def collect(self, spec: RunSpec, attempt: int = 1, steps: int | None = None) -> Event:

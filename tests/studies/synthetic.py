@@ -90,7 +90,6 @@ def design(hypotheses: tuple[Hypothesis, ...] | None = None, seeds: int = 5, **c
 def judged(
     claim: Hypothesis, control: Mapping[str, float], treatment: Mapping[str, float], *, alpha: float = 0.05
 ) -> Verdict:
-    """Return the verdict on one claim by Welch's test at one level, once, from the values of both arms' runs."""
     chosen = design((claim,), alpha=alpha)
     arms = {arm.name: runs_of(values) for arm, values in zip(chosen.arms, (control, treatment), strict=True)}
     return judge(staked(chosen), claim.id, arms, look=1)
@@ -107,7 +106,6 @@ SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
 
 
 def coded_design(source: str = SOURCE, hypotheses: tuple[Hypothesis, ...] | None = None, **changes: Any) -> Design:
-    """Return a design that compares the environment's own reward with a generated one, `dense`."""
     claims = hypotheses or (hypothesis("h1", variable=REWARD, control=BUILT_IN, treatment="dense"),)
     arms = tuple(Arm(name=f"reward={name}", overrides={REWARD: name}) for name in (BUILT_IN, "dense"))
     given: dict[str, Any] = {"arms": arms, "control_arm": arms[0].name, "code": {"dense": source}}
@@ -226,7 +224,6 @@ class Synthetic:
         return self.state()
 
     def begin(self, chosen: Design | None = None, **created: Any) -> list[RunSpec]:
-        """Write a study up to the plan of its runs, and return these."""
         self.create(**created)
         self.lock(chosen)
         return self.plan()

@@ -14,7 +14,6 @@ from tests.studies.synthetic import hypothesis as claim
 
 
 def test_what_is_tested_is_said_by_code_from_the_typed_fields() -> None:
-    """Also the smallest difference of interest, in the unit of a time, and each field of a configuration."""
     decrease, alike = {"direction": "decrease"}, {"sought": "equivalence"}
     time = metric("episodes", 0.7)
     said = [

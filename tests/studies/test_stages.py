@@ -121,8 +121,7 @@ def test_a_noise_plan_stands_before_the_design_and_an_attempt_at_its_run_is_no_l
 
 def test_a_screen_leads_to_arms_and_claims(study: Synthetic) -> None:
     state = screened(study).state()
-    assert state.locked_design == study.design
-    assert state.design_hash == study.design.hash()
+    assert (state.locked_design, state.design_hash) == (study.design, study.design.hash())
     assert [arm.name for arm in state.design.arms] == ["control", DEEP.name, WIDE.name]
     assert state.design.screen is None
     assert list(state.candidates) == [WIDE.name, DEEP.name]
@@ -153,10 +152,8 @@ def test_later_looks_replace_earlier_ones_in_the_open(study: Synthetic) -> None:
     decide(study)
     judge(study, look=2, final=True)
     state = study.state()
-    assert [v.look for v in state.interim] == [1]
-    assert [v.look for v in state.verdicts] == [2]
+    assert [[v.look for v in found] for found in (state.interim, state.verdicts, state.superseded)] == [[1], [2], []]
     assert state.status == "judged"
-    assert state.superseded == ()
 
 
 @pytest.mark.parametrize(("action", "settled"), [("continue", False), ("settle", True), ("replicate", True)])
@@ -187,20 +184,17 @@ def test_an_amendment_knows_whether_results_came_before_it(study: Synthetic) -> 
     assert state.amendments[1].actor == "system"
 
 
-def test_an_amendment_that_accepts_has_invalid_verdicts_computed_again(study: Synthetic) -> None:
-    begun(study)
-    judge(study, verdict="invalid", final=True)
+@pytest.mark.parametrize("phase", ["confirm", "replicate"])
+def test_an_amendment_that_accepts_has_invalid_verdicts_computed_again(study: Synthetic, phase: str) -> None:
+    if phase == "replicate":
+        replicated(study, verdict="invalid")
+    else:
+        begun(study)
+        judge(study, verdict="invalid", final=True)
     amend(study, kind="accept", target="co_tenancy")
     state = study.state()
-    assert (state.verdicts, [v.verdict for v in state.superseded]) == ((), ["invalid"])
-
-
-def test_it_has_the_invalid_verdict_on_a_replication_computed_again_too(study: Synthetic) -> None:
-    replicated(study, verdict="invalid")
-    amend(study, kind="accept", target="co_tenancy")
-    state = study.state()
-    assert (state.replications, [v.phase for v in state.superseded]) == ((), ["replicate"])
-    assert [v.phase for v in state.verdicts] == ["confirm"]
+    assert [(v.phase, v.verdict) for v in state.superseded] == [(phase, "invalid")]
+    assert [v.phase for v in (*state.verdicts, *state.replications)] == ["confirm"] * (phase == "replicate")
 
 
 def test_a_veto_and_an_amendment_after_the_end_stand_and_change_nothing_and_the_first_of_two_vetoes_stands(

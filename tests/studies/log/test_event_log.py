@@ -15,8 +15,6 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.schema import CreateTable
 
 from studies import Event, EventLog, EventType, HeadMoved, LogCorrupt, StoreError, UnknownStudy, fold
 from studies.log import event_log
@@ -54,9 +52,8 @@ def test_what_is_appended_is_read_back_in_order(log: EventLog) -> None:
     events = fill(log, 5)
     assert log.read(STUDY) == events
     assert [event.seq for event in events] == [1, 2, 3, 4, 5]
-    assert events[0].prev_hash == GENESIS
-    assert events[0].ts == "2031-03-04T09:30:01.500Z"
-    assert events[0].actor == "system"
+    first = events[0]
+    assert (first.prev_hash, first.ts, first.actor) == (GENESIS, "2031-03-04T09:30:01.500Z", "system")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -198,18 +195,16 @@ def test_a_log_is_durable_by_default(log: EventLog) -> None:
 
 def test_a_file_that_is_no_event_log_is_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(notes := b"these are notes, not a database\n" * 100)
-    with refused(StoreError, "file is not a database") as caught:
+    with refused(StoreError, "file is not a database"):
         EventLog(f"sqlite:///{path}")
-    assert "\n" not in str(caught.value)
     assert path.read_bytes() == notes
 
 
 def test_a_table_of_another_shape_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE events (id INTEGER, what TEXT)")
-    with refused(StoreError, "another shape") as caught:
+    with refused(StoreError, "another shape"):
         EventLog(f"sqlite:///{path}")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -313,13 +308,3 @@ def test_a_postgresql_that_is_silent_for_too_long_is_given_up(monkeypatch: pytes
     with pytest.raises(psycopg.OperationalError):
         waits.send(0)
     assert closed == [True]
-
-
-def test_the_table_needs_nothing_that_only_sqlite_has(log: EventLog) -> None:
-    from studies.log.event_log import _TABLE
-
-    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    ddl = str(CreateTable(_TABLE, if_not_exists=True).compile(dialect=dialect))
-    assert "PRIMARY KEY (study, seq)" in ddl
-    assert "payload TEXT NOT NULL" in ddl
-    assert "SERIAL" not in ddl

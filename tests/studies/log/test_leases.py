@@ -59,7 +59,6 @@ def never(seconds: float) -> None:
 
 @contextmanager
 def taker(url: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that is ready to take the lease and keeps what it gets."""
     process = start("lease", url, STUDY, "/home-b")
     try:
         assert line(process) == "ready"
@@ -235,7 +234,6 @@ class SlowLog(EventLog):
         self.slow()
 
     def slow(self, late_s: float = 0.0, before: Act = nothing, after: Act = nothing) -> None:
-        """Let the next writing take so long; without arguments no longer."""
         self.late_s, self.before, self.after = late_s, before, after
 
     @contextmanager

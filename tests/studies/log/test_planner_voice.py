@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from studies import EventType, LogCorrupt, StudyState
+from studies import EventType, LogCorrupt
 from studies.records.procedure import Amendment
 from studies.records.verdict import PlannerMessage
 from studies.report.build import render_report
@@ -18,10 +18,9 @@ ACTED: dict[str, Any] = {"action": "propose", "tries": 1, "tokens": {}, "rejecte
 
 
 @pytest.fixture
-def study(tmp_path: Path) -> Synthetic:
-    made = Synthetic(tmp_path)
-    made.create()
-    return made
+def study(study: Synthetic) -> Synthetic:
+    study.create()
+    return study
 
 
 def test_notes_revisions_and_questions_are_kept_in_order_and_quoted_in_both_pages(study: Synthetic) -> None:
@@ -62,14 +61,6 @@ def test_what_cannot_follow_is_refused(study: Synthetic, kind: EventType, payloa
         study.state()
 
 
-def test_nothing_is_noted_in_a_study_that_is_over(study: Synthetic) -> None:
-    study.lock()
-    study.conclude()
-    study.append(EventType.PLANNER_NOTED, text="Too late.", index=0, **TURN)
-    with pytest.raises(LogCorrupt, match="concluded before"):
-        study.state()
-
-
 def test_the_looks_of_a_turn_are_counted_and_a_turn_of_old_has_none(study: Synthetic) -> None:
     look = {"name": "runs", "arguments": {}, "sha256": "0" * 64, "characters": 12}
     study.append(EventType.PLANNER_ACTED, **ACTED)
@@ -91,31 +82,25 @@ def test_before_the_lock_nobody_notes_unasked(study: Synthetic) -> None:
         study.state()
 
 
-def concluded(folder: Path, planner: str, acted: str = "conclude", **payload: object) -> StudyState:
-    """Return a study of a planner that took one turn and was concluded so."""
-    study = Synthetic(folder)
+WORDS = PlannerMessage(
+    by="llm m", text="It is SUPPORTED, p < 0.0001.", unfounded=("0.0001",), contradicted=("SUPPORTED",)
+)
+
+
+@pytest.mark.parametrize(
+    ("planner", "acted", "said", "declined"),
+    [
+        ("llm", "conclude", WORDS, False), ("llm", "decline", WORDS, True), ("llm", "conclude", None, False),
+        ("rules", "conclude", None, False), ("llm", "design", None, False),
+    ],
+)  # fmt: skip
+def test_the_reason_a_study_is_concluded_for_is_codes_and_the_words_are_the_planners(
+    tmp_path: Path, planner: str, acted: str, said: PlannerMessage | None, declined: bool
+) -> None:
+    study = Synthetic(tmp_path)
     study.create(planner={"name": planner, "model": None if planner == "rules" else "m"})
     study.append(EventType.PLANNER_ACTED, **{**ACTED, "action": acted})
-    study.append(EventType.DECISION_TAKEN, rule="all verdicts are in", action="conclude", reason="judged")
-    study.append(EventType.STUDY_CONCLUDED, **payload)
-    return study.state()
-
-
-def test_the_reason_a_study_is_concluded_for_is_codes_and_the_words_are_the_planners(tmp_path: Path) -> None:
-    words = PlannerMessage(
-        by="llm m", text="It is SUPPORTED, p < 0.0001.", unfounded=("0.0001",), contradicted=("SUPPORTED",)
-    )
-    state = concluded(tmp_path, "llm", reason="judged", said=words.model_dump(mode="json"))
-    assert (state.concluded_reason, state.said, state.declined) == ("judged", words, False)
-
-
-@pytest.mark.parametrize(("planner", "acted"), [("rules", "conclude"), ("llm", "design"), ("llm", "conclude")])
-def test_a_reason_concluded_without_words_stands_alone(tmp_path: Path, planner: str, acted: str) -> None:
-    state = concluded(tmp_path, planner, acted, reason="all is judged")
-    assert (state.concluded_reason, state.said) == ("all is judged", None)
-
-
-def test_a_declined_study_is_concluded_and_says_so(tmp_path: Path) -> None:
-    words = PlannerMessage(by="llm m", text="No field is a curriculum.", unfounded=())
-    state = concluded(tmp_path, "llm", "decline", reason="declined", said=words.model_dump(mode="json"), declined=True)
-    assert (state.status, state.declined, state.said) == ("concluded", True, words)
+    payload = {"reason": "judged", "declined": declined}
+    study.append(EventType.STUDY_CONCLUDED, **payload, said=None if said is None else said.model_dump(mode="json"))
+    state = study.state()
+    assert (state.status, state.concluded_reason, state.said, state.declined) == ("concluded", "judged", said, declined)

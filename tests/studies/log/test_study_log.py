@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from studies import EventLog, EventType, LogCorrupt, StudyLog, UnknownStudy, fold
+from studies import EventType, LogCorrupt, StudyLog, UnknownStudy, fold
 from studies.log.event_log import LOCK_FILE, lock_error, write_lock
 from tests.golden import assert_golden
-from tests.studies.raw import append
 from tests.studies.synthetic import Synthetic, design
 
 
@@ -24,15 +22,6 @@ def test_it_sees_at_every_event_what_a_whole_reading_sees(study: Synthetic) -> N
     study.judge()
     assert following.state() == study.state()
     assert following.state() is following.state()
-
-
-def test_it_sees_what_another_process_appends(study: Synthetic) -> None:
-    study.create()
-    following = StudyLog(study.log, study.study)
-    following.state()
-    with closing(EventLog(f"sqlite:///{study.folder / 'events.db'}")) as other:
-        append(other, study.study, EventType.STUDY_STOPPED, {"reason": "by hand"})
-    assert following.state().stopped_reason == "by hand"
 
 
 def test_a_study_that_is_not_there_is_none(study: Synthetic) -> None:

@@ -61,16 +61,6 @@ def test_a_straight_curve_has_the_area_and_the_crossing_of_a_line() -> None:
     assert curve.crossing(0.6) == pytest.approx(240.0)
 
 
-def test_a_single_high_evaluation_does_not_cross_a_line() -> None:
-    assert even([0.1, 0.1, 0.9, 0.1, 0.1]).crossing(0.7) is None
-
-
-def test_an_untrained_model_below_a_line_has_not_crossed_it_whatever_comes_next() -> None:
-    found = even([0.3, 1.0, 1.0, 1.0]).crossing(0.6)
-    assert 0.0 < found < 100.0
-    assert even([0.0, 1.0]).crossing(0.5) == pytest.approx(100.0)
-
-
 def test_episodes_and_seconds_are_those_of_training_alone() -> None:
     history = rows(4)
     for row in history:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
 from studies.metrics import (
     Asked,
-    MetricKind,
     Refused,
     Results,
     Value,
@@ -16,7 +14,6 @@ from studies.metrics import (
     kind_of,
     kinds,
     other_environment,
-    registry,
 )  # fmt: skip
 from studies.records.design import GAIN, SUCCESS, Metric, Schedule
 from studies.records.runs import screen_metric
@@ -109,37 +106,6 @@ def test_a_schedule_is_the_same_by_episodes_whatever_an_arms_batch() -> None:
     assert schedule.steps({"episodes_per_step": 50, "steps": 8}) == (2, 4, 6)
     assert schedule.steps({"episodes_per_step": 100, "steps": 4}) == (1, 2, 3)
     assert schedule.steps({"episodes_per_step": 400, "steps": 1}) == ()
-
-
-class Brought(MetricKind):
-    """A metric of a package from outside."""
-
-    name = "brought"
-    title = "how many hidden tasks were solved"
-
-    def define(self, asked: Asked) -> Metric:
-        return Metric(key="hidden/solved", kind=self.name, meaning="m", episodes=asked.episodes, best=20.0)
-
-    def measure(self, metric: Metric, run: Results) -> dict[str, Value]:
-        return {metric.key: Value(sum(episode["success"] for episode in run.final["episodes"]), metric.episodes)}
-
-
-def test_a_package_from_outside_brings_a_kind_and_takes_over_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [EntryPoint(name, f"{__name__}:Brought", registry.GROUP) for name in ("brought", "success")]
-    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
-    registry.kinds.cache_clear()
-    try:
-        assert isinstance(kind_named("brought"), Brought)
-        assert kind_named("success").name == "success"
-        metric = kind_named("brought").define(ASKED)
-        assert kind_of(metric).of_run(metric, run(1, 7)) == 7.0
-        entries[:] = [EntryPoint("broken", "nowhere:Kind", registry.GROUP)]
-        registry.kinds.cache_clear()
-        with pytest.raises(Refused, match=r"the metric 'broken' of .* to load"):
-            kind_named("broken")
-        assert list(kinds()) == list(registry.BUILT_IN)
-    finally:
-        registry.kinds.cache_clear()
 
 
 def test_an_unknown_kind_is_told_with_those_there_are() -> None:

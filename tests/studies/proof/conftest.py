@@ -30,7 +30,6 @@ class Kept:
 
     @contextmanager
     def copied(self, to: Path) -> Iterator[Path]:
-        """Give a copy of the folder that may be changed; it is gone afterwards."""
         shutil.copytree(self.folder, to)
         try:
             yield to
@@ -59,5 +58,4 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
 @pytest.fixture
 def forge(kept: Kept, tmp_path: Path) -> Callable[[], Any]:
-    """Give copies of the study's folder, one after the other, that may be changed."""
     return lambda: kept.copied(tmp_path / "forged")

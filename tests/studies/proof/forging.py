@@ -65,7 +65,6 @@ def with_payload(row: Row, payload: Any) -> Row:
 
 
 def rehashed(rows: Sequence[Row]) -> list[Row]:
-    """Return rows whose chain of hashes is whole again, whatever is in them."""
     previous, result = GENESIS, []
     for row in rows:
         event = Event(**{**row, "type": EventType(row["type"]), "payload": payload_of(row), "prev_hash": previous})

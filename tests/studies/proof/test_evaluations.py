@@ -111,7 +111,6 @@ def state(kept: Kept) -> StudyState:
 
 
 def with_courses(kept: Kept, state: StudyState, change: Callable[[Conditions], Conditions]) -> list[str]:
-    """Return what is found where the runs' conditions are those of their files, after a change of them."""
     runs = {}
     for run_id, run in state.runs.items():
         snapshot, evaluation = (

@@ -210,14 +210,9 @@ def test_a_head_of_the_middle_says_how_many_events_were_added(kept: Kept) -> Non
 @pytest.mark.parametrize("damage", ["removed", "swapped", "doubled"])
 @pytest.mark.parametrize("number", [0, 5, 30])
 def test_events_that_are_gone_or_moved_are_named(kept: Kept, damage: str, number: int) -> None:
-    rows = list(kept.rows)
-    if damage == "removed":
-        del rows[number]
-    elif damage == "swapped":
-        rows[number], rows[number + 1] = rows[number + 1], rows[number]
-    else:
-        rows.insert(number, rows[number])
-    found = places(kept.verified(rows))
+    one, two = kept.rows[number : number + 2]
+    damaged = {"removed": [two], "swapped": [two, one], "doubled": [one, one, two]}[damage]
+    found = places(kept.verified([*kept.rows[:number], *damaged, *kept.rows[number + 2 :]]))
     assert f"event {number + 1} " in found or f"event {number + 2} " in found
 
 
@@ -229,9 +224,8 @@ def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_nu
         page.write_text(page.read_text().replace("0.448", "0.8481"), newline="\n")
         *rows, report = kept.rows
         payload = forging.payload_of(report) | {"made_by": {"ajet": "0.0.1", "sources": "0" * 16, "matplotlib": "3.0"}}
-        proof = kept.verified(
-            forging.rehashed_with_report([*rows, forging.with_payload(report, payload)], folder), folder
-        )
+        again = forging.rehashed_with_report([*rows, forging.with_payload(report, payload)], folder)
+        proof = kept.verified(again, folder)
     assert any("other sources (ajet 0.0.1)" in sentence for sentence in proof.notes)
     assert any("0.8481" in sentence for sentence in proof.notes)
 
@@ -248,12 +242,11 @@ def test_no_file_outside_the_folder_is_read(kept: Kept, path: str) -> None:
 def test_a_runs_file_outside_the_folder_is_named_and_read_by_nobody(kept: Kept, tmp_path: Path) -> None:
     outside = tmp_path / "outside.json"
     os.mkfifo(outside)
-    number, row = next((n, row) for n, row in enumerate(kept.rows) if row["type"] == "run.collected")
-    payload = forging.payload_of(row)
+    number = next(n for n, row in enumerate(kept.rows) if row["type"] == "run.collected")
+    payload, rows = forging.payload_of(kept.rows[number]), list(kept.rows)
     payload["evaluation"]["path"] = str(outside)
-    proof = kept.verified(
-        forging.rehashed([*kept.rows[:number], forging.with_payload(row, payload), *kept.rows[number + 1 :]])
-    )
+    rows[number] = forging.with_payload(rows[number], payload)
+    proof = kept.verified(forging.rehashed(rows))
     assert f"{outside}: it lies outside" in places(proof)
     assert any("not built again" in sentence for sentence in proof.notes)
 

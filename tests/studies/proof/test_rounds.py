@@ -28,7 +28,6 @@ Change = Callable[[Any], Any]
 
 @pytest.fixture
 def copied(told: Inquiry, tmp_path: Path) -> Inquiry:
-    """The inquiry with its report in a folder that may be changed."""
     return replace(told, folder=Path(shutil.copytree(told.folder, tmp_path / "copied")))
 
 
@@ -126,7 +125,6 @@ def test_a_lock_that_the_rounds_before_do_not_lead_to_is_named(copied: Inquiry, 
 
 
 def drifts_with(state: StudyState, change: Callable[[Design], Design]) -> list[str]:
-    """Return what is found where the present round's lock were another one."""
     findings = Findings()
     check_rounds(replace(state, locked_design=change(state.locked_design)), findings)
     return [str(drift) for drift in findings.drifts]
@@ -147,7 +145,6 @@ def test_claims_of_no_difference_spend_a_part_of_the_level_each(inquiry: Inquiry
     """As the compiler locks them, whatever the number of claims, also of a screen that has none yet."""
 
     def with_two(design: Design) -> Design:
-        assert design.inquiry is not None
         alike = spend_alpha([look.seeds for look in design.looks], design.inquiry.equivalence / 2)
         looks = [a.model_copy(update={"equivalence": b.alpha}) for a, b in zip(design.looks, alike, strict=True)]
         screen = SimpleNamespace(confirmed=2) if screened else None

@@ -24,9 +24,7 @@ def test_a_design_without_code_keeps_the_hash_it_had_before_there_was_code() -> 
 def test_code_is_part_of_the_lock_to_the_last_byte() -> None:
     locked = coded_design()
     assert locked.hash() != coded_design(SOURCE + "\n").hash()
-    again = Design.model_validate(locked.model_dump(mode="json"))
-    assert again == locked
-    assert again.hash() == locked.hash()
+    assert Design.model_validate(locked.model_dump(mode="json")).hash() == locked.hash()
 
 
 def test_an_arm_tells_its_reward_from_its_job_fields() -> None:

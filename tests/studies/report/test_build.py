@@ -25,7 +25,6 @@ Built = tuple[StudyState, Report, Page, str]
 
 @pytest.fixture(scope="module")
 def built(finished: tuple[StudyState, Path]) -> Built:
-    """A finished study, its report, its page as it is read and its text."""
     report = build_report(*finished)
     return finished[0], report, Page(report.html.read_text()), report.markdown.read_text()
 

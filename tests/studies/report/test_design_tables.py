@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -41,7 +39,6 @@ def text(table: Table) -> str:
 
 
 def look(study: Synthetic, number: int, act: str | None = None) -> str:
-    """Judge at a look as the loop does; return the verdict."""
     verdict = judge_hypothesis(study.state(), "h1", look=number)
     study.append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
     action = act or ("continue" if not verdict.final and verdict.verdict == "inconclusive" else "settle")
@@ -136,23 +133,15 @@ def full(**changes: Any) -> Design:
 def test_all_that_was_fixed_is_told_and_an_old_design_as_it_was() -> None:
     assert_golden(text(design_tables.design_facts(full(), "ab" * 32)))
     assert_golden(text(design_tables.design_facts(design(), None)))
-    parts = (
-        design_tables.analyses_table(design()),
-        design_tables.rules_table(design()),
-        design_tables.limits_table(None),
-    )
-    assert parts == (None, None, None)
-    assert design_tables.stakes_table(design().hypotheses) is None
+    assert design_tables.analyses_table(design()) is design_tables.rules_table(design()) is None
+    assert design_tables.limits_table(None) is design_tables.stakes_table(design().hypotheses) is None
 
 
 def test_looks_and_rules_are_listed_with_kill_conditions_first() -> None:
     claim = hypothesis(kill_if=FUTILE, smallest_effect=0.05, falsifier="no rise", confounds=("longer episodes",))
     locked = full(hypotheses=(claim,))
-    tables = (
-        design_tables.analyses_table(locked),
-        design_tables.rules_table(locked),
-        design_tables.stakes_table(locked.hypotheses),
-    )
+    stakes = design_tables.stakes_table(locked.hypotheses)
+    tables = (design_tables.analyses_table(locked), design_tables.rules_table(locked), stakes)
     assert_golden("\n\n".join(map(text, tables)))
 
 

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import re
@@ -16,7 +14,7 @@ from studies.records.procedure import CollapseRule, PowerTarget
 from studies.records.verdict import CollapseRate, Verdict
 from studies.report.claims import rules
 from studies.report.next_question import in_practice, list_next_questions
-from studies.report.summary import answer_line, headline
+from studies.report.summary import headline
 from studies.report.wording import span
 from studies.verdicts.wording import deciding_interval
 from tests.golden import assert_golden
@@ -57,11 +55,8 @@ def test_a_verdict_says_what_to_do_and_what_to_ask_next_with_one_interval_at_one
     (answer,) = head.answers
     assert answer.verdict == verdict
     assert_golden(f"{answer.sentence}\n{answer.practice}")
-    assert shlex.split(list_next_questions(state)[0].command)[:3] == [
-        "ajet",
-        "research",
-        f"{topic} with 40 training steps",
-    ]
+    asked = ["ajet", "research", f"{topic} with 40 training steps"]
+    assert shlex.split(list_next_questions(state)[0].command)[:3] == asked
     assert "--effect 0.05" in head.next.command
     interval = deciding_interval(promised(seeds), state.verdicts[0])
     assert interval.level == (0.9 if verdict == "equivalent" else 0.95)
@@ -128,7 +123,7 @@ def test_of_several_hypotheses_each_has_an_answer_and_values_that_were_tried_are
     means = {"group_size=4": 0.5, "group_size=16": 0.6, "group_size=64": 0.61}
     head = headline(judged(Synthetic(tmp_path, means=means), design(claims)))
     assert "group_size 4 vs 16 on guess" in head.next.command
-    assert [answer_line(answer, many=True)[:4] for answer in head.answers] == ["h1: ", "h2: "]
+    assert [answer.hypothesis for answer in head.answers] == ["h1", "h2"]
 
 
 def test_a_question_that_words_cannot_ask_again_is_asked_by_the_studys_own_command(tmp_path: Path) -> None:
@@ -152,9 +147,8 @@ def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_differenc
 
 def test_only_what_was_compiled_is_advised_and_of_an_older_study_a_plan_that_runs_nothing(study: Synthetic) -> None:
     state = study.whole()
-    assert headline(state).next.command == list_next_questions(state)[0].command.replace(
-        "ajet research", "ajet study plan"
-    )
+    first = list_next_questions(state)[0].command
+    assert headline(state).next.command == first.replace("ajet research", "ajet study plan")
     recorded = replace(state, asked_next={"why": "nothing that could be had", "command": ""})
     assert headline(recorded).next.command == ""
 

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import re
@@ -13,7 +11,6 @@ import pytest
 from studies import ReportError, StudyState
 from studies.records.design import CONFIGURATION, Arm
 from studies.records.verdict import PlannerMessage
-from studies.report import plots
 from studies.report.build import render_report
 from studies.report.evidence import gather
 from studies.report.rounds import ledger_section, list_surprises
@@ -43,7 +40,6 @@ def html(told: Inquiry) -> str:
 
 
 def test_answers_come_first_then_the_rounds_in_order_then_the_ledgers(markdown: str) -> None:
-    """What is known is each claim with effect, interval and level."""
     places = [markdown.index(heading) for heading in ORDER]
     assert places == sorted(places)
     assert_golden(markdown.partition("\n## ")[0])
@@ -93,13 +89,6 @@ def test_the_page_is_whole_and_fetches_nothing(html: str) -> None:
     assert [link for link in read.links if not link.startswith("#")] == []
     ids = Counter(re.findall(r'<(?!path|g|use|clipPath|svg)[a-z0-9]+[^>]* id="([^"]+)"', html))
     assert [name for name, count in ids.items() if count > 1] == []
-
-
-def test_the_same_state_and_files_give_the_same_bytes(told: Inquiry) -> None:
-    shown = replace(told, events=told.events[:-1])
-    plots.render_cached.cache_clear()
-    again = render_report(shown.state, told.folder)
-    assert {name: (told.folder / name).read_text() for name in again} == again
 
 
 def test_words_of_the_topic_and_of_the_planner_are_no_markup(inquiry: Inquiry) -> None:
@@ -165,7 +154,6 @@ RATE = "learning_rate"
 
 
 def judged(state: StudyState, control: float, treatment: float, **verdict: Any) -> StudyState:
-    """Return a round as if it had compared these learning rates in arith, with a verdict that is changed so."""
     pair = {"variable": RATE, "control": control, "treatment": treatment}
     return compared(state, pair, [{RATE: value} for value in (control, treatment)], verdict)
 

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import re
@@ -48,7 +46,6 @@ def content(made: MeasuredStudy) -> Any:
 
 @pytest.fixture(scope="module")
 def episodes(tmp_path_factory: pytest.TempPathFactory) -> MeasuredStudy:
-    """A study of a time that every run of both arms got to, for tests that only read."""
     return study(tmp_path_factory.mktemp("episodes"), "episodes")
 
 

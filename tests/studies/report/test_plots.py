@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import warnings
@@ -105,7 +103,6 @@ def lines(canvas: Any) -> Iterator[Line2D]:
 
 
 def crossings(canvas: Any) -> list[str]:
-    """Return each text that some line or bar runs through, by the boxes that both are drawn in."""
     found = []
     for text in texts(canvas):
         box = text.get_window_extent()
@@ -188,7 +185,6 @@ def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() ->
 
 
 def searched(chosen: Metric) -> Any:
-    """Return as much of a study as the figure of its screen reads: two candidates, with a run each."""
     values = {"low": 0.2, "high": 0.8}
     spec = SimpleNamespace(job={"steps": 8}, metric=chosen)
     runs = {

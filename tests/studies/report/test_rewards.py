@@ -1,15 +1,12 @@
-""""""
-
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from studies import EventType, LogCorrupt, StudyState, fold
+from studies import StudyState
 from studies.checks.conditions import find_design_deviations
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.report.build import render_report
@@ -202,16 +199,6 @@ def test_the_arms_of_a_reward_differ_in_it_and_in_nothing_else(study: Synthetic)
     evidence = gather(state, study.folder)
     assert find_design_deviations(state) == {}
     assert_golden(about("\n".join(remark.text for remark in checks(state, evidence)), "resolved jobs"))
-
-
-@pytest.mark.parametrize("code", [None, SOURCE + "#"])
-def test_a_run_with_other_code_than_its_arms_is_no_run_of_the_design(study: Synthetic, code: Any) -> None:
-    study.create()
-    study.lock(coded_design())
-    spec = study.spec("reward=dense", study.design.seeds[0]).model_copy(update={"code": code})
-    study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-    with pytest.raises(LogCorrupt, match="leads to: code"):
-        fold(study.log.read(study.study))
 
 
 def test_a_partial_study_with_code_has_its_threats_and_no_numbers(study: Synthetic) -> None:

@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -35,7 +33,6 @@ def said_of(study: Synthetic) -> str:
 
 
 def with_job(state: StudyState, arm: str, **changes: object) -> StudyState:
-    """Return a state whose runs of `arm` were made with other job fields than the design declares."""
     runs = {
         run_id: replace(run, spec=run.spec.model_copy(update={"job": {**run.spec.job, **changes}}))
         for run_id, run in state.runs.items()
@@ -168,7 +165,6 @@ NOTHING = Evidence({})
 
 
 def with_attempts(study: Synthetic, *sandboxes: dict[str, Any], **end: Any) -> StudyState:
-    """Return a study whose first runs had an attempt each, in these sandboxes."""
     for spec, sandbox in zip(study.begin(study.design), sandboxes, strict=False):
         study.launch(spec, sandbox=sandbox)
         study.end(spec, **end)

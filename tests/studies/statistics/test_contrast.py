@@ -95,12 +95,6 @@ def test_power_is_what_is_seen(weights: tuple[float, ...], seeds: int, studies: 
     assert abs(seen - power(shape, effect, 1.0)) < 3.1 * 0.5 / studies**0.5
 
 
-def test_of_two_arms_power_is_that_of_welchs_test() -> None:
-    looks = (InterimAnalysis(seeds=5, alpha=0.05),)
-    two = PowerDesign("contrast", looks, weights=(-1.0, 1.0))
-    assert abs(power(two, 2.0, 1.0) - power(PowerDesign("welch", looks), 2.0, 1.0)) < 0.005
-
-
 @given(st.lists(st.floats(0.001, 100), min_size=3, max_size=5, unique=True), st.floats(-2, 2))
 def test_a_straight_line_rises_by_what_its_trend_says(values: list[float], slope: float) -> None:
     values.sort()

@@ -78,11 +78,6 @@ def test_p_at_the_critical_value_is_the_level(level: float, df: float, n_control
     assert dunnett_p(point, df, n_control, numbers) == pytest.approx(1 - level, abs=1e-8)
 
 
-def test_one_arm_is_students_t_however_many_runs_it_has() -> None:
-    assert dunnett_critical(0.95, 8, 5, [5]) == pytest.approx(stats.t.ppf(0.975, 8))
-    assert dunnett_p(2.0, 8, 3, [9]) == pytest.approx(2 * stats.t.sf(2.0, 8))
-
-
 @pytest.mark.parametrize("df", [1.0, 1.05, 1.5, 2.0])
 @pytest.mark.parametrize("level", [1 - 5e-5, 1 - 2e-4, 1 - 5e-4])
 def test_a_level_that_the_quadrature_cannot_resolve_has_bonferroni_s_bound(df: float, level: float) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -48,7 +49,6 @@ def simulated(shape: PowerDesign, effect: float, studies: int) -> float:
 )  # fmt: skip
 @studies(60, 1000)
 def test_power_is_what_the_shipped_test_has(shape: PowerDesign, effect: float, studies: int) -> None:
-    """Within three points and three standard errors."""
     near = 0.03 + 3 * 0.5 / studies**0.5
     assert simulated(shape, effect, studies) == pytest.approx(power(shape, effect, 1.0), abs=near)
 
@@ -58,13 +58,6 @@ def test_the_paired_tests_power_is_that_of_statsmodels(seeds: int) -> None:
     shape = PowerDesign("paired", once(seeds), correlation=0.5)
     theirs = powers.TTestPower().power(1.5, seeds, 0.05, alternative="two-sided")
     assert power(shape, 1.5, 1.0) == pytest.approx(theirs, abs=1e-4)
-
-
-def test_welchs_power_is_below_that_of_the_test_that_knows_the_variances_to_be_equal() -> None:
-    for seeds in (3, 5, 10):
-        df = 2 * (seeds - 1)
-        student = stats.nct.sf(stats.t.ppf(0.975, df), df, 2 / (2 / seeds) ** 0.5)
-        assert 0.7 * student < power(PowerDesign("welch", once(seeds)), 2.0, 1.0) < student
 
 
 def test_the_seeds_that_effects_need_are_those_known_for_welchs_test() -> None:
@@ -82,13 +75,8 @@ def test_the_detectable_effect_has_the_promised_power_and_scales_with_the_noise(
 def test_what_makes_a_comparison_see_more_or_less() -> None:
     base = PowerDesign("common", once(5), arms=4)
     seen = power(base, 1.5, 1.0)
-    for looks, shape in (
-        (once(5), {"arms": 3}),
-        (once(5), {"compared": 3}),
-        (once(5), {"families": 3}),
-        (once(5, 0.01), {}),
-    ):
-        assert power(PowerDesign("common", looks, **{"arms": 4, **shape}), 1.5, 1.0) < seen
+    for shape in ({"arms": 3}, {"compared": 3}, {"families": 3}, {"analyses": once(5, 0.01)}):
+        assert power(replace(base, **shape), 1.5, 1.0) < seen
     assert seen < power(PowerDesign("common", once(6), arms=4), 1.5, 1.0)
     assert power(base, 1.5, 1.0, sd_df=5) < power(base, 1.5, 1.0, sd_df=500) == pytest.approx(seen, abs=0.01)
     apart, alike = (PowerDesign("paired", once(5), correlation=r) for r in (0.0, 0.5))
@@ -143,11 +131,6 @@ def test_earlier_looks_need_stronger_evidence(seeds: list[int]) -> None:
     levels = [look.alpha for look in spend_alpha(seeds)]
     assert levels == sorted(levels)
     assert all(0 < level <= 0.05 for level in levels)
-
-
-def test_one_look_has_all_of_alpha() -> None:
-    (look,) = spend_alpha([5], 0.05)
-    assert (look.seeds, look.alpha) == (5, pytest.approx(0.05, rel=1e-9))
 
 
 def test_a_share_of_every_look_spends_hardly_more_than_that_share_of_alpha() -> None:

@@ -45,7 +45,6 @@ def amend(study: Synthetic, code: str) -> None:
 
 
 def say(study: Synthetic, *names: str, look: int = 1, then: str = "") -> list[Verdict]:
-    """Judge hypotheses at a look, write their verdicts, and what is decided then."""
     found = []
     for name in names:
         found.append(judge_hypothesis(study.state(), name, look=look))
@@ -145,14 +144,11 @@ def test_arms_that_trained_unlike_are_no_test_until_an_amendment_accepts_it(cond
     state = run(conditioned, conditioned.begin(locked()))
     (violation,) = find_violations(state, "h1", gather(state, look=2))
     found = judge_hypothesis(state, "h1", look=2)
-    assert found.verdict == "invalid"
-    assert found.violations == (f"{violation.code}: {violation.sentence}",)
+    assert (found.verdict, found.violations) == ("invalid", (f"{violation.code}: {violation.sentence}",))
     assert violation.sentence in found.reason
     amend(conditioned, violation.code)
     after = judge_hypothesis(conditioned.state(), "h1", look=2)
-    assert after.verdict == "supported"
-    assert after.violations == found.violations
-    assert after.exploratory
+    assert (after.verdict, after.violations, after.exploratory) == ("supported", found.violations, True)
 
 
 def test_an_amendment_before_the_first_result_or_about_something_else_leaves_a_claim_what_it_was(

@@ -141,7 +141,6 @@ LOOKS = spend_alpha((5, 7, 10))
 
 
 def study(rng: random.Random, effect: float) -> Verdict:
-    """Judge one study as the loop does: look by look, until its claim is decided."""
     locked = design((hypothesis("h1", 8),), seeds=10, test="welch", looks=LOOKS, collapse=CollapseRule())
     runs = {a.name: [rng.gauss(mean, 1) for _ in range(10)] for a, mean in zip(locked.arms, (0, effect), strict=True)}
     for number, look in enumerate(LOOKS, start=1):
@@ -178,13 +177,8 @@ def test_an_effect_of_two_standard_deviations_is_found_early_and_never_called_th
 @pytest.mark.full
 def test_of_one_look_at_unequal_spreads_5_per_cent_find_a_difference_half_of_them_either_way() -> None:
     rng = random.Random(20)
-    names = Counter(
-        synthetic.judged(
-            hypothesis(),
-            {f"c{n}": rng.gauss(0.5, 0.02) for n in range(5)},
-            {f"t{n}": rng.gauss(0.5, 0.05) for n in range(5)},
-        ).verdict
-        for _ in range(1500)
-    )
+    arms = ({"c": 0.02, "t": 0.05} for _ in range(1500))
+    drawn = ([{f"{name}{n}": rng.gauss(0.5, sd) for n in range(5)} for name, sd in arm.items()] for arm in arms)
+    names = Counter(synthetic.judged(hypothesis(), *sides).verdict for sides in drawn)
     assert 0.033 < 1 - names["inconclusive"] / 1500 < 0.067  # 5 % plus or minus three standard errors
     assert 0.010 < names["supported"] / 1500 < 0.040
