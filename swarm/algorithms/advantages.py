@@ -65,10 +65,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
-    """Return r_i less the mean of its group's others: RLOO, arXiv 2402.14740.
-
-    That is G / (G - 1) times r_i less the mean of all.
-    """
+    """Return r_i less the mean of its group's others (G / (G - 1) of r_i less the mean): RLOO, arXiv 2402.14740."""
     return _subtract_baseline(rewards, groups, lambda own: (statistics.fmean(own), (len(own) - 1) / len(own)))
 
 
@@ -99,7 +96,6 @@ def whiten(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
 
 
 def constant_groups(rewards: Sequence[float], groups: Sequence[str]) -> int:
-    """Return how many groups have equal rewards throughout: they compare nothing."""
     return sum(min(own) == max(own) for own in _rewards_by_group(rewards, groups).values())
 
 

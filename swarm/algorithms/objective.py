@@ -94,14 +94,10 @@ class UpdateSums:
 
     @property
     def mismatch(self) -> float:
-        """Mean exp |log-prob now - when sampled| over the `fresh` tokens, 0 where there is none.
-
-        These are the first step's tokens of the update's own version.
-        """
+        """Mean exp |log-prob now - when sampled| over the first step's `fresh` tokens, of the update's own version."""
         return self._error / max(1, self.fresh)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the metrics of the whole update."""
         tokens = max(1, self._tokens)
         return {
             **{f"actor/{name}": total / max(1, self.steps) for name, total in self._weighted.items()},
@@ -146,13 +142,12 @@ class UpdateCost:
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Measure a part's seconds; what is measured again is added."""
         begun = time.perf_counter()
         yield
         self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - begun
 
     def metrics(self) -> Mapping[str, float]:
-        """Return what was measured; the throughput is of all parts together."""
+        """The throughput is of all parts together."""
         return {
             **{f"timing_s/{part}": seconds for part, seconds in self._seconds.items()},
             "tokens/trained": float(self._trained),

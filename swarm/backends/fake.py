@@ -38,7 +38,6 @@ _DEEPEST = 8
 
 
 def format_tools(tools: Sequence[Tool]) -> str:
-    """Return the text that shows a prompt's tools."""
     return _TOOLS + json.dumps(list(tools), ensure_ascii=False)
 
 
@@ -139,7 +138,6 @@ class FakeRenderer:
         return text + "<|assistant|>" if generation_prompt else text
 
     def encode(self, text: str) -> list[int]:
-        """Return the bytes of `text`, with the end mark as one id."""
         first, *others = text.split(EOS_TEXT)
         ids = list(first.encode())
         for other in others:
@@ -181,11 +179,9 @@ class FakeEngine:
         """Prompt and sampled ids of each finished generation, for tests of what the engine really saw."""
 
     def hold(self) -> None:
-        """Make generations wait before their first chunk."""
         self._released.clear()
 
     def release(self) -> None:
-        """Let held generations go on."""
         self._released.set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
@@ -259,11 +255,9 @@ class FakeLearner:
         return self._version
 
     def hold(self) -> None:
-        """Make updates wait."""
         self._released.clear()
 
     def release(self) -> None:
-        """Let held updates go on."""
         self._released.set()
 
     def update(self, batch: Batch) -> Mapping[str, float]:
@@ -283,7 +277,6 @@ class FakeLearner:
         return {"actor/trained_tokens": float(sum(tokens for _, tokens in trained))}
 
     def save(self, folder: Path) -> None:
-        """Write the version and what was trained, atomically."""
         parts = folder.with_name(folder.name + ".part")
         parts.mkdir(parents=True, exist_ok=True)
         (parts / "fake.json").write_text(json.dumps({"version": self.version, "trained": self.trained}))
@@ -292,7 +285,6 @@ class FakeLearner:
         os.replace(parts, folder)
 
     def load(self, folder: Path) -> None:
-        """Restore the version and what was trained."""
         path = folder / "fake.json"
         if not path.is_file():
             raise BackendError(f"expected a fake checkpoint in {folder}, found none")
@@ -315,35 +307,28 @@ class FakeBackend:
         self._failure: str | None = None
 
     def publish(self) -> None:
-        """Let the engine name the learner's version."""
         self.engine.version = self.learner.version
 
     async def start(self) -> None:
-        """Serve at once."""
         self.started = True
 
     async def stop(self) -> None:
-        """Stop; safe to call twice."""
         self.stopped = True
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """Nothing is loaded."""
         return {}
 
     @property
     def probs_tolerance(self) -> float | None:
-        """Nothing is compared: its learner computes no probabilities."""
+        """Its learner computes no probabilities."""
         return None
 
     def weights(self) -> str | None:
-        """Return the hash of nothing: no update changes a script."""
         return hashlib.sha256().hexdigest()
 
     def failure(self) -> str | None:
-        """Return the reason `die` was given."""
         return self._failure
 
     def die(self, reason: str) -> None:
-        """Be dead from now on."""
         self._failure = reason

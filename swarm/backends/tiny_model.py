@@ -232,7 +232,6 @@ def encode_plays(tokenizer: transformers.PreTrainedTokenizerFast, plays: Sequenc
 
 
 def render_play(tokenizer: transformers.PreTrainedTokenizerFast, play: Demonstration) -> str:
-    """Return the chat template's text of a whole play, its messages in the form in which a server renders them."""
     messages = [normalise(message) for message in play.messages]
     tools: list[Any] = list(play.tools)
     return str(tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False))
@@ -269,7 +268,6 @@ def tiny_hash(spec: TinyModel, environment: str) -> str:
 
 
 def require_context(max_context: int) -> None:
-    """Raise BackendError where a job wants longer sequences than a tiny model takes."""
     if max_context > TINY_CONTEXT:
         raise BackendError(
             f"expected a max_context of at most {TINY_CONTEXT}, as many as a tiny model has positions, found "

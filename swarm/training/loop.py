@@ -99,7 +99,6 @@ def summarise_evaluation(step: int, outcomes: Sequence[tuple[float, bool | None]
 
 
 def evaluation_metrics(evaluation: EvaluationSummary) -> dict[str, float]:
-    """Return an evaluation as metrics of its step (module docstring)."""
     found = {_EPISODES: float(evaluation.episodes), _REWARD: evaluation.reward}
     return found if evaluation.success is None else {**found, _SUCCESS: evaluation.success}
 
@@ -197,14 +196,12 @@ class Training:
 
     @property
     def serving(self) -> InferenceContext:
-        """What calls are made with, once the backend serves."""
         if self._serving is None:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
         return self._serving
 
     @property
     def backend(self) -> Backend:
-        """The backend, once it serves."""
         return self.serving.backend
 
     @property
@@ -217,11 +214,9 @@ class Training:
 
     @property
     def finished(self) -> bool:
-        """The last step is done."""
         return self.rollout.registry.finished
 
     def start(self) -> None:
-        """Begin to boot, in the background."""
         self._spawn(self._boot(), "boot")
 
     def fail(self, reason: str) -> None:
@@ -343,7 +338,6 @@ class Training:
         log.info("event=finished steps=%d", self.step)
 
     async def _await_evaluation(self) -> None:
-        """Wait for the evaluation of the weights that serve, where one is due."""
         if not (awaited := self.rollout.registry.pending_evaluations):
             return
         began = self._now()
@@ -544,7 +538,6 @@ class Training:
         self._tasks.append(task)
 
     def _fail_on_error(self, task: asyncio.Task[None]) -> None:
-        """Turn the error a task ended with into FAILED."""
         error = None if task.cancelled() else task.exception()
         if error is None:
             return

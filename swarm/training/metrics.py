@@ -88,7 +88,6 @@ class FlatRewards:
 
 
 def list_samples(groups: Sequence[Group]) -> tuple[Sample, ...]:
-    """Return the groups' samples, in the groups' order: the learner's order."""
     return tuple(sample for group in groups for sample in group.ended)
 
 
@@ -106,7 +105,6 @@ def make_batch(
 def batch_metrics(
     job: Job, step: int, groups: Sequence[Group], charted: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """Return the metrics of the batch of a step (module docstring); the streams not `charted`, if any are, are one."""
     samples = list_samples(groups)
     return {
         **_outcomes(groups, samples),
@@ -120,7 +118,6 @@ def batch_metrics(
 
 
 def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return those metrics that JSON can tell."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -315,7 +312,6 @@ class Stopwatch:
         self._laps[name] = self._lap - before
 
     def metrics(self) -> dict[str, float]:
-        """Return all that was measured (module docstring)."""
         step = max(self._now() - self._began, 1e-9)
         work = self._work()
         busy = work.busy_s - self._before.busy_s

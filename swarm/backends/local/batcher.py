@@ -123,7 +123,6 @@ def _passing(sums: Tensor, draws: Tensor) -> Tensor:
 
 
 def _exact(mass: Tensor) -> Tensor:
-    """Return fp32 numbers in float64, on the CPU where the device has none."""
     return (mass.cpu() if mass.device.type == "mps" else mass).double()
 
 
@@ -166,7 +165,6 @@ class Generation:
             self.random = random.Random(self.sampling.seed)
 
     def fail(self, error: BackendError) -> None:
-        """End it with an error."""
         self.error, self.finish = error, "stop"
 
 
@@ -265,7 +263,6 @@ class Batcher:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have something to do."""
         return bool(self._waiting or self._running)
 
     def add(self, generation: Generation) -> None:
@@ -423,10 +420,7 @@ class Batcher:
 
 
 def group_by_length(lengths: _Array) -> Iterator[_Array]:
-    """Split portions of `lengths` (P,) into groups for one forward each, so that padding never costs more than one.
-
-    Yields indices, of the longest first.
-    """
+    """Yield indices of portions of `lengths` (P,), longest first, so that padding never costs more than a forward."""
     group: list[int] = []
     longest = waste = 0
     for index in np.argsort(-lengths, kind="stable").tolist():

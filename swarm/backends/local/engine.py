@@ -41,11 +41,9 @@ class FaultIsolation:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have something to do."""
         return self._batcher.busy
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation."""
         self._batcher.add(generation)
 
     def step(self) -> Sequence[Generation]:
@@ -144,7 +142,6 @@ class LocalEngine:
 
     @property
     def guided(self) -> bool:
-        """It can hold its text to a grammar: it was given guides."""
         return self._guides is not None
 
     def __init__(
@@ -176,7 +173,6 @@ class LocalEngine:
         """Processor time of the thread, and when it was first seen to be so much."""
 
     async def start(self) -> None:
-        """Begin to serve the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._stopped = None
         self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)
@@ -211,7 +207,6 @@ class LocalEngine:
 
     @property
     def version(self) -> int:
-        """That of the weights, which the learner shares."""
         return self._policy.version
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
@@ -296,7 +291,6 @@ class LocalEngine:
             return self._stopped is None
 
     def _hand_over(self, advanced: Sequence[Generation]) -> None:
-        """Send the event loop one message with every chunk that is due."""
         now = time.monotonic()
         gather = _GATHER_S * max(1.0, len(self._open) / _GATHER_FOR)
         due: list[tuple[Generation, list[Chunk]]] = []

@@ -87,14 +87,12 @@ class _FusedAdapters:
             rows, columns = ends
 
     def add_to(self, sums: Tensor, inputs: Tensor) -> None:
-        """Add to `sums` (N, R), in place, what the adapters make of inputs (N, F)."""
         low = inputs @ self._down
         for rows, columns, up, scaling in self._ups:
             sums[:, rows].addmm_(low[:, columns], up, alpha=scaling)
 
 
 def _adapter(linear: Any) -> _Adapter | None:
-    """Return the LoRA adapter around a layer, None where there is none."""
     kind = type(linear)
     if kind.__module__ != _LORA or kind.__qualname__ != "Linear":
         return None
@@ -108,7 +106,6 @@ def _adapter(linear: Any) -> _Adapter | None:
 
 
 def _plain(linear: nn.Module) -> nn.Linear:
-    """Return a layer without its adapter."""
     inner = linear.base_layer if _adapter(linear) is not None else linear
     if type(inner) is not nn.Linear:
         raise CannotFuse(f"a projection is {type(inner).__module__}.{type(inner).__name__}, not a plain one")
@@ -124,10 +121,7 @@ def adapter_state(module: Any) -> tuple[object, ...]:
 
 @contextmanager
 def perturb_adapters(model: nn.Module) -> Iterator[None]:
-    """Let adapters, which add nothing before they are trained, add something inside; bit for bit as before after it.
-
-    Nobody else may run the model meanwhile.
-    """
+    """Let adapters, untrained too, add something inside; bit for bit as before after it. Nobody else runs the model."""
     ups = [weight for name, weight in model.named_parameters() if ".lora_B." in name]
     before = [weight.detach().clone() for weight in ups]
     try:
@@ -385,10 +379,7 @@ def _error(found: Tensor, exact: Tensor) -> float:
 
 @contextmanager
 def compute_in_fp32(model: nn.Module) -> Iterator[None]:
-    """Let a model's modules compute in fp32 inside; one module's weights exist in it at a time, and none is changed.
-
-    Nobody else may run the model meanwhile.
-    """
+    """Let modules compute in fp32 inside, one module's weights at a time, none changed. Nobody else runs the model."""
     kept: dict[tuple[nn.Module, str], nn.Parameter] = {}
 
     def widen(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

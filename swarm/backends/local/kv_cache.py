@@ -59,7 +59,6 @@ class SlotTable:
         self._clock = 0
 
     def count_idle(self) -> int:
-        """Return how many rows are free to be placed on."""
         return int(self.busy.size - self.busy.sum())
 
     def place(self, prompt: Sequence[int]) -> SlotAssignment:
@@ -95,7 +94,6 @@ class SlotTable:
         return lacking
 
     def sort_by_age(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return busy `rows` (B,) in the order in which they were taken."""
         ordered: npt.NDArray[Any] = rows[self._used[rows].argsort()]
         return ordered
 
@@ -132,7 +130,6 @@ class SlotTable:
         self.cached[rows] = ends
 
     def exchange(self, one: int, other: int) -> int:
-        """Let two rows change places; return how many tokens of either are valid."""
         for column in (self._ids, self.known, self.cached, self.busy, self._used):
             column[[one, other]] = column[[other, one]]
         return int(self.cached[[one, other]].max())
@@ -167,7 +164,6 @@ class CacheShape:
 
     @property
     def numbers(self) -> int:
-        """Numbers that are cached of one token."""
         return self.layers * self.heads * (self.key_width + self.value_width)
 
 
@@ -199,7 +195,6 @@ def measure_cache_shape(model: Any) -> CacheShape:
 
 
 def slot_bytes(shape: CacheShape, dtype: torch.dtype, positions: int) -> int:
-    """Return the bytes that one row of `positions` takes."""
     return shape.numbers * (positions + 1) * dtype.itemsize
 
 
@@ -281,7 +276,6 @@ class SlotCache:
         return history if self._gathered is None else history.index_select(0, self._gathered)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of one row to another."""
         for memory in self._memory:
             memory[:, target, :, :length] = memory[:, source, :, :length]
 
@@ -298,7 +292,7 @@ class SlotCache:
             memory[:, other, :, :length] = moved
 
     def get_seq_length(self, *_: Any) -> int:
-        """Return 0: positions are given to the model, never inferred from the cache."""
+        """Positions are given to the model, never inferred from the cache."""
         return 0
 
 

@@ -59,7 +59,6 @@ class Optimizer:
 
     @property
     def masters(self) -> Mapping[str, Tensor]:
-        """The trained weights in fp32, by their parameter's name."""
         return self._masters
 
     def moments(self) -> Mapping[str, Tensor]:
@@ -69,7 +68,6 @@ class Optimizer:
         return {f"{names[i]}/{key}": value for i, slot in state.items() for key, value in slot.items()}
 
     def begin(self) -> None:
-        """Forget all gradients."""
         self._adamw.zero_grad()
         for weight in self._weights.values():
             weight.grad = None
@@ -87,14 +85,12 @@ class Optimizer:
         return torch.nn.utils.clip_grad_norm_(self._masters.values(), self._max_grad_norm)
 
     def step(self, step_size: float) -> None:
-        """Change the weights by the gathered gradient."""
         for group in self._adamw.param_groups:
             group["lr"] = step_size
         self._adamw.step()
         self._serve()
 
     def snapshot(self) -> HostCopies:
-        """Return copies of everything that `step` changes, for `load`."""
         return HostCopies(_copies(self._masters), _copies(self.moments()))
 
     @torch.no_grad()
@@ -174,7 +170,6 @@ class LocalLearner:
 
     @property
     def version(self) -> int:
-        """Policy version of the present weights."""
         return self._policy.version
 
     def update(self, batch: Batch) -> Mapping[str, float]:
@@ -206,11 +201,7 @@ class LocalLearner:
         return _Update(batch.episodes, rows, values, step_size(self._job, self.version), sums, cost)
 
     def save(self, folder: Path) -> None:
-        """Write weights or adapter, optimiser, generators and version to `folder`, atomically.
-
-        The files need no lock: nobody but this learner, which does one thing at a time, changes what is in them. Only
-        the generators, from which an engine draws, are held still for a moment.
-        """
+        """Write all of it, atomically. Only the generators, from which an engine draws, need the lock: for a moment."""
         with self._policy.lock.writing():
             random = {name: generator.get_state() for name, generator in self._generators.items()}
         sets = {"model": self._optimizer.masters, "optimizer": self._optimizer.moments(), "random": random}
@@ -296,7 +287,6 @@ class LocalLearner:
         update.sums.add(grad_norm=norm)
 
     def _diagnose_mismatch(self, update: _Update) -> str:
-        """Return which side moved, by a plain forward over a copy of the weights."""
         rows, job = [row for own in update.rows for row in own], self._job
         found = find_mismatches(
             compute_logprobs(self._policy, self._micro_batches(rows), job.temperature), self.version

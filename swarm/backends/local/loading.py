@@ -91,7 +91,6 @@ def choose_attention(skeleton: Any) -> Attention:
 
 
 def _has_soft_caps(config: Any) -> bool:
-    """Return whether scores of attention are capped softly (Gemma 2, arXiv 2408.00118, section 2), which SDPA drops."""
     return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
 
 
@@ -188,10 +187,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) -> None:
-    """Raise BackendError, with all the figures, if a model of `skeleton`'s shapes has no room on `device` or beside it.
-
-    Whatever the device, weights come by way of the host's memory, and what undoes an update is kept there.
-    """
+    """Raise BackendError, with all figures, without room on `device` or in the host's memory, which all weights cross."""
     own, host = device_needs(skeleton, job), host_needs(skeleton, job)
     if device.type == "cpu":
         host = {**own, "copy to undo an update": host["copy to undo an update"]}
@@ -263,7 +259,6 @@ def _count_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the bytes that can still be taken on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "mps":
@@ -300,10 +295,7 @@ A_THREAD = 5_000_000
 
 
 def choose_threads(parameters: int) -> None:
-    """Let torch compute a model of so many parameters with as many threads as it can use here; the log says how many.
-
-    What is computed may depend on the number in its last bits.
-    """
+    """Let torch compute with as many threads as such a model can use here; the last bits may depend on it."""
     chosen = count_threads(parameters, os.environ, _count_cores())
     if chosen is not None:
         torch.set_num_threads(chosen)
@@ -326,7 +318,6 @@ def count_threads(parameters: int, environment: Mapping[str, str], cores: int) -
 
 
 def _count_cores() -> int:
-    """Return the cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
@@ -379,7 +370,6 @@ def _require_layout(job: Job, device: torch.device) -> None:
 
 
 def _skeleton(folder: Path, job: Job) -> Any:
-    """Return the model, with its adapter, as shapes without weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -447,7 +437,6 @@ ADAPTER = "lora_"
 
 
 def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
-    """Return the sha256 of the weights and of the chat template."""
     return {"weights": weights_hash(model), "template": hashlib.sha256(template.encode()).hexdigest()}
 
 
@@ -463,10 +452,7 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def serving_hash(model: nn.Module) -> str:
-    """Return the same over all weights, an adapter's included, for comparing moments of one training.
-
-    It tells no 0 from a -0: an optimiser's step of size 0 makes one of the other, which changes no product.
-    """
+    """Return the same over all weights, an adapter's too; 0 and -0 are one: a step of size 0 makes either of the other."""
     return state_hash(model.state_dict(), zero=0)
 
 

@@ -130,7 +130,6 @@ class Speeds:
 
 
 async def answer(engine: Engine, name: str, prompt: Sequence[int], sampling: Sampling) -> list[Chunk]:
-    """Return all that the engine answers."""
     chunks: AsyncIterator[Chunk] = engine.generate(GenerationRequest(name, prompt, sampling))
     return [chunk async for chunk in chunks]
 
@@ -179,7 +178,6 @@ def _episode(number: int, prompt: Sequence[int], chunks: Sequence[Chunk]) -> Tra
 
 
 def measure_learning(backend: LocalBackend, found: Speeds) -> None:
-    """Count the seconds and tokens of updates by the episodes that were generated."""
     for step in range(_MOST_ROUNDS):
         begun = time.perf_counter()
         metrics = backend.learner.update(Batch(step + 1, tuple(found.episodes)))

@@ -156,13 +156,11 @@ def _logprobs(policy: Policy, ids: Sequence[int]) -> Tensor:
 
 
 def _likeliest_gap(policy: Policy, ids: Sequence[int], found: Tensor) -> Gap:
-    """Return the most by which log-probs (T, V) after ids (T) differ from those of eager attention."""
     expected, allowed = _eager_logprobs(policy, ids)
     return Gap(_max_gap(policy, expected, found), allowed)
 
 
 def _max_gap(policy: Policy, expected: Tensor, found: Tensor) -> float:
-    """Return the most by which log-probs (T, V) of the likeliest ids differ."""
     likeliest = expected.topk(min(_LIKELIEST.get(policy.dtype, 1), expected.shape[-1])).indices
     return (expected.gather(-1, likeliest) - found.gather(-1, likeliest)).abs().max().item()
 

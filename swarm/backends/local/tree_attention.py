@@ -134,7 +134,6 @@ def install(model: Any) -> None:
 
 
 def is_installed(model: Any) -> bool:
-    """Return whether a model's attention goes through here."""
     return getattr(model.config, "_attn_implementation", None) == NAME
 
 
@@ -237,7 +236,6 @@ def _break_even_pairs(heads: int, width: int) -> int:
 
 
 def _split_blocks(blocks: Sequence[Block], *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield each block's part of tensors (1, H, N, ...)."""
     sizes = [block.end - block.start for block in blocks]
     return zip(*(each.split(sizes, 2) for each in tensors), strict=True)
 

@@ -41,10 +41,7 @@ from swarm.timelines.node import TrainRow
 
 
 def demonstration_rows(renderer: HFRenderer, play: Demonstration) -> tuple[TrainRow, ...]:
-    """Return the rows of a demonstration, `sampled` in each what is to be imitated.
-
-    Raises BackendError for one that the chat template cannot write.
-    """
+    """Return a demonstration's rows, `sampled` what to imitate; BackendError where the template cannot write it."""
     tree = CallTree(renderer)
     for number, message in enumerate(play.messages):
         if message["role"] == "assistant":
@@ -130,7 +127,6 @@ def imitate(
 
 @torch.no_grad()
 def mean_loss(model: Any, rows: Sequence[TrainRow]) -> float:
-    """Return the mean cross-entropy of the imitated ids in rows."""
     return sum(float(_sum_loss(model, part)) for part in _parts(rows)) / _count_imitated(rows)
 
 
@@ -143,7 +139,6 @@ def _step(model: Any, rows: Sequence[TrainRow], optimizer: torch.optim.Optimizer
 
 
 def _sum_loss(model: Any, rows: Sequence[TrainRow]) -> Tensor:
-    """Return the sum of the cross-entropies of the imitated ids."""
     length, device = max(len(row.ids) for row in rows), next(model.parameters()).device
     ids_BT = torch.tensor([[*row.ids, *[0] * (length - len(row.ids))] for row in rows], device=device)
     labels_BT = torch.tensor([_labels(row, length) for row in rows], device=device)[:, 1:]
@@ -227,7 +222,6 @@ class _BatchSampler:
         return [row for _ in range(PLAYS_PER_STEP) for row in self._play()]
 
     def _play(self) -> Sequence[TrainRow]:
-        """Return the rows of a demonstration that fits the job's context."""
         for _ in range(_TRIES):
             rows = demonstration_rows(
                 self._renderer, self._environment.demonstrate(self._rng.choice(self._tasks), self._rng)

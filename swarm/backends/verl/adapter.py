@@ -73,11 +73,7 @@ def rendezvous(address: str, port: int = 0, *, begin: bool) -> TCPStore:
 
 
 def join(device: str, rank: int, world: int, store: TCPStore) -> None:
-    """Join the ranks' process group, which meets at `store`.
-
-    verl stays in it: by itself it would ask for "cpu:gloo,cpu:gloo" on a CPU,
-    which torch refuses.
-    """
+    """Join the process group at `store`; verl would ask for "cpu:gloo,cpu:gloo" on a CPU, which torch refuses."""
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
     torch.distributed.init_process_group(
         backend, timeout=timedelta(seconds=EXCHANGE_TIMEOUT_S), store=store, rank=rank, world_size=world
@@ -98,7 +94,6 @@ def make_engine(folder: Path, job: Job, device: str) -> Any:
 
 
 def load_model(worker: Any) -> None:
-    """Have verl's worker load its model."""
     if worker.engine.is_param_offload_enabled:
         _wait_for_moves()
     with enter_mode(worker.engine, nullcontext()):
@@ -129,7 +124,6 @@ def _moments_to_host(optimizer: torch.optim.Optimizer) -> None:
 
 
 def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
-    """Return verl's worker around an engine of a type, which `reset` loads the model into."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
@@ -261,10 +255,7 @@ def _empty_cache(engine: Any) -> None:
 
 
 def gradient(engine: Any, batch: TensorDict, loss: Callable[..., Any]) -> float:
-    """Leave the gradient of a batch with the engine's parameters; return this rank's loss.
-
-    The minibatch's loss is the mean over the ranks.
-    """
+    """Leave a batch's gradient with the engine; return this rank's loss, of which the minibatch's is the mean."""
     with enter_mode(engine, engine.train_mode(zero_grad_on_exit=False)):
         engine.optimizer_zero_grad()
         output = engine.forward_backward_batch(batch, loss)

@@ -65,7 +65,6 @@ class Bundles:
         return {"num_cpus": 0, "num_gpus": 0.5, "scheduling_strategy": strategy}
 
     def free(self) -> None:
-        """Give the GPUs back, and end what is still on them."""
         from ray.util.placement_group import remove_placement_group
 
         remove_placement_group(self._group)
@@ -81,7 +80,6 @@ class CheckResult:
 
 
 def run_checks(job: Job, models: Path) -> list[CheckResult]:
-    """Return what a training of the job would find here, in the order in which it would ask."""
     checks: Sequence[tuple[str, Callable[[], str]]] = (
         ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
         ("verl", _check_verl),
@@ -230,11 +228,9 @@ class Cluster:
         return cluster
 
     def rank_options(self, number: int) -> dict[str, Any]:
-        """Return Ray's options for where a rank of the learner is, by its number."""
         return self._actor_options(number, 1, turn=number)
 
     def replica_options(self, number: int) -> dict[str, Any]:
-        """Return Ray's options for where a replica is and what is around it, by its number."""
         placed = self._actor_options(number, self.fields.tensor_parallel, turn=self.fields.trainers + number)
         return {**placed, "runtime_env": {"env_vars": dict(self.environment)}}
 
@@ -298,7 +294,6 @@ def _nodes_with_cores() -> tuple[str, ...]:
 
 
 def advise_fewer(fields: VerlFields) -> str:
-    """Return what to do where there are too few devices."""
     if fields.colocated:
         return "lower verl.trainers and verl.replicas"
     also = ", or share devices by verl.colocated" if fields.tensor_parallel == 1 else ""

@@ -42,15 +42,11 @@ from swarm.verl_config import CriticFields, VerlFields
 
 
 def critic_fields(job: Job) -> CriticFields:
-    """Return what a job says of its critic."""
     return (job.verl or VerlFields()).critic or CriticFields()
 
 
 def make_critic_engine(folder: Path, job: Job, device: str) -> Any:
-    """Return verl's engine for a critic, made and sharded over the ranks of the group; all of them must call it.
-
-    All of it learns, an adapter of the policy's notwithstanding.
-    """
+    """Return verl's engine for a critic, all of which learns; every rank of the group must call it."""
     own = job.model_copy(update={"lora_rank": 0, "learning_rate": critic_fields(job).learning_rate})
     made = adapter.make_worker(folder, own, device, "value_model")
     with _patch_critic_loader(job.seed):
@@ -154,14 +150,12 @@ class ValueSums:
     tokens: int = 0
 
     def merge(self, other: ValueSums) -> None:
-        """Add the sums of other tokens of the same optimiser steps, as another rank took them."""
         self.loss += other.loss
         self.predicted += other.predicted
         self.clipped += other.clipped
         self.tokens += other.tokens
 
     def metrics(self, steps: int) -> Mapping[str, float]:
-        """Return verl's metrics of an update of so many optimiser steps."""
         tokens = max(1, self.tokens)
         return {
             "critic/vf_loss": self.loss / max(1, steps),
@@ -210,8 +204,6 @@ class CriticRank(Rank):
         self._critic_before: worker.Shards | None = None
 
     def start(self, rank: int, world: int, address: str, port: int) -> float:
-        """Join the others, load policy and critic and shard them; return the seconds that took."""
-
         seconds, begun = super().start(rank, world, address, port), time.perf_counter()
         self._critic = make_critic_engine(self._folder, self._job, self._device)
         return seconds + time.perf_counter() - begun
@@ -224,8 +216,6 @@ class CriticRank(Rank):
         return select_sampled(critic_values(self._critic, prepared), batch).float()
 
     def estimate_gae(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
-        """Return the advantages and returns of a batch's tokens (M,); `rewards` are by the episodes' numbers."""
-
         return estimate_gae(self._job, rewards, values, episodes)
 
     def begin(self, loss: Loss, *, undoable: bool) -> None:
@@ -237,7 +227,6 @@ class CriticRank(Rank):
         self._critic_before = self._copy_critic()
 
     def keep(self) -> None:
-        """End an update that was made: forget what `undo` would have put back."""
         super().keep()
         self._critic_before = None
 
@@ -250,11 +239,9 @@ class CriticRank(Rank):
         return ValueShare(engines.gradient(self._critic, prepared, self._value_loss), self._value_loss.sums)
 
     def value_step(self, size: float) -> float:
-        """Change the critic by the clipped gradient, unless it is not finite; return the norm it had."""
         return engines.step(self._critic, size)
 
     def undo(self) -> None:
-        """Put everything back as it was when the update began, and forget the gradients."""
         super().undo()
         self._critic.optimizer_zero_grad()
         if self._critic_before is not None:
@@ -262,7 +249,6 @@ class CriticRank(Rank):
         self._critic_before = None
 
     def _modules(self) -> Mapping[str, Any]:
-        """See `Rank`."""
         return {**super()._modules(), checkpoint.CRITIC: self._critic.module}
 
     def _sets(self) -> checkpoint.Sets:
@@ -328,7 +314,6 @@ class CriticLearner(VerlLearner):
         update.advantages = [_mean_advantage(own) for own in update.rows]
 
     def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
-        """Teach the critic, and then the policy."""
         taught, size = _CriticProgress(), critic_fields(self._job).learning_rate
         with update.cost.measure("update_critic"):
             for chosen in steps:
@@ -339,7 +324,6 @@ class CriticLearner(VerlLearner):
         super()._learn(steps, update)
 
     def _value_gradient(self, chosen: Sequence[int], update: RankedUpdate, taught: _CriticProgress) -> None:
-        """Leave the critic's gradient of a minibatch of whole episodes with the ranks."""
         rows, weights = self._minibatch(chosen, update)
         deal = RowPartition(rows, self.group.world)
         asked = [(part, deal.longest) for part in deal.batches(update.advantages, weights)]

@@ -42,7 +42,6 @@ class SeedSequence:
         self.count = 0
 
     def take(self) -> int:
-        """Return the next seed, from 0 to below 2^63."""
         self.count += 1
         found = hashlib.blake2b(f"{self._seed}:{self.count}".encode(), digest_size=8).digest()
         return int.from_bytes(found) >> 1
@@ -63,11 +62,9 @@ class OutputQueue:
         self._queue: asyncio.Queue[Chunk | BackendError] = asyncio.Queue()
 
     def put(self, found: Chunk | BackendError) -> None:
-        """Deliver a chunk, or the error that ends the request."""
         self._queue.put_nowait(found)
 
     async def take(self) -> Chunk:
-        """Return the next chunk; raise the error that stands in its place."""
         found = await self._queue.get()
         if isinstance(found, BackendError):
             raise found
@@ -95,12 +92,10 @@ class ReplicaInstance:
     """Whether it has given its memory back, and so brings nothing until it has loaded weights."""
 
     def deliver(self, found: Delivery, lost: type[BackendError]) -> None:
-        """Hand over to who asked, if somebody still waits."""
         if queue := self.open.get(found.key):
             queue.put(found.chunk if found.chunk is not None else lost(found.lost))
 
     def end(self, error: BackendError) -> None:
-        """Fail all that is open."""
         for queue in self.open.values():
             queue.put(error)
         self.open.clear()
@@ -245,7 +240,6 @@ class ReplicatedEngine:
 
     @property
     def guided(self) -> bool:
-        """It follows no grammar."""
         return False
 
     @property
@@ -254,7 +248,6 @@ class ReplicatedEngine:
         return self._version
 
     def failure(self) -> str | None:
-        """Return why nothing is served any more, or None."""
         return self._failure
 
     async def start(self) -> None:
@@ -307,7 +300,6 @@ class ReplicatedEngine:
                 life.handle.cancel(key)
 
     async def _choose_instance(self, request: GenerationRequest) -> ReplicaInstance:
-        """Return the replica for a request, once one serves."""
         try:
             async with asyncio.timeout(WAIT_S):
                 while not (serving := self._serving_instances()):
@@ -385,7 +377,6 @@ class ReplicatedEngine:
             list(pool.map(self._sleep_replica, lives.values()))
 
     def _sleep_replica(self, life: ReplicaInstance) -> None:
-        """Have one replica rest, or end it."""
         life.sleeping = True
         try:
             life.handle.sleep()
@@ -497,7 +488,6 @@ class ReplicatedEngine:
                 return
 
     async def _deliver(self, life: ReplicaInstance) -> None:
-        """Bring what a replica generates to who asked, for as long as it lives."""
         while True:
             found = await life.handle.take()
             if found:
@@ -511,10 +501,7 @@ class ReplicatedEngine:
 def make_engine(
     spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: SeedSequence | None = None
 ) -> ReplicatedEngine:
-    """Return an engine, not started; `options` are Ray's for a replica's actor by its number, as where it is placed.
-
-    Ray is joined or started by whoever calls, before `start`. BackendError where the folder has no model.
-    """
+    """Return an engine, not started, with Ray's `options` by replica. Ray is up before `start`. BackendError: no model."""
     return ReplicatedEngine(
         lambda number, life: RayReplica(spec, number, life, options(number)),
         replicas,

@@ -40,7 +40,6 @@ them. Both are in proportion to the advantages."""
 
 
 def verl_names(job: Job) -> VerlAlgorithm:
-    """Return the names that a job says."""
     return (job.verl or VerlFields()).algorithm
 
 
@@ -237,7 +236,6 @@ def _call_verl_loss(job: Job, name: str, part: TokenBatch, weights: Tensor) -> L
 
 
 def _actor_config(job: Job, name: str) -> Any:
-    """Return verl's configuration of the actor with what the job says."""
     from verl.workers.config import ActorConfig
     from verl.workers.config.actor import PolicyLossConfig
 

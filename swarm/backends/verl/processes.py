@@ -171,7 +171,6 @@ class SuspendAwareTimeout:
 
     @property
     def slice(self) -> float:
-        """Seconds to wait now."""
         return max(0.0, min(SLICE_S, self.left))
 
     def spend(self) -> bool:
@@ -212,7 +211,6 @@ class Silence:
         self._looked = time.monotonic()
 
     def reset(self) -> None:
-        """Say that something was heard."""
         self._seconds, self._looked = 0.0, time.monotonic()
 
     def duration(self, most_between: float) -> float:
@@ -315,7 +313,6 @@ class DeviceScheduler:
                     raise BackendError(f"expected what boots beside the learner to be up within {seconds:.0f} s")
 
     def end(self) -> None:
-        """End the learner's turn, if it is one."""
         with self._changed:
             self._learning = False
 
