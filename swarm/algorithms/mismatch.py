@@ -49,10 +49,7 @@ class MismatchRow:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaScores:
-    """What a replica says now of disputed rows: their log-probs (K,) at temperature 1, or why it cannot.
-
-    Those of a row's last tokens are missing where it has no room for them.
-    """
+    """Disputed rows' log-probs (K,) at temperature 1, last ones missing for want of room; or why there are none."""
 
     version: int = -1
     logprobs: Sequence[Tensor] = ()
@@ -64,10 +61,7 @@ ScoreReplicas = Callable[[Sequence[MismatchRow]], Mapping[int, ReplicaScores]]
 
 
 def find_mismatches(scored: Iterable[tuple[Row, Tensor]], version: int) -> list[MismatchRow]:
-    """Return the rows that learner and engine differ about most, of rows and their log-probs (K,) under the learner.
-
-    As for the guard, only tokens that were sampled by `version` count.
-    """
+    """Return the rows whose tokens of `version` learner and engine differ about most, of rows and log-probs (K,)."""
     found = [each for row, logprobs in scored if (each := _mismatch_row(row, logprobs, version)) is not None]
     return sorted(found, key=lambda each: distance([each.engine], [each.learner]), reverse=True)[:MOST_ROWS]
 

@@ -1,14 +1,9 @@
 """A scripted backend for tests.
 
-Tools for the fake model: how it writes them, and a script that calls them.
-
-It writes as Hermes models do, so that `swarm.rendering.tagged` reads it back; a history only ever grows.
-
-The fake backend: deterministic and scripted, without a model; for tests and capacity measurements.
-
 It keeps the whole contract of `Backend` (byte-level ids, log-probs, versions, checkpoints as files, the strict
 barrier between generation and update where the job wants one) but learns nothing. The script that answers is a plain
-function of the prompt's text and a random stream; faults are asked for by name.
+function of the prompt's text and a random stream; faults are asked for by name. Tools and calls are written as Hermes
+models do, so that `swarm.rendering.tagged` reads them back; a history only ever grows.
 """
 
 from __future__ import annotations
@@ -74,15 +69,11 @@ def tool_script(prompt: str, rng: random.Random) -> str:
         return "There is no tool to call."
     tools = json.JSONDecoder().raw_decode(prompt, len(_TOOLS))[0]
     name, schema = next(iter(parameters(tools).items()))
-    return _format_call({"name": name, "arguments": example(schema, rng)})
-
-
-def example(schema: Mapping[str, Any], rng: random.Random) -> Any:
-    """Return a value of a JSON schema of the kinds that tools use."""
-    return _example(schema, schema, rng, _DEEPEST)
+    return _format_call({"name": name, "arguments": _example(schema, schema, rng, _DEEPEST)})
 
 
 def _example(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random, depth: int) -> Any:
+    """Return a value of a JSON schema of the kinds that tools use."""
     if "$ref" in schema and depth:
         kept = root.get("$defs", root.get("definitions", {}))
         return _example(kept[schema["$ref"].rpartition("/")[2]], root, rng, depth - 1)
@@ -241,18 +232,13 @@ class FakeLearner:
     def __init__(self, engine: FakeEngine, *, overlaps: bool = False) -> None:
         self._engine = engine
         self._overlaps = overlaps
-        self._version = engine.version
+        self.version = engine.version
         self._released = threading.Event()
         self._released.set()
         self.learning = False
         self.batches: list[Batch] = []
         self.trained: list[tuple[int, list[tuple[str, int]]]] = []
         self.fail_next: str | None = None
-
-    @property
-    def version(self) -> int:
-        """Updates made."""
-        return self._version
 
     def hold(self) -> None:
         self._released.clear()
@@ -271,7 +257,7 @@ class FakeLearner:
         if self._engine.active and not self._overlaps:
             raise BackendError(f"expected no generation during update, found {self._engine.active}")
         self.batches.append(batch)
-        self._version += 1
+        self.version += 1
         trained = [(episode.episode_id, sum(sum(row.sampled) for row in episode.rows)) for episode in batch.episodes]
         self.trained.append((batch.step, trained))
         return {"actor/trained_tokens": float(sum(tokens for _, tokens in trained))}
@@ -289,7 +275,7 @@ class FakeLearner:
         if not path.is_file():
             raise BackendError(f"expected a fake checkpoint in {folder}, found none")
         found = json.loads(path.read_text())
-        self._version = int(found["version"])
+        self.version = int(found["version"])
         self.trained = [(step, [(name, tokens) for name, tokens in batch]) for step, batch in found["trained"]]
 
 

@@ -36,11 +36,9 @@ class Tracker(Protocol):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep the metrics of a step."""
-        ...
 
     def finish(self) -> None:
         """Make everything durable; safe to call twice."""
-        ...
 
 
 class NullTracker:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
 """Largest accepted difference of a sampled token's two probabilities, by element type: far above that of the default
 tiny model on a CPU, which is below 1e-6 and 0.01 in all layouts."""
-
-
 _CONVERSATION: Final[tuple[Message, ...]] = (
     {"role": "user", "content": "Which of these words comes last: river, lamp, green? Answer with that word alone."},
     {"role": "assistant", "content": "green"},

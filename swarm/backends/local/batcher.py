@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,9 +47,7 @@ class SampledBatch(NamedTuple):
 
 def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> SampledBatch:
     """Draw from fp32 logits (B, V), -inf where an id must not come, by uniforms (B,) in [0, 1), float64, on the CPU.
-
-    Raises ArithmeticError where a row has NaN or infinity, or no id that may come.
-    """
+    ArithmeticError where a row has NaN or infinity, or no id that may come."""
     logprobs = distribution(logits, rules)
     if logprobs[:, 0].isnan().any():  # one in a row of logits makes all its log-probs NaN
         raise ArithmeticError("the model's logits are no finite numbers")
@@ -279,16 +277,16 @@ class Batcher:
         self._join()
         self._admit()
         ready = self._extend(*self._advance())
-        self._retire(ready)
+        for generation in ready:
+            if generation.finish:
+                self._release(generation)
         self._whole = True
         return ready
 
     @torch.inference_mode()
     def empty(self) -> tuple[list[Generation], list[Generation]]:
-        """Remove all generations and their keys and values; return those that ran, and those that waited.
-
-        After a failed step the memory is zeroed: numbers that are not finite come through masks.
-        """
+        """Remove all generations, keys and values; return those that ran and waited. After a failed step the memory
+        is zeroed: numbers that are not finite come through masks."""
         running, waiting = list(self._running.values()), list(self._waiting)
         for generation in running:
             generation.slot, generation.leader = -1, None
@@ -407,11 +405,6 @@ class Batcher:
         if positions.shape[1] > 1:  # what pads has a place in memory, but none that a model of so many positions knows
             places = places.clamp(max=self._positions - 1)
         return self._policy.decode(torch.from_numpy(ids).to(device), places, mask, self._cache)
-
-    def _retire(self, ready: Iterable[Generation]) -> None:
-        for generation in ready:
-            if generation.finish:
-                self._release(generation)
 
     def _release(self, generation: Generation) -> None:
         self._table.release(generation.slot)

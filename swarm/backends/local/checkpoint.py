@@ -45,7 +45,7 @@ class Checkpoint:
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write beside `folder`, sync, rename. BackendError where it cannot be (DiskFull: no room); nothing is left then."""
+    """Write beside `folder`, sync, rename. BackendError where it cannot be (DiskFull: no room); nothing is left."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))

@@ -5,10 +5,9 @@ its generation. A request that cannot be served, or whose step fails, ends alone
 the thread fails, `failure` says why and every open request gets a BackendError; RequestLost when it is stopped. One
 wake-up of the loop per step delivers all results.
 
-After a failed step each generation is stepped alone, so that only the culprit is
-lost; others sample what they would have sampled, and no key or value of a failed step is used again. Where a trial of
-one token fails too, or joint steps fail again and again, the engine is broken. How a step works is in
-`swarm.backends.local.batcher`; weights follow the policy's version and lock.
+After a failed step each generation is stepped alone, so that only the culprit is lost; others sample what they would
+have sampled, and no key or value of a failed step is used again. Where a trial of one token fails too, or joint steps
+fail again and again, the engine is broken. Weights follow the policy's version and lock.
 """
 
 from __future__ import annotations

@@ -230,10 +230,8 @@ class FusedForward:
         return queries, keys, values
 
     def _attend_once(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Return what one token a row, queries (B, H, D), sees of (B, Hkv, S, D), (B, H * D); mask (B * Hkv, 1, S).
-
-        Heads that share keys are the rows of one product with them, so that nothing is repeated.
-        """
+        """Return what queries (B, H, D), one a row, see of (B, Hkv, S, D): (B, H * D); mask (B * Hkv, 1, S). Heads that
+        share keys are the rows of one product with them, so that nothing is repeated."""
         shared = queries.reshape(len(mask), -1, self._width)
         scores = torch.baddbmm(mask, shared, keys.flatten(0, 1).mT, alpha=self._scaling)
         return torch.bmm(scores.softmax(-1), values.flatten(0, 1)).view(len(queries), -1)
@@ -356,10 +354,8 @@ _LEAST = 2.0**-8
 
 @torch.no_grad()
 def describe_difference(model: nn.Module, own: Callable[[], Tensor], found: Tensor) -> str | None:
-    """Return in words how far `found` is from what `own` computes by the model's modules; None if by rounding alone.
-
-    Nobody else may run the model meanwhile.
-    """
+    """Return in words how far `found` is from what the model's modules compute; None if by rounding alone. Nobody
+    else may run the model meanwhile."""
     expected = own().float()
     if next(model.parameters()).dtype == torch.float32:
         gap = ((found.float() - expected).abs().max() / expected.abs().max()).item()

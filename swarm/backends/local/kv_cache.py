@@ -5,11 +5,9 @@ positions go to a scratch position past the end that no mask admits. A batch ove
 nothing (`exchange` moves rows). It stands in for a `transformers` Cache: a layer given a 4D mask needs `update` alone.
 
 An assignment's cached prefix equals the prompt's first tokens; a busy row is never given away; of idle rows one that
-the prompt extends is taken, else the least recently used is emptied. `leader` names an older row that will soon hold
-the prompt, so that what a group shares is computed once.
-
-The shape is measured by feeding one token (on the meta device at no cost); a model that caches anything but keys and
-values, or unlike layers, is one BackendError.
+the prompt extends is taken, else the least recently used is emptied. `find_leader` names an older row that will soon
+hold the prompt, so that what a group shares is computed once. The shape is measured by feeding one token (on the meta
+device at no cost); a model that caches anything but keys and values, or unlike layers, is one BackendError.
 """
 
 from __future__ import annotations
@@ -140,11 +138,8 @@ class SlotTable:
         self._used[slot] = self._tick()
 
     def forget(self) -> None:
-        """Make nothing valid any more, as after a change of the weights; use is untouched.
-
-        Idle rows are all equally old then: where a prompt goes, and so which number it draws, depends on nothing
-        before, and a run that is resumed here from a checkpoint goes on alike.
-        """
+        """Make nothing valid, as after a change of weights; use is untouched. Idle rows are all equally old then, so
+        that a run that is resumed here from a checkpoint places prompts, and draws, alike."""
         self.cached[:] = 0
         self._used[~self.busy] = 0
 

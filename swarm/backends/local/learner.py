@@ -1,21 +1,19 @@
 """The local learner: policy gradients on the policy's own module; AdamW with fp32 copies.
 
-Each optimiser step is normalised over its own minibatch of whole episodes, however it is cut; minibatches differ by at
-most one episode; weight 0 changes nothing. A failed update, such as one with a loss or gradient that is not finite, is
-a BackendError and leaves weights, optimiser, order and version as they were. `load` after `save` continues bit-exactly
-on a CPU. Gradient sums, moments and master weights are fp32; an fp32 parameter is its own copy. The step size depends
-on the job and the number of updates alone; after warm-up it is `transformers.get_scheduler`'s of that name.
+Each optimiser step is normalised over its own minibatch of whole episodes, however it is cut; weight 0 changes nothing.
+A failed update, such as one with a loss or gradient that is not finite, is a BackendError and leaves weights,
+optimiser, order and version as they were. `load` after `save` continues bit-exactly on a CPU. Gradient sums, moments
+and master weights are fp32. After warm-up the step size is `transformers.get_scheduler`'s of that name.
 
 The engine may generate meanwhile: forward and backward hold the policy's lock for reading, weights are rewritten only
 within an optimiser step (the caller of `step` and `load` holds the lock), and `version` grows with an update's last
-step. So a token of version v was sampled by the weights of v, or between two steps of one update by some between v and
-v + 1.
+step. So a token of version v was sampled by the weights of v, or by some between v and v + 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -235,17 +233,13 @@ class LocalLearner:
         rows, temperature = [row for own in update.rows for row in own], self._job.temperature
         if self._reference is not None:
             with update.cost.measure("ref"):
-                for row, logprobs in compute_logprobs(self._reference, self._micro_batches(rows), temperature):
+                for row, logprobs in compute_logprobs(self._reference, self._layout.micro_batches(rows), temperature):
                     row.reference = logprobs
         stale = any(bool((row.versions != self.version).any()) for row in rows)
         if self._objective.needs_proximal(stale=stale):
             with update.cost.measure("old_log_prob"):
-                for row, logprobs in compute_logprobs(self._policy, self._micro_batches(rows), temperature):
+                for row, logprobs in compute_logprobs(self._policy, self._layout.micro_batches(rows), temperature):
                     row.proximal = logprobs
-
-    def _micro_batches(self, rows: Sequence[Row]) -> Iterable[MicroBatch]:
-        """Lay rows out for forward passes; the one place that chooses how."""
-        return self._layout.micro_batches(rows)
 
     def _train(self, update: _Update) -> None:
         """Make all optimiser steps, or none: what fails on the way is undone."""
@@ -271,7 +265,7 @@ class LocalLearner:
         """Leave the clipped gradient of a minibatch of whole episodes with the optimiser."""
         counts = [sum(len(row.targets) for row in own) for own in update.rows]
         weights = minibatch_weights(self._job, counts, [each.weight for each in update.episodes], chosen)
-        micros = list(self._micro_batches([row for number in chosen for row in update.rows[number]]))
+        micros = list(self._layout.micro_batches([row for number in chosen for row in update.rows[number]]))
         sequences = self._sequences(micros, weights, update)
         self._optimizer.begin()
         for micro, sequence in zip(micros, sequences, strict=True):
@@ -289,7 +283,7 @@ class LocalLearner:
     def _diagnose_mismatch(self, update: _Update) -> str:
         rows, job = [row for own in update.rows for row in own], self._job
         found = find_mismatches(
-            compute_logprobs(self._policy, self._micro_batches(rows), job.temperature), self.version
+            compute_logprobs(self._policy, self._layout.micro_batches(rows), job.temperature), self.version
         )
         with self._policy.lock.reading():
             plain = PlainModel(self._policy.config, [plain_weights(self._policy.model)])

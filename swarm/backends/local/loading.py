@@ -1,8 +1,7 @@
 """Loading: from a model folder and a job to the policy, in its type, with its adapter.
 
-Every problem is one BackendError, and all but missing or damaged weights are found before any weight is read: a missing
-device, too long a context, an architecture that cannot be served, too little memory. Whether the loaded model is
-computed correctly is checked by `swarm.backends.local.reference`.
+Every problem is one BackendError, and all but missing or damaged weights are found before any weight is read. Whether
+the loaded model is computed correctly is checked by `swarm.backends.local.reference`.
 - Architecture: engine and learner rely on each token seeing all before it and depending on those alone. Windows, and
   rotary frequencies that follow a batch's longest sequence, limit `max_context`. Eager attention is used where SDPA
   would drop soft caps or cannot be switched.
@@ -10,7 +9,6 @@ computed correctly is checked by `swarm.backends.local.reference`.
   refused could not have run; `micro_batch_tokens` and `gradient_checkpointing` bound activations.
 - Threads: a person's OMP_NUM_THREADS stands; one that `ajet` set (AJET_RUNS_AT_ONCE is beside it) is shared among runs.
 - `start_from` must have the architecture and tokenizer of the job's model.
-- Identity: hashes of the initial weights (without the adapter's) and of the chat template.
 """
 
 from __future__ import annotations
@@ -187,7 +185,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) -> None:
-    """Raise BackendError, with all figures, without room on `device` or in the host's memory, which all weights cross."""
+    """Raise BackendError, with all figures, without room on `device`, or in the host's memory: weights cross it."""
     own, host = device_needs(skeleton, job), host_needs(skeleton, job)
     if device.type == "cpu":
         host = {**own, "copy to undo an update": host["copy to undo an update"]}
@@ -326,10 +324,7 @@ def _count_cores() -> int:
 
 def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = ()) -> Policy:
     """Load the causal LM in `folder`, which must know `ids` ids, as the job says; BackendError with what is missing.
-
-    `text` is ids of ordinary text as the model is shown it, which checks feed.
-    From here on torch computes with as many threads as the model can use.
-    """
+    `text` is ids of ordinary text, which checks feed. From here on torch has as many threads as the model can use."""
     device = choose_device(job)
     _require_layout(job, device)
     skeleton = _skeleton(folder, job)
@@ -379,7 +374,7 @@ def _skeleton(folder: Path, job: Job) -> Any:
             if job.lora_rank:
                 add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise _read_error(folder, error) from error
+        raise load_error(f"the model in {folder}", error) from error
     return model
 
 
@@ -400,7 +395,7 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise _read_error(folder, error) from error
+        raise load_error(f"the model in {folder}", error) from error
     if missing := sorted(found["missing_keys"]):
         raise BackendError(
             f"the model in {folder} lacks {len(missing)} of its weights ({', '.join(missing[:3])}"
@@ -408,10 +403,6 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
         )
     loaded: nn.Module = model
     return loaded
-
-
-def _read_error(folder: Path, error: Exception) -> BackendError:
-    return load_error(f"the model in {folder}", error)
 
 
 def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:
@@ -452,7 +443,7 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def serving_hash(model: nn.Module) -> str:
-    """Return the same over all weights, an adapter's too; 0 and -0 are one: a step of size 0 makes either of the other."""
+    """Return the same over all weights, an adapter's too; 0 and -0 are one: a step of size 0 changes the sign."""
     return state_hash(model.state_dict(), zero=0)
 
 

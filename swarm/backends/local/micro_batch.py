@@ -38,16 +38,13 @@ class MicroBatch(Protocol):
     @property
     def rows(self) -> Sequence[Row]:
         """The rows, in the order of their features."""
-        ...
 
     @property
     def tokens(self) -> int:
         """Ids that are fed to the model, padding included."""
-        ...
 
     def features(self, policy: Policy) -> Tensor:
         """Return what `policy.head` turns into logits (M, F), at the place before each of the M sampled tokens."""
-        ...
 
 
 class PaddedRows:
@@ -117,10 +114,7 @@ class Branch(NamedTuple):
 
 
 def sort_depth_first(rows: Sequence[Row]) -> list[Branch]:
-    """Return rows in depth-first order, where they part that way first which leads to the longest: all as one forest.
-
-    So a long path stands in one piece, and what branches off it finds what is before it in one piece, too.
-    """
+    """Return rows as one forest in depth-first order, the way to the longest first, so that it stands in one piece."""
     ids = [row.ids.numpy() for row in rows]
     order = sorted(range(len(rows)), key=lambda n: ids[n].astype(">u4").tobytes())
     order = _sort_longest_first(order, [len(each) for each in ids], _common_prefixes(order, ids))

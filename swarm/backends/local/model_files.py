@@ -47,7 +47,6 @@ _WHATEVER_IS_WRONG = (OSError, ValueError, KeyError, IndexError, RuntimeError, I
 
 
 def convert(source: Path, target: Path) -> None:
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with _cache_gguf():
@@ -91,9 +90,6 @@ def _say(line: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Convert as the command line says; return the exit code (2: it could not be, with one line on stderr)."""
-    from safetensors import SafetensorError
-    from transformers.utils.logging import disable_progress_bar
-
     parser = argparse.ArgumentParser(
         prog="python -m swarm.backends.local.model_files", description="Convert a GGUF file."
     )

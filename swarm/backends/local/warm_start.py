@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
-from swarm.backends.folders import build_once, print_folder
+from swarm.backends.folders import Progress, build_once, print_folder
 from swarm.backends.local.loading import load_policy
 from swarm.environments import Demonstration, Environment, get_environment
 from swarm.environments.registry import add_folder
@@ -98,9 +98,6 @@ WARM_UP = 10
 TOKENS_AT_ONCE = 4096
 """Ids of one forward, padding included; a step of more takes several."""
 _IGNORED = -100
-
-Progress = Callable[[int, int], None]
-"""Told the steps done and the steps in all."""
 
 
 def imitate(
@@ -179,11 +176,8 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.
 
 
 def ensure_warm_start(job: Job, models: Path, progress: Progress | None = None) -> Path:
-    """Return the folder under `models` of a job's model from a path after its warm start, making it if need be.
-
-    `progress` is told (steps done, steps in all). Raises InvalidRequest for an environment that is unknown or without
-    demonstrations, BackendError for a model or chat template that will not do, OSError where nothing can be written.
-    """
+    """Return the folder under `models` of a job's warm-started model, made with `progress` if need be.
+    InvalidRequest without environment or demonstrations, BackendError for an unfit model or template, OSError."""
     spec = job.model
     if not isinstance(spec, PathModel):
         raise TypeError(f"expected a model from a path, found {spec.kind}")
@@ -240,13 +234,9 @@ def _make(job: Job, source: Path, renderer: HFRenderer, folder: Path, progress: 
     drawn = _BatchSampler(renderer, get_environment(job.environment), job)
     imitate(model, drawn, steps=job.model.warm_start_steps, progress=progress)
     model.save_pretrained(folder)
-    for path in _files(source):
-        if path.name != "config.json" and not path.name.endswith(_WEIGHTS):
+    for path in source.iterdir():
+        if path.is_file() and path.name != "config.json" and not path.name.endswith(_WEIGHTS) and path.name[0] != ".":
             shutil.copyfile(path, folder / path.name)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 def _print_progress(done: int, of: int) -> None:

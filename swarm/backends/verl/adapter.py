@@ -80,11 +80,6 @@ def join(device: str, rank: int, world: int, store: TCPStore) -> None:
     )
 
 
-def is_joined() -> bool:
-    """Return whether this process is in a process group."""
-    return torch.distributed.is_initialized()
-
-
 def make_engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
     made = make_worker(folder, job, device, "language_model")
@@ -101,11 +96,8 @@ def load_model(worker: Any) -> None:
 
 
 def _wait_for_moves() -> None:
-    """Have verl move weights and moments to the host by copies that are there when it goes on, in plain memory.
-
-    Its own are under way then, in pinned memory that torch rounds up to powers of two; and FSDP2 pads a shard that is
-    smaller than the others' at once, with whatever has come by that moment.
-    """
+    """Have verl move weights and moments to the host in plain memory, and wait: FSDP2 pads small shards at once, with
+    what has come by then, and pinned memory is rounded up to powers of two."""
     from verl.utils import fsdp_utils
     from verl.workers.engine.fsdp import transformer_impl
 
@@ -225,10 +217,7 @@ def logprobs(engine: Any, batch: TensorDict) -> Tensor:
 
 @contextmanager
 def enter_mode(engine: Any, mode: AbstractContextManager[Any]) -> Iterator[None]:
-    """Be in a mode of an engine's within; afterwards what it keeps on the host is there, and its device free.
-
-    What fails on the way into the mode, or within, leaves no weight on the device either.
-    """
+    """Be in a mode of an engine's within; afterwards its device is free, too where something fails."""
     try:
         with mode:
             yield
@@ -369,10 +358,7 @@ def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) ->
 
 
 def select_sampled(values: Any, batch: TensorDict) -> Tensor:
-    """Return what a jagged output of the model, which stands where ids are fed, says of the M sampled tokens.
-
-    At each place the model predicts the id of the next one; the tokens are in the order of the batch's rows.
-    """
+    """Return what a jagged output, which stands where ids are fed, says of the M sampled tokens, in the rows' order."""
     flat, ends = values.values(), values.offsets()[1:]
     lengths = batch["response_mask"].offsets().diff()
     parts = [flat[end - length - 1 : end - 1] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]

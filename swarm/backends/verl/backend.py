@@ -107,9 +107,8 @@ class VerlBackend:
 
 async def _start(job: Job, models: Path) -> _Components:
     folder, renderer, cluster = await _prepare_cancellable(_prepare, job, models)
-    draws = (
-        SeedSequence(job.seed) if cluster.device == "cpu" else None
-    )  # a GPU draws for each seed apart, and so slower
+    # a GPU draws for each seed apart, and so slower
+    draws = SeedSequence(job.seed) if cluster.device == "cpu" else None
     learning = asyncio.ensure_future(asyncio.to_thread(_learner, job, folder, cluster, draws))
     engine: ReplicatedEngine | None = None
     serving: asyncio.Future[None] | None = None
@@ -205,11 +204,8 @@ def _engine(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None
 
 @contextmanager
 def _use_devices(learner: VerlLearner, engine: ReplicatedEngine) -> Iterator[None]:
-    """Have the devices for the learner alone within; they are the engine's again once weights are published.
-
-    What fails within leaves the weights of before, and replicas that serve them again; where they do not, the engine is
-    over, and no request waits for ever.
-    """
+    """Have the devices for the learner alone within. What fails leaves replicas that serve the weights of before; where
+    they do not, the engine is over, and no request waits for ever."""
     try:
         engine.sleep()
         yield

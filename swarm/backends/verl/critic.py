@@ -31,7 +31,6 @@ from swarm.algorithms.rows import Row
 from swarm.backends.local import checkpoint
 from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter, worker
-from swarm.backends.verl import adapter as engines
 from swarm.backends.verl.adapter import column, select_sampled
 from swarm.backends.verl.learner import RankedUpdate, RowPartition, VerlLearner
 from swarm.backends.verl.losses import Sequences
@@ -110,10 +109,7 @@ class GaeOutput:
 
 
 def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
-    """Return verl's estimate for the M > 0 tokens of a batch: their values, and the numbers of their episodes.
-
-    An episode's reward is at the last token that was sampled in it; what others said in between is not there.
-    """
+    """Return verl's estimate for M > 0 tokens, of their values and episodes' numbers; rewards are at the ends."""
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
     sequences, own = Sequences(episodes), critic_fields(job)
@@ -128,10 +124,7 @@ def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: T
 
 
 def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:
-    """Return verl's loss () of M > 0 tokens, and the part of them that it clipped; all arguments are (M,).
-
-    present: values with gradient; before: those that the update began with; weights: what each token weighs.
-    """
+    """Return verl's loss () of M > 0 tokens and the part it clipped, by values with gradient and `before`; (M,)."""
     from verl.trainer.ppo.core_algos import compute_value_loss
 
     clip, mode = critic_fields(job).clip_range, "token-sum"
@@ -210,9 +203,7 @@ class CriticRank(Rank):
 
     def values(self, batch: Any, longest: int) -> Tensor:
         """Return what the present critic says of a batch's sampled tokens (M,)."""
-        from swarm.backends.verl.adapter import select_sampled
-
-        prepared = engines.prepare_batch(batch, self._job, longest, entropy=False)
+        prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
         return select_sampled(critic_values(self._critic, prepared), batch).float()
 
     def estimate_gae(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
@@ -220,7 +211,6 @@ class CriticRank(Rank):
 
     def begin(self, loss: Loss, *, undoable: bool) -> None:
         """Begin an update. The critic is always kept for `undo`: it learns before the policy does."""
-
         self._critic_before = None
         super().begin(loss, undoable=undoable)
         self._value_loss = ValueLoss(self._job)
@@ -235,11 +225,11 @@ class CriticRank(Rank):
 
     def value_gradient(self, batch: Any, longest: int) -> ValueShare:
         """Leave the critic's gradient of this rank's part of a minibatch, to be exchanged; weights stay."""
-        prepared = engines.prepare_batch(batch, self._job, longest, entropy=False)
-        return ValueShare(engines.gradient(self._critic, prepared, self._value_loss), self._value_loss.sums)
+        prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
+        return ValueShare(adapter.gradient(self._critic, prepared, self._value_loss), self._value_loss.sums)
 
     def value_step(self, size: float) -> float:
-        return engines.step(self._critic, size)
+        return adapter.step(self._critic, size)
 
     def undo(self) -> None:
         super().undo()
@@ -296,10 +286,7 @@ class CriticLearner(VerlLearner):
         }
 
     def _estimate(self, update: RankedUpdate, values: Sequence[Tensor]) -> None:
-        """Fill in each token's value, advantage and return, and each episode's mean advantage.
-
-        Rows are in the order of their ends, and tokens of an episode follow one another as its calls did.
-        """
+        """Fill in each token's value, advantage and return, and episodes' mean advantage; tokens go in calls' order."""
         rows, counts = update.all_rows, [len(own) for own in values]
         episodes = torch.tensor([row.episode for row in rows]).repeat_interleave(torch.tensor(counts))
         calls = [torch.zeros_like(row.targets) if row.calls is None else row.calls for row in rows]

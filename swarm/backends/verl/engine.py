@@ -49,8 +49,6 @@ class SeedSequence:
 
 WINDOW_S: Final = 900.0
 """Seconds that a replica must have served for the deaths before it to be forgiven."""
-
-
 LOOK_S: Final = 90.0
 """Seconds at most between two looks at a replica's silence: more have passed only where this process did not run."""
 
@@ -322,11 +320,8 @@ class ReplicatedEngine:
             raise RequestLost(self._stopped)
 
     def publish(self, version: int, buckets: Sequence[Any]) -> None:
-        """Have every replica that serves load buckets; return once each confirmed `version`. Blocks.
-
-        One that died is made again with these weights. NoRoom where one has none for them: the same again is possible.
-        Any other BackendError where one that lives cannot load them: nothing is served any more then.
-        """
+        """Have every replica that serves load buckets; return once each confirmed `version`, or died. Blocks.
+        DiskFull without room: the same again is possible; another BackendError is the end of the engine."""
         published = PublishedWeights(version, tuple(buckets))
         with self._lock:
             if self._failure or self._stopped:
@@ -363,11 +358,8 @@ class ReplicatedEngine:
         return None
 
     def sleep(self) -> None:
-        """Have every replica that serves give its device's memory back until the next `publish`. Blocks.
-
-        Requests wait meanwhile. A replica that cannot rest is ended and, as one that dies, made again after that.
-        BackendError where nothing is served any more, or one that is being made does not come up.
-        """
+        """Have replicas give their devices' memory back until the next `publish`; requests wait. Blocks. One that
+        cannot is made again after that. BackendError where nothing is served, or one that boots does not come up."""
         if self._failure or self._stopped:
             raise BackendError(self._failure or self._stopped or "")
         self._scheduler.begin(UP_S)
@@ -473,7 +465,7 @@ class ReplicatedEngine:
         self._changed.set()
 
     async def _load_with_retry(self, life: ReplicaInstance, published: PublishedWeights) -> None:
-        """Have a new replica load what was published; NoRoom where it found none for `ROOM_S`."""
+        """Have a new replica load what was published; DiskFull where it found none for `ROOM_S`."""
         patience = SuspendAwareTimeout(ROOM_S)
         while True:
             try:
@@ -501,7 +493,7 @@ class ReplicatedEngine:
 def make_engine(
     spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: SeedSequence | None = None
 ) -> ReplicatedEngine:
-    """Return an engine, not started, with Ray's `options` by replica. Ray is up before `start`. BackendError: no model."""
+    """Return an engine with Ray's `options` by replica. Ray must be up to `start`. BackendError: no model."""
     return ReplicatedEngine(
         lambda number, life: RayReplica(spec, number, life, options(number)),
         replicas,

@@ -103,7 +103,6 @@ GRACE_S = 10.0
 _ROOM = "lower micro_batch_tokens, set gradient_checkpointing, or ask for more verl.trainers"
 _APART = frozenset({"save", "prepare"})
 """Methods that exchange nothing: a rank that refuses holds no other one up, and each is let come to its own end."""
-
 _LAST = frozenset({"undo"})
 """Methods after whose refusal nobody knows what the weights are: no more is asked of the ranks."""
 
@@ -210,10 +209,7 @@ class TrainerGroup:
         raise error
 
     def poll_failure(self) -> str | None:
-        """Return why the group is over, None while it lives; it never waits.
-
-        Each rank is asked for a sign of life, which stands behind what it works on; a dead one says so by Ray at once.
-        """
+        """Return why the group is over, None while it lives; it never waits: signs of life come behind the work."""
         if self.failure is None:
             self._signs = self._signs or [actor.alive.remote() for actor in self._actors]
             ready, waiting = self._ray.wait(self._signs, num_returns=len(self._signs), timeout=0)

@@ -324,10 +324,8 @@ class VerlLoss(ObjectiveLoss):
         return TokenBatch(tokens, present, proximal, self._objective.correction(proximal, tokens), tokens.weights)
 
     def _whole_token_batch(self, own: TokenBatch, places: Tensor) -> TokenBatch:
-        """Return the whole minibatch, in which the tokens of one micro-batch alone have weights and gradients.
-
-        Every micro-batch sees the same values, so that all of them find the same statistics.
-        """
+        """Return the whole minibatch, in which one micro-batch's tokens alone have weights and gradients: all see
+        the same values, and find the same statistics."""
         assert self.whole is not None
         device = own.present.device
         tokens, present = _move_tokens(self.whole.tokens, device), self.whole.present.to(device)

@@ -39,11 +39,9 @@ class TokenStream(Protocol):
 
     def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
         """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead."""
-        ...
 
     async def abort(self, names: Sequence[str]) -> None:
         """End these streams early."""
-        ...
 
 
 @dataclass(slots=True)
@@ -247,12 +245,8 @@ class Replica:
 
     def health(self) -> dict[str, Any]:
         running = self._require_runner()
-        return {
-            "pid": os.getpid(),
-            "version": running.version,
-            "open": running.count,
-            "dead": self._require_model().dead,
-        }
+        dead = self._require_model().dead
+        return {"pid": os.getpid(), "version": running.version, "open": running.count, "dead": dead}
 
     async def sleep(self) -> None:
         """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
@@ -269,10 +263,8 @@ class Replica:
         return self._require_runner().version, found
 
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
-        """Load weights from references to buckets, and serve them as `version`, which is returned.
-
-        Raise NoRoom, with nothing changed, where there is none for the first; ReplicaDied where others find none.
-        """
+        """Load weights from references to buckets, and serve them as `version`, which is returned. DiskFull, nothing
+        changed, without room for the first; ReplicaDied for others."""
         running, model = self._require_runner(), self._require_model()
         first = await asyncio.to_thread(_write_bucket, await buckets[0]) if buckets else None
         await running.pause()
@@ -330,7 +322,6 @@ async def _write_with_retry(bucket: dict[str, Any]) -> Path:
 
 def _write_bucket(bucket: dict[str, Any]) -> Path:
     """Write a bucket where workers can map it, in memory if there is room; DiskFull, with nothing left, without any."""
-
     import torch
 
     size = sum(weight.numel() * weight.element_size() for weight in bucket.values())

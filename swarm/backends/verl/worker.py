@@ -27,6 +27,7 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 
 from swarm.algorithms.objective import UpdateSums
 from swarm.backends.local import checkpoint
+from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.protocols import DiskFull
 from swarm.backends.verl import adapter
 from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
@@ -141,11 +142,6 @@ def copy_shards(module: nn.Module, optimizer: torch.optim.Optimizer) -> Shards:
     return Shards(weights, moments)
 
 
-def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that learn, by name."""
-    return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
-
-
 def shapes(module: nn.Module) -> dict[str, torch.Size]:
     return {name: _local_part(weight).shape for name, weight in trainable_parameters(module).items()}
 
@@ -228,7 +224,6 @@ class Loss(Protocol):
 
     def __call__(self, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
         """Return the share of a micro-batch and its metrics."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,45 +263,39 @@ class Rank:
         """Join the others, load the model and shard it; return the seconds that took."""
         import ray
 
+        from swarm.backends.verl import losses
+
         begun = time.perf_counter()
         self._rank, self._world = rank, world
         if self._device == "cpu":
             torch.set_num_threads(1)  # ranks that spin beside one another cost ten times as much
         adapter.set_rank(rank, world, address, port)
         alone = self._job.verl is None or self._job.verl.address is None
-        set_gloo_interface(
-            "127.0.0.1" if alone else ray.util.get_node_ip_address()
-        )  # nobody else is to reach a Ray of its own
-        if not adapter.is_joined():
+        # nobody else is to reach a Ray of its own
+        set_gloo_interface("127.0.0.1" if alone else ray.util.get_node_ip_address())
+        if not torch.distributed.is_initialized():
             adapter.join(self._device, rank, world, self._store or adapter.rendezvous(address, port, begin=False))
-        self._require_names()
+        losses.require_functions(self._job)
         self._engine = adapter.make_engine(self._folder, self._job, self._device)
         if self._job.kl_coef > 0 and not self._job.lora_rank:
             self._reference = self._copy_shards().weights
         return time.perf_counter() - begun
-
-    def _require_names(self) -> None:
-        from swarm.backends.verl import losses
-
-        losses.require_functions(self._job)
 
     def _copy_shards(self) -> Shards:
         return copy_shards(self._engine.module, self._engine.optimizer)
 
     def score(self, batch: Any, longest: int, *, reference: bool) -> Tensor:
         """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
-        from swarm.backends.verl.adapter import select_sampled
-
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
         if not reference:
-            return select_sampled(adapter.logprobs(self._engine, prepared), batch)
+            return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
         if self._reference is None:
             with self._engine.disable_adapter():
-                return select_sampled(adapter.logprobs(self._engine, prepared), batch)
+                return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
         present = self._copy_shards().weights
         try:
             put_weights(self._engine.module, self._reference)
-            return select_sampled(adapter.logprobs(self._engine, prepared), batch)
+            return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
         finally:
             put_weights(self._engine.module, present)
 

@@ -360,7 +360,7 @@ def test_each_sampled_token_is_trained_exactly_once(seed: int, merging: str, bud
     grown = grow_groups(seed, VOCABULARY)
     learner = learner_of(make_policy(), merging, micro_batch_tokens=budget)
     rows = [row for own in train_rows(batch_of(grown, merged=merging != "none").episodes) for row in own]
-    laid_out = [row for micro in learner._micro_batches(rows) for row in micro.rows]
+    laid_out = [row for micro in learner._layout.micro_batches(rows) for row in micro.rows]
     targets = torch.cat([row.targets for row in laid_out])
     rollout = torch.cat([row.rollout for row in laid_out])
     sampled = [token for _, nodes in grown for node in nodes for token in node.sampled]
