@@ -45,7 +45,6 @@ def model_folder(folder: Path, kind: str = "llama") -> Path:
 
 
 def started(temporary: Path) -> Iterator[None]:
-    """Start Ray with room for four ranks; end it with all that it started."""
     import ray
 
     before = dict(os.environ)
