@@ -267,15 +267,6 @@ def test_later_steps_clip_against_and_weigh_by_what_the_update_began_with(correc
     assert metrics["offpolicy/token_weighted_policy_age"] == 2
 
 
-def test_a_single_step_on_stale_tokens_needs_no_pass_of_its_own() -> None:
-    policy = models.make_policy()
-    batch = models.make_batch(policy)
-    policy.version = 1
-    metrics = LocalLearner(policy, _job(max_staleness=1), {}).update(_aged(batch, 0.3))
-    assert "timing_s/old_log_prob" not in metrics
-    assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(math.exp(0.3), rel=1e-4)
-
-
 @pytest.mark.parametrize("stale", [False, True])
 def test_several_steps_begin_with_a_pass_of_their_own_where_one_token_is_older(stale: bool) -> None:
     policy = models.make_policy()

@@ -145,10 +145,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert said.count("\n") == 1
 
 
-def test_a_job_without_a_warm_start_says_what_it_always_said(folder: Path) -> None:
-    assert Job(model=PathModel(path="m")).value()["model"] == {"kind": "path", "path": "m"}
-
-
 @pytest.mark.parametrize("name", ["guess", "arith", "market"])
 def test_a_tiny_model_imitates_what_a_server_would_show_and_sample(name: str) -> None:
     environment, rng = get_environment(name), random.Random(0)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from swarm.backends.verl import backend as backend_module
 from swarm.backends.verl import cluster as cluster_module
-from swarm.job import Job, PathModel, TinyModel
+from swarm.job import Job, TinyModel
 from swarm.rendering.messages import BackendError
 from swarm.verl_config import VerlFields
 
@@ -105,24 +105,8 @@ def test_on_a_cpu_nothing_is_placed_otherwise_for_sharing() -> None:
     }
 
 
-def test_a_job_without_such_fields_keeps_its_digest() -> None:
-    assert "verl" not in Job().value()
-    assert "verl" not in Job(backend="verl").value()
-    model = PathModel(path="models/tiny")
-    recorded = Job(backend="verl", model=model).value()
-    assert Job(backend="verl", model=model).digest() == Job.from_record(recorded).digest()
-
-
-def test_a_tiny_model_has_heads_that_the_backend_has_attention_for_and_a_recorded_one_those_it_had() -> None:
-    assert head_size(Job()) == 16
-    assert head_size(Job(backend="verl")) == 32
-    assert head_size(Job(backend="verl", model=TinyModel(head_size=16))) == 16
-    assert head_size(Job.from_record({"backend": "verl"})) == 16
-
-
-def head_size(job: Job) -> int:
-    assert isinstance(job.model, TinyModel)
-    return job.model.head_size
+def test_a_recorded_tiny_model_has_the_heads_that_it_had() -> None:
+    assert Job.from_record({"backend": "verl"}).model == TinyModel(head_size=16)
 
 
 def test_ray_s_own_folder_is_nobody_else_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
