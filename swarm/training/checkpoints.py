@@ -41,7 +41,7 @@ class Checkpoints:
         return 0
 
     def save(self, learner: Learner, step: int) -> str:
-        """Write the checkpoint of a step; return its name. Raises DiskFull, with nothing left behind, on a full disk."""
+        """Write the checkpoint of a step; return its name. Raises DiskFull on a full disk, with nothing left."""
         name = f"step-{step:06d}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
