@@ -19,7 +19,6 @@ episode counts once however many calls it has. With equal calls it gives exactly
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -51,25 +50,20 @@ def group_relative(rewards: Sequence[float], groups: Sequence[str], *, normalize
 
     With: GRPO, arXiv 2402.03300, section 4.1.2. Without: Dr. GRPO, arXiv 2503.20783, figure 1.
     """
-
-    def relative(own: Sequence[float]) -> tuple[float, float]:
-        return statistics.fmean(own), _deviation(own) + _DEVIATION_EPSILON if normalize else 1.0
-
-    return _subtract_baseline(rewards, groups, relative)
+    return _subtract_baseline(
+        rewards, groups, lambda own: (fmean(own), _deviation(own) + _DEVIATION_EPSILON if normalize else 1.0)
+    )
 
 
 def _deviation(values: Sequence[float]) -> float:
     """Return the sample standard deviation; `statistics.stdev` works in exact fractions, at fifty times the cost."""
-    mean = statistics.fmean(values)
+    mean = fmean(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
-    """Return r_i less the mean of its group's others: RLOO, arXiv 2402.14740.
-
-    That is G / (G - 1) times r_i less the mean of all.
-    """
-    return _subtract_baseline(rewards, groups, lambda own: (statistics.fmean(own), (len(own) - 1) / len(own)))
+    """Return r_i less the mean of its group's others (G / (G - 1) of r_i less the mean): RLOO, arXiv 2402.14740."""
+    return _subtract_baseline(rewards, groups, lambda own: (fmean(own), (len(own) - 1) / len(own)))
 
 
 def _subtract_baseline(
@@ -99,7 +93,6 @@ def whiten(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
 
 
 def constant_groups(rewards: Sequence[float], groups: Sequence[str]) -> int:
-    """Return how many groups have equal rewards throughout: they compare nothing."""
     return sum(min(own) == max(own) for own in _rewards_by_group(rewards, groups).values())
 
 

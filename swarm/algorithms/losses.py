@@ -45,10 +45,7 @@ def all_logprobs(logits: Tensor, temperature: float) -> Tensor:
 
 
 def entropy(logprobs: Tensor) -> Tensor:
-    """Return the entropy (M,) in nats of distributions given by log-probs (M, V).
-
-    Where no gradient is wanted, some rows at a time: what lies between stays in the cache and is never (M, V).
-    """
+    """Return the entropy (M,) in nats of distributions by log-probs (M, V); without a gradient some rows at a time."""
     if torch.is_grad_enabled():
         return -(logprobs.exp() * logprobs).sum(-1)
     parts = logprobs.split(_ENTROPY_ROWS)

@@ -49,10 +49,7 @@ class MismatchRow:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaScores:
-    """What a replica says now of disputed rows: their log-probs (K,) at temperature 1, or why it cannot.
-
-    Those of a row's last tokens are missing where it has no room for them.
-    """
+    """Disputed rows' log-probs (K,) at temperature 1, last ones missing for want of room; or why there are none."""
 
     version: int = -1
     logprobs: Sequence[Tensor] = ()
@@ -64,10 +61,7 @@ ScoreReplicas = Callable[[Sequence[MismatchRow]], Mapping[int, ReplicaScores]]
 
 
 def find_mismatches(scored: Iterable[tuple[Row, Tensor]], version: int) -> list[MismatchRow]:
-    """Return the rows that learner and engine differ about most, of rows and their log-probs (K,) under the learner.
-
-    As for the guard, only tokens that were sampled by `version` count.
-    """
+    """Return the rows whose tokens of `version` learner and engine differ about most, of rows and log-probs (K,)."""
     found = [each for row, logprobs in scored if (each := _mismatch_row(row, logprobs, version)) is not None]
     return sorted(found, key=lambda each: distance([each.engine], [each.learner]), reverse=True)[:MOST_ROWS]
 
@@ -95,10 +89,7 @@ def diagnose_mismatch(
     replicas: ScoreReplicas | None = None,
     version: int = 0,
 ) -> str:
-    """Return, in a sentence or two, which side moved, and of the engine which of the `replicas` it is now.
-
-    `version` is that which was published last.
-    """
+    """Return which side moved, and of the engine which of the `replicas` it is; `version` was published last."""
     opinion = [scorer(row.ids, temperature)[row.places] for row in rows]
     engine, learner = [row.engine for row in rows], [row.learner for row in rows]
     far = {"engine": distance(engine, opinion), "learner": distance(learner, opinion)}
@@ -127,7 +118,6 @@ def diagnose_mismatch(
 def _describe_replicas(
     found: Mapping[int, ReplicaScores], opinion: Sequence[Tensor], limit: float, version: int
 ) -> str:
-    """Return which replicas are off now, and how each is known."""
     said, moved = [], []
     for number, each in sorted(found.items()):
         if each.refused:
@@ -180,10 +170,7 @@ class PolicyDifference:
         self._episodes: dict[int, tuple[float, float, float]] = {}
 
     def add(self, begun: Tensor, rollout: Tensor, weights: Tensor, episodes: Tensor) -> None:
-        """Add M tokens: log-probs when the update began and when sampled, weights, episodes' numbers.
-
-        All are (M,), on the CPU, and in float64 but for the numbers.
-        """
+        """Add M tokens' log-probs, begun and sampled, and weights: (M,), on the CPU, float64; and episodes' numbers."""
         if not len(begun):
             return
         begun, rollout = begun.clamp(min=_LOWEST), rollout.clamp(min=_LOWEST)
@@ -203,7 +190,6 @@ class PolicyDifference:
             self._episodes[number] = (before[0] + count, before[1] + ours, before[2] + theirs)
 
     def merge(self, other: PolicyDifference) -> None:
-        """Add what another one saw of other tokens."""
         self._tokens += other._tokens
         self._sums += other._sums
         self._worst, self._heaviest = max(self._worst, other._worst), max(self._heaviest, other._heaviest)
@@ -213,7 +199,6 @@ class PolicyDifference:
             self._episodes[number] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
 
     def metrics(self) -> Mapping[str, float]:
-        """Return `training/rollout_*` and `rollout_corr/*`."""
         tokens = max(1, self._tokens)
         mean = dict(zip(_SUMS, (self._sums / tokens).tolist(), strict=True))
         return {
@@ -305,18 +290,13 @@ class MismatchGuard:
 
     @property
     def state(self) -> int:
-        """What `restore` needs to go on counting."""
         return self._above
 
     def restore(self, state: int) -> None:
-        """Go on counting from a saved `state`."""
         self._above = state
 
     def check(self, error: float, tokens: int, diagnose: Callable[[], str] | None = None) -> None:
-        """Record an update's `token_mult_prob_error`, a mean over `tokens`; BackendError after `PATIENCE` in a row.
-
-        `side` is asked then which side moved, and what it says is told with it; see `sides.told`.
-        """
+        """Record an update's `token_mult_prob_error`, a mean over `tokens`; BackendError after `PATIENCE` in a row."""
         if tokens < MIN_TOKENS:
             return
         self._above = self._above + 1 if error > self._limit else 0

@@ -54,11 +54,7 @@ class UpdateSums:
             self._weighted[name] = self._weighted.get(name, 0.0) + term.item()
 
     def add_tokens(self, tokens: Tokens, present: Tensor, proximal: Tensor, terms: Surrogate, weights: Tensor) -> None:
-        """Add one micro-batch of M tokens.
-
-        present, proximal (M,): log-probs under the present weights and under the policy the clip compares with;
-        terms: what the clip did; weights (M,): the off-policy correction's.
-        """
+        """Add M tokens, log-probs (M,) present and as the clip compares, what it did, and the correction's weights."""
         flags = [terms.clipped.to(weights.dtype), terms.dual_clipped.to(weights.dtype)]
         columns = torch.stack([present.detach(), proximal, tokens.rollout, weights, *flags]).cpu().double()
         present, proximal, rollout, weights, clipped, dual_clipped = columns.unbind()
@@ -94,14 +90,10 @@ class UpdateSums:
 
     @property
     def mismatch(self) -> float:
-        """Mean exp |log-prob now - when sampled| over the `fresh` tokens, 0 where there is none.
-
-        These are the first step's tokens of the update's own version.
-        """
+        """Mean exp |log-prob now - when sampled| over the first step's `fresh` tokens, of the update's own version."""
         return self._error / max(1, self.fresh)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the metrics of the whole update."""
         tokens = max(1, self._tokens)
         return {
             **{f"actor/{name}": total / max(1, self.steps) for name, total in self._weighted.items()},
@@ -146,13 +138,12 @@ class UpdateCost:
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Measure a part's seconds; what is measured again is added."""
         begun = time.perf_counter()
         yield
         self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - begun
 
     def metrics(self) -> Mapping[str, float]:
-        """Return what was measured; the throughput is of all parts together."""
+        """The throughput is of all parts together."""
         return {
             **{f"timing_s/{part}": seconds for part, seconds in self._seconds.items()},
             "tokens/trained": float(self._trained),
@@ -187,10 +178,7 @@ class Objective:
         return self._sequences and (self._several or self._off)
 
     def sequences(self, parts: Sequence[tuple[Tensor, Tokens]]) -> list[Tensor]:
-        """Return `Tokens.sequence` of each micro-batch of a minibatch.
-
-        parts: for each of them the log-probs (M,) of its tokens under the present weights, and the tokens.
-        """
+        """Return `Tokens.sequence` of each micro-batch, of its tokens and their present log-probs (M,)."""
         ratios = [present.detach() - self.proximal(present, tokens) for present, tokens in parts]
         means = losses.episode_means(torch.cat(ratios), torch.cat([tokens.episodes for _, tokens in parts]))
         return list(means.split([len(ratio) for ratio in ratios]))
@@ -211,23 +199,13 @@ class Objective:
     def token_loss(
         self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums
     ) -> Tensor:
-        """Return what `loss` does, for whoever has no (M, V).
-
-        present, entropy (M,): log-probs of the targets, and entropy at their places, under the present weights at the
-        job's temperature, with gradient.
-        """
+        """Return what `loss` does, from the targets' log-probs and entropy (M,) with gradient."""
         loss = self._policy_loss(present, tokens, sums)
         entropy = entropy if self._job.entropy_coef > 0 else entropy.detach()
         return self.add_bonuses(loss, present, entropy, tokens, reference, sums)
 
     def add_bonuses(
-        self,
-        loss: Tensor,
-        present: Tensor,
-        entropy: Tensor,
-        tokens: Tokens,
-        reference: Tensor | None,
-        sums: UpdateSums,
+        self, loss: Tensor, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums
     ) -> Tensor:
         """Return the policy's `loss` () with entropy bonus and KL penalty; the arguments are those of `token_loss`."""
         job = self._job

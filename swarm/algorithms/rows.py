@@ -125,7 +125,6 @@ def tokens_by_call(rows: Sequence[Row]) -> dict[int, int]:
 
 
 def set_call_advantages(rows: Sequence[Row], advantages: Mapping[int, float]) -> None:
-    """Give the targets of an episode's rows the advantages of their calls."""
     for row in rows:
         if row.calls is not None:
             row.advantages = torch.tensor([advantages[call] for call in row.calls.tolist()])
@@ -156,6 +155,5 @@ def flatten_tokens(
 
 
 def _concatenate(parts: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
-    """Return the parts in one, None where some row has none."""
     known = [part for part in parts if part is not None]
     return torch.cat(known).to(device) if len(known) == len(parts) else None

@@ -1,14 +1,9 @@
 """A scripted backend for tests.
 
-Tools for the fake model: how it writes them, and a script that calls them.
-
-It writes as Hermes models do, so that `swarm.rendering.tagged` reads it back; a history only ever grows.
-
-The fake backend: deterministic and scripted, without a model; for tests and capacity measurements.
-
 It keeps the whole contract of `Backend` (byte-level ids, log-probs, versions, checkpoints as files, the strict
 barrier between generation and update where the job wants one) but learns nothing. The script that answers is a plain
-function of the prompt's text and a random stream; faults are asked for by name.
+function of the prompt's text and a random stream; faults are asked for by name. Tools and calls are written as Hermes
+models do, so that `swarm.rendering.tagged` reads them back; a history only ever grows.
 """
 
 from __future__ import annotations
@@ -38,7 +33,6 @@ _DEEPEST = 8
 
 
 def format_tools(tools: Sequence[Tool]) -> str:
-    """Return the text that shows a prompt's tools."""
     return _TOOLS + json.dumps(list(tools), ensure_ascii=False)
 
 
@@ -75,15 +69,11 @@ def tool_script(prompt: str, rng: random.Random) -> str:
         return "There is no tool to call."
     tools = json.JSONDecoder().raw_decode(prompt, len(_TOOLS))[0]
     name, schema = next(iter(parameters(tools).items()))
-    return _format_call({"name": name, "arguments": example(schema, rng)})
-
-
-def example(schema: Mapping[str, Any], rng: random.Random) -> Any:
-    """Return a value of a JSON schema of the kinds that tools use."""
-    return _example(schema, schema, rng, _DEEPEST)
+    return _format_call({"name": name, "arguments": _example(schema, schema, rng, _DEEPEST)})
 
 
 def _example(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random, depth: int) -> Any:
+    """Return a value of a JSON schema of the kinds that tools use."""
     if "$ref" in schema and depth:
         kept = root.get("$defs", root.get("definitions", {}))
         return _example(kept[schema["$ref"].rpartition("/")[2]], root, rng, depth - 1)
@@ -139,7 +129,6 @@ class FakeRenderer:
         return text + "<|assistant|>" if generation_prompt else text
 
     def encode(self, text: str) -> list[int]:
-        """Return the bytes of `text`, with the end mark as one id."""
         first, *others = text.split(EOS_TEXT)
         ids = list(first.encode())
         for other in others:
@@ -181,11 +170,9 @@ class FakeEngine:
         """Prompt and sampled ids of each finished generation, for tests of what the engine really saw."""
 
     def hold(self) -> None:
-        """Make generations wait before their first chunk."""
         self._released.clear()
 
     def release(self) -> None:
-        """Let held generations go on."""
         self._released.set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
@@ -245,7 +232,7 @@ class FakeLearner:
     def __init__(self, engine: FakeEngine, *, overlaps: bool = False) -> None:
         self._engine = engine
         self._overlaps = overlaps
-        self._version = engine.version
+        self.version = engine.version
         self._released = threading.Event()
         self._released.set()
         self.learning = False
@@ -253,17 +240,10 @@ class FakeLearner:
         self.trained: list[tuple[int, list[tuple[str, int]]]] = []
         self.fail_next: str | None = None
 
-    @property
-    def version(self) -> int:
-        """Updates made."""
-        return self._version
-
     def hold(self) -> None:
-        """Make updates wait."""
         self._released.clear()
 
     def release(self) -> None:
-        """Let held updates go on."""
         self._released.set()
 
     def update(self, batch: Batch) -> Mapping[str, float]:
@@ -277,13 +257,12 @@ class FakeLearner:
         if self._engine.active and not self._overlaps:
             raise BackendError(f"expected no generation during update, found {self._engine.active}")
         self.batches.append(batch)
-        self._version += 1
+        self.version += 1
         trained = [(episode.episode_id, sum(sum(row.sampled) for row in episode.rows)) for episode in batch.episodes]
         self.trained.append((batch.step, trained))
         return {"actor/trained_tokens": float(sum(tokens for _, tokens in trained))}
 
     def save(self, folder: Path) -> None:
-        """Write the version and what was trained, atomically."""
         parts = folder.with_name(folder.name + ".part")
         parts.mkdir(parents=True, exist_ok=True)
         (parts / "fake.json").write_text(json.dumps({"version": self.version, "trained": self.trained}))
@@ -292,12 +271,11 @@ class FakeLearner:
         os.replace(parts, folder)
 
     def load(self, folder: Path) -> None:
-        """Restore the version and what was trained."""
         path = folder / "fake.json"
         if not path.is_file():
             raise BackendError(f"expected a fake checkpoint in {folder}, found none")
         found = json.loads(path.read_text())
-        self._version = int(found["version"])
+        self.version = int(found["version"])
         self.trained = [(step, [(name, tokens) for name, tokens in batch]) for step, batch in found["trained"]]
 
 
@@ -315,35 +293,28 @@ class FakeBackend:
         self._failure: str | None = None
 
     def publish(self) -> None:
-        """Let the engine name the learner's version."""
         self.engine.version = self.learner.version
 
     async def start(self) -> None:
-        """Serve at once."""
         self.started = True
 
     async def stop(self) -> None:
-        """Stop; safe to call twice."""
         self.stopped = True
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """Nothing is loaded."""
         return {}
 
     @property
     def probs_tolerance(self) -> float | None:
-        """Nothing is compared: its learner computes no probabilities."""
+        """Its learner computes no probabilities."""
         return None
 
     def weights(self) -> str | None:
-        """Return the hash of nothing: no update changes a script."""
         return hashlib.sha256().hexdigest()
 
     def failure(self) -> str | None:
-        """Return the reason `die` was given."""
         return self._failure
 
     def die(self, reason: str) -> None:
-        """Be dead from now on."""
         self._failure = reason

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 from swarm.errors import InvalidRequest
 from swarm.rendering.messages import BackendError
 
+Progress = Callable[[int, int], None]
+"""Told the steps done and the steps in all."""
+
 
 def build_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """Return `folder`; where it is not there yet, `make` fills a folder beside it first, which then takes its place.
-
-    Raises OSError where nothing can be written, and what `make` raises; then there is no folder.
-    """
+    """Return `folder`, filled by `make`, all or nothing, where it is not there yet. OSError, and what `make` raises."""
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -35,10 +35,8 @@ def build_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 
 def print_folder(make: Callable[[], Path], expected: str) -> int:
-    """Print the folder that `make` returns; return the exit code of a command: 2, with a line, where there is none.
-
-    `expected` says what its JSON is to be: `--job to be a job's JSON`.
-    """
+    """Print the folder that `make` returns; return the exit code: 2, with a line, where there is none.
+    `expected` says what its JSON is to be: `--job to be a job's JSON`."""
     try:
         folder = make()
     except ValidationError as error:

@@ -9,11 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def pause_gc() -> Iterator[None]:
-    """Import large libraries, and load what they load, without collecting garbage meanwhile: as a decorator, too.
-
-    Python's collector would go through all that is there again and again while modules are made, and find nothing to
-    free. What is left in cycles inside waits for the end.
-    """
+    """Collect no garbage inside: while large libraries are imported and load, the collector finds nothing to free."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -96,12 +96,10 @@ class Engine(Protocol):
     @property
     def guided(self) -> bool:
         """It can hold its text to a `Sampling.grammar`."""
-        ...
 
     @property
     def version(self) -> int:
         """Policy version that serves: of what begins to be generated from now on."""
-        ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Yield chunks until one has `finish`.
@@ -109,7 +107,6 @@ class Engine(Protocol):
         RequestRefused, nearly always before the first chunk, and RequestLost are about this request alone. Any other
         BackendError says that the engine broke, for all of them.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +122,8 @@ class CallReward:
 class TrainEpisode:
     """A finished training episode: its group, its reward and its rows.
 
-    `call_rewards` are of its trained calls, of all of them or, where each is worth `reward`, of none.
-
-    It weighs `weight`, however many rows it has; one of weight 0 changes neither the loss, nor any gradient,
-    denominator or baseline.
+    `call_rewards` are of its trained calls, of all of them or, where each is worth `reward`, of none. However many rows
+    it has, it weighs `weight`; one of weight 0 changes neither the loss, nor any gradient, denominator or baseline.
     """
 
     episode_id: str
@@ -153,28 +148,24 @@ class Learner(Protocol):
     @property
     def version(self) -> int:
         """Policy version of the present weights: 0 at first, one more after each update."""
-        ...
 
     def update(self, batch: Batch) -> Mapping[str, float]:
         """Make one training step; return its metrics by verl's names.
 
         The new weights are of `version`, one more than before, and serve no later than `Backend.publish` returns.
         """
-        ...
 
     def save(self, folder: Path) -> None:
         """Write weights, optimiser, RNG and version to `folder`, atomically (a temporary name, then rename).
 
-        Raises NoRoom, or OSError of NO_ROOM, where the disk is full; the same again must be possible then.
+        Raises DiskFull, or OSError of NO_ROOM, where the disk is full; the same again must be possible then.
         """
-        ...
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote; raise BackendError if `folder` holds no whole checkpoint.
 
         As after an update, what was restored serves no later than `Backend.publish` returns.
         """
-        ...
 
 
 class Backend(Protocol):
@@ -183,44 +174,36 @@ class Backend(Protocol):
     @property
     def engine(self) -> Engine:
         """What generates."""
-        ...
 
     @property
     def learner(self) -> Learner:
         """What learns."""
-        ...
 
     @property
     def renderer(self) -> Renderer:
         """What renders and decodes."""
-        ...
 
     @property
     def model_name(self) -> str:
         """Name served under /v1/models."""
-        ...
 
     def publish(self) -> None:
         """Serve the learner's present weights: returns once all that generates has them and `Engine.version` says so.
 
-        Blocks, off the event loop, and is never called beside another call of the learner. NoRoom where a disk is full:
-        the same again must be possible then. Any other BackendError where it cannot be done. Either way nothing goes on
-        with older weights under the new version's name.
+        Blocks, off the event loop, and is never called beside another call of the learner. DiskFull: the same must
+        be possible again. Any other BackendError where it cannot be done. Either way nothing goes on with older weights
+        under the new version's name.
         """
-        ...
 
     async def start(self) -> None:
         """Load or make the model and begin to serve; raise BackendError with the reason if that fails."""
-        ...
 
     async def stop(self) -> None:
         """End threads and free memory; safe to call twice."""
-        ...
 
     @property
     def provenance(self) -> Mapping[str, str]:
         """sha256 of what was loaded, once started: `weights`, as training begins with them, and `template`, if any."""
-        ...
 
     @property
     def probs_tolerance(self) -> float | None:
@@ -228,15 +211,9 @@ class Backend(Protocol):
 
         The learner says how much they do as `training/rollout_probs_diff_max`. None where it does not.
         """
-        ...
 
     def weights(self) -> str | None:
-        """Return the sha256 of all weights that serve now, an adapter's included; None where nobody can say.
-
-        It reads them all, and is called while nothing is learned.
-        """
-        ...
+        """Return the sha256 of all weights that serve now, an adapter's too; None where nobody can say. Reads all."""
 
     def failure(self) -> str | None:
         """Return why the backend is dead, or None while it lives (the server's watchdog asks)."""
-        ...

@@ -20,7 +20,7 @@ import math
 import random
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers.utils.logging import disable_progress_bar
 
-from swarm.backends.folders import build_once, print_folder
+from swarm.backends.folders import Progress, build_once, print_folder
 from swarm.environments import Demonstration, Environment, get_environment
 from swarm.environments.registry import add_folder
 from swarm.job import TINY_CONTEXT, TinyModel
@@ -84,9 +84,8 @@ CHAT_TEMPLATE = (
 )
 """ChatML without the newline between messages: what follows a served answer begins at a special token.
 
-Tools and calls are written as Hermes does, in the fewest words, for these are bytes to the model. Without tools it says
-what it said before it knew them. Its marks are plain text: the
-vocabulary of a model that is shown no tools, and with it the weights, are as they were.
+Tools and calls are written as Hermes does, in the fewest words, for these are bytes to the model. Without tools, whose
+marks are plain text, it says what it said before it knew them, and vocabulary and weights are as they were.
 """
 
 
@@ -107,10 +106,7 @@ def _pieces(texts: Iterable[str], marks: Sequence[str]) -> list[str]:
 def build_tokenizer(
     texts: Iterable[str], max_length: int, marks: Sequence[str] = ()
 ) -> transformers.PreTrainedTokenizerFast:
-    """Return a tokenizer in which every word of `texts` is one token; `max_length` is the model's, in tokens.
-
-    `marks` are one token each too, wherever they stand.
-    """
+    """Return one to which words of `texts`, and `marks` anywhere, are one token; the model takes `max_length`."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = _pieces(_ROLES, marks) + _pieces(marks, marks) + _pieces(texts, marks)
     numbers = [str(number) for number in range(LARGEST_NUMBER + 1)]
@@ -135,9 +131,6 @@ _TOKENS_PER_STEP = 2048
 _MUON_RATE, _ADAM_RATE = 0.02, 5e-3
 _WARM_UP = 20
 _IGNORED = -100
-
-Progress = Callable[[int, int], None]
-"""Told the steps done and the steps in all."""
 
 
 def warm_start(
@@ -232,7 +225,6 @@ def encode_plays(tokenizer: transformers.PreTrainedTokenizerFast, plays: Sequenc
 
 
 def render_play(tokenizer: transformers.PreTrainedTokenizerFast, play: Demonstration) -> str:
-    """Return the chat template's text of a whole play, its messages in the form in which a server renders them."""
     messages = [normalise(message) for message in play.messages]
     tools: list[Any] = list(play.tools)
     return str(tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False))
@@ -269,7 +261,6 @@ def tiny_hash(spec: TinyModel, environment: str) -> str:
 
 
 def require_context(max_context: int) -> None:
-    """Raise BackendError where a job wants longer sequences than a tiny model takes."""
     if max_context > TINY_CONTEXT:
         raise BackendError(
             f"expected a max_context of at most {TINY_CONTEXT}, as many as a tiny model has positions, found "
@@ -278,11 +269,8 @@ def require_context(max_context: int) -> None:
 
 
 def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progress | None = None) -> Path:
-    """Return the folder of the model `spec` describes under `models`, making it if it is not there yet.
-
-    `progress` is told (steps done, steps in all) while the warm start runs, and nothing when the model is
-    there. Raises InvalidRequest for an unknown environment, and OSError when `models` cannot be written.
-    """
+    """Return the folder of the model under `models`, made with `progress` if it is not there yet.
+    Raises InvalidRequest for an unknown environment, and OSError when `models` cannot be written."""
     folder = models / tiny_hash(spec, environment)
     if folder.is_dir():  # nobody needs its environment any more
         return folder

@@ -20,10 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The newest `kept` checkpoints below `folder`, and that of the step `best`. Calls block.
-
-    `known` are those the store names, newest first.
-    """
+    """The newest `kept` checkpoints below `folder`, and that of step `best`; `known`: to the store, newest first."""
 
     def __init__(self, folder: Path, kept: int, known: Sequence[tuple[int, str]], best: int | None = None) -> None:
         self._folder = folder
@@ -44,7 +41,7 @@ class Checkpoints:
         return 0
 
     def save(self, learner: Learner, step: int) -> str:
-        """Write the checkpoint of a step; return its name. Raises NoRoom, with nothing left behind, on a full disk."""
+        """Write the checkpoint of a step; return its name. Raises DiskFull on a full disk, with nothing left."""
         name = f"step-{step:06d}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -7,11 +7,9 @@ order: each sample is in the weights once. The tracker is told of every step aga
 has each step once.
 
 After `evaluate_after` or `eval_every` the next step waits for the evaluation (also after a recovery); the checkpoint
-exists before it, the outcome is written before the next step, and nothing written is evaluated again.
-
-A store or disk that is full for now holds a step up (`waiting`); one that refuses for good, and any other failure, ends
-in FAILED with the reason, and nobody is left waiting. Full garbage collections run while weights are synced, as one
-walks all captured tokens while every call waits. Knows no HTTP.
+exists before it, the outcome is written before the next step, and nothing written is evaluated again. A store or disk
+that is full for now holds a step up (`waiting`); any other failure ends in FAILED with the reason. Full garbage
+collections run while weights are synced, as one walks all captured tokens while every call waits.
 """
 
 from __future__ import annotations
@@ -99,7 +97,6 @@ def summarise_evaluation(step: int, outcomes: Sequence[tuple[float, bool | None]
 
 
 def evaluation_metrics(evaluation: EvaluationSummary) -> dict[str, float]:
-    """Return an evaluation as metrics of its step (module docstring)."""
     found = {_EPISODES: float(evaluation.episodes), _REWARD: evaluation.reward}
     return found if evaluation.success is None else {**found, _SUCCESS: evaluation.success}
 
@@ -189,7 +186,8 @@ class Training:
         self._tracker = TrackerThread()
         self._made: Backend | None = None
         self._serving: InferenceContext | None = None
-        self._provenance: Mapping[str, str] = {}
+        self.provenance: Mapping[str, str] = {}
+        """Hashes of what the backend loaded, kept for the status: one that is being stopped has nothing loaded."""
         self.zero_lr_check: Stillness | None = None
         """What a training with a learning rate of 0 did to the weights, once it is finished."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -197,31 +195,19 @@ class Training:
 
     @property
     def serving(self) -> InferenceContext:
-        """What calls are made with, once the backend serves."""
         if self._serving is None:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
         return self._serving
 
     @property
     def backend(self) -> Backend:
-        """The backend, once it serves."""
         return self.serving.backend
 
     @property
-    def provenance(self) -> Mapping[str, str]:
-        """Hashes of what the backend loaded; none before it serves.
-
-        Kept here, as a backend that is being stopped has nothing loaded, and the status is asked for until the end.
-        """
-        return self._provenance
-
-    @property
     def finished(self) -> bool:
-        """The last step is done."""
         return self.rollout.registry.finished
 
     def start(self) -> None:
-        """Begin to boot, in the background."""
         self._spawn(self._boot(), "boot")
 
     def fail(self, reason: str) -> None:
@@ -258,7 +244,7 @@ class Training:
         self.rollout.registry.renderer = backend.renderer
         await self._recover(backend)
         self._serving = InferenceContext(self.rollout, backend, PromptBuilder(backend.renderer))
-        self._provenance = dict(backend.provenance)
+        self.provenance = dict(backend.provenance)
         self._serve(backend)
         self._start_rollout()
         self._spawn(self._clock.run(), "clock")
@@ -343,7 +329,6 @@ class Training:
         log.info("event=finished steps=%d", self.step)
 
     async def _await_evaluation(self) -> None:
-        """Wait for the evaluation of the weights that serve, where one is due."""
         if not (awaited := self.rollout.registry.pending_evaluations):
             return
         began = self._now()
@@ -367,8 +352,7 @@ class Training:
         if self.best is found:
             await self._in_thread(partial(self._checkpoints.keep_best, found.step))
         await self._tracker.log(found.step, told)
-        details = {**found.model_dump(), "best": self.best is found}
-        self._tell(StoredEvent("evaluated", time.time(), details))
+        self._tell(StoredEvent("evaluated", time.time(), {**found.model_dump(), "best": self.best is found}))
 
     async def _zero_lr_hash(self, backend: Backend) -> str | None:
         """Return the hash of the weights where they must not move; None where they may, as it takes a while."""
@@ -391,18 +375,10 @@ class Training:
         return self.rollout.drain.take()
 
     async def _learn(
-        self,
-        backend: Backend,
-        groups: tuple[Group, ...],
-        watch: Stopwatch,
-        evaluated: EvaluationSummary | None = None,
+        self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch, evaluated: EvaluationSummary | None = None
     ) -> None:
-        """Make the step after the present one from its settled batch: update, checkpoint where due, metrics.
-
-        `evaluated` is how its weights were evaluated in a former life of the server.
-        """
-        step, learner = self.step + 1, backend.learner
-        job = self.job
+        """Make the next step from its settled batch; `evaluated`: how its weights were, in the server's former life."""
+        step, learner, job = self.step + 1, backend.learner, self.job
         rows = {"merged": job.merging != "none", "by_call": job.follows_calls, "mask_cut": job.mask_truncated}
         made = partial(make_batch, step, list_samples(groups), **rows)
         learned = await self._update(step, lambda: dict(learner.update(made())))
@@ -518,8 +494,7 @@ class Training:
         while True:
             if (broken := self.store.failure()) is not None:
                 raise StoreRefused(broken)
-            reason = backend.failure()
-            if reason is not None:
+            if (reason := backend.failure()) is not None:
                 raise BackendError(reason)
             await asyncio.sleep(WATCH_S)
 
@@ -544,7 +519,6 @@ class Training:
         self._tasks.append(task)
 
     def _fail_on_error(self, task: asyncio.Task[None]) -> None:
-        """Turn the error a task ended with into FAILED."""
         error = None if task.cancelled() else task.exception()
         if error is None:
             return

@@ -1,6 +1,6 @@
 """Metrics of one training step, its timing and its pace.
 
-What one training step measured, by verl's names where verl has one: pure functions of finished groups.
+By verl's names where verl has one: pure functions of finished groups.
 
 critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episodes
 response_length/mean, num_turns/mean                    trained tokens and trained calls of an episode
@@ -23,10 +23,7 @@ stream/<name>/{response_length/mean,num_turns/mean,tokens/trained}    as above
                                                         ends with a part of its hash where it had others or is long.
                                                         Streams beyond the first 32 of a training are one, `others+`
 
-Where the wall time of a training step goes, by verl's names.
-
-A step begins with its first training episode, or with the end of the step before where some go on by then: what is
-evaluated, or waited for, before that is no part of any step.
+A step begins with its first training episode, or with the end of the step before where some go on by then.
 
 timing_s/gen                waited for a batch;  timing_s/settle: for the store to have it
 timing_s/update_actor       learned;  timing_s/save_checkpoint: where one was due
@@ -55,8 +52,6 @@ from swarm.wire import stream_label
 
 _OTHERS = "others+"
 """No stream's own label: those with a plus end with a hash."""
-
-
 _FLAT_STEPS = 5
 _FLAT_GROUPS, _NEAR_WORST = 0.75, 0.1
 """Of so many steps in a row: the share of groups with equal rewards, and how near the mean reward is to the least."""
@@ -88,25 +83,20 @@ class FlatRewards:
 
 
 def list_samples(groups: Sequence[Group]) -> tuple[Sample, ...]:
-    """Return the groups' samples, in the groups' order: the learner's order."""
     return tuple(sample for group in groups for sample in group.ended)
 
 
 def make_batch(
     step: int, samples: Sequence[Sample], *, merged: bool = True, by_call: bool = False, mask_cut: bool = False
 ) -> Batch:
-    """Return samples as the learner takes them, in their order; unless `merged`, with a row for each call.
-
-    by_call: rows say which call sampled what, though calls have no rewards of their own. mask_cut: answers that a limit
-    on tokens ended are context alone.
-    """
+    """Return samples as the learner takes them; unless `merged`, a row for each call. by_call: rows say which call
+    sampled what, in any case. mask_cut: answers that a limit on tokens ended are context alone."""
     return Batch(step, tuple(_train_episode(sample, merged, by_call, mask_cut) for sample in samples))
 
 
 def batch_metrics(
     job: Job, step: int, groups: Sequence[Group], charted: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """Return the metrics of the batch of a step (module docstring); the streams not `charted`, if any are, are one."""
     samples = list_samples(groups)
     return {
         **_outcomes(groups, samples),
@@ -120,7 +110,6 @@ def batch_metrics(
 
 
 def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return those metrics that JSON can tell."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -289,10 +278,7 @@ class EngineWork(NamedTuple):
 
 
 class Stopwatch:
-    """Measures one step, from when it is made; `work` tells what the engine has done.
-
-    `spent` is what was measured of its rollout in an earlier life of the server, which counts as this one's.
-    """
+    """Measures a step, from when it is made; `spent` was measured of its rollout in an earlier life of the server."""
 
     def __init__(
         self,
@@ -315,7 +301,6 @@ class Stopwatch:
         self._laps[name] = self._lap - before
 
     def metrics(self) -> dict[str, float]:
-        """Return all that was measured (module docstring)."""
         step = max(self._now() - self._began, 1e-9)
         work = self._work()
         busy = work.busy_s - self._before.busy_s

@@ -36,11 +36,9 @@ class Tracker(Protocol):
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep the metrics of a step."""
-        ...
 
     def finish(self) -> None:
         """Make everything durable; safe to call twice."""
-        ...
 
 
 class NullTracker:
@@ -95,11 +93,9 @@ class WandbTracker:
             return wandb.init(mode="offline", **given)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
         self._run.log(dict(metrics), step=step)
 
     def finish(self) -> None:
-        """End the run and wait until its file is whole."""
         self._run.finish()
 
 
@@ -110,7 +106,6 @@ def run_config(job: Job) -> dict[str, Any]:
 
 
 def make_tracker(job: Job) -> Tracker:
-    """Return the tracker a job asks for."""
     return NullTracker() if job.tracking is None else WandbTracker(job, job.tracking)
 
 
@@ -122,11 +117,9 @@ class TrackerThread:
         self._tracker: Tracker = NullTracker()
 
     async def open(self, make: Callable[[], Tracker]) -> None:
-        """Make the tracker."""
         await self._call(partial(self._open, make))
 
     async def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
         await self._call(lambda: self._tracker.log(step, metrics))
 
     async def finish(self) -> None:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
 """Largest accepted difference of a sampled token's two probabilities, by element type: far above that of the default
 tiny model on a CPU, which is below 1e-6 and 0.01 in all layouts."""
-
-
 _CONVERSATION: Final[tuple[Message, ...]] = (
     {"role": "user", "content": "Which of these words comes last: river, lamp, green? Answer with that word alone."},
     {"role": "assistant", "content": "green"},
@@ -59,22 +57,18 @@ class LocalBackend:
 
     @property
     def engine(self) -> LocalEngine:
-        """What generates; raise BackendError before `start`."""
         return self._parts().engine
 
     @property
     def learner(self) -> LocalLearner:
-        """What learns; raise BackendError before `start`."""
         return self._parts().learner
 
     @property
     def renderer(self) -> HFRenderer:
-        """What renders and decodes; raise BackendError before `start`."""
         return self._parts().renderer
 
     @property
     def policy(self) -> Policy:
-        """The weights that engine and learner share; raise BackendError before `start`."""
         return self._parts().policy
 
     @property
@@ -87,20 +81,17 @@ class LocalBackend:
         """Do nothing: engine and learner share one module, so that an update serves as soon as it is made."""
 
     async def start(self) -> None:
-        """Make or load the model and begin to serve the running event loop."""
         if self._loaded is None:
             self._loaded = await asyncio.to_thread(_load, self._job, self._models)
             await self._loaded.engine.start()
 
     async def stop(self) -> None:
-        """End the engine's thread and free the model; safe to call twice."""
         parts, self._loaded = self._loaded, None
         if parts is not None:
             await parts.engine.stop()
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """Hashes of the weights and of the chat template, as they were loaded."""
         return self._parts().provenance
 
     @property
@@ -109,13 +100,11 @@ class LocalBackend:
         return PROBS_TOLERANCE[self._job.dtype]
 
     def weights(self) -> str | None:
-        """Return the sha256 of the module that engine and learner share."""
         from swarm.backends.local.loading import serving_hash
 
         return serving_hash(self.policy.model)
 
     def failure(self) -> str | None:
-        """Return why the engine broke, or None."""
         return self._loaded.engine.failure() if self._loaded else None
 
     def _parts(self) -> _Parts:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,9 +47,7 @@ class SampledBatch(NamedTuple):
 
 def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> SampledBatch:
     """Draw from fp32 logits (B, V), -inf where an id must not come, by uniforms (B,) in [0, 1), float64, on the CPU.
-
-    Raises ArithmeticError where a row has NaN or infinity, or no id that may come.
-    """
+    ArithmeticError where a row has NaN or infinity, or no id that may come."""
     logprobs = distribution(logits, rules)
     if logprobs[:, 0].isnan().any():  # one in a row of logits makes all its log-probs NaN
         raise ArithmeticError("the model's logits are no finite numbers")
@@ -123,7 +121,6 @@ def _passing(sums: Tensor, draws: Tensor) -> Tensor:
 
 
 def _exact(mass: Tensor) -> Tensor:
-    """Return fp32 numbers in float64, on the CPU where the device has none."""
     return (mass.cpu() if mass.device.type == "mps" else mass).double()
 
 
@@ -166,7 +163,6 @@ class Generation:
             self.random = random.Random(self.sampling.seed)
 
     def fail(self, error: BackendError) -> None:
-        """End it with an error."""
         self.error, self.finish = error, "stop"
 
 
@@ -265,7 +261,6 @@ class Batcher:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have something to do."""
         return bool(self._waiting or self._running)
 
     def add(self, generation: Generation) -> None:
@@ -282,16 +277,16 @@ class Batcher:
         self._join()
         self._admit()
         ready = self._extend(*self._advance())
-        self._retire(ready)
+        for generation in ready:
+            if generation.finish:
+                self._release(generation)
         self._whole = True
         return ready
 
     @torch.inference_mode()
     def empty(self) -> tuple[list[Generation], list[Generation]]:
-        """Remove all generations and their keys and values; return those that ran, and those that waited.
-
-        After a failed step the memory is zeroed: numbers that are not finite come through masks.
-        """
+        """Remove all generations, keys and values; return those that ran and waited. After a failed step the memory
+        is zeroed: numbers that are not finite come through masks."""
         running, waiting = list(self._running.values()), list(self._waiting)
         for generation in running:
             generation.slot, generation.leader = -1, None
@@ -411,11 +406,6 @@ class Batcher:
             places = places.clamp(max=self._positions - 1)
         return self._policy.decode(torch.from_numpy(ids).to(device), places, mask, self._cache)
 
-    def _retire(self, ready: Iterable[Generation]) -> None:
-        for generation in ready:
-            if generation.finish:
-                self._release(generation)
-
     def _release(self, generation: Generation) -> None:
         self._table.release(generation.slot)
         del self._running[generation.slot]
@@ -423,10 +413,7 @@ class Batcher:
 
 
 def group_by_length(lengths: _Array) -> Iterator[_Array]:
-    """Split portions of `lengths` (P,) into groups for one forward each, so that padding never costs more than one.
-
-    Yields indices, of the longest first.
-    """
+    """Yield indices of portions of `lengths` (P,), longest first, so that padding never costs more than a forward."""
     group: list[int] = []
     longest = waste = 0
     for index in np.argsort(-lengths, kind="stable").tolist():

@@ -45,10 +45,7 @@ class Checkpoint:
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write to a temporary folder beside `folder`, sync, rename; an older checkpoint of that name is replaced.
-
-    Raises BackendError where that cannot be, NoRoom while the disk is full; nothing is left behind then.
-    """
+    """Write beside `folder`, sync, rename. BackendError where it cannot be (DiskFull: no room); nothing is left."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
@@ -65,10 +62,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def is_full(error: Exception) -> bool:
-    """Return whether a file was not written because a disk is full.
-
-    Safetensors gives the operating system's number in its message alone.
-    """
+    """Return whether a file was not written for want of room; safetensors says the number in its message alone."""
     if isinstance(error, OSError):
         return error.errno in NO_ROOM
     return any(f"os error {number}" in str(error) for number in NO_ROOM)
@@ -106,7 +100,6 @@ def _sync(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -160,7 +153,6 @@ _DRIVER, _RANKS = "driver", "ranks"
 
 
 def write_rank(folder: Path, rank: int, sets: Sets) -> None:
-    """Write one rank's shards."""
     write(_rank_folder(folder, rank), Checkpoint(sets, {"rank": rank}))
 
 
@@ -220,5 +212,4 @@ def take_shard(value: Tensor, rank: int, world: int) -> Tensor:
 
 
 def join_shards(parts: Sequence[Tensor]) -> Tensor:
-    """Return the tensor that `cut` cut."""
     return parts[0] if parts[0].dim() == 0 else torch.cat(list(parts))

@@ -5,10 +5,9 @@ its generation. A request that cannot be served, or whose step fails, ends alone
 the thread fails, `failure` says why and every open request gets a BackendError; RequestLost when it is stopped. One
 wake-up of the loop per step delivers all results.
 
-After a failed step each generation is stepped alone, so that only the culprit is
-lost; others sample what they would have sampled, and no key or value of a failed step is used again. Where a trial of
-one token fails too, or joint steps fail again and again, the engine is broken. How a step works is in
-`swarm.backends.local.batcher`; weights follow the policy's version and lock.
+After a failed step each generation is stepped alone, so that only the culprit is lost; others sample what they would
+have sampled, and no key or value of a failed step is used again. Where a trial of one token fails too, or joint steps
+fail again and again, the engine is broken. Weights follow the policy's version and lock.
 """
 
 from __future__ import annotations
@@ -41,11 +40,9 @@ class FaultIsolation:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have something to do."""
         return self._batcher.busy
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation."""
         self._batcher.add(generation)
 
     def step(self) -> Sequence[Generation]:
@@ -144,7 +141,6 @@ class LocalEngine:
 
     @property
     def guided(self) -> bool:
-        """It can hold its text to a grammar: it was given guides."""
         return self._guides is not None
 
     def __init__(
@@ -176,7 +172,6 @@ class LocalEngine:
         """Processor time of the thread, and when it was first seen to be so much."""
 
     async def start(self) -> None:
-        """Begin to serve the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._stopped = None
         self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)
@@ -211,7 +206,6 @@ class LocalEngine:
 
     @property
     def version(self) -> int:
-        """That of the weights, which the learner shares."""
         return self._policy.version
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
@@ -296,7 +290,6 @@ class LocalEngine:
             return self._stopped is None
 
     def _hand_over(self, advanced: Sequence[Generation]) -> None:
-        """Send the event loop one message with every chunk that is due."""
         now = time.monotonic()
         gather = _GATHER_S * max(1.0, len(self._open) / _GATHER_FOR)
         due: list[tuple[Generation, list[Chunk]]] = []

@@ -87,14 +87,12 @@ class _FusedAdapters:
             rows, columns = ends
 
     def add_to(self, sums: Tensor, inputs: Tensor) -> None:
-        """Add to `sums` (N, R), in place, what the adapters make of inputs (N, F)."""
         low = inputs @ self._down
         for rows, columns, up, scaling in self._ups:
             sums[:, rows].addmm_(low[:, columns], up, alpha=scaling)
 
 
 def _adapter(linear: Any) -> _Adapter | None:
-    """Return the LoRA adapter around a layer, None where there is none."""
     kind = type(linear)
     if kind.__module__ != _LORA or kind.__qualname__ != "Linear":
         return None
@@ -108,7 +106,6 @@ def _adapter(linear: Any) -> _Adapter | None:
 
 
 def _plain(linear: nn.Module) -> nn.Linear:
-    """Return a layer without its adapter."""
     inner = linear.base_layer if _adapter(linear) is not None else linear
     if type(inner) is not nn.Linear:
         raise CannotFuse(f"a projection is {type(inner).__module__}.{type(inner).__name__}, not a plain one")
@@ -124,10 +121,7 @@ def adapter_state(module: Any) -> tuple[object, ...]:
 
 @contextmanager
 def perturb_adapters(model: nn.Module) -> Iterator[None]:
-    """Let adapters, which add nothing before they are trained, add something inside; bit for bit as before after it.
-
-    Nobody else may run the model meanwhile.
-    """
+    """Let adapters, untrained too, add something inside; bit for bit as before after it. Nobody else runs the model."""
     ups = [weight for name, weight in model.named_parameters() if ".lora_B." in name]
     before = [weight.detach().clone() for weight in ups]
     try:
@@ -236,10 +230,8 @@ class FusedForward:
         return queries, keys, values
 
     def _attend_once(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Return what one token a row, queries (B, H, D), sees of (B, Hkv, S, D), (B, H * D); mask (B * Hkv, 1, S).
-
-        Heads that share keys are the rows of one product with them, so that nothing is repeated.
-        """
+        """Return what queries (B, H, D), one a row, see of (B, Hkv, S, D): (B, H * D); mask (B * Hkv, 1, S). Heads that
+        share keys are the rows of one product with them, so that nothing is repeated."""
         shared = queries.reshape(len(mask), -1, self._width)
         scores = torch.baddbmm(mask, shared, keys.flatten(0, 1).mT, alpha=self._scaling)
         return torch.bmm(scores.softmax(-1), values.flatten(0, 1)).view(len(queries), -1)
@@ -362,10 +354,8 @@ _LEAST = 2.0**-8
 
 @torch.no_grad()
 def describe_difference(model: nn.Module, own: Callable[[], Tensor], found: Tensor) -> str | None:
-    """Return in words how far `found` is from what `own` computes by the model's modules; None if by rounding alone.
-
-    Nobody else may run the model meanwhile.
-    """
+    """Return in words how far `found` is from what the model's modules compute; None if by rounding alone. Nobody
+    else may run the model meanwhile."""
     expected = own().float()
     if next(model.parameters()).dtype == torch.float32:
         gap = ((found.float() - expected).abs().max() / expected.abs().max()).item()
@@ -385,10 +375,7 @@ def _error(found: Tensor, exact: Tensor) -> float:
 
 @contextmanager
 def compute_in_fp32(model: nn.Module) -> Iterator[None]:
-    """Let a model's modules compute in fp32 inside; one module's weights exist in it at a time, and none is changed.
-
-    Nobody else may run the model meanwhile.
-    """
+    """Let modules compute in fp32 inside, one module's weights at a time, none changed. Nobody else runs the model."""
     kept: dict[tuple[nn.Module, str], nn.Parameter] = {}
 
     def widen(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -5,11 +5,9 @@ positions go to a scratch position past the end that no mask admits. A batch ove
 nothing (`exchange` moves rows). It stands in for a `transformers` Cache: a layer given a 4D mask needs `update` alone.
 
 An assignment's cached prefix equals the prompt's first tokens; a busy row is never given away; of idle rows one that
-the prompt extends is taken, else the least recently used is emptied. `leader` names an older row that will soon hold
-the prompt, so that what a group shares is computed once.
-
-The shape is measured by feeding one token (on the meta device at no cost); a model that caches anything but keys and
-values, or unlike layers, is one BackendError.
+the prompt extends is taken, else the least recently used is emptied. `find_leader` names an older row that will soon
+hold the prompt, so that what a group shares is computed once. The shape is measured by feeding one token (on the meta
+device at no cost); a model that caches anything but keys and values, or unlike layers, is one BackendError.
 """
 
 from __future__ import annotations
@@ -59,7 +57,6 @@ class SlotTable:
         self._clock = 0
 
     def count_idle(self) -> int:
-        """Return how many rows are free to be placed on."""
         return int(self.busy.size - self.busy.sum())
 
     def place(self, prompt: Sequence[int]) -> SlotAssignment:
@@ -95,7 +92,6 @@ class SlotTable:
         return lacking
 
     def sort_by_age(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return busy `rows` (B,) in the order in which they were taken."""
         ordered: npt.NDArray[Any] = rows[self._used[rows].argsort()]
         return ordered
 
@@ -132,7 +128,6 @@ class SlotTable:
         self.cached[rows] = ends
 
     def exchange(self, one: int, other: int) -> int:
-        """Let two rows change places; return how many tokens of either are valid."""
         for column in (self._ids, self.known, self.cached, self.busy, self._used):
             column[[one, other]] = column[[other, one]]
         return int(self.cached[[one, other]].max())
@@ -143,11 +138,8 @@ class SlotTable:
         self._used[slot] = self._tick()
 
     def forget(self) -> None:
-        """Make nothing valid any more, as after a change of the weights; use is untouched.
-
-        Idle rows are all equally old then: where a prompt goes, and so which number it draws, depends on nothing
-        before, and a run that is resumed here from a checkpoint goes on alike.
-        """
+        """Make nothing valid, as after a change of weights; use is untouched. Idle rows are all equally old then, so
+        that a run that is resumed here from a checkpoint places prompts, and draws, alike."""
         self.cached[:] = 0
         self._used[~self.busy] = 0
 
@@ -167,7 +159,6 @@ class CacheShape:
 
     @property
     def numbers(self) -> int:
-        """Numbers that are cached of one token."""
         return self.layers * self.heads * (self.key_width + self.value_width)
 
 
@@ -199,7 +190,6 @@ def measure_cache_shape(model: Any) -> CacheShape:
 
 
 def slot_bytes(shape: CacheShape, dtype: torch.dtype, positions: int) -> int:
-    """Return the bytes that one row of `positions` takes."""
     return shape.numbers * (positions + 1) * dtype.itemsize
 
 
@@ -281,7 +271,6 @@ class SlotCache:
         return history if self._gathered is None else history.index_select(0, self._gathered)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of one row to another."""
         for memory in self._memory:
             memory[:, target, :, :length] = memory[:, source, :, :length]
 
@@ -298,7 +287,7 @@ class SlotCache:
             memory[:, other, :, :length] = moved
 
     def get_seq_length(self, *_: Any) -> int:
-        """Return 0: positions are given to the model, never inferred from the cache."""
+        """Positions are given to the model, never inferred from the cache."""
         return 0
 
 

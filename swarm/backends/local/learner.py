@@ -1,21 +1,19 @@
 """The local learner: policy gradients on the policy's own module; AdamW with fp32 copies.
 
-Each optimiser step is normalised over its own minibatch of whole episodes, however it is cut; minibatches differ by at
-most one episode; weight 0 changes nothing. A failed update, such as one with a loss or gradient that is not finite, is
-a BackendError and leaves weights, optimiser, order and version as they were. `load` after `save` continues bit-exactly
-on a CPU. Gradient sums, moments and master weights are fp32; an fp32 parameter is its own copy. The step size depends
-on the job and the number of updates alone; after warm-up it is `transformers.get_scheduler`'s of that name.
+Each optimiser step is normalised over its own minibatch of whole episodes, however it is cut; weight 0 changes nothing.
+A failed update, such as one with a loss or gradient that is not finite, is a BackendError and leaves weights,
+optimiser, order and version as they were. `load` after `save` continues bit-exactly on a CPU. Gradient sums, moments
+and master weights are fp32. After warm-up the step size is `transformers.get_scheduler`'s of that name.
 
 The engine may generate meanwhile: forward and backward hold the policy's lock for reading, weights are rewritten only
 within an optimiser step (the caller of `step` and `load` holds the lock), and `version` grows with an update's last
-step. So a token of version v was sampled by the weights of v, or between two steps of one update by some between v and
-v + 1.
+step. So a token of version v was sampled by the weights of v, or by some between v and v + 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -59,7 +57,6 @@ class Optimizer:
 
     @property
     def masters(self) -> Mapping[str, Tensor]:
-        """The trained weights in fp32, by their parameter's name."""
         return self._masters
 
     def moments(self) -> Mapping[str, Tensor]:
@@ -69,7 +66,6 @@ class Optimizer:
         return {f"{names[i]}/{key}": value for i, slot in state.items() for key, value in slot.items()}
 
     def begin(self) -> None:
-        """Forget all gradients."""
         self._adamw.zero_grad()
         for weight in self._weights.values():
             weight.grad = None
@@ -87,14 +83,12 @@ class Optimizer:
         return torch.nn.utils.clip_grad_norm_(self._masters.values(), self._max_grad_norm)
 
     def step(self, step_size: float) -> None:
-        """Change the weights by the gathered gradient."""
         for group in self._adamw.param_groups:
             group["lr"] = step_size
         self._adamw.step()
         self._serve()
 
     def snapshot(self) -> HostCopies:
-        """Return copies of everything that `step` changes, for `load`."""
         return HostCopies(_copies(self._masters), _copies(self.moments()))
 
     @torch.no_grad()
@@ -174,7 +168,6 @@ class LocalLearner:
 
     @property
     def version(self) -> int:
-        """Policy version of the present weights."""
         return self._policy.version
 
     def update(self, batch: Batch) -> Mapping[str, float]:
@@ -206,11 +199,7 @@ class LocalLearner:
         return _Update(batch.episodes, rows, values, step_size(self._job, self.version), sums, cost)
 
     def save(self, folder: Path) -> None:
-        """Write weights or adapter, optimiser, generators and version to `folder`, atomically.
-
-        The files need no lock: nobody but this learner, which does one thing at a time, changes what is in them. Only
-        the generators, from which an engine draws, are held still for a moment.
-        """
+        """Write all of it, atomically. Only the generators, from which an engine draws, need the lock: for a moment."""
         with self._policy.lock.writing():
             random = {name: generator.get_state() for name, generator in self._generators.items()}
         sets = {"model": self._optimizer.masters, "optimizer": self._optimizer.moments(), "random": random}
@@ -244,17 +233,13 @@ class LocalLearner:
         rows, temperature = [row for own in update.rows for row in own], self._job.temperature
         if self._reference is not None:
             with update.cost.measure("ref"):
-                for row, logprobs in compute_logprobs(self._reference, self._micro_batches(rows), temperature):
+                for row, logprobs in compute_logprobs(self._reference, self._layout.micro_batches(rows), temperature):
                     row.reference = logprobs
         stale = any(bool((row.versions != self.version).any()) for row in rows)
         if self._objective.needs_proximal(stale=stale):
             with update.cost.measure("old_log_prob"):
-                for row, logprobs in compute_logprobs(self._policy, self._micro_batches(rows), temperature):
+                for row, logprobs in compute_logprobs(self._policy, self._layout.micro_batches(rows), temperature):
                     row.proximal = logprobs
-
-    def _micro_batches(self, rows: Sequence[Row]) -> Iterable[MicroBatch]:
-        """Lay rows out for forward passes; the one place that chooses how."""
-        return self._layout.micro_batches(rows)
 
     def _train(self, update: _Update) -> None:
         """Make all optimiser steps, or none: what fails on the way is undone."""
@@ -280,7 +265,7 @@ class LocalLearner:
         """Leave the clipped gradient of a minibatch of whole episodes with the optimiser."""
         counts = [sum(len(row.targets) for row in own) for own in update.rows]
         weights = minibatch_weights(self._job, counts, [each.weight for each in update.episodes], chosen)
-        micros = list(self._micro_batches([row for number in chosen for row in update.rows[number]]))
+        micros = list(self._layout.micro_batches([row for number in chosen for row in update.rows[number]]))
         sequences = self._sequences(micros, weights, update)
         self._optimizer.begin()
         for micro, sequence in zip(micros, sequences, strict=True):
@@ -296,10 +281,9 @@ class LocalLearner:
         update.sums.add(grad_norm=norm)
 
     def _diagnose_mismatch(self, update: _Update) -> str:
-        """Return which side moved, by a plain forward over a copy of the weights."""
         rows, job = [row for own in update.rows for row in own], self._job
         found = find_mismatches(
-            compute_logprobs(self._policy, self._micro_batches(rows), job.temperature), self.version
+            compute_logprobs(self._policy, self._layout.micro_batches(rows), job.temperature), self.version
         )
         with self._policy.lock.reading():
             plain = PlainModel(self._policy.config, [plain_weights(self._policy.model)])

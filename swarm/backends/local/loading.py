@@ -1,8 +1,7 @@
 """Loading: from a model folder and a job to the policy, in its type, with its adapter.
 
-Every problem is one BackendError, and all but missing or damaged weights are found before any weight is read: a missing
-device, too long a context, an architecture that cannot be served, too little memory. Whether the loaded model is
-computed correctly is checked by `swarm.backends.local.reference`.
+Every problem is one BackendError, and all but missing or damaged weights are found before any weight is read. Whether
+the loaded model is computed correctly is checked by `swarm.backends.local.reference`.
 - Architecture: engine and learner rely on each token seeing all before it and depending on those alone. Windows, and
   rotary frequencies that follow a batch's longest sequence, limit `max_context`. Eager attention is used where SDPA
   would drop soft caps or cannot be switched.
@@ -10,7 +9,6 @@ computed correctly is checked by `swarm.backends.local.reference`.
   refused could not have run; `micro_batch_tokens` and `gradient_checkpointing` bound activations.
 - Threads: a person's OMP_NUM_THREADS stands; one that `ajet` set (AJET_RUNS_AT_ONCE is beside it) is shared among runs.
 - `start_from` must have the architecture and tokenizer of the job's model.
-- Identity: hashes of the initial weights (without the adapter's) and of the chat template.
 """
 
 from __future__ import annotations
@@ -91,7 +89,6 @@ def choose_attention(skeleton: Any) -> Attention:
 
 
 def _has_soft_caps(config: Any) -> bool:
-    """Return whether scores of attention are capped softly (Gemma 2, arXiv 2408.00118, section 2), which SDPA drops."""
     return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
 
 
@@ -188,10 +185,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) -> None:
-    """Raise BackendError, with all the figures, if a model of `skeleton`'s shapes has no room on `device` or beside it.
-
-    Whatever the device, weights come by way of the host's memory, and what undoes an update is kept there.
-    """
+    """Raise BackendError, with all figures, without room on `device`, or in the host's memory: weights cross it."""
     own, host = device_needs(skeleton, job), host_needs(skeleton, job)
     if device.type == "cpu":
         host = {**own, "copy to undo an update": host["copy to undo an update"]}
@@ -263,7 +257,6 @@ def _count_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the bytes that can still be taken on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "mps":
@@ -300,10 +293,7 @@ A_THREAD = 5_000_000
 
 
 def choose_threads(parameters: int) -> None:
-    """Let torch compute a model of so many parameters with as many threads as it can use here; the log says how many.
-
-    What is computed may depend on the number in its last bits.
-    """
+    """Let torch compute with as many threads as such a model can use here; the last bits may depend on it."""
     chosen = count_threads(parameters, os.environ, _count_cores())
     if chosen is not None:
         torch.set_num_threads(chosen)
@@ -326,7 +316,6 @@ def count_threads(parameters: int, environment: Mapping[str, str], cores: int) -
 
 
 def _count_cores() -> int:
-    """Return the cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
@@ -335,10 +324,7 @@ def _count_cores() -> int:
 
 def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = ()) -> Policy:
     """Load the causal LM in `folder`, which must know `ids` ids, as the job says; BackendError with what is missing.
-
-    `text` is ids of ordinary text as the model is shown it, which checks feed.
-    From here on torch computes with as many threads as the model can use.
-    """
+    `text` is ids of ordinary text, which checks feed. From here on torch has as many threads as the model can use."""
     device = choose_device(job)
     _require_layout(job, device)
     skeleton = _skeleton(folder, job)
@@ -379,7 +365,6 @@ def _require_layout(job: Job, device: torch.device) -> None:
 
 
 def _skeleton(folder: Path, job: Job) -> Any:
-    """Return the model, with its adapter, as shapes without weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -389,7 +374,7 @@ def _skeleton(folder: Path, job: Job) -> Any:
             if job.lora_rank:
                 add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise _read_error(folder, error) from error
+        raise load_error(f"the model in {folder}", error) from error
     return model
 
 
@@ -410,7 +395,7 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise _read_error(folder, error) from error
+        raise load_error(f"the model in {folder}", error) from error
     if missing := sorted(found["missing_keys"]):
         raise BackendError(
             f"the model in {folder} lacks {len(missing)} of its weights ({', '.join(missing[:3])}"
@@ -418,10 +403,6 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
         )
     loaded: nn.Module = model
     return loaded
-
-
-def _read_error(folder: Path, error: Exception) -> BackendError:
-    return load_error(f"the model in {folder}", error)
 
 
 def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:
@@ -447,7 +428,6 @@ ADAPTER = "lora_"
 
 
 def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
-    """Return the sha256 of the weights and of the chat template."""
     return {"weights": weights_hash(model), "template": hashlib.sha256(template.encode()).hexdigest()}
 
 
@@ -463,10 +443,7 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def serving_hash(model: nn.Module) -> str:
-    """Return the same over all weights, an adapter's included, for comparing moments of one training.
-
-    It tells no 0 from a -0: an optimiser's step of size 0 makes one of the other, which changes no product.
-    """
+    """Return the same over all weights, an adapter's too; 0 and -0 are one: a step of size 0 changes the sign."""
     return state_hash(model.state_dict(), zero=0)
 
 

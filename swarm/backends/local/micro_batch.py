@@ -38,16 +38,13 @@ class MicroBatch(Protocol):
     @property
     def rows(self) -> Sequence[Row]:
         """The rows, in the order of their features."""
-        ...
 
     @property
     def tokens(self) -> int:
         """Ids that are fed to the model, padding included."""
-        ...
 
     def features(self, policy: Policy) -> Tensor:
         """Return what `policy.head` turns into logits (M, F), at the place before each of the M sampled tokens."""
-        ...
 
 
 class PaddedRows:
@@ -64,11 +61,9 @@ class PaddedRows:
 
     @property
     def tokens(self) -> int:
-        """Ids that are fed to the model, padding included."""
         return self.ids.numel()
 
     def features(self, policy: Policy) -> Tensor:
-        """Return what `policy.head` turns into logits (M, F)."""
         found = policy.features(self.ids.to(policy.device), use_cache=False)
         return found.flatten(0, 1)[self.places.to(policy.device)]
 
@@ -119,10 +114,7 @@ class Branch(NamedTuple):
 
 
 def sort_depth_first(rows: Sequence[Row]) -> list[Branch]:
-    """Return rows in depth-first order, where they part that way first which leads to the longest: all as one forest.
-
-    So a long path stands in one piece, and what branches off it finds what is before it in one piece, too.
-    """
+    """Return rows as one forest in depth-first order, the way to the longest first, so that it stands in one piece."""
     ids = [row.ids.numpy() for row in rows]
     order = sorted(range(len(rows)), key=lambda n: ids[n].astype(">u4").tobytes())
     order = _sort_longest_first(order, [len(each) for each in ids], _common_prefixes(order, ids))
@@ -130,7 +122,6 @@ def sort_depth_first(rows: Sequence[Row]) -> list[Branch]:
 
 
 def _common_prefixes(order: Sequence[int], ids: Sequence[np.ndarray]) -> list[int]:
-    """Return what each shares with the one before it."""
     return [0, *(_common_prefix(ids[left], ids[right]) for left, right in pairwise(order))][: len(order)]
 
 
@@ -179,18 +170,15 @@ class PackedRows:
 
     @property
     def tokens(self) -> int:
-        """Ids that are fed to the model."""
         return len(self.ids)
 
     def features(self, policy: Policy) -> Tensor:
-        """Return what `policy.head` turns into logits (M, F)."""
         beside = tree_inputs(self.tree, self.position.to(policy.device))
         found = policy.features(self.ids[None].to(policy.device), **beside)
         return found[0][self.places.to(policy.device)]
 
 
 def _common_prefix(left: np.ndarray, right: np.ndarray) -> int:
-    """Return the length of the longest common beginning."""
     size = min(len(left), len(right))
     differ = left[:size] != right[:size]
     return int(differ.argmax()) if differ.any() else size
@@ -273,7 +261,6 @@ class Layout:
         return {"merge/layout_tree": sum(chosen) / max(1, len(chosen)), **measured}
 
     def _trees(self, rows: Sequence[Row]) -> list[list[Branch]] | None:
-        """Return the trees to compute, or None for rows."""
         reason = "the job says so" if self._merging in ("linear", "none") else self._obstacle
         if reason is not None:
             self._record("rows", "unknown", reason)
@@ -300,7 +287,6 @@ class Layout:
             yield from map(PackedRows, split_branches(alone, self._tokens))
 
     def _record(self, layout: str, ratio: str, reason: str) -> None:
-        """Count a choice, and log it where it differs from the last one."""
         self._chosen.append(layout == "tree")
         if layout != self._last_layout:
             log.info("event=merging layout=%s merging=%s ratio=%s reason=%r", layout, self._merging, ratio, reason)

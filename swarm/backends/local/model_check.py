@@ -8,8 +8,7 @@ use a learning rate of 0.
 
 Seconds per token of prompt, answer and update are measured on groups of episodes over random ids that no cache holds:
 each prompt alone, then its group with the prompt cached, then an update (a second one where the first was quick, as the
-first also allocates). Small models do several rounds. Also reported: which forward serves, which layout learns, why a
-fast one is lost, and what the chat template does with tools, thoughts and system messages.
+first also allocates). Small models do several rounds.
 """
 
 from __future__ import annotations
@@ -41,28 +40,6 @@ from swarm.models import ModelCheck, TemplateCheck, conditions
 from swarm.rendering.messages import AnswerFormat, BackendError, Message, Renderer, Tool, assemble_answer
 from swarm.rendering.renderer import render_with_timeout
 from swarm.timelines.node import TrainRow
-
-
-def explain_unfused(policy: Policy) -> str | None:
-    """Return why the engine has no fused forward, None where it has."""
-    if policy.fused:
-        return None
-    return policy.unfused or "the engine did not say why"
-
-
-def explain_no_trees(policy: Policy, job: Job) -> str | None:
-    """Return why rows are not learned as trees, None where they are."""
-    if job.merging in ("linear", "none"):
-        return f"the job's merging is `{job.merging}`"
-    return find_tree_obstacle(policy)
-
-
-def answers_gap(policy: Policy, sampling: Sampling, answers: Sequence[tuple[Sequence[int], Sequence[Chunk]]]) -> Gap:
-    """Return the most by which the engine's log-probs of answers differ from a plain forward by eager attention.
-
-    answers: prompt ids with the chunks that the engine gave for them; nobody else may run the model meanwhile.
-    """
-    return logprob_gap(policy, [_generation(prompt, sampling, chunks) for prompt, chunks in answers])
 
 
 def _generation(prompt: Sequence[int], sampling: Sampling, chunks: Sequence[Chunk]) -> Generation:
@@ -130,7 +107,6 @@ class Speeds:
 
 
 async def answer(engine: Engine, name: str, prompt: Sequence[int], sampling: Sampling) -> list[Chunk]:
-    """Return all that the engine answers."""
     chunks: AsyncIterator[Chunk] = engine.generate(GenerationRequest(name, prompt, sampling))
     return [chunk async for chunk in chunks]
 
@@ -179,7 +155,6 @@ def _episode(number: int, prompt: Sequence[int], chunks: Sequence[Chunk]) -> Tra
 
 
 def measure_learning(backend: LocalBackend, found: Speeds) -> None:
-    """Count the seconds and tokens of updates by the episodes that were generated."""
     for step in range(_MOST_ROUNDS):
         begun = time.perf_counter()
         metrics = backend.learner.update(Batch(step + 1, tuple(found.episodes)))
@@ -295,7 +270,9 @@ def _model(policy: Policy) -> dict[str, Any]:
 
 
 def _forward(policy: Policy, job: Job) -> dict[str, Any]:
-    fused, trees = explain_unfused(policy), explain_no_trees(policy, job)
+    fused = None if policy.fused else policy.unfused or "the engine did not say why"
+    rows = job.merging in ("linear", "none")
+    trees = f"the job's merging is `{job.merging}`" if rows else find_tree_obstacle(policy)
     return {"fused": fused is None, "fused_lost": fused, "trees": trees is None, "trees_lost": trees}
 
 
@@ -307,8 +284,9 @@ async def _gap(backend: LocalBackend, job: Job) -> Gap:
     for number, text in enumerate(_TEXTS):
         shown = renderer.render([{"role": "user", "content": text}], generation_prompt=True)
         prompt = renderer.encode(shown)[-(job.max_context - tokens) :]
-        answers.append((prompt, await answer(backend.engine, f"compared-{number}", prompt, sampling)))
-    return answers_gap(backend.policy, sampling, answers)
+        chunks = await answer(backend.engine, f"compared-{number}", prompt, sampling)
+        answers.append(_generation(prompt, sampling, chunks))
+    return logprob_gap(backend.policy, answers)
 
 
 async def _speeds(backend: LocalBackend, job: Job, note: Note) -> dict[str, Any]:

@@ -47,8 +47,6 @@ _WHATEVER_IS_WRONG = (OSError, ValueError, KeyError, IndexError, RuntimeError, I
 
 
 def convert(source: Path, target: Path) -> None:
-    """Write the model in `source` to the folder `target`."""
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with _cache_gguf():
@@ -68,11 +66,7 @@ def convert(source: Path, target: Path) -> None:
 
 @contextmanager
 def _cache_gguf() -> Iterator[None]:
-    """Keep what the package `gguf` says for as long, where it is installed.
-
-    transformers has it parse the file four times, and make the table of tensor names anew for each module of the model:
-    with a vocabulary of 49,000 that is most of a conversion's time. It changes neither.
-    """
+    """Keep what `gguf` answers meanwhile: transformers parses the file four times, and makes a table per module."""
     try:
         package = import_module("gguf")
     except ImportError:  # transformers says what is missing
@@ -96,9 +90,6 @@ def _say(line: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Convert as the command line says; return the exit code (2: it could not be, with one line on stderr)."""
-    from safetensors import SafetensorError
-    from transformers.utils.logging import disable_progress_bar
-
     parser = argparse.ArgumentParser(
         prog="python -m swarm.backends.local.model_files", description="Convert a GGUF file."
     )
@@ -131,11 +122,7 @@ class WrittenModel:
 def write_model(
     job: Job, models: Path, source: Path, to: Path, *, apart: bool, say: Callable[[str], None]
 ) -> WrittenModel:
-    """Write the checkpoint in `source` of the job's training into the folder `to`; `apart` keeps an adapter apart,
-    which the job has to have.
-
-    Raises BackendError with what is wrong (NoRoom on a full disk), and OSError where files cannot be written.
-    """
+    """Write a job's checkpoint as a model folder `to`, its adapter `apart`. BackendError (DiskFull), or OSError."""
     disable_progress_bar()
     say("reading the model that training began with")
     base = base_model(job, models)
@@ -185,7 +172,6 @@ def _read_trained_weights(job: Job, source: Path) -> Mapping[str, Tensor]:
 
 @torch.no_grad()
 def _load_weights(model: nn.Module, learned: Mapping[str, Tensor], base: Path) -> None:
-    """Give the model its learned weights; raise BackendError where they are another model's."""
     own = trainable_parameters(model)
     if {name: weight.shape for name, weight in own.items()} != {name: each.shape for name, each in learned.items()}:
         raise BackendError(f"the checkpoint is of another model than the one in {base}: put the former files back")
@@ -207,7 +193,6 @@ def _write_whole(model: nn.Module, dtype: torch.dtype, base: Path, to: Path) -> 
 
 
 def _write_adapter(job: Job, learned: Mapping[str, Tensor], base: Path, to: Path) -> None:
-    """Write the adapter as peft names it, with the layers it is on."""
     dtype = getattr(torch, job.dtype)
     files = {
         f"{_AROUND_PEFT}{name.removesuffix(_DEFAULT)}.weight": weight.to(dtype).contiguous()

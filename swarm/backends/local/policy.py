@@ -69,7 +69,6 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, seed: int) -> None
 
 
 def lora_config(*, rank: int, alpha: float) -> Any:
-    """Return peft's configuration of an adapter on every linear layer but the head."""
     from peft import LoraConfig
 
     scale: Any = alpha  # annotated as an int in peft, which only divides it
@@ -82,10 +81,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
-    """Return the model as it was before training, for reference: its weights copied, or shared below an adapter.
-
-    A model of its own, so that reading it needs no lock and switches nothing in the one that serves.
-    """
+    """Return a model of its own as before training: weights copied, or shared below an adapter; to be read unlocked."""
     shared: dict[int, Any] = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
     twin = copy.deepcopy(model, shared)
     for parent in list(twin.modules()):
@@ -106,7 +102,6 @@ class ReadWriteLock:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Hold the lock beside other readers."""
         with self._changed:
             self._changed.wait_for(lambda: not self._writing and not self._writers_waiting)
             self._readers += 1
@@ -119,7 +114,6 @@ class ReadWriteLock:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock alone."""
         with self._changed:
             self._writers_waiting += 1
             try:
@@ -176,17 +170,14 @@ class Policy:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the embedding: ids below it may be fed to the model."""
         return int(self.model.get_input_embeddings().num_embeddings)
 
     @cached_property
     def cache_shape(self) -> CacheShape:
-        """Shape of the model's keys and values; raise BackendError where it caches anything else."""
         return measure_cache_shape(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Element type of the weights."""
         dtype: torch.dtype = next(self.model.parameters()).dtype
         return dtype
 
@@ -248,11 +239,7 @@ class Policy:
 
     @torch.no_grad()
     def _has_linear_head(self) -> bool:
-        """Return whether output embeddings over the base model's last hidden state are the model's own logits.
-
-        What a model does to logits behind them (a factor, a soft cap) may hardly show on its own: it is looked for on
-        made-up ones of any size.
-        """
+        """Return whether the head's outputs are the model's logits, looked for on made-up ones of any size."""
         head = self.model.get_output_embeddings()
         if head is None or self.model.base_model is self.model:
             return False

@@ -45,8 +45,8 @@ def check_slots(policy: Policy) -> None:
     """Check the slot engine on prompts of different lengths, on continued rows and on a copied one."""
     with _wrap_errors(policy):
         batcher = Batcher(policy, slots=3, positions=_POSITIONS, seed=0)
-        first = _generate(policy, batcher, [_probe_ids(policy, _SHORT, 1), _probe_ids(policy, _LONG, 2)])
-        longest, more = first[1].ids, _probe_ids(policy, 2, 3)
+        first = _generate(policy, batcher, [policy.probe_ids(_SHORT, 1), policy.probe_ids(_LONG, 2)])
+        longest, more = first[1].ids, policy.probe_ids(2, 3)
         again = _generate(policy, batcher, [[*longest, more[0]], [*longest[:_LONG], *more]])
         gap = logprob_gap(policy, [*first, *again])
     _require_near(policy, gap, "slot engine")
@@ -56,7 +56,7 @@ def check_slots(policy: Policy) -> None:
 def check_rows(policy: Policy, positions: int) -> None:
     """Check the learner's log-probs, and that features do not depend on other rows of a batch, up to `positions`."""
     with _wrap_errors(policy):
-        rows = [_probe_ids(policy, _SHORT, 1), _probe_ids(policy, _LONG, 2)]
+        rows = [policy.probe_ids(_SHORT, 1), policy.probe_ids(_LONG, 2)]
         padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         features = policy.features(padded.to(policy.device), use_cache=False)
         with use_eager_attention(policy.model):
@@ -134,10 +134,6 @@ def _generate(policy: Policy, batcher: Batcher, prompts: Sequence[Sequence[int]]
     return generations
 
 
-def _probe_ids(policy: Policy, count: int, first: int) -> list[int]:
-    return policy.probe_ids(count, first)
-
-
 def _eager_logprobs(policy: Policy, ids: Sequence[int]) -> tuple[Tensor, float]:
     """Return log-probs (T, V) after each of ids (T) by eager attention in fp32, and how far others may be from them."""
     least = _TOLERANCE[policy.dtype]
@@ -156,13 +152,11 @@ def _logprobs(policy: Policy, ids: Sequence[int]) -> Tensor:
 
 
 def _likeliest_gap(policy: Policy, ids: Sequence[int], found: Tensor) -> Gap:
-    """Return the most by which log-probs (T, V) after ids (T) differ from those of eager attention."""
     expected, allowed = _eager_logprobs(policy, ids)
     return Gap(_max_gap(policy, expected, found), allowed)
 
 
 def _max_gap(policy: Policy, expected: Tensor, found: Tensor) -> float:
-    """Return the most by which log-probs (T, V) of the likeliest ids differ."""
     likeliest = expected.topk(min(_LIKELIEST.get(policy.dtype, 1), expected.shape[-1])).indices
     return (expected.gather(-1, likeliest) - found.gather(-1, likeliest)).abs().max().item()
 
@@ -178,7 +172,7 @@ def _batch_dependence(policy: Policy, positions: int) -> float:
 def _features_at(policy: Policy, places: Sequence[Sequence[int]]) -> Tensor:
     """Return features (B, T, F) of the same ids in every row, at `places` (B, T), each seen by those behind it."""
     size = len(places[0])
-    ids = torch.tensor([_probe_ids(policy, size, 1)] * len(places), device=policy.device)
+    ids = torch.tensor([policy.probe_ids(size, 1)] * len(places), device=policy.device)
     later = torch.ones(size, size, dtype=torch.bool, device=policy.device).triu(1)
     mask = torch.zeros(len(places), 1, size, size, dtype=policy.dtype, device=policy.device)
     return policy.features(

@@ -1,8 +1,7 @@
 """Attention over a packed tree: every id attends to its ancestors and itself alone.
 
-Promises: for a forward without a tree it is transformers' own SDPA attention; for one with a tree, on a CPU, it
-computes what each path would compute in a row of its own. The tree travels with the forward as a keyword argument, so
-that threads that run one module at the same time, some with trees and some without, never see each other's.
+Without a tree it is transformers' own SDPA attention; with one, on a CPU, it computes what each path would in a row of
+its own. The tree travels as a keyword argument, so that threads that run one module never see each other's.
 
 A run of ids that follow one another sees itself (causally), and it and all that descends from it, which stands right
 behind it, see the run it branches off (wholly, up to there); the shares are joined by their log-sum-exp, as flash
@@ -10,7 +9,6 @@ attention joins its tiles (arXiv 2205.14135, section 3.1), and the backward pass
 result. No copy, and no score is computed twice. Where many short runs stand together, a call for each costs more than
 scores that nobody reads: those are one block with a mask. A block is torch's flash attention for CPUs; torch has no
 public function that also tells its log-sum-exp, and its own context parallelism calls the same operators.
-Knows nothing of rows or of what is trained.
 """
 
 from __future__ import annotations
@@ -73,11 +71,8 @@ class TreeMask:
         self._blocks: dict[tuple[int, torch.dtype], tuple[list[Block], list[SegmentRun]]] = {}
 
     def blocks(self, pairs: int, dtype: torch.dtype) -> tuple[list[Block], list[SegmentRun]]:
-        """Return blocks from 0 to N without gaps, and the runs that see, with all below them, ids before their block.
-
-        Runs stand together in one block, all that descends from one of them, where a mask of `pairs` scores for each
-        of them is enough.
-        """
+        """Return blocks from 0 to N without gaps, and the runs that see ids before their block. Runs, all that descends
+        from one, are one block where a mask of `pairs` scores for each is enough."""
         if (pairs, dtype) not in self._blocks:
             self._blocks[pairs, dtype] = self._divide(pairs, dtype)
         return self._blocks[pairs, dtype]
@@ -134,15 +129,12 @@ def install(model: Any) -> None:
 
 
 def is_installed(model: Any) -> bool:
-    """Return whether a model's attention goes through here."""
     return getattr(model.config, "_attn_implementation", None) == NAME
 
 
 def tree_inputs(tree: TreeMask, position: Tensor) -> dict[str, Any]:
     """Return what a forward over packed ids is given beside them; position (N,) is each id's depth.
-
-    A mask of four dimensions is passed on as it is: given one that nobody reads, transformers builds none of N x N.
-    """
+    Given a mask of four dimensions that nobody reads, transformers builds none of N x N."""
     unread = torch.zeros(1, 1, 1, 1, device=position.device)
     return {"tree": tree, "position_ids": position[None], "attention_mask": unread, "use_cache": False}
 
@@ -181,14 +173,7 @@ class _Blocks(torch.autograd.Function):
     """Attention in blocks: those of `TreeMask.blocks` on themselves, and runs with all below them on others."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        tree: TreeMask,
-        scale: float | None,
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float | None) -> Tensor:
         """Return (1, H, N, D); what blocks share is joined in fp32."""
         blocks, crossing = tree.blocks(_break_even_pairs(query.shape[1], query.shape[3]), query.dtype)
         parts = _split_blocks(blocks, query, key, value)
@@ -229,15 +214,12 @@ class _Blocks(torch.autograd.Function):
 
 
 def _break_even_pairs(heads: int, width: int) -> int:
-    """Return how many masked scores cost as much as the calls, forward and backward, for one more block.
-
-    Measured on one core: a block's calls 120 us, a score 10 ns and 0.17 ns per element of heads * width.
-    """
+    """Return how many masked scores cost as much as one more block's calls: measured on one core, 120 us for these,
+    10 ns and 0.17 ns per element of heads * width for a score."""
     return int(120_000 / (10 + 0.17 * heads * width))
 
 
 def _split_blocks(blocks: Sequence[Block], *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield each block's part of tensors (1, H, N, ...)."""
     sizes = [block.end - block.start for block in blocks]
     return zip(*(each.split(sizes, 2) for each in tensors), strict=True)
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
-from swarm.backends.folders import build_once, print_folder
+from swarm.backends.folders import Progress, build_once, print_folder
 from swarm.backends.local.loading import load_policy
 from swarm.environments import Demonstration, Environment, get_environment
 from swarm.environments.registry import add_folder
@@ -41,10 +41,7 @@ from swarm.timelines.node import TrainRow
 
 
 def demonstration_rows(renderer: HFRenderer, play: Demonstration) -> tuple[TrainRow, ...]:
-    """Return the rows of a demonstration, `sampled` in each what is to be imitated.
-
-    Raises BackendError for one that the chat template cannot write.
-    """
+    """Return a demonstration's rows, `sampled` what to imitate; BackendError where the template cannot write it."""
     tree = CallTree(renderer)
     for number, message in enumerate(play.messages):
         if message["role"] == "assistant":
@@ -102,9 +99,6 @@ TOKENS_AT_ONCE = 4096
 """Ids of one forward, padding included; a step of more takes several."""
 _IGNORED = -100
 
-Progress = Callable[[int, int], None]
-"""Told the steps done and the steps in all."""
-
 
 def imitate(
     model: Any,
@@ -130,7 +124,6 @@ def imitate(
 
 @torch.no_grad()
 def mean_loss(model: Any, rows: Sequence[TrainRow]) -> float:
-    """Return the mean cross-entropy of the imitated ids in rows."""
     return sum(float(_sum_loss(model, part)) for part in _parts(rows)) / _count_imitated(rows)
 
 
@@ -143,7 +136,6 @@ def _step(model: Any, rows: Sequence[TrainRow], optimizer: torch.optim.Optimizer
 
 
 def _sum_loss(model: Any, rows: Sequence[TrainRow]) -> Tensor:
-    """Return the sum of the cross-entropies of the imitated ids."""
     length, device = max(len(row.ids) for row in rows), next(model.parameters()).device
     ids_BT = torch.tensor([[*row.ids, *[0] * (length - len(row.ids))] for row in rows], device=device)
     labels_BT = torch.tensor([_labels(row, length) for row in rows], device=device)[:, 1:]
@@ -184,11 +176,8 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.
 
 
 def ensure_warm_start(job: Job, models: Path, progress: Progress | None = None) -> Path:
-    """Return the folder under `models` of a job's model from a path after its warm start, making it if need be.
-
-    `progress` is told (steps done, steps in all). Raises InvalidRequest for an environment that is unknown or without
-    demonstrations, BackendError for a model or chat template that will not do, OSError where nothing can be written.
-    """
+    """Return the folder under `models` of a job's warm-started model, made with `progress` if need be.
+    InvalidRequest without environment or demonstrations, BackendError for an unfit model or template, OSError."""
     spec = job.model
     if not isinstance(spec, PathModel):
         raise TypeError(f"expected a model from a path, found {spec.kind}")
@@ -227,7 +216,6 @@ class _BatchSampler:
         return [row for _ in range(PLAYS_PER_STEP) for row in self._play()]
 
     def _play(self) -> Sequence[TrainRow]:
-        """Return the rows of a demonstration that fits the job's context."""
         for _ in range(_TRIES):
             rows = demonstration_rows(
                 self._renderer, self._environment.demonstrate(self._rng.choice(self._tasks), self._rng)
@@ -246,13 +234,9 @@ def _make(job: Job, source: Path, renderer: HFRenderer, folder: Path, progress: 
     drawn = _BatchSampler(renderer, get_environment(job.environment), job)
     imitate(model, drawn, steps=job.model.warm_start_steps, progress=progress)
     model.save_pretrained(folder)
-    for path in _files(source):
-        if path.name != "config.json" and not path.name.endswith(_WEIGHTS):
+    for path in source.iterdir():
+        if path.is_file() and path.name != "config.json" and not path.name.endswith(_WEIGHTS) and path.name[0] != ".":
             shutil.copyfile(path, folder / path.name)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 def _print_progress(done: int, of: int) -> None:

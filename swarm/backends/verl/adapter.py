@@ -73,20 +73,11 @@ def rendezvous(address: str, port: int = 0, *, begin: bool) -> TCPStore:
 
 
 def join(device: str, rank: int, world: int, store: TCPStore) -> None:
-    """Join the ranks' process group, which meets at `store`.
-
-    verl stays in it: by itself it would ask for "cpu:gloo,cpu:gloo" on a CPU,
-    which torch refuses.
-    """
+    """Join the process group at `store`; verl would ask for "cpu:gloo,cpu:gloo" on a CPU, which torch refuses."""
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
     torch.distributed.init_process_group(
         backend, timeout=timedelta(seconds=EXCHANGE_TIMEOUT_S), store=store, rank=rank, world_size=world
     )
-
-
-def is_joined() -> bool:
-    """Return whether this process is in a process group."""
-    return torch.distributed.is_initialized()
 
 
 def make_engine(folder: Path, job: Job, device: str) -> Any:
@@ -98,7 +89,6 @@ def make_engine(folder: Path, job: Job, device: str) -> Any:
 
 
 def load_model(worker: Any) -> None:
-    """Have verl's worker load its model."""
     if worker.engine.is_param_offload_enabled:
         _wait_for_moves()
     with enter_mode(worker.engine, nullcontext()):
@@ -106,11 +96,8 @@ def load_model(worker: Any) -> None:
 
 
 def _wait_for_moves() -> None:
-    """Have verl move weights and moments to the host by copies that are there when it goes on, in plain memory.
-
-    Its own are under way then, in pinned memory that torch rounds up to powers of two; and FSDP2 pads a shard that is
-    smaller than the others' at once, with whatever has come by that moment.
-    """
+    """Have verl move weights and moments to the host in plain memory, and wait: FSDP2 pads small shards at once, with
+    what has come by then, and pinned memory is rounded up to powers of two."""
     from verl.utils import fsdp_utils
     from verl.workers.engine.fsdp import transformer_impl
 
@@ -129,7 +116,6 @@ def _moments_to_host(optimizer: torch.optim.Optimizer) -> None:
 
 
 def make_worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
-    """Return verl's worker around an engine of a type, which `reset` loads the model into."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
@@ -231,10 +217,7 @@ def logprobs(engine: Any, batch: TensorDict) -> Tensor:
 
 @contextmanager
 def enter_mode(engine: Any, mode: AbstractContextManager[Any]) -> Iterator[None]:
-    """Be in a mode of an engine's within; afterwards what it keeps on the host is there, and its device free.
-
-    What fails on the way into the mode, or within, leaves no weight on the device either.
-    """
+    """Be in a mode of an engine's within; afterwards its device is free, too where something fails."""
     try:
         with mode:
             yield
@@ -261,10 +244,7 @@ def _empty_cache(engine: Any) -> None:
 
 
 def gradient(engine: Any, batch: TensorDict, loss: Callable[..., Any]) -> float:
-    """Leave the gradient of a batch with the engine's parameters; return this rank's loss.
-
-    The minibatch's loss is the mean over the ranks.
-    """
+    """Leave a batch's gradient with the engine; return this rank's loss, of which the minibatch's is the mean."""
     with enter_mode(engine, engine.train_mode(zero_grad_on_exit=False)):
         engine.optimizer_zero_grad()
         output = engine.forward_backward_batch(batch, loss)
@@ -378,10 +358,7 @@ def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) ->
 
 
 def select_sampled(values: Any, batch: TensorDict) -> Tensor:
-    """Return what a jagged output of the model, which stands where ids are fed, says of the M sampled tokens.
-
-    At each place the model predicts the id of the next one; the tokens are in the order of the batch's rows.
-    """
+    """Return what a jagged output, which stands where ids are fed, says of the M sampled tokens, in the rows' order."""
     flat, ends = values.values(), values.offsets()[1:]
     lengths = batch["response_mask"].offsets().diff()
     parts = [flat[end - length - 1 : end - 1] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]

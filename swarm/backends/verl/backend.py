@@ -54,17 +54,14 @@ class VerlBackend:
 
     @property
     def engine(self) -> ReplicatedEngine:
-        """What generates; raise BackendError before `start`."""
         return self._require_parts().engine
 
     @property
     def learner(self) -> VerlLearner:
-        """What learns; raise BackendError before `start`."""
         return self._require_parts().learner
 
     @property
     def renderer(self) -> HFRenderer:
-        """What renders and decodes; raise BackendError before `start`."""
         return self._require_parts().renderer
 
     @property
@@ -74,19 +71,16 @@ class VerlBackend:
         return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self.job.environment}"
 
     async def start(self) -> None:
-        """Make or find the model, join the cluster, place learners and replicas on it, and serve."""
         if self._parts is None:
             self._parts = await _start(self.job, self._models)
 
     async def stop(self) -> None:
-        """End learners and replicas, and leave the cluster; safe to call twice."""
         parts, self._parts = self._parts, None
         if parts is not None:
             await _shut_down(parts.cluster, parts.engine, parts.learner)
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """Hashes of the weights and of the chat template, as they were loaded."""
         return self._require_parts().provenance
 
     @property
@@ -95,15 +89,12 @@ class VerlBackend:
         return PROBS_TOLERANCE[self.job.dtype]
 
     def weights(self) -> str | None:
-        """Return the sha256 of the learner's weights as they are published, by name."""
         return _hash_weights(self.learner)
 
     def publish(self) -> None:
-        """Send the learner's weights to all replicas; returns once each has confirmed the version."""
         self.engine.publish(self.learner.version, self.learner.export_weights())
 
     def failure(self) -> str | None:
-        """Return why a part of it is dead beyond repair, or None."""
         if self._parts is None:
             return None
         return self._parts.learner.group.poll_failure() or self._parts.engine.failure()
@@ -116,9 +107,8 @@ class VerlBackend:
 
 async def _start(job: Job, models: Path) -> _Components:
     folder, renderer, cluster = await _prepare_cancellable(_prepare, job, models)
-    draws = (
-        SeedSequence(job.seed) if cluster.device == "cpu" else None
-    )  # a GPU draws for each seed apart, and so slower
+    # a GPU draws for each seed apart, and so slower
+    draws = SeedSequence(job.seed) if cluster.device == "cpu" else None
     learning = asyncio.ensure_future(asyncio.to_thread(_learner, job, folder, cluster, draws))
     engine: ReplicatedEngine | None = None
     serving: asyncio.Future[None] | None = None
@@ -214,11 +204,8 @@ def _engine(job: Job, folder: Path, cluster: Cluster, draws: SeedSequence | None
 
 @contextmanager
 def _use_devices(learner: VerlLearner, engine: ReplicatedEngine) -> Iterator[None]:
-    """Have the devices for the learner alone within; they are the engine's again once weights are published.
-
-    What fails within leaves the weights of before, and replicas that serve them again; where they do not, the engine is
-    over, and no request waits for ever.
-    """
+    """Have the devices for the learner alone within. What fails leaves replicas that serve the weights of before; where
+    they do not, the engine is over, and no request waits for ever."""
     try:
         engine.sleep()
         yield

@@ -65,7 +65,6 @@ class Bundles:
         return {"num_cpus": 0, "num_gpus": 0.5, "scheduling_strategy": strategy}
 
     def free(self) -> None:
-        """Give the GPUs back, and end what is still on them."""
         from ray.util.placement_group import remove_placement_group
 
         remove_placement_group(self._group)
@@ -81,7 +80,6 @@ class CheckResult:
 
 
 def run_checks(job: Job, models: Path) -> list[CheckResult]:
-    """Return what a training of the job would find here, in the order in which it would ask."""
     checks: Sequence[tuple[str, Callable[[], str]]] = (
         ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
         ("verl", _check_verl),
@@ -115,7 +113,6 @@ def _fields(job: Job) -> VerlFields:
 
 
 def _check_ray(job: Job) -> str:
-
     address = _fields(job).address
     if address is None:
         return "to be started on this machine"
@@ -156,7 +153,6 @@ def _check_model(job: Job, models: Path) -> str:
 
 def _device(job: Job) -> str:
     """Return what this machine computes on; a cluster elsewhere says so when it is joined."""
-
     return "cuda" if _fields(job).address is not None else find_device(job)
 
 
@@ -230,20 +226,15 @@ class Cluster:
         return cluster
 
     def rank_options(self, number: int) -> dict[str, Any]:
-        """Return Ray's options for where a rank of the learner is, by its number."""
         return self._actor_options(number, 1, turn=number)
 
     def replica_options(self, number: int) -> dict[str, Any]:
-        """Return Ray's options for where a replica is and what is around it, by its number."""
         placed = self._actor_options(number, self.fields.tensor_parallel, turn=self.fields.trainers + number)
         return {**placed, "runtime_env": {"env_vars": dict(self.environment)}}
 
     def _actor_options(self, number: int, devices: int, *, turn: int) -> dict[str, Any]:
-        """Return options of an actor on a shared device, or over so many of its own: free GPUs, packed by Ray.
-
-        Cores are shared, not counted: where several nodes have them, actors take turns with these, for which Ray wants
-        them to ask for something. Where a node is gone by then, or has nothing left, another one takes its turn.
-        """
+        """Return options of an actor on a shared device, or over so many of its own, packed by Ray. Cores are shared,
+        not counted: actors take turns with nodes; where one is gone or full, another takes its turn."""
         if self._bundles is not None:
             return self._bundles.options(number)
         if self.device != "cpu":
@@ -298,7 +289,6 @@ def _nodes_with_cores() -> tuple[str, ...]:
 
 
 def advise_fewer(fields: VerlFields) -> str:
-    """Return what to do where there are too few devices."""
     if fields.colocated:
         return "lower verl.trainers and verl.replicas"
     also = ", or share devices by verl.colocated" if fields.tensor_parallel == 1 else ""
@@ -406,11 +396,8 @@ def _begin(address: str | None, cpus: int | None) -> None:
 
 
 def private_folder() -> str:
-    """Return the folder for our own Rays, below one of this user alone. Raises BackendError where that is another's.
-
-    Ray opens its own to everybody, whoever made it: who puts a socket there in place of the object store's has our
-    processes read its objects, which are pickles.
-    """
+    """Return the folder for our own Rays, below one of this user alone; BackendError where that is another's. Ray opens
+    its own to everybody: who puts a socket there has our processes read its objects, which are pickles."""
     place = tempfile.gettempdir()
     folder = Path(place if len(place) <= _LONGEST_PLACE else "/tmp", f"ajet-ray-{os.getuid()}")
     try:
@@ -473,11 +460,8 @@ def _end(processes: Sequence[psutil.Process]) -> None:
 
 
 def set_ray_environment(address: str | None) -> None:
-    """Set what Ray and vLLM read when they are imported: no telemetry, and a token for a Ray that is started here.
-
-    Ray listens on every address of the machine; with a token it answers nobody else. Who set Ray's own variables has
-    chosen; where it was imported before, it is too late, and `_begin` refuses.
-    """
+    """Set what Ray and vLLM read when imported: no telemetry, and a token, without which Ray answers all who reach
+    this machine. Who set Ray's own variables has chosen; if it was imported before, `_begin` refuses."""
     os.environ.update(_QUIET)
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would have learners and replicas wait for all clients
     if address is None and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:

@@ -31,7 +31,6 @@ from swarm.algorithms.rows import Row
 from swarm.backends.local import checkpoint
 from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter, worker
-from swarm.backends.verl import adapter as engines
 from swarm.backends.verl.adapter import column, select_sampled
 from swarm.backends.verl.learner import RankedUpdate, RowPartition, VerlLearner
 from swarm.backends.verl.losses import Sequences
@@ -42,15 +41,11 @@ from swarm.verl_config import CriticFields, VerlFields
 
 
 def critic_fields(job: Job) -> CriticFields:
-    """Return what a job says of its critic."""
     return (job.verl or VerlFields()).critic or CriticFields()
 
 
 def make_critic_engine(folder: Path, job: Job, device: str) -> Any:
-    """Return verl's engine for a critic, made and sharded over the ranks of the group; all of them must call it.
-
-    All of it learns, an adapter of the policy's notwithstanding.
-    """
+    """Return verl's engine for a critic, all of which learns; every rank of the group must call it."""
     own = job.model_copy(update={"lora_rank": 0, "learning_rate": critic_fields(job).learning_rate})
     made = adapter.make_worker(folder, own, device, "value_model")
     with _patch_critic_loader(job.seed):
@@ -114,10 +109,7 @@ class GaeOutput:
 
 
 def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
-    """Return verl's estimate for the M > 0 tokens of a batch: their values, and the numbers of their episodes.
-
-    An episode's reward is at the last token that was sampled in it; what others said in between is not there.
-    """
+    """Return verl's estimate for M > 0 tokens, of their values and episodes' numbers; rewards are at the ends."""
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
     sequences, own = Sequences(episodes), critic_fields(job)
@@ -132,10 +124,7 @@ def estimate_gae(job: Job, rewards: Sequence[float], values: Tensor, episodes: T
 
 
 def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:
-    """Return verl's loss () of M > 0 tokens, and the part of them that it clipped; all arguments are (M,).
-
-    present: values with gradient; before: those that the update began with; weights: what each token weighs.
-    """
+    """Return verl's loss () of M > 0 tokens and the part it clipped, by values with gradient and `before`; (M,)."""
     from verl.trainer.ppo.core_algos import compute_value_loss
 
     clip, mode = critic_fields(job).clip_range, "token-sum"
@@ -154,14 +143,12 @@ class ValueSums:
     tokens: int = 0
 
     def merge(self, other: ValueSums) -> None:
-        """Add the sums of other tokens of the same optimiser steps, as another rank took them."""
         self.loss += other.loss
         self.predicted += other.predicted
         self.clipped += other.clipped
         self.tokens += other.tokens
 
     def metrics(self, steps: int) -> Mapping[str, float]:
-        """Return verl's metrics of an update of so many optimiser steps."""
         tokens = max(1, self.tokens)
         return {
             "critic/vf_loss": self.loss / max(1, steps),
@@ -210,34 +197,26 @@ class CriticRank(Rank):
         self._critic_before: worker.Shards | None = None
 
     def start(self, rank: int, world: int, address: str, port: int) -> float:
-        """Join the others, load policy and critic and shard them; return the seconds that took."""
-
         seconds, begun = super().start(rank, world, address, port), time.perf_counter()
         self._critic = make_critic_engine(self._folder, self._job, self._device)
         return seconds + time.perf_counter() - begun
 
     def values(self, batch: Any, longest: int) -> Tensor:
         """Return what the present critic says of a batch's sampled tokens (M,)."""
-        from swarm.backends.verl.adapter import select_sampled
-
-        prepared = engines.prepare_batch(batch, self._job, longest, entropy=False)
+        prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
         return select_sampled(critic_values(self._critic, prepared), batch).float()
 
     def estimate_gae(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> GaeOutput:
-        """Return the advantages and returns of a batch's tokens (M,); `rewards` are by the episodes' numbers."""
-
         return estimate_gae(self._job, rewards, values, episodes)
 
     def begin(self, loss: Loss, *, undoable: bool) -> None:
         """Begin an update. The critic is always kept for `undo`: it learns before the policy does."""
-
         self._critic_before = None
         super().begin(loss, undoable=undoable)
         self._value_loss = ValueLoss(self._job)
         self._critic_before = self._copy_critic()
 
     def keep(self) -> None:
-        """End an update that was made: forget what `undo` would have put back."""
         super().keep()
         self._critic_before = None
 
@@ -246,15 +225,13 @@ class CriticRank(Rank):
 
     def value_gradient(self, batch: Any, longest: int) -> ValueShare:
         """Leave the critic's gradient of this rank's part of a minibatch, to be exchanged; weights stay."""
-        prepared = engines.prepare_batch(batch, self._job, longest, entropy=False)
-        return ValueShare(engines.gradient(self._critic, prepared, self._value_loss), self._value_loss.sums)
+        prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
+        return ValueShare(adapter.gradient(self._critic, prepared, self._value_loss), self._value_loss.sums)
 
     def value_step(self, size: float) -> float:
-        """Change the critic by the clipped gradient, unless it is not finite; return the norm it had."""
-        return engines.step(self._critic, size)
+        return adapter.step(self._critic, size)
 
     def undo(self) -> None:
-        """Put everything back as it was when the update began, and forget the gradients."""
         super().undo()
         self._critic.optimizer_zero_grad()
         if self._critic_before is not None:
@@ -262,7 +239,6 @@ class CriticRank(Rank):
         self._critic_before = None
 
     def _modules(self) -> Mapping[str, Any]:
-        """See `Rank`."""
         return {**super()._modules(), checkpoint.CRITIC: self._critic.module}
 
     def _sets(self) -> checkpoint.Sets:
@@ -310,10 +286,7 @@ class CriticLearner(VerlLearner):
         }
 
     def _estimate(self, update: RankedUpdate, values: Sequence[Tensor]) -> None:
-        """Fill in each token's value, advantage and return, and each episode's mean advantage.
-
-        Rows are in the order of their ends, and tokens of an episode follow one another as its calls did.
-        """
+        """Fill in each token's value, advantage and return, and episodes' mean advantage; tokens go in calls' order."""
         rows, counts = update.all_rows, [len(own) for own in values]
         episodes = torch.tensor([row.episode for row in rows]).repeat_interleave(torch.tensor(counts))
         calls = [torch.zeros_like(row.targets) if row.calls is None else row.calls for row in rows]
@@ -328,7 +301,6 @@ class CriticLearner(VerlLearner):
         update.advantages = [_mean_advantage(own) for own in update.rows]
 
     def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
-        """Teach the critic, and then the policy."""
         taught, size = _CriticProgress(), critic_fields(self._job).learning_rate
         with update.cost.measure("update_critic"):
             for chosen in steps:
@@ -339,7 +311,6 @@ class CriticLearner(VerlLearner):
         super()._learn(steps, update)
 
     def _value_gradient(self, chosen: Sequence[int], update: RankedUpdate, taught: _CriticProgress) -> None:
-        """Leave the critic's gradient of a minibatch of whole episodes with the ranks."""
         rows, weights = self._minibatch(chosen, update)
         deal = RowPartition(rows, self.group.world)
         asked = [(part, deal.longest) for part in deal.batches(update.advantages, weights)]

@@ -42,7 +42,6 @@ class SeedSequence:
         self.count = 0
 
     def take(self) -> int:
-        """Return the next seed, from 0 to below 2^63."""
         self.count += 1
         found = hashlib.blake2b(f"{self._seed}:{self.count}".encode(), digest_size=8).digest()
         return int.from_bytes(found) >> 1
@@ -50,8 +49,6 @@ class SeedSequence:
 
 WINDOW_S: Final = 900.0
 """Seconds that a replica must have served for the deaths before it to be forgiven."""
-
-
 LOOK_S: Final = 90.0
 """Seconds at most between two looks at a replica's silence: more have passed only where this process did not run."""
 
@@ -63,11 +60,9 @@ class OutputQueue:
         self._queue: asyncio.Queue[Chunk | BackendError] = asyncio.Queue()
 
     def put(self, found: Chunk | BackendError) -> None:
-        """Deliver a chunk, or the error that ends the request."""
         self._queue.put_nowait(found)
 
     async def take(self) -> Chunk:
-        """Return the next chunk; raise the error that stands in its place."""
         found = await self._queue.get()
         if isinstance(found, BackendError):
             raise found
@@ -95,12 +90,10 @@ class ReplicaInstance:
     """Whether it has given its memory back, and so brings nothing until it has loaded weights."""
 
     def deliver(self, found: Delivery, lost: type[BackendError]) -> None:
-        """Hand over to who asked, if somebody still waits."""
         if queue := self.open.get(found.key):
             queue.put(found.chunk if found.chunk is not None else lost(found.lost))
 
     def end(self, error: BackendError) -> None:
-        """Fail all that is open."""
         for queue in self.open.values():
             queue.put(error)
         self.open.clear()
@@ -245,7 +238,6 @@ class ReplicatedEngine:
 
     @property
     def guided(self) -> bool:
-        """It follows no grammar."""
         return False
 
     @property
@@ -254,7 +246,6 @@ class ReplicatedEngine:
         return self._version
 
     def failure(self) -> str | None:
-        """Return why nothing is served any more, or None."""
         return self._failure
 
     async def start(self) -> None:
@@ -307,7 +298,6 @@ class ReplicatedEngine:
                 life.handle.cancel(key)
 
     async def _choose_instance(self, request: GenerationRequest) -> ReplicaInstance:
-        """Return the replica for a request, once one serves."""
         try:
             async with asyncio.timeout(WAIT_S):
                 while not (serving := self._serving_instances()):
@@ -330,11 +320,8 @@ class ReplicatedEngine:
             raise RequestLost(self._stopped)
 
     def publish(self, version: int, buckets: Sequence[Any]) -> None:
-        """Have every replica that serves load buckets; return once each confirmed `version`. Blocks.
-
-        One that died is made again with these weights. NoRoom where one has none for them: the same again is possible.
-        Any other BackendError where one that lives cannot load them: nothing is served any more then.
-        """
+        """Have every replica that serves load buckets; return once each confirmed `version`, or died. Blocks.
+        DiskFull without room: the same again is possible; another BackendError is the end of the engine."""
         published = PublishedWeights(version, tuple(buckets))
         with self._lock:
             if self._failure or self._stopped:
@@ -371,11 +358,8 @@ class ReplicatedEngine:
         return None
 
     def sleep(self) -> None:
-        """Have every replica that serves give its device's memory back until the next `publish`. Blocks.
-
-        Requests wait meanwhile. A replica that cannot rest is ended and, as one that dies, made again after that.
-        BackendError where nothing is served any more, or one that is being made does not come up.
-        """
+        """Have replicas give their devices' memory back until the next `publish`; requests wait. Blocks. One that
+        cannot is made again after that. BackendError where nothing is served, or one that boots does not come up."""
         if self._failure or self._stopped:
             raise BackendError(self._failure or self._stopped or "")
         self._scheduler.begin(UP_S)
@@ -385,7 +369,6 @@ class ReplicatedEngine:
             list(pool.map(self._sleep_replica, lives.values()))
 
     def _sleep_replica(self, life: ReplicaInstance) -> None:
-        """Have one replica rest, or end it."""
         life.sleeping = True
         try:
             life.handle.sleep()
@@ -482,7 +465,7 @@ class ReplicatedEngine:
         self._changed.set()
 
     async def _load_with_retry(self, life: ReplicaInstance, published: PublishedWeights) -> None:
-        """Have a new replica load what was published; NoRoom where it found none for `ROOM_S`."""
+        """Have a new replica load what was published; DiskFull where it found none for `ROOM_S`."""
         patience = SuspendAwareTimeout(ROOM_S)
         while True:
             try:
@@ -497,7 +480,6 @@ class ReplicatedEngine:
                 return
 
     async def _deliver(self, life: ReplicaInstance) -> None:
-        """Bring what a replica generates to who asked, for as long as it lives."""
         while True:
             found = await life.handle.take()
             if found:
@@ -511,10 +493,7 @@ class ReplicatedEngine:
 def make_engine(
     spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: SeedSequence | None = None
 ) -> ReplicatedEngine:
-    """Return an engine, not started; `options` are Ray's for a replica's actor by its number, as where it is placed.
-
-    Ray is joined or started by whoever calls, before `start`. BackendError where the folder has no model.
-    """
+    """Return an engine with Ray's `options` by replica. Ray must be up to `start`. BackendError: no model."""
     return ReplicatedEngine(
         lambda number, life: RayReplica(spec, number, life, options(number)),
         replicas,

@@ -103,7 +103,6 @@ GRACE_S = 10.0
 _ROOM = "lower micro_batch_tokens, set gradient_checkpointing, or ask for more verl.trainers"
 _APART = frozenset({"save", "prepare"})
 """Methods that exchange nothing: a rank that refuses holds no other one up, and each is let come to its own end."""
-
 _LAST = frozenset({"undo"})
 """Methods after whose refusal nobody knows what the weights are: no more is asked of the ranks."""
 
@@ -121,10 +120,7 @@ class TrainerGroup:
         options: Callable[[int], Mapping[str, Any]] = lambda number: {},
         rank: type[Rank] = Rank,
     ) -> None:
-        """Start ranks of a class; BackendError where they do not come up.
-
-        `options` are more of Ray's for an actor, by its number.
-        """
+        """Start ranks of a class, with Ray's `options` by number; BackendError where they do not come up."""
         import ray
 
         self._ray = ray
@@ -147,12 +143,10 @@ class TrainerGroup:
 
     @property
     def world(self) -> int:
-        """Number of ranks."""
         return len(self._actors)
 
     @property
     def pids(self) -> list[int]:
-        """Return the ranks' processes."""
         return [int(pid) for pid in self._wait([a.__ray_call__.remote(_pid) for a in self._actors], GRACE_S, "pid")]
 
     def call(self, method: str, each: Sequence[tuple[Any, ...]], *, timeout_s: float, **same: Any) -> list[Any]:
@@ -166,7 +160,6 @@ class TrainerGroup:
         )
 
     def call_all(self, method: str, *arguments: Any, timeout_s: float, **same: Any) -> list[Any]:
-        """Call a method of every rank with the same arguments."""
         return self.call(method, [arguments] * self.world, timeout_s=timeout_s, **same)
 
     def _wait(self, references: Sequence[Any], timeout_s: float, method: str, grace_s: float = GRACE_S) -> list[Any]:
@@ -216,10 +209,7 @@ class TrainerGroup:
         raise error
 
     def poll_failure(self) -> str | None:
-        """Return why the group is over, None while it lives; it never waits.
-
-        Each rank is asked for a sign of life, which stands behind what it works on; a dead one says so by Ray at once.
-        """
+        """Return why the group is over, None while it lives; it never waits: signs of life come behind the work."""
         if self.failure is None:
             self._signs = self._signs or [actor.alive.remote() for actor in self._actors]
             ready, waiting = self._ray.wait(self._signs, num_returns=len(self._signs), timeout=0)
@@ -229,7 +219,6 @@ class TrainerGroup:
         return self.failure
 
     def stop(self) -> None:
-        """End all ranks."""
         self.failure = self.failure or "the learner was stopped"
         for actor in self._actors:
             with contextlib.suppress(self._ray.exceptions.RayError):
@@ -296,10 +285,7 @@ class VerlLearner:
         call_timeout_s: float = UPDATE_S,
         draws: SeedSequence | None = None,
     ) -> None:
-        """Make the ranks, each with Ray's `options` of its number.
-
-        How many of `draws` were taken is saved and restored: an engine draws by them.
-        """
+        """Make the ranks, with Ray's `options` by number; the count of `draws`, which an engine takes, is saved."""
         self._draws = draws
         self.version = 0
         self._folder = folder
@@ -403,7 +389,6 @@ class VerlLearner:
         return self._call_by_row("score", rows, timeout_s or self._timeout_s, reference=reference)
 
     def _call_by_row(self, method: str, rows: Sequence[Row], timeout_s: float, **same: Any) -> list[Tensor]:
-        """Return what a method of the ranks says of each row's sampled tokens (K,)."""
         if not rows:
             return []
         deal = RowPartition(rows, self.group.world)
@@ -435,7 +420,6 @@ class VerlLearner:
         self.version += 1
 
     def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
-        """Make the optimiser steps, each over the episodes of its minibatch."""
         with update.cost.measure("update_actor"):
             for chosen in steps:
                 self._gradient(chosen, update)
@@ -448,7 +432,6 @@ class VerlLearner:
         return [row for number in chosen for row in update.rows[number]], weights
 
     def _gradient(self, chosen: Sequence[int], update: RankedUpdate) -> None:
-        """Leave the gradient of a minibatch of whole episodes with the ranks."""
         rows, weights = self._minibatch(chosen, update)
         deal = RowPartition(rows, self.group.world)
         parts = deal.batches(update.advantages, weights, self._sequences(rows, weights, update))
@@ -470,7 +453,6 @@ class VerlLearner:
             self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._diagnose_mismatch, update))
 
     def _diagnose_mismatch(self, update: RankedUpdate) -> str:
-        """Return which side moved, by a plain forward over the weights that are exported."""
         import ray
         from transformers import AutoConfig
 
@@ -531,7 +513,6 @@ class VerlLearner:
             raise DiskFull(f"{said}; free space") if checkpoint.is_full(error) else BackendError(said) from error
 
     def _write_own(self, partial: Path) -> None:
-        """Write what the driver knows."""
         facts = {
             "version": self.version,
             "lora_rank": self._job.lora_rank,
@@ -570,5 +551,4 @@ class VerlLearner:
         return saved
 
     def stop(self) -> None:
-        """End the ranks; safe to call twice."""
         self.group.stop()

@@ -40,7 +40,6 @@ them. Both are in proportion to the advantages."""
 
 
 def verl_names(job: Job) -> VerlAlgorithm:
-    """Return the names that a job says."""
     return (job.verl or VerlFields()).algorithm
 
 
@@ -237,7 +236,6 @@ def _call_verl_loss(job: Job, name: str, part: TokenBatch, weights: Tensor) -> L
 
 
 def _actor_config(job: Job, name: str) -> Any:
-    """Return verl's configuration of the actor with what the job says."""
     from verl.workers.config import ActorConfig
     from verl.workers.config.actor import PolicyLossConfig
 
@@ -326,10 +324,8 @@ class VerlLoss(ObjectiveLoss):
         return TokenBatch(tokens, present, proximal, self._objective.correction(proximal, tokens), tokens.weights)
 
     def _whole_token_batch(self, own: TokenBatch, places: Tensor) -> TokenBatch:
-        """Return the whole minibatch, in which the tokens of one micro-batch alone have weights and gradients.
-
-        Every micro-batch sees the same values, so that all of them find the same statistics.
-        """
+        """Return the whole minibatch, in which one micro-batch's tokens alone have weights and gradients: all see
+        the same values, and find the same statistics."""
         assert self.whole is not None
         device = own.present.device
         tokens, present = _move_tokens(self.whole.tokens, device), self.whole.present.to(device)

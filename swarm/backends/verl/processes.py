@@ -34,11 +34,8 @@ from swarm.rendering.messages import BackendError
 
 
 class Bucket(dict[str, Tensor]):
-    """Tensors on the CPU by name. What comes out of the store shares its memory, which may only be read.
-
-    torch pickles a tensor's bytes into the stream, which copies them several times on the way in and again on the way
-    out; those of an array lie beside it (PEP 574), are copied once on the way in, and never on the way out.
-    """
+    """Tensors on the CPU by name; what comes out of the store shares its memory, which may only be read. Arrays beside
+    the stream (PEP 574) are copied once on the way in, and never on the way out: torch's own bytes several times."""
 
     def __reduce__(self) -> tuple[Callable[..., Bucket], tuple[dict[str, tuple[Any, torch.dtype]]]]:
         return _restore_bucket, ({name: (_bits(tensor), tensor.dtype) for name, tensor in self.items()},)
@@ -60,10 +57,8 @@ T = TypeVar("T")
 
 
 class OneThread:
-    """Calls on one thread, which no end of the interpreter waits for and which outlives what ends with it.
-
-    An executor of one thread is ended before what a library does at exit, which such a library may not survive.
-    """
+    """Calls on one thread that no end of the interpreter waits for, and which is there for what libraries do at exit:
+    an executor's would be ended before."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -171,7 +166,6 @@ class SuspendAwareTimeout:
 
     @property
     def slice(self) -> float:
-        """Seconds to wait now."""
         return max(0.0, min(SLICE_S, self.left))
 
     def spend(self) -> bool:
@@ -212,7 +206,6 @@ class Silence:
         self._looked = time.monotonic()
 
     def reset(self) -> None:
-        """Say that something was heard."""
         self._seconds, self._looked = 0.0, time.monotonic()
 
     def duration(self, most_between: float) -> float:
@@ -258,10 +251,7 @@ def _is_needed(name: str) -> bool:
 
 @contextmanager
 def restrict_environment() -> Iterator[None]:
-    """Have this process's environment hold no more than what is allowed, while it starts Ray.
-
-    Ray copies the environment of who starts it and takes none in its place.
-    """
+    """Have the environment, which Ray copies as it starts, hold no more than what is allowed inside."""
     before, kept = dict(os.environ), filter_environment(os.environ)
     taken = {name: value for name, value in before.items() if kept.get(name) != value}
     for name in taken:
@@ -275,20 +265,14 @@ def restrict_environment() -> Iterator[None]:
 
 
 def forget_secrets() -> None:
-    """Take Ray's token and what is the server's own out of this process's environment: what it starts needs neither.
-
-    Ray, which this process is connected to, has read its token by then.
-    """
+    """Take Ray's token, which it has read by then, and what is the server's own out of this process's environment."""
     for name in [name for name in os.environ if name == RAY_TOKEN or name.startswith(_OURS)]:
         del os.environ[name]
 
 
 def set_gloo_interface(address: str) -> None:
-    """Have gloo listen where this machine has an address, by which others reach it, unless it is told where.
-
-    By itself it takes what the machine's own name stands for, which often is an address that no other one reaches. It
-    is told of a link alone, and listens at that one's first address: where that is another one, it is left to itself.
-    """
+    """Have gloo listen where others reach this machine, unless it is told where: by its name it often takes another
+    address. It is told of a link, and listens at its first address: for another one it is left to itself."""
     links = psutil.net_if_addrs().items()
     of_ip = {name: [each.address for each in has if each.family in _IP] for name, has in links}
     link = next((name for name, addresses in of_ip.items() if addresses[:1] == [address]), None)
@@ -315,7 +299,6 @@ class DeviceScheduler:
                     raise BackendError(f"expected what boots beside the learner to be up within {seconds:.0f} s")
 
     def end(self) -> None:
-        """End the learner's turn, if it is one."""
         with self._changed:
             self._learning = False
 

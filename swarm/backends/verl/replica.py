@@ -39,11 +39,9 @@ class TokenStream(Protocol):
 
     def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
         """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead."""
-        ...
 
     async def abort(self, names: Sequence[str]) -> None:
         """End these streams early."""
-        ...
 
 
 @dataclass(slots=True)
@@ -75,7 +73,6 @@ class Outbox:
         self._filled = asyncio.Event()
 
     def add(self, key: int, version: int, piece: Piece, finish: Finish | None) -> None:
-        """Put a piece beside what there is of its request."""
         parts = self._pending.setdefault(key, [])
         if not parts or parts[-1].version != version:
             parts.append(_PendingTokens(version))
@@ -83,12 +80,10 @@ class Outbox:
         self._filled.set()
 
     def lose(self, key: int, reason: str) -> None:
-        """Say that no more will come of a request."""
         self._lost.append(Delivery(key, None, reason))
         self._filled.set()
 
     def forget(self, key: int) -> None:
-        """Drop what is there of a request that nobody waits for."""
         self._pending.pop(key, None)
 
     async def wait(self, seconds: float) -> None:
@@ -99,7 +94,6 @@ class Outbox:
             return
 
     def take(self) -> list[Delivery]:
-        """Return all that is there, and keep none."""
         chunks = [Delivery(key, each.chunk()) for key, parts in self._pending.items() for each in parts]
         lost, self._pending, self._lost = self._lost, {}, []
         self._filled.clear()
@@ -122,11 +116,9 @@ class RequestRunner:
 
     @property
     def count(self) -> int:
-        """Requests that are not finished."""
         return len(self._tasks)
 
     def begin(self, command: GenerateCommand) -> None:
-        """Generate for an order."""
         task = asyncio.ensure_future(self._answer(command))
         self._tasks[command.key] = task
         task.add_done_callback(lambda _: self._tasks.pop(command.key, None))
@@ -150,7 +142,6 @@ class RequestRunner:
             raise ReplicaDied(f"{len(self._streaming)} requests did not stop within {STILL_S:.0f} s") from None
 
     def resume(self, version: int) -> None:
-        """Go on, from now on under `version`."""
         self.version = version
         self._open.set()
 
@@ -225,7 +216,6 @@ class Replica:
         self._sleeping = False
 
     async def boot(self) -> None:
-        """Load the model; BackendError says why it could not."""
         vllm.check()
         forget_secrets()
         vllm.set_environment(self._spec)
@@ -239,11 +229,9 @@ class Replica:
         self._runner = RequestRunner(self._model)
 
     def submit(self, order: GenerateCommand) -> None:
-        """Generate for an order."""
         self._require_runner().begin(order)
 
     def cancel(self, key: int) -> None:
-        """Forget an order."""
         self._require_runner().cancel([key])
 
     async def take(self) -> list[Delivery]:
@@ -256,14 +244,9 @@ class Replica:
         return outbox.take()
 
     def health(self) -> dict[str, Any]:
-        """Return its process, the version that it serves, its open requests, and whether the engine's are gone."""
         running = self._require_runner()
-        return {
-            "pid": os.getpid(),
-            "version": running.version,
-            "open": running.count,
-            "dead": self._require_model().dead,
-        }
+        dead = self._require_model().dead
+        return {"pid": os.getpid(), "version": running.version, "open": running.count, "dead": dead}
 
     async def sleep(self) -> None:
         """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
@@ -272,10 +255,7 @@ class Replica:
         self._sleeping = True
 
     async def score(self, rows: Sequence[Sequence[int]]) -> tuple[int, list[list[float]]]:
-        """Return the version that it serves, and the log-probs that each row's ids but the first have under it.
-
-        Raise BackendError while it rests: it has no weights then.
-        """
+        """Return the version served, and log-probs of rows' ids but the first; BackendError while it rests."""
         if self._sleeping:
             raise BackendError("it rests, as the learner has its device: a colocated replica has no weights then")
         model, most = self._require_model(), self._spec.max_context - 1
@@ -283,10 +263,8 @@ class Replica:
         return self._require_runner().version, found
 
     async def load(self, version: int, buckets: Sequence[Any]) -> int:
-        """Load weights from references to buckets, and serve them as `version`, which is returned.
-
-        Raise NoRoom, with nothing changed, where there is none for the first; ReplicaDied where others find none.
-        """
+        """Load weights from references to buckets, and serve them as `version`, which is returned. DiskFull, nothing
+        changed, without room for the first; ReplicaDied for others."""
         running, model = self._require_runner(), self._require_model()
         first = await asyncio.to_thread(_write_bucket, await buckets[0]) if buckets else None
         await running.pause()
@@ -343,11 +321,7 @@ async def _write_with_retry(bucket: dict[str, Any]) -> Path:
 
 
 def _write_bucket(bucket: dict[str, Any]) -> Path:
-    """Write a bucket where workers of this machine can map it, in memory if there is room; return its folder.
-
-    NoRoom, with nothing left, where no disk has any.
-    """
-
+    """Write a bucket where workers can map it, in memory if there is room; DiskFull, with nothing left, without any."""
     import torch
 
     size = sum(weight.numel() * weight.element_size() for weight in bucket.values())
@@ -400,11 +374,9 @@ class RayReplica:
         await self._wait_async(self._actor.boot.remote(), BOOT_S, "did not load its model")
 
     def submit(self, order: GenerateCommand) -> None:
-        """Send an order."""
         self._actor.submit.remote(order)
 
     def cancel(self, key: int) -> None:
-        """Send that nobody waits for an order any more."""
         self._actor.cancel.remote(key)
 
     async def take(self) -> Sequence[Delivery]:
@@ -413,7 +385,6 @@ class RayReplica:
         return found
 
     async def health(self) -> dict[str, Any]:
-        """Return what the replica says of itself."""
         found: dict[str, Any] = await self._wait_async(self._actor.health.remote(), _SILENCE_S, "was silent")
         return found
 
@@ -424,11 +395,9 @@ class RayReplica:
             raise BackendError(f"expected a replica to confirm version {version}, it confirmed {confirmed}")
 
     def sleep(self) -> None:
-        """Have it rest; see `ReplicaHandle`."""
         self._wait(self._actor.sleep.remote(), "did not give its memory back", REST_S)
 
     def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
-        """Have it score rows; see `ReplicaHandle`."""
         found: tuple[int, Sequence[Sequence[float]]]
         found = self._wait(self._actor.score.remote(rows), "did not score", seconds)
         return found

@@ -38,12 +38,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def vocabulary_size(folder: Path) -> int:
-    """Return how many ids a model has embeddings for."""
     return int(text_config(folder)["vocab_size"])
 
 
 def text_config(folder: Path) -> Mapping[str, Any]:
-    """Return what a model's config says of its language model."""
     config = read_config(folder)
     found: Mapping[str, Any] = config.get("text_config") or config
     return found
@@ -63,7 +61,6 @@ def head_size(folder: Path) -> int:
 
 
 def token_bytes(folder: Path, dtype: str) -> int:
-    """Return the bytes that one token takes in a key-value cache."""
     text = text_config(folder)
     heads = text.get("num_key_value_heads") or text["num_attention_heads"]
     return int(2 * text["num_hidden_layers"] * heads * head_size(folder) * (4 if dtype == "float32" else 2))
@@ -254,7 +251,6 @@ class VllmStream:
 
     @property
     def dead(self) -> bool:
-        """Its processes are gone."""
         return bool(self._llm.errored)
 
     async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
@@ -271,7 +267,6 @@ class VllmStream:
             raise ReplicaDied("vLLM's process ended") from error
 
     async def abort(self, names: Sequence[str]) -> None:
-        """End these streams early; what they generated comes first."""
         await self._llm.abort(names)
 
     async def score(self, name: str, ids: Sequence[int]) -> list[float]:
@@ -287,7 +282,6 @@ class VllmStream:
         return [place[token].logprob for token, place in zip(ids[1:], places[1:], strict=True)]
 
     async def begin_weights(self) -> None:
-        """Make ready for weights."""
         await self._call_workers("begin_weights")
 
     async def load_bucket(self, path: str) -> None:
@@ -299,7 +293,6 @@ class VllmStream:
         return sorted({name for worker in await self._call_workers("finish_weights") for name in worker})
 
     async def _call_workers(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of `WeightsExtension` on all workers."""
         found: list[Any] = await self._llm.collective_rpc(method, args=arguments)
         return found
 
@@ -312,7 +305,6 @@ class VllmStream:
         await self._llm.wake_up([what])
 
     async def forget_prefixes(self) -> None:
-        """Empty the prefix cache."""
         await self._llm.reset_prefix_cache()
 
 
@@ -357,21 +349,18 @@ class WeightsExtension:
     model_runner: Any
 
     def begin_weights(self) -> None:
-        """Make ready for weights."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         self._loaded: set[str] = set()
         initialize_layerwise_reload(self._model())
 
     def load_bucket(self, path: str) -> None:
-        """Load what `torch.save` wrote to a file: names, as in a checkpoint's folder, and tensors."""
         import torch
 
         bucket = torch.load(path, mmap=True, weights_only=True, map_location="cpu")
         self._loaded |= set(self._model().load_weights(iter(bucket.items())) or ())
 
     def finish_weights(self) -> list[str]:
-        """Put the weights in their places; return the names of those that did not come."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         model = self._model()
@@ -389,10 +378,7 @@ class WeightsExtension:
 
 
 def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> BackendError:
-    """Return the first cause of a boot that failed, by the error here and by what vLLM's processes wrote.
-
-    Where there was too little memory, that and the knobs are told.
-    """
+    """Return the first cause of a failed boot, by the error and what vLLM wrote; without memory, that and the knobs."""
     lines = [line.rstrip() for line in log if line.strip()]
     said = [line for line in [*lines, f"{type(error).__name__}: {error}"] if _ERROR.search(line)]
     if room := next((line for line in said if any(sign in line for sign in _ROOM)), None):

@@ -27,6 +27,7 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 
 from swarm.algorithms.objective import UpdateSums
 from swarm.backends.local import checkpoint
+from swarm.backends.local.policy import trainable_parameters
 from swarm.backends.protocols import DiskFull
 from swarm.backends.verl import adapter
 from swarm.backends.verl.processes import Bucket, forget_secrets, set_gloo_interface
@@ -48,12 +49,10 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _resident(*_: Any, **__: Any) -> int:
-    """Return the process's peak memory in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _device_module() -> ModuleType:
-    """Return what stands for `torch.cuda` in the calls that verl makes of it."""
     module = ModuleType("cpu_device")
     members: Mapping[str, Any] = {
         **dict.fromkeys(_NOTHING_TO_DO, _nothing),
@@ -80,55 +79,43 @@ class PlatformCPU(PlatformBase):
     device_module = _device_module()
 
     def is_available(self) -> bool:
-        """Return that a CPU is there."""
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Return that it is not to be detected."""
         return False
 
     def current_device(self) -> torch.device:
-        """Return where verl puts tensors."""
         return torch.device("cpu")  # verl passes it to `Tensor.to`, where a number would be a GPU's
 
     def device_count(self) -> int:
-        """Return how many devices a process sees."""
         return 1
 
     set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = empty_cache = _nothing
     profiler_start = profiler_stop = cudart = _nothing
 
     def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
-        """Return that it has no compute capability."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Return torch's name of what ranks exchange by."""
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Return a variable that hides no CPU."""
         return "VERL_CPU_VISIBLE_DEVICES"
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
-        """Mark nothing."""
         yield
 
     def ray_resource_name(self) -> str:
-        """Return Ray's name of the device."""
         return "CPU"
 
     def ray_resource_options(self, num_gpus: float) -> dict[str, float]:
-        """Return what an actor asks Ray for."""
         return {"num_cpus": num_gpus}
 
     def ray_noset_envvars(self) -> list[str]:
-        """Return that Ray sets no variable for it."""
         return []
 
     def is_ipc_supported(self) -> bool:
-        """Return that processes share no device memory."""
         return False
 
 
@@ -155,13 +142,7 @@ def copy_shards(module: nn.Module, optimizer: torch.optim.Optimizer) -> Shards:
     return Shards(weights, moments)
 
 
-def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that learn, by name."""
-    return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
-
-
 def shapes(module: nn.Module) -> dict[str, torch.Size]:
-    """Return the shapes of this rank's parts of the parameters that learn, by name."""
     return {name: _local_part(weight).shape for name, weight in trainable_parameters(module).items()}
 
 
@@ -177,7 +158,6 @@ def _copy(value: Tensor) -> Tensor:
 
 @torch.no_grad()
 def put_back(module: nn.Module, optimizer: torch.optim.Optimizer, shards: Shards) -> None:
-    """Put weights and AdamW's state back as they were copied."""
     own = trainable_parameters(module)
     put_weights(module, shards.weights)
     optimizer.state.clear()
@@ -188,7 +168,6 @@ def put_back(module: nn.Module, optimizer: torch.optim.Optimizer, shards: Shards
 
 @torch.no_grad()
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put weights back as they were copied."""
     for name, weight in trainable_parameters(module).items():
         _local_part(weight).copy_(weights[name])
 
@@ -202,11 +181,7 @@ def _shard_like(weight: Tensor, value: Tensor) -> Tensor:
 
 @torch.no_grad()
 def whole_tensors(module: Any, *, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and full tensor, on the CPU, of all that the model consists of, in the order of the names.
-
-    All ranks must take every one. An adapter's product is added to the weight that it is on: what is yielded is the
-    plain model.
-    """
+    """Yield name and full tensor, on the CPU, of the plain model, adapters added, by name; all ranks take all."""
     state: Mapping[str, Tensor] = module.state_dict()
     for name, own in sorted(_sources(module, state).items()):
         full = _full_tensor(state[own])
@@ -249,7 +224,6 @@ class Loss(Protocol):
 
     def __call__(self, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
         """Return the share of a micro-batch and its metrics."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,45 +263,39 @@ class Rank:
         """Join the others, load the model and shard it; return the seconds that took."""
         import ray
 
+        from swarm.backends.verl import losses
+
         begun = time.perf_counter()
         self._rank, self._world = rank, world
         if self._device == "cpu":
             torch.set_num_threads(1)  # ranks that spin beside one another cost ten times as much
         adapter.set_rank(rank, world, address, port)
         alone = self._job.verl is None or self._job.verl.address is None
-        set_gloo_interface(
-            "127.0.0.1" if alone else ray.util.get_node_ip_address()
-        )  # nobody else is to reach a Ray of its own
-        if not adapter.is_joined():
+        # nobody else is to reach a Ray of its own
+        set_gloo_interface("127.0.0.1" if alone else ray.util.get_node_ip_address())
+        if not torch.distributed.is_initialized():
             adapter.join(self._device, rank, world, self._store or adapter.rendezvous(address, port, begin=False))
-        self._require_names()
+        losses.require_functions(self._job)
         self._engine = adapter.make_engine(self._folder, self._job, self._device)
         if self._job.kl_coef > 0 and not self._job.lora_rank:
             self._reference = self._copy_shards().weights
         return time.perf_counter() - begun
-
-    def _require_names(self) -> None:
-        from swarm.backends.verl import losses
-
-        losses.require_functions(self._job)
 
     def _copy_shards(self) -> Shards:
         return copy_shards(self._engine.module, self._engine.optimizer)
 
     def score(self, batch: Any, longest: int, *, reference: bool) -> Tensor:
         """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
-        from swarm.backends.verl.adapter import select_sampled
-
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=False)
         if not reference:
-            return select_sampled(adapter.logprobs(self._engine, prepared), batch)
+            return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
         if self._reference is None:
             with self._engine.disable_adapter():
-                return select_sampled(adapter.logprobs(self._engine, prepared), batch)
+                return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
         present = self._copy_shards().weights
         try:
             put_weights(self._engine.module, self._reference)
-            return select_sampled(adapter.logprobs(self._engine, prepared), batch)
+            return adapter.select_sampled(adapter.logprobs(self._engine, prepared), batch)
         finally:
             put_weights(self._engine.module, present)
 
@@ -354,10 +322,7 @@ class Rank:
         self._before = None
 
     def gradient(self, batch: Any, longest: int, whole: WholeMinibatch | None = None) -> RankShare:
-        """Leave the gradient of this rank's part of a minibatch, to be exchanged; weights stay.
-
-        whole: the minibatch, where the loss must see it.
-        """
+        """Leave this rank's gradient of a minibatch, to be exchanged; `whole`: that, where the loss must see it."""
         self._loss.whole = whole
         prepared = adapter.prepare_batch(batch, self._job, longest, entropy=True)
         return RankShare(adapter.gradient(self._engine, prepared, self._loss), self._loss.sums)
@@ -376,7 +341,6 @@ class Rank:
         self._before = None
 
     def save(self, folder: str) -> None:
-        """Write this rank's shards into a folder of its own in `folder`."""
         checkpoint.write_rank(Path(folder), self._rank, self._sets())
 
     def _sets(self) -> checkpoint.Sets:
@@ -384,10 +348,7 @@ class Rank:
         return {checkpoint.MODEL: own.weights, checkpoint.OPTIMIZER: own.moments}
 
     def prepare(self, folder: str) -> None:
-        """Read this rank's shards and hold them for `restore`; BackendError for what is damaged or does not fit.
-
-        As many ranks as there are now share what was saved, by however many.
-        """
+        """Read this rank's part, whoever wrote, for `restore`; BackendError for what is damaged or does not fit."""
         saved = checkpoint.read_rank(Path(folder), self._rank, self._world)
         for name, module in self._modules().items():
             if {own: value.shape for own, value in saved.get(name, {}).items()} != shapes(module):
@@ -399,7 +360,6 @@ class Rank:
         return {checkpoint.MODEL: self._engine.module}
 
     def restore(self) -> None:
-        """Take over what `prepare` read."""
         assert self._read is not None
         self._take(self._read)
         self._read = None
@@ -409,10 +369,7 @@ class Rank:
         put_back(self._engine.module, self._engine.optimizer, found)
 
     def export_weights(self) -> list[Any]:
-        """Return references to buckets of full tensors by name, in Ray's object store: of rank 0, none of others.
-
-        NoRoom where the store and the disk behind it are full; the others are kept company to the end first.
-        """
+        """Return rank 0's references to buckets of full tensors; DiskFull, once all exchanged, without room."""
         import ray
 
         adapter.release(self._engine)  # an update that ran out of memory may have left some

@@ -175,10 +175,6 @@ def test_by_agent_each_is_compared_with_itself_in_other_episodes() -> None:
     assert calls[2] == pytest.approx({0: 1 / 3, 1: 0.0})  # c played in no other episode
 
 
-def test_an_episode_alone_compares_nothing() -> None:
-    assert call_advantages(job("grpo"), [made("g", 1.0, 0.0)], [{0: 1, 1: 1}])[1] == {0: {0: 0.0, 1: 0.0}}
-
-
 def test_an_episode_is_worth_the_mean_of_its_calls() -> None:
     assert episode_reward(made("g", 1.0, 0.0)) == 0.5
     assert episode_reward(made("g", reward=3.0)) == 3.0

@@ -50,15 +50,6 @@ async def test_an_update_makes_a_version_and_refuses_to_overlap_with_generation(
     await chunks.aclose()
 
 
-async def test_with_staleness_an_update_may_overlap_with_generation_which_goes_on_under_the_new_version() -> None:
-    backend = FakeBackend(JOB.model_copy(update={"max_staleness": 1}), script=lambda *_: "abc", chunk_size=1)
-    chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(9)))
-    assert (await anext(chunks)).version == 0
-    backend.learner.update(batch())
-    backend.publish()
-    assert [chunk.version async for chunk in chunks] == [1, 1, 1]
-
-
 def test_the_number_script_stays_between_the_numbers_of_the_prompt() -> None:
     guesses = {int(number_script("from 3 to 6", random.Random(seed))) for seed in range(64)}
     assert guesses == {3, 4, 5, 6}

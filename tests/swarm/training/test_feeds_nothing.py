@@ -53,7 +53,6 @@ async def learned(folder: Path, models: Path, wanted: Job, clients: int) -> list
 
 
 async def train(served: Served, wanted: Job, step: int, playing: list[AsyncSwarmClient]) -> None:
-    """Play the step after this one, with the evaluation before it where one is due."""
     agent, groups = agent_of(ENVIRONMENT), wanted.episodes_per_step // wanted.group_size
     if step in wanted.evaluate_after:
         await served.until(step=step, awaited_evaluations=wanted.evaluation_episodes)
@@ -66,7 +65,6 @@ async def train(served: Served, wanted: Job, step: int, playing: list[AsyncSwarm
 
 
 async def play(client: AsyncSwarmClient, agent: Agent, task: Any, reward: float) -> None:
-    """Play a training episode, which is worth a given reward: a tiny model's own would teach nothing."""
     episode = await client.begin(task, wait_s=10)
     await agent(episode)
     await episode.end(reward)

@@ -23,13 +23,11 @@ Outcomes = list[tuple[float, bool | None]]
 
 
 async def due(served: Served, step: int, episodes: int) -> None:
-    """Play up to a step after which so many episodes are awaited."""
     await served.play_to(step)
     await served.until(awaited_evaluations=episodes, state="ROLLING")
 
 
 async def evaluated_at(served: Served, step: int, *outcomes: bool) -> None:
-    """Play up to a step whose evaluation is due, and evaluate it."""
     await due(served, step, len(outcomes))
     await served.evaluate(*outcomes)
     await eventually(served.status, lambda status: (status["evaluation"] or {}).get("step") == step)
@@ -40,7 +38,6 @@ def saved(folder: Path) -> set[str]:
 
 
 def damage(folder: Path) -> None:
-    """Empty the folder of the first checkpoint."""
     files = list(folder.glob("checkpoints/*/step-000001/*"))
     assert files
     for file in files:
@@ -169,8 +166,12 @@ def test_a_schedule_that_contradicts_itself_or_never_comes_is_refused_and_no_ste
         job(steps=2, eval_every=3)
     with pytest.raises(ValidationError, match="eval_every"):
         job(eval_every=0)
-    assert job(eval_every=1).continues(job())
-    assert job(eval_every=None).digest() == job().digest() != job(eval_every=1).digest()
+    for wrong in ((2, 1), (1, 1), (0,)):
+        with pytest.raises(ValidationError, match="evaluate_after"):
+            job(evaluate_after=wrong)
+    for scheduled in (job(eval_every=1), job(evaluate_after=(1,), evaluation_episodes=8)):
+        assert scheduled.continues(job())
+        assert job(eval_every=None, evaluate_after=()).digest() == job().digest() != scheduled.digest()
     every = job(steps=5, eval_every=2)
     assert [step for step in range(6) if every.evaluates_after(step)] == [2, 4]
 
@@ -309,13 +310,3 @@ async def test_a_client_is_told_the_tokens_of_each_play_that_it_evaluates(tmp_pa
         listed = {episode.task_id: episode.tokens for episode in (await client.episodes()).episodes}
     assert {result.task_id: result.tokens for result in results} == listed
     assert all(tokens > 0 for tokens in listed.values())
-
-
-def test_a_schedule_is_steps_in_growing_order_and_no_step_depends_on_it() -> None:
-    for wrong in ((2, 1), (1, 1), (0,)):
-        with pytest.raises(ValidationError, match="evaluate_after"):
-            job(evaluate_after=wrong)
-    plain = job()
-    scheduled = job(evaluate_after=(1,), evaluation_episodes=8)
-    assert scheduled.continues(plain)
-    assert plain.digest() == job(evaluate_after=()).digest() != scheduled.digest()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 
 import pytest
@@ -99,15 +100,18 @@ async def test_the_kept_ones_are_told_newest_first_with_the_engine_on_or_off(tmp
 AGE = "training/off_policy/trajectory_staleness"
 
 
+def node(index: int, versions: tuple[int, ...]) -> Node:
+    size = len(versions)
+    return Node(index, None, (1,), (2,) * size, (-0.1,) * size, versions, "", Drift.START)
+
+
 def group(*episodes: list[tuple[int, ...]]) -> Group:
-    """A group whose episodes have calls that sampled tokens of these policy versions."""
-    samples = []
-    for number, calls in enumerate(episodes):
-        nodes = tuple(
-            Node(index, None, (1,), (2,) * len(versions), (-0.1,) * len(versions), versions, "", Drift.START)
-            for index, versions in enumerate(calls)
+    samples = [
+        Sample(
+            f"e{number}", "a", "default", "me", "a#1", float(number), None, 1.0, tuple(starmap(node, enumerate(calls)))
         )
-        samples.append(Sample(f"e{number}", "a", "default", "me", "a#1", float(number), None, 1.0, nodes))
+        for number, calls in enumerate(episodes)
+    ]
     return Group("a#1", "a", "default", 0.0, ended=samples)
 
 
@@ -147,9 +151,8 @@ def test_answers_that_a_limit_cut_are_counted_as_clipped_and_can_be_masked() -> 
 
 
 def of_stream(stream: str, *rewards: float, success: bool | None = None) -> Group:
-    node = Node(0, None, (1,), (2, 3), (-0.1, -0.1), (0, 0), "", Drift.START)
     samples = [
-        Sample(f"{stream}-{n}", "t", stream, "me", f"{stream}#1", reward, success, 1.0, (node,))
+        Sample(f"{stream}-{n}", "t", stream, "me", f"{stream}#1", reward, success, 1.0, (node(0, (0, 0)),))
         for n, reward in enumerate(rewards)
     ]
     return Group(f"{stream}#1", "t", stream, 0.0, ended=samples)

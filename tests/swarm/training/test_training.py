@@ -292,8 +292,6 @@ async def test_a_server_that_is_stopping_says_its_status_until_it_is_off(tmp_pat
 
 
 class Slow(FakeBackend):
-    """Does not finish an update before `go`."""
-
     def __init__(self, wanted: Job) -> None:
         super().__init__(wanted)
         self.go, update = threading.Event(), self.learner.update

@@ -50,7 +50,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _kinds() -> tuple[Kind, ...]:
-    """Return the kinds that run in this environment: where vLLM is, that of the cluster, and elsewhere all others."""
     if find_spec("vllm") is None:
         return KINDS
     from tests.swarm.backends.conformance.cluster_kind import VERL
@@ -91,7 +90,6 @@ async def kept(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KeptBa
 
 @pytest.fixture
 async def start(kind: Kind, make: Make, kept: KeptBackends) -> AsyncIterator[Callable[..., Any]]:
-    """Make and start backends of the kind; they are stopped, or kept for others, after the test."""
     async with AsyncExitStack() as running:
 
         async def started(**fields: Any) -> Backend:
@@ -113,8 +111,6 @@ async def backend(start: Callable[..., Any]) -> Backend:
 
 
 class KeptBackends:
-    """Started backends that nobody uses now."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._idle: list[VerlBackend] = []

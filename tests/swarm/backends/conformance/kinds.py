@@ -81,7 +81,6 @@ class Kind:
     """Its start takes so long that those of `SHARED` are kept from test to test."""
 
     def make(self, model: Path, cache: Path, **fields: Any) -> Backend:
-        """Return a backend, not started, over the model in a folder, with some of the job's fields as given."""
         common = {"model": PathModel(path=str(model)), "max_context": 128, "max_concurrency": 4, "seed": 3}
         return make_backend(Job(**{**common, "learning_rate": RATE, "device": DEVICE, **self.job, **fields}), cache)
 
@@ -142,7 +141,6 @@ class Answer:
 
 
 def joined(prompt: Sequence[int], chunks: Sequence[Chunk]) -> Answer:
-    """Return the completion that chunks make; only the last may finish it."""
     assert [chunk.finish for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     finish = chunks[-1].finish
     assert finish is not None

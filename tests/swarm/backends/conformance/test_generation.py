@@ -164,10 +164,6 @@ async def test_the_end_of_an_answer_stops_generation_and_is_no_text(kind: Kind, 
     assert renderer.decode([*renderer.encode("5"), renderer.eos_id]) == "5"
 
 
-async def test_a_backend_has_a_name(kind: Kind, backend: Backend) -> None:
-    assert backend.model_name
-
-
 _DRAWS = 800
 
 

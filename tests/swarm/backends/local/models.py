@@ -25,6 +25,7 @@ from swarm.backends.protocols import Batch, Sampling, TrainEpisode
 from swarm.job import Job
 from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
 from swarm.timelines.node import TrainRow
+from tests.swarm.backends.conformance.kinds import Oracle
 
 VOCABULARY = 48
 TEMPLATE = (
@@ -61,9 +62,7 @@ WORDS = tuple(range(20, 60))
 
 
 def make_real_vocabulary(dtype: torch.dtype) -> Any:
-    """Return a model with the trouble of a real vocabulary: scores of attention between its first ids are in the
-    hundreds, so that what bfloat16 rounds away of them decides what is attended to. Other ids know nothing of it.
-    """
+    """Return a model whose attention between its first ids has scores in the hundreds, which bfloat16 rounds astray."""
     model = make_model(vocabulary=96)
     with torch.no_grad():
         embeddings = model.get_input_embeddings().weight
@@ -117,14 +116,10 @@ async def running(job: Job, models: Path) -> AsyncIterator[LocalBackend]:
         await backend.stop()
 
 
-@torch.no_grad()
 def forced_logprobs(
     policy: Policy, prompt: Sequence[int], answer: Sequence[int], temperature: float = 1.0
 ) -> list[float]:
-    ids = torch.tensor([[*prompt, *answer]])
-    logits = policy.model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float() / temperature
-    found: list[float] = logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])[:, 0].tolist()
-    return found
+    return Oracle(lambda: policy.model).logprobs(prompt, answer, temperature)
 
 
 def make_prompts(count: int, longest: int = 30, seed: int = 0) -> list[list[int]]:
@@ -212,7 +207,6 @@ def make_batch(policy: Policy, episodes: int = 8, seed: int = 0, temperature: fl
 
 
 def plain_loss(policy: Policy, reference: Policy, batch: Batch, advantages: Sequence[float], job: Job) -> Tensor:
-    """The loss of a single optimiser step, whose terms are held to verl's, over one full forward per sampled token."""
     own = train_rows(batch.episodes)
     rows = [row for rows in own for row in rows]
     weights = token_weights(
@@ -226,7 +220,6 @@ def plain_loss(policy: Policy, reference: Policy, batch: Batch, advantages: Sequ
 
 
 def _places(policy: Policy, rows: Sequence[Row], temperature: float) -> Tensor:
-    """Log-probs (N, V) of what follows each place of the rows."""
     ids = [row.ids[None, : place + 1] for row in rows for place in row.places.tolist()]
     logits = [policy.model(input_ids=each, use_cache=False).logits[0, -1] for each in ids]
     return (torch.stack(logits) / temperature).log_softmax(-1)

@@ -93,14 +93,6 @@ async def test_what_is_no_environment_or_model_is_refused(fields: dict[str, Any]
         await LocalBackend(_job(tmp_path, **fields), tmp_path).start()
 
 
-async def test_parts_are_refused_before_start(tmp_path: Path) -> None:
-    backend = LocalBackend(_job(tmp_path), tmp_path)
-    with pytest.raises(BackendError, match="not started"):
-        _ = backend.engine
-    assert backend.failure() is None
-    await backend.stop()
-
-
 @pytest.mark.parametrize("fields", [{}, {"lora_rank": 2, "kl_coef": 0.1}])
 async def test_stopping_frees_the_weights_and_the_engine_s_memory(tmp_path: Path, fields: dict[str, Any]) -> None:
     backend = LocalBackend(_job(save_folder(tmp_path / "small"), **fields), tmp_path)

@@ -16,16 +16,7 @@ from swarm.backends.local import batcher as batcher_module
 from swarm.backends.local.batcher import Batcher, Generation, distribution, group_by_length, sample
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Sampling
-from tests.lazily import lazy
-from tests.swarm.backends.local.models import (
-    VOCABULARY,
-    answer_of,
-    assert_forced,
-    forced_logprobs,
-    generate,
-    make_policy,
-    make_prompts,
-)
+from tests.swarm.backends.local import models
 
 _TOLERANCE = 5e-5
 
@@ -37,10 +28,10 @@ def _batcher(policy: Policy, slots: int = 4, positions: int = 96, seed: int = 0)
 def test_a_long_prompt_fed_in_pieces_beside_short_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher_module, "_CHUNK", 7)
     monkeypatch.setattr(batcher_module, "_WASTE", 3)
-    policy = make_policy()
-    prompts = [[5] * 60, *make_prompts(5)]
-    for generation in generate(_batcher(policy), prompts, Sampling(max_tokens=5)):
-        assert_forced(policy, generation)
+    policy = models.make_policy()
+    prompts = [[5] * 60, *models.make_prompts(5)]
+    for generation in models.generate(_batcher(policy), prompts, Sampling(max_tokens=5)):
+        models.assert_forced(policy, generation)
 
 
 def _count_fed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -56,13 +47,13 @@ def _count_fed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_new_turn_feeds_only_its_new_tokens_and_gets_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     batcher = _batcher(policy)
     fed = _count_fed(policy, monkeypatch)
-    ids = make_prompts(1)[0] + [3] * 20
+    ids = models.make_prompts(1)[0] + [3] * 20
     for _ in range(4):
-        turn = generate(batcher, [ids], 3)[0]
-        assert_forced(policy, turn)
+        turn = models.generate(batcher, [ids], 3)[0]
+        models.assert_forced(policy, turn)
         ids = [*turn.ids, 7, 8, 9]
     assert fed[0] == turn.prompt_length - 3 * 6
     assert fed[3:] == [4, 1, 1] * 3
@@ -70,7 +61,7 @@ def test_a_new_turn_feeds_only_its_new_tokens_and_gets_the_same_answer(monkeypat
 
 @cache
 def _shared_policy() -> Policy:
-    return make_policy()
+    return models.make_policy()
 
 
 @given(st.integers(0, 10_000))
@@ -81,9 +72,9 @@ def test_random_conversations_over_few_slots_are_always_right(seed: int) -> None
     histories = [[rng.randrange(2) for _ in range(rng.randint(1, 12))] for _ in range(3)]
     for _ in range(3):
         chosen = rng.sample(range(3), rng.randint(1, 3))
-        turns = generate(batcher, [histories[i] for i in chosen], Sampling(max_tokens=rng.randint(1, 4)))
+        turns = models.generate(batcher, [histories[i] for i in chosen], Sampling(max_tokens=rng.randint(1, 4)))
         for i, turn in zip(chosen, turns, strict=True):
-            assert_forced(policy, turn)
+            models.assert_forced(policy, turn)
             histories[i] = [*turn.ids[: rng.randint(1, len(turn.ids))], rng.randrange(2)]
 
 
@@ -109,10 +100,12 @@ def test_grouping_loses_nobody_and_bounds_padding(lengths: list[int]) -> None:
 def test_running_answers_advance_in_every_step_however_many_prompts_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher_module, "_PREFILL", 8)
     monkeypatch.setattr(batcher_module, "_WASTE", 0)
-    policy = make_policy()
+    policy = models.make_policy()
     batcher = _batcher(policy, slots=12)
-    (running,) = generate(batcher, [[1, 2, 3]], 60, steps=1)
-    crowd = generate(batcher, [[(7 * i + j) % VOCABULARY for j in range(30)] for i in range(10)], 2, steps=0)
+    (running,) = models.generate(batcher, [[1, 2, 3]], 60, steps=1)
+    crowd = models.generate(
+        batcher, [[(7 * i + j) % models.VOCABULARY for j in range(30)] for i in range(10)], 2, steps=0
+    )
     fed = _count_fed(policy, monkeypatch)
     for advanced in range(2, 20):
         fed.clear()
@@ -123,7 +116,7 @@ def test_running_answers_advance_in_every_step_however_many_prompts_come(monkeyp
     while batcher.busy:
         batcher.step()
     for generation in [running, *crowd]:
-        assert_forced(policy, generation)
+        models.assert_forced(policy, generation)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 99))
@@ -151,40 +144,43 @@ def test_everybody_gets_a_first_token_in_bounded_time_and_in_order(lengths: list
 
 def test_a_group_s_shared_prompt_is_computed_once_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher_module, "_CHUNK", 16)
-    policy = make_policy()
-    opening = (make_prompts(1, seed=4)[0] * 9)[:60]
+    policy = models.make_policy()
+    opening = (models.make_prompts(1, seed=4)[0] * 9)[:60]
     siblings = [[*opening, *tail] for tail in ([], [1], [1, 2, 3], [4] * 5)]
-    alone = [answer_of(generate(_batcher(policy), [ids], Sampling(max_tokens=5, seed=3))[0]) for ids in siblings]
+    alone = [
+        models.answer_of(models.generate(_batcher(policy), [ids], Sampling(max_tokens=5, seed=3))[0])
+        for ids in siblings
+    ]
     fed = _count_fed(policy, monkeypatch)
-    together = generate(_batcher(policy), siblings, Sampling(max_tokens=5, seed=3))
-    assert [answer_of(turn) for turn in together] == alone
+    together = models.generate(_batcher(policy), siblings, Sampling(max_tokens=5, seed=3))
+    assert [models.answer_of(turn) for turn in together] == alone
     for turn in together:
-        assert_forced(policy, turn)
+        models.assert_forced(policy, turn)
     tails = [1 + len(ids) - len(opening) for ids in siblings]
     assert sum(fed) <= len(opening) + sum(tails) + 4 * 5 + 3 * max(tails)  # once, the rest, the answers, padding
 
 
 def test_siblings_of_a_cancelled_leader_go_on_with_one_of_them_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batcher_module, "_CHUNK", 16)
-    policy = make_policy()
+    policy = models.make_policy()
     batcher = _batcher(policy)
-    opening = [i % VOCABULARY for i in range(70)]
-    generations = generate(batcher, [[*opening, tail] for tail in range(3)], 3, steps=1)
+    opening = [i % models.VOCABULARY for i in range(70)]
+    generations = models.generate(batcher, [[*opening, tail] for tail in range(3)], 3, steps=1)
     generations[0].cancelled = True
     fed = _count_fed(policy, monkeypatch)
     while batcher.busy:
         batcher.step()
     assert not generations[0].fresh
     for generation in generations[1:]:
-        assert_forced(policy, generation)
+        models.assert_forced(policy, generation)
     assert sum(fed) < len(opening) + 16
 
 
 def test_an_update_makes_a_running_group_compute_its_shared_prompt_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     batcher = _batcher(policy)
-    opening = [i % VOCABULARY for i in range(64)]
-    generations = generate(batcher, [[*opening, tail] for tail in range(4)], 4, steps=0)
+    opening = [i % models.VOCABULARY for i in range(64)]
+    generations = models.generate(batcher, [[*opening, tail] for tail in range(4)], 4, steps=0)
     while not all(len(generation.fresh) >= 2 for generation in generations):
         batcher.step()
     _change_weights(policy)
@@ -195,50 +191,27 @@ def test_an_update_makes_a_running_group_compute_its_shared_prompt_once_more(mon
     for generation in generations:
         kept = [token for token in generation.fresh if token.version == 1]
         start = len(generation.ids) - len(kept)
-        expected = forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
+        expected = models.forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
         assert [token.logprob for token in kept] == pytest.approx(expected, abs=_TOLERANCE)
 
 
 def test_several_revisions_are_all_followed_and_each_token_bears_its_version() -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     batcher = _batcher(policy)
-    (generation,) = generate(batcher, [[1, 2, 3, 4]], 6, steps=0)
+    (generation,) = models.generate(batcher, [[1, 2, 3, 4]], 6, steps=0)
     for place in range(6):
         if place in (2, 3, 5):
             _change_weights(policy, seed=place)
             policy.version = int(place == 5)
         batcher.step()
         start = generation.prompt_length + place
-        expected = forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
+        expected = models.forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
         assert [generation.fresh[-1].logprob] == pytest.approx(expected, abs=_TOLERANCE)
     assert [token.version for token in generation.fresh] == [0, 0, 0, 0, 0, 1]
 
 
-stats = lazy("scipy.stats")
-
-
 def _uniforms(count: int) -> torch.Tensor:
     return torch.rand(count, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
-@pytest.mark.parametrize(
-    "rule", [Sampling(1), Sampling(1, temperature=0.5), Sampling(1, top_p=0.8), Sampling(1, top_k=3)]
-)
-def test_frequencies_match_the_reported_probabilities(rule: Sampling) -> None:
-    logits = torch.randn(8, generator=torch.Generator().manual_seed(0)) * 2
-    draws = 20_000
-    ids, logprobs, _ = sample(logits.expand(draws, -1), [rule] * draws, _uniforms(draws))
-    expected = distribution(logits[None], [rule])[0].double().exp()
-    assert torch.allclose(logprobs.double(), expected.log()[ids])
-    kept = expected > 0
-    counts = torch.bincount(ids, minlength=8)
-    assert counts[~kept].sum() == 0
-    assert stats.chisquare(counts[kept].numpy(), (expected[kept] / expected[kept].sum() * draws).numpy()).pvalue > 1e-3
-
-
-def test_temperature_divides_the_logits() -> None:
-    logits = torch.tensor([[0.0, 1.0, 3.0]])
-    assert torch.allclose(distribution(logits, [Sampling(1, temperature=2.0)]), (logits / 2).log_softmax(-1))
 
 
 def test_top_p_keeps_the_fewest_tokens_whose_mass_reaches_it() -> None:
@@ -322,13 +295,3 @@ def test_the_last_draw_of_a_large_vocabulary_is_an_id_that_could_come(seed: int,
     logits[0, :possible] = torch.randn(possible, generator=torch.Generator().manual_seed(seed)) * 5
     last = torch.tensor([1 - 2**-53], dtype=torch.float64)
     assert sample(logits, [Sampling(max_tokens=1)], last).ids.item() < possible
-
-
-def test_a_row_s_cut_leaves_its_neighbours_alone() -> None:
-    logits = torch.randn(4, 30, generator=torch.Generator().manual_seed(2))
-    rules = [Sampling(1), Sampling(1, top_k=3), Sampling(1, top_p=0.4), Sampling(1, top_k=5, top_p=0.9)]
-    together = distribution(logits, rules)
-    for row, rule in enumerate(rules):
-        assert torch.allclose(together[row], distribution(logits[row : row + 1], [rule])[0])
-    assert torch.equal(together[0], logits[0].log_softmax(-1))
-    assert (together > -torch.inf).sum(-1)[:2].tolist() == [30, 3]

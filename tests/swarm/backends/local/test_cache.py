@@ -11,27 +11,21 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.local.kv_cache import (
-    CacheShape,
-    SlotAssignment,
-    SlotCache,
-    SlotTable,
-    count_slots,
-    measure_cache_shape,
-    slot_bytes,
-)
+from swarm.backends.local import kv_cache
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import REFUSED, SERVED
 
-_KEPT = CacheShape(layers=2, heads=2, key_width=3, value_width=5)
+_KEPT = kv_cache.CacheShape(layers=2, heads=2, key_width=3, value_width=5)
 _POSITIONS = 40
 
 
-def _cache(slots: int = 5) -> SlotCache:
-    return SlotCache(_KEPT, slots, _POSITIONS, torch.float32, torch.device("cpu"))
+def _cache(slots: int = 5) -> kv_cache.SlotCache:
+    return kv_cache.SlotCache(_KEPT, slots, _POSITIONS, torch.float32, torch.device("cpu"))
 
 
-def _write(cache: SlotCache, rows: list[int], positions: list[list[int]], layer: int = 1) -> tuple[torch.Tensor, ...]:
+def _write(
+    cache: kv_cache.SlotCache, rows: list[int], positions: list[list[int]], layer: int = 1
+) -> tuple[torch.Tensor, ...]:
     end = max(max(places) for places in positions) + 1
     cache.bind(np.array(rows), torch.tensor(positions), end)
     keys, values = (torch.randn(len(rows), 2, len(positions[0]), width) for width in (3, 5))
@@ -76,24 +70,24 @@ def test_rows_change_places_with_what_they_hold() -> None:
 
 
 def test_as_many_rows_are_made_as_fit_in_the_bytes() -> None:
-    row = slot_bytes(_KEPT, torch.float32, _POSITIONS)
+    row = kv_cache.slot_bytes(_KEPT, torch.float32, _POSITIONS)
     assert row == sum(held.numel() * held.element_size() for held in _cache(slots=1)._memory)
-    assert count_slots(_KEPT, torch.float32, _POSITIONS, 3 * row + 1, 64) == 3
-    assert count_slots(_KEPT, torch.float32, _POSITIONS, 99 * row, 64) == 64
-    assert count_slots(_KEPT, torch.bfloat16, _POSITIONS, 3 * row, 64) == 6
+    assert kv_cache.count_slots(_KEPT, torch.float32, _POSITIONS, 3 * row + 1, 64) == 3
+    assert kv_cache.count_slots(_KEPT, torch.float32, _POSITIONS, 99 * row, 64) == 64
+    assert kv_cache.count_slots(_KEPT, torch.bfloat16, _POSITIONS, 3 * row, 64) == 6
 
 
 def test_a_bound_too_small_for_one_sequence_is_refused_with_the_bytes_needed() -> None:
-    row = slot_bytes(_KEPT, torch.float32, _POSITIONS)
+    row = kv_cache.slot_bytes(_KEPT, torch.float32, _POSITIONS)
     with pytest.raises(BackendError, match=rf"{row:,} bytes.*allows {row - 1:,}: set kv_cache_bytes to {row:,}"):
-        count_slots(_KEPT, torch.float32, _POSITIONS, row - 1, 64)
+        kv_cache.count_slots(_KEPT, torch.float32, _POSITIONS, row - 1, 64)
 
 
 _EXPECTED = {
-    "deepseek_v3": CacheShape(2, 4, 16, 4),
-    "falcon": CacheShape(2, 1, 8, 8),
-    "gpt_bigcode": CacheShape(2, 1, 8, 8),
-    "llama": CacheShape(2, 2, 8, 8),
+    "deepseek_v3": kv_cache.CacheShape(2, 4, 16, 4),
+    "falcon": kv_cache.CacheShape(2, 1, 8, 8),
+    "gpt_bigcode": kv_cache.CacheShape(2, 1, 8, 8),
+    "llama": kv_cache.CacheShape(2, 2, 8, 8),
 }
 
 
@@ -105,15 +99,15 @@ def _made(kind: str, fields: dict[str, Any]) -> Any:
 def test_heads_and_widths_are_those_the_model_hands_to_its_cache_and_shapes_alone_tell_them(family: str) -> None:
     with torch.device("meta"):
         skeleton = _made(*SERVED[family])
-    found = measure_cache_shape(_made(*SERVED[family]))
-    assert found == measure_cache_shape(skeleton) == _EXPECTED.get(family, found)
+    found = kv_cache.measure_cache_shape(_made(*SERVED[family]))
+    assert found == kv_cache.measure_cache_shape(skeleton) == _EXPECTED.get(family, found)
 
 
 @pytest.mark.parametrize("family", ["falcon-alibi", "jamba"])
 def test_a_model_that_keeps_anything_else_is_named(family: str) -> None:
     kind, fields, _ = REFUSED[family]
     with pytest.raises(BackendError, match=rf"found that {kind} .*choose another model"):
-        measure_cache_shape(_made(kind, fields))
+        kv_cache.measure_cache_shape(_made(kind, fields))
 
 
 def test_layers_that_keep_different_shapes_are_refused() -> None:
@@ -122,20 +116,20 @@ def test_layers_that_keep_different_shapes_are_refused() -> None:
     layer.k_proj, layer.v_proj = (torch.nn.Linear(32, 32, bias=False) for _ in range(2))
     layer.num_key_value_groups = 1
     with pytest.raises(BackendError, match=r"\[\(2, 8, 8\), \(4, 8, 8\)\]"):
-        measure_cache_shape(model)
+        kv_cache.measure_cache_shape(model)
 
 
 _SLOTS, _SLOT_POSITIONS = 3, 24
 _prompts = st.lists(st.integers(0, 1), min_size=1, max_size=_SLOT_POSITIONS - 1)
 
 
-def _fill(table: SlotTable, slot: int, ids: list[int]) -> None:
+def _fill(table: kv_cache.SlotTable, slot: int, ids: list[int]) -> None:
     table.mark_valid(np.array([slot]), np.array([len(ids)]))
 
 
 @given(st.lists(st.tuples(_prompts, st.integers(0, 99)), max_size=40))
 def test_a_placement_s_cached_prefix_is_what_the_slot_or_its_donor_holds(steps: list[tuple[list[int], int]]) -> None:
-    table = SlotTable(_SLOTS, _SLOT_POSITIONS)
+    table = kv_cache.SlotTable(_SLOTS, _SLOT_POSITIONS)
     held: dict[int, list[int]] = {}
     busy: list[int] = []
     for prompt, choice in steps:
@@ -152,64 +146,46 @@ def test_a_placement_s_cached_prefix_is_what_the_slot_or_its_donor_holds(steps: 
         held[placement.slot] = prompt
 
 
-def test_a_longer_turn_goes_to_the_slot_of_its_conversation() -> None:
-    table = SlotTable(4, _SLOT_POSITIONS)
-    conversation, other = list(range(10)), list(range(50, 60))
-    for prompt in (conversation, other):
-        _fill(table, table.place(prompt).slot, prompt)
-    table.release(0)
-    table.release(1)
-    assert table.place([*conversation, 99]) == SlotAssignment(slot=0, cached=10)
-
-
 def test_a_sibling_copies_the_shared_prefix_and_leaves_the_conversation_whole() -> None:
-    table = SlotTable(4, _SLOT_POSITIONS)
+    table = kv_cache.SlotTable(4, _SLOT_POSITIONS)
     first = list(range(12))
     _fill(table, table.place(first).slot, first)
     table.release(0)
-    assert table.place([*range(10), 77, 78]) == SlotAssignment(slot=1, cached=10, donor=0)
-    assert table.place([*first, 99]) == SlotAssignment(slot=0, cached=12)
+    assert table.place([*range(10), 77, 78]) == kv_cache.SlotAssignment(slot=1, cached=10, donor=0)
+    assert table.place([*first, 99]) == kv_cache.SlotAssignment(slot=0, cached=12)
 
 
 def test_the_least_recently_used_slot_is_emptied_first() -> None:
-    table = SlotTable(2, _SLOT_POSITIONS)
+    table = kv_cache.SlotTable(2, _SLOT_POSITIONS)
     slots = [table.place([i] * 3).slot for i in range(2)]
     table.release(slots[1])
     table.release(slots[0])
     assert table.place([9, 9]).slot == slots[1]
 
 
-def test_nothing_is_cached_after_forgetting() -> None:
-    table = SlotTable(2, _SLOT_POSITIONS)
-    _fill(table, table.place([1, 2, 3]).slot, [1, 2, 3])
-    table.release(0)
-    table.forget()
-    assert table.place([1, 2, 3, 4]).cached == 0
-
-
 def test_a_sibling_is_told_of_the_oldest_row_that_will_hold_its_prompt_and_borrows_what_that_has() -> None:
-    table = SlotTable(4, 200)
+    table = kv_cache.SlotTable(4, 200)
     prompt = list(range(100))
     leader, second, third = (table.place([*prompt, tail]).slot for tail in (900, 901, 902))
     assert table.find_leader(leader) is None
     assert table.find_leader(second) == (leader, 100)
     assert table.find_leader(third) == (leader, 100)
     table.mark_valid(np.array([leader]), np.array([60]))
-    assert table.borrow(second) == SlotAssignment(second, 60, leader)
+    assert table.borrow(second) == kv_cache.SlotAssignment(second, 60, leader)
     assert table.borrow(second) is None
     table.mark_valid(np.array([leader]), np.array([101]))
-    assert table.borrow(third) == SlotAssignment(third, 100, leader)
+    assert table.borrow(third) == kv_cache.SlotAssignment(third, 100, leader)
     assert table.find_leader(third) is None
 
 
 def test_a_short_shared_opening_is_not_waited_for() -> None:
-    table = SlotTable(2, 200)
+    table = kv_cache.SlotTable(2, 200)
     table.place(list(range(100)))
     assert table.find_leader(table.place([*range(20), *range(500, 560)]).slot) is None
 
 
 def test_rows_that_change_places_take_all_with_them() -> None:
-    table = SlotTable(3, _SLOT_POSITIONS)
+    table = kv_cache.SlotTable(3, _SLOT_POSITIONS)
     busy = table.place([1, 2, 3, 4]).slot
     table.mark_valid(np.array([busy]), np.array([2]))
     assert table.exchange(busy, 2) == 2
@@ -218,4 +194,4 @@ def test_rows_that_change_places_take_all_with_them() -> None:
     table.append(np.array([2]), np.array([5]))
     table.release(2)
     assert table.count_idle() == 3
-    assert table.place([1, 2, 9]) == SlotAssignment(2, 2)
+    assert table.place([1, 2, 9]) == kv_cache.SlotAssignment(2, 2)

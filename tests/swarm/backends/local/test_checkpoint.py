@@ -118,21 +118,6 @@ def test_what_a_server_would_refuse_is_one_line_and_no_file(tmp_path: Path, caps
 _CHECKPOINT = Checkpoint({"a": {"x": torch.arange(6.0).view(2, 3)}, "b": {"y": torch.tensor(3)}}, {"version": 4})
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    write(tmp_path / "deep" / "c", _CHECKPOINT)
-    found = read(tmp_path / "deep" / "c")
-    assert found.facts == {"version": 4}
-    assert torch.equal(found.sets["a"]["x"], _CHECKPOINT.sets["a"]["x"])
-    assert torch.equal(found.sets["b"]["y"], _CHECKPOINT.sets["b"]["y"])
-
-
-def test_a_checkpoint_of_the_same_name_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    write(tmp_path / "c", _CHECKPOINT)
-    write(tmp_path / "c", Checkpoint({"a": {"x": torch.ones(1)}}, {"version": 5}))
-    assert read(tmp_path / "c").facts == {"version": 5}
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
-
-
 def test_a_failed_write_leaves_the_old_checkpoint_and_no_scraps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
 from peft import PeftModel
 
@@ -20,6 +19,7 @@ from swarm.models import folder_hash
 from swarm.models.card import CARD
 from swarm.rendering.messages import BackendError
 from swarm.server.service import make_backend
+from tests.swarm.backends.conformance.kinds import Oracle
 from tests.swarm.backends.local.models import KINDS, make_batch, make_model, make_tokenizer, running, same_weights
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,6 @@ def a_job(folder: Path, **fields: Any) -> Job:
 
 
 async def trained(job: Job, models: Path, saved: Path) -> tuple[list[int], list[float], Mapping[str, str]]:
-    """Learn two batches, save a checkpoint; return what the engine samples then, and the provenance."""
     async with running(job, models) as backend:
         for seed in range(2):
             backend.learner.update(make_batch(backend.policy, seed=seed))
@@ -51,11 +50,8 @@ async def trained(job: Job, models: Path, saved: Path) -> tuple[list[int], list[
     return [i for chunk in chunks for i in chunk.ids], [p for chunk in chunks for p in chunk.logprobs], provenance
 
 
-@torch.no_grad()
 def logprobs(model: Any, answer: list[int]) -> list[float]:
-    logits = model(torch.tensor([[*PROMPT, *answer]])).logits[0, len(PROMPT) - 1 : -1].float()
-    found: list[float] = logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])[:, 0].tolist()
-    return found
+    return Oracle(lambda: model).logprobs(PROMPT, answer)
 
 
 def written(job: Job, tmp_path: Path, *, apart: bool = False) -> tuple[Path, WrittenModel]:

@@ -15,50 +15,31 @@ from torch import Tensor
 from swarm.algorithms.rows import Row, train_rows
 from swarm.backends.local import micro_batch as plans
 from swarm.backends.local.learner import LocalLearner
-from swarm.backends.local.micro_batch import (
-    Branch,
-    Layout,
-    MicroBatch,
-    PackedRows,
-    PaddedRows,
-    find_tree_obstacle,
-    sort_depth_first,
-    split_branches,
-)
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Batch
 from swarm.job import Job
 from swarm.timelines import tree_tokens
-from tests.swarm.backends.local.models import (
-    KINDS,
-    VOCABULARY,
-    WORDS,
-    batch_of,
-    grow_groups,
-    make_model,
-    make_policy,
-    make_real_vocabulary,
-    row,
-)
+from tests.swarm.backends.local import models
+from tests.swarm.backends.local.models import row
 from tests.swarm.timelines.checks import parents
 
 ALIKE = [row([1, 2, 3, 4, 5, 6, 7, n]) for n in range(4)]
 APART = [row([n, 2, 3, 4, 5, 6, 7, 8]) for n in range(4)]
 
 
-def laid_out(rows: Sequence[Row], policy: Policy | None = None, **fields: Any) -> list[MicroBatch]:
-    return list(Layout(policy or make_policy(), Job(**fields)).micro_batches(rows))
+def laid_out(rows: Sequence[Row], policy: Policy | None = None, **fields: Any) -> list[plans.MicroBatch]:
+    return list(plans.Layout(policy or models.make_policy(), Job(**fields)).micro_batches(rows))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", models.KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_models_with_full_attention_compute_trees(kind: str, dtype: torch.dtype) -> None:
-    assert find_tree_obstacle(Policy(make_model(kind).to(dtype))) is None
+    assert plans.find_tree_obstacle(Policy(models.make_model(kind).to(dtype))) is None
 
 
-@pytest.mark.parametrize("text", [WORDS, ()])
+@pytest.mark.parametrize("text", [models.WORDS, ()])
 def test_special_tokens_on_which_bfloat16_goes_astray_cost_no_trees(text: Sequence[int]) -> None:
-    assert find_tree_obstacle(Policy(make_real_vocabulary(torch.bfloat16), text=text)) is None
+    assert plans.find_tree_obstacle(Policy(models.make_real_vocabulary(torch.bfloat16), text=text)) is None
 
 
 LONG = [row([*each.ids.tolist()] * 4) for each in ALIKE]
@@ -66,7 +47,12 @@ LONG = [row([*each.ids.tolist()] * 4) for each in ALIKE]
 
 @pytest.mark.parametrize(
     ("rows", "budget", "layout"),
-    [(ALIKE, 2048, PackedRows), (APART, 2048, PaddedRows), (ALIKE, 16, PackedRows), (LONG, 16, PaddedRows)],
+    [
+        (ALIKE, 2048, plans.PackedRows),
+        (APART, 2048, plans.PaddedRows),
+        (ALIKE, 16, plans.PackedRows),
+        (LONG, 16, plans.PaddedRows),
+    ],
 )
 def test_auto_packs_what_shares_enough_within_the_budget(rows: list[Row], budget: int, layout: type) -> None:
     micros = laid_out(rows, micro_batch_tokens=budget)
@@ -76,12 +62,14 @@ def test_auto_packs_what_shares_enough_within_the_budget(rows: list[Row], budget
 
 
 def test_from_the_ratio_where_it_pays_on_it_is_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    for pays, layout in ((32 / 11, PackedRows), (32 / 11 + 1e-9, PaddedRows)):
+    for pays, layout in ((32 / 11, plans.PackedRows), (32 / 11 + 1e-9, plans.PaddedRows)):
         monkeypatch.setattr(plans, "PAYS", pays)
         assert [type(micro) for micro in laid_out(ALIKE)] == [layout]
 
 
-@pytest.mark.parametrize(("merging", "layout"), [("tree", PackedRows), ("linear", PaddedRows), ("none", PaddedRows)])
+@pytest.mark.parametrize(
+    ("merging", "layout"), [("tree", plans.PackedRows), ("linear", plans.PaddedRows), ("none", plans.PaddedRows)]
+)
 def test_a_job_may_fix_the_layout(merging: str, layout: type) -> None:
     for rows in (ALIKE, APART):
         assert {type(micro) for micro in laid_out(rows, merging=merging)} == {layout}
@@ -98,35 +86,35 @@ def test_every_row_is_laid_out_once_within_the_budget(merging: str) -> None:
 def test_ragged_rows_are_packed_end_to_end_in_place_of_padding() -> None:
     ragged = [row(list(range(10 * n, 11 * n + 1))) for n in range(1, 40)]
     [micro] = laid_out(ragged, merging="linear")
-    assert isinstance(micro, PackedRows)
+    assert isinstance(micro, plans.PackedRows)
     assert micro.tokens == sum(len(each.ids) for each in ragged)
     assert {segment.parent for segment in micro.tree.segments} == {-1}
 
 
 def test_ragged_rows_are_padded_where_the_model_takes_no_packed_ones() -> None:
-    model = make_model()
+    model = models.make_model()
     model.set_attn_implementation("eager")
     ragged = [row(list(range(n))) for n in range(1, 40)]
-    assert {type(micro) for micro in laid_out(ragged, Policy(model), merging="linear")} == {PaddedRows}
+    assert {type(micro) for micro in laid_out(ragged, Policy(model), merging="linear")} == {plans.PaddedRows}
 
 
 @pytest.mark.parametrize("merging", ["auto", "tree"])
 def test_a_model_of_another_attention_gets_rows_with_a_reason(merging: str, caplog: pytest.LogCaptureFixture) -> None:
-    model = make_model()
+    model = models.make_model()
     model.set_attn_implementation("eager")
     with caplog.at_level(logging.INFO, plans.__name__):
-        assert {type(micro) for micro in laid_out(ALIKE, Policy(model), merging=merging)} == {PaddedRows}
+        assert {type(micro) for micro in laid_out(ALIKE, Policy(model), merging=merging)} == {plans.PaddedRows}
     assert "layout=rows" in caplog.text
     assert "not transformers' SDPA" in caplog.text
 
 
 def test_on_a_gpu_there_are_rows_side_by_side_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     policy.device = torch.device("cuda")
     ragged = [row(list(range(n))) for n in range(1, 40)]
     with caplog.at_level(logging.INFO, plans.__name__):
         for rows in (ALIKE, ragged):
-            assert {type(micro) for micro in laid_out(rows, policy)} == {PaddedRows}
+            assert {type(micro) for micro in laid_out(rows, policy)} == {plans.PaddedRows}
     assert {record.levelno for record in caplog.records} == {logging.INFO}
     assert "on cuda rows are computed faster than trees" in caplog.text
 
@@ -135,33 +123,33 @@ def test_on_a_gpu_there_are_rows_side_by_side_and_no_warning(caplog: pytest.LogC
 def test_a_model_that_does_not_heed_the_tree_gets_rows(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy = Policy(make_real_vocabulary(dtype), text=WORDS)
+    policy = Policy(models.make_real_vocabulary(dtype), text=models.WORDS)
     features = Policy.features
 
     def blind(self: Policy, ids: Tensor, tree: Any = None, attention_mask: Any = None, **others: Any) -> Tensor:
         return features(self, ids, **others)
 
     monkeypatch.setattr(Policy, "features", blind)
-    assert "differ from those" in (find_tree_obstacle(policy) or "")
+    assert "differ from those" in (plans.find_tree_obstacle(policy) or "")
     for merging in ("auto", "linear"):
-        assert {type(micro) for micro in laid_out(ALIKE, policy, merging=merging)} == {PaddedRows}
+        assert {type(micro) for micro in laid_out(ALIKE, policy, merging=merging)} == {plans.PaddedRows}
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "event=no_trees cost=" in warning.message
 
 
 def test_a_model_that_takes_no_tree_gets_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     features = Policy.features
 
     def narrow(self: Policy, ids: Tensor, *, use_cache: bool) -> Tensor:
         return features(self, ids, use_cache=use_cache)
 
     monkeypatch.setattr(Policy, "features", narrow)
-    assert "takes no tree" in (find_tree_obstacle(policy) or "")
+    assert "takes no tree" in (plans.find_tree_obstacle(policy) or "")
 
 
 def test_a_layout_is_logged_when_it_changes_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    plan = Layout(make_policy(), Job())
+    plan = plans.Layout(models.make_policy(), Job())
     with caplog.at_level(logging.INFO, plans.__name__):
         for rows in (ALIKE, ALIKE, APART, ALIKE):
             list(plan.micro_batches(rows))
@@ -182,7 +170,7 @@ def prefixes(rows: list[Row]) -> set[tuple[int, ...]]:
 
 @given(ROWS)
 def test_every_place_is_reached_through_its_own_row(drawn: list[list[int]]) -> None:
-    packed = PackedRows(sort_depth_first([row(ids) for ids in drawn]))
+    packed = plans.PackedRows(plans.sort_depth_first([row(ids) for ids in drawn]))
     before = parents(packed)
     places = iter(packed.places.tolist())
     for each in packed.rows:
@@ -199,14 +187,14 @@ def test_every_place_is_reached_through_its_own_row(drawn: list[list[int]]) -> N
 @given(ROWS)
 def test_every_shared_prefix_is_there_once(drawn: list[list[int]]) -> None:
     rows = [row(ids) for ids in drawn]
-    packed = PackedRows(sort_depth_first(rows))
+    packed = plans.PackedRows(plans.sort_depth_first(rows))
     assert packed.tokens == len(prefixes(rows))
     assert sorted(map(id, packed.rows)) == sorted(map(id, rows))
 
 
 @given(ROWS)
 def test_segments_lie_side_by_side_with_all_their_descendants_behind_them(drawn: list[list[int]]) -> None:
-    segments = PackedRows(sort_depth_first([row(ids) for ids in drawn])).tree.segments
+    segments = plans.PackedRows(plans.sort_depth_first([row(ids) for ids in drawn])).tree.segments
     assert [each.start for each in segments] == [0, *(each.end for each in segments[:-1])]
     for number, segment in enumerate(segments):
         assert segment.start < segment.end <= segment.below
@@ -222,9 +210,9 @@ def test_segments_lie_side_by_side_with_all_their_descendants_behind_them(drawn:
 @given(ROWS, st.integers(1, 20))
 def test_no_tree_is_over_the_budget_but_a_single_row(drawn: list[list[int]], tokens: int) -> None:
     rows = [row(ids) for ids in drawn]
-    trees = list(split_branches(sort_depth_first(rows), tokens))
+    trees = list(plans.split_branches(plans.sort_depth_first(rows), tokens))
     for tree in trees:
-        packed = PackedRows(tree)
+        packed = plans.PackedRows(tree)
         assert packed.tokens == sum(branch.added for branch in tree) == len(prefixes(list(packed.rows)))
         assert packed.tokens <= tokens or len(tree) == 1
     assert sorted(id(branch.row) for tree in trees for branch in tree) == sorted(map(id, rows))
@@ -232,12 +220,12 @@ def test_no_tree_is_over_the_budget_but_a_single_row(drawn: list[list[int]], tok
 
 def test_neighbours_that_share_most_stay_together() -> None:
     rows = [row(ids) for ids in ([1, 1, 1, 1], [2, 2, 2, 2], [1, 1, 1, 3], [2, 2, 2, 4])]
-    trees = [PackedRows(tree) for tree in split_branches(sort_depth_first(rows), 5)]
+    trees = [plans.PackedRows(tree) for tree in plans.split_branches(plans.sort_depth_first(rows), 5)]
     assert [tree.ids.tolist() for tree in trees] == [[1, 1, 1, 1, 3], [2, 2, 2, 2, 4]]
 
 
 def test_a_row_that_is_the_beginning_of_another_adds_no_segment() -> None:
-    packed = PackedRows(sort_depth_first([row([4, 5, 6]), row([4]), row([4, 5, 6]), row([4, 5])]))
+    packed = plans.PackedRows(plans.sort_depth_first([row([4, 5, 6]), row([4]), row([4, 5, 6]), row([4, 5])]))
     assert packed.ids.tolist() == [4, 5, 6]
     assert [(each.start, each.end, each.below, each.parent) for each in packed.tree.segments] == [(0, 3, 3, -1)]
     assert packed.places.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 0]
@@ -245,22 +233,19 @@ def test_a_row_that_is_the_beginning_of_another_adds_no_segment() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_the_tree_of_the_calls_but_for_last_ids_that_predict_nothing(seed: int) -> None:
-    grown = grow_groups(seed, vocabulary=6)
-    rows = [each for own in train_rows(batch_of(grown).episodes) for each in own]
+    grown = models.grow_groups(seed, vocabulary=6)
+    rows = [each for own in train_rows(models.batch_of(grown).episodes) for each in own]
     calls = {tuple(node.path_ids()) for _, nodes in grown for node in nodes}
     inner = {call[:length] for call in calls for length in range(len(call))}
-    assert PackedRows(sort_depth_first(rows)).tokens == tree_tokens([nodes for _, nodes in grown]) - len(calls - inner)
-
-
-def test_a_branch_says_how_many_ids_it_adds() -> None:
-    assert Branch(row([1, 2, 3]), 2).added == 1
-    assert torch.equal(
-        PackedRows([Branch(row([1, 2, 3]), 0), Branch(row([1, 2, 4]), 2)]).ids, torch.tensor([1, 2, 3, 4])
+    assert plans.PackedRows(plans.sort_depth_first(rows)).tokens == tree_tokens([nodes for _, nodes in grown]) - len(
+        calls - inner
     )
 
 
 def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece() -> None:
-    packed = PackedRows(sort_depth_first([row([1, 0]), row([1, 2, 0]), row([1, 2, 3, 4, 5]), row([1, 2, 3, 0])]))
+    packed = plans.PackedRows(
+        plans.sort_depth_first([row([1, 0]), row([1, 2, 0]), row([1, 2, 3, 4, 5]), row([1, 2, 3, 0])])
+    )
     assert packed.ids.tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
     assert [(run.start, run.end, run.below, run.seen) for run in packed.tree.runs] == [
         (0, 5, 8, None), (5, 6, 6, slice(0, 3)), (6, 7, 7, slice(0, 2)), (7, 8, 8, slice(0, 1)),
@@ -270,7 +255,7 @@ def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece()
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_the_order_of_rows_makes_no_other_tree(order: tuple[int, ...]) -> None:
     ids = [[1, 2, 3], [1, 2], [9, 1]]
-    assert PackedRows(sort_depth_first([row(ids[n]) for n in order])).ids.tolist() == [1, 2, 3, 9, 1]
+    assert plans.PackedRows(plans.sort_depth_first([row(ids[n]) for n in order])).ids.tolist() == [1, 2, 3, 9, 1]
 
 
 LAYOUTS = ("none", "linear", "tree")
@@ -295,8 +280,8 @@ def gradient(policy: Policy, batch: Batch, merging: str, **fields: Any) -> tuple
 
 
 def assert_alike(policy: Policy, seed: int, **fields: Any) -> None:
-    grown = grow_groups(seed, VOCABULARY)
-    ways = [(merging, batch_of(grown, merged=merging != "none")) for merging in LAYOUTS]
+    grown = models.grow_groups(seed, models.VOCABULARY)
+    ways = [(merging, models.batch_of(grown, merged=merging != "none")) for merging in LAYOUTS]
     found = {merging: gradient(policy, batch, merging, **fields) for merging, batch in ways}
     found["apart"] = gradient(policy, ways[0][1], "tree", **fields)
     metrics, expected = found["none"]
@@ -315,7 +300,7 @@ def assert_alike(policy: Policy, seed: int, **fields: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=12)
 @given(
-    seed=st.integers(0, 10_000), kind=st.sampled_from(KINDS), algorithm=st.sampled_from(ALGORITHMS),
+    seed=st.integers(0, 10_000), kind=st.sampled_from(models.KINDS), algorithm=st.sampled_from(ALGORITHMS),
     weighting=st.sampled_from(["episode", "token"]), correction=st.sampled_from(["off", "truncate", "mask"]),
     estimator=st.sampled_from(["k1", "k2", "k3"]), budget=st.sampled_from([16, 64, 2048]),
 )  # fmt: skip
@@ -323,14 +308,14 @@ def test_loss_and_gradient_do_not_depend_on_merging(
     seed: int, kind: str, algorithm: str, weighting: str, correction: str, estimator: str, budget: int
 ) -> None:
     assert_alike(
-        make_policy(kind), seed, algorithm=algorithm, loss_weighting=weighting, rollout_correction=correction,
+        models.make_policy(kind), seed, algorithm=algorithm, loss_weighting=weighting, rollout_correction=correction,
         kl_estimator=estimator, micro_batch_tokens=budget, kl_coef=0.1, entropy_coef=0.01, temperature=0.8,
     )  # fmt: skip
 
 
 def test_a_loss_whose_terms_cancel_is_the_same_to_their_rounding() -> None:
     assert_alike(
-        make_policy("qwen3"), 1765, algorithm="grpo", loss_weighting="token", rollout_correction="truncate",
+        models.make_policy("qwen3"), 1765, algorithm="grpo", loss_weighting="token", rollout_correction="truncate",
         kl_coef=0.1, entropy_coef=0.01, temperature=0.8,
     )  # fmt: skip
 
@@ -340,7 +325,7 @@ def test_a_loss_whose_terms_cancel_is_the_same_to_their_rounding() -> None:
 def test_with_several_optimiser_steps_the_weights_end_alike(algorithm: str) -> None:
     """AdamW divides each gradient by its own size: where that is hardly more than rounding, a step may turn."""
     ends = [trained(merging, algorithm) for merging in ("linear", "tree")]
-    start = torch.cat([weight.detach().flatten() for weight in make_model("qwen3").parameters()])
+    start = torch.cat([weight.detach().flatten() for weight in models.make_model("qwen3").parameters()])
     way = (ends[0] - start).abs().mean()
     assert way > 1e-3
     assert (ends[0] - ends[1]).abs().mean() < 1e-3 * way
@@ -348,19 +333,19 @@ def test_with_several_optimiser_steps_the_weights_end_alike(algorithm: str) -> N
 
 
 def trained(merging: str, algorithm: str) -> Tensor:
-    policy = make_policy("qwen3")
+    policy = models.make_policy("qwen3")
     learner = learner_of(policy, merging, algorithm=algorithm, epochs=2, minibatches=2, kl_coef=0.01)
     for step in range(3):
-        learner.update(batch_of(grow_groups(step, VOCABULARY), step=step))
+        learner.update(models.batch_of(models.grow_groups(step, models.VOCABULARY), step=step))
     return torch.cat([weight.detach().flatten() for weight in policy.model.parameters()])
 
 
 @given(seed=st.integers(0, 10_000), merging=st.sampled_from(LAYOUTS), budget=st.sampled_from([16, 40, 2048]))
 def test_each_sampled_token_is_trained_exactly_once(seed: int, merging: str, budget: int) -> None:
-    grown = grow_groups(seed, VOCABULARY)
-    learner = learner_of(make_policy(), merging, micro_batch_tokens=budget)
-    rows = [row for own in train_rows(batch_of(grown, merged=merging != "none").episodes) for row in own]
-    laid_out = [row for micro in learner._micro_batches(rows) for row in micro.rows]
+    grown = models.grow_groups(seed, models.VOCABULARY)
+    learner = learner_of(models.make_policy(), merging, micro_batch_tokens=budget)
+    rows = [row for own in train_rows(models.batch_of(grown, merged=merging != "none").episodes) for row in own]
+    laid_out = [row for micro in learner._layout.micro_batches(rows) for row in micro.rows]
     targets = torch.cat([row.targets for row in laid_out])
     rollout = torch.cat([row.rollout for row in laid_out])
     sampled = [token for _, nodes in grown for node in nodes for token in node.sampled]

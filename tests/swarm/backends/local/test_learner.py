@@ -26,15 +26,7 @@ from swarm.backends.protocols import Batch, CallReward, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.timelines.node import TrainRow
-from tests.swarm.backends.local.models import (
-    gradient_of,
-    make_batch,
-    make_policy,
-    make_row,
-    plain_loss,
-    same_weights,
-    weights_of,
-)
+from tests.swarm.backends.local import models
 
 pytestmark = pytest.mark.slow
 
@@ -50,9 +42,9 @@ def _advantages(batch: Batch, job: Job) -> list[float]:
 
 
 def _updated(job: Job, batch: Batch, policy: Policy | None = None) -> tuple[torch.Tensor, Mapping[str, float]]:
-    policy = policy or make_policy()
+    policy = policy or models.make_policy()
     metrics = LocalLearner(policy, job, {}).update(batch)
-    return gradient_of(policy), metrics
+    return models.gradient_of(policy), metrics
 
 
 @pytest.mark.parametrize(
@@ -66,34 +58,34 @@ def _updated(job: Job, batch: Batch, policy: Policy | None = None) -> tuple[torc
     ],
 )  # fmt: skip
 def test_the_gradient_is_that_of_the_loss_s_definition(fields: dict[str, Any]) -> None:
-    job, policy, other, reference = _job(**fields), make_policy(), make_policy(), make_policy()
-    batch = make_batch(policy, temperature=job.temperature, drift=0.3)
+    job, policy, other, reference = _job(**fields), models.make_policy(), models.make_policy(), models.make_policy()
+    batch = models.make_batch(policy, temperature=job.temperature, drift=0.3)
     weighed = (replace(e, weight=1.0 + i % 3) for i, e in enumerate(batch.episodes))
     batch = replace(batch, episodes=tuple(weighed))
-    loss = plain_loss(other, reference, batch, _advantages(batch, job), job)
+    loss = models.plain_loss(other, reference, batch, _advantages(batch, job), job)
     torch.autograd.backward(loss)
     gradient, metrics = _updated(job, batch, policy)
-    assert torch.allclose(gradient, gradient_of(other), atol=1e-5)
+    assert torch.allclose(gradient, models.gradient_of(other), atol=1e-5)
     assert gradient.abs().max() > 1e-3
     assert metrics["actor/grad_norm"] == pytest.approx(gradient.norm().item(), rel=1e-4)
 
 
 def test_the_kl_s_gradient_is_right_away_from_the_reference() -> None:
-    job, policy, other = _job(kl_coef=0.5), make_policy(), make_policy()
+    job, policy, other = _job(kl_coef=0.5), models.make_policy(), models.make_policy()
     learner = LocalLearner(policy, job, {})
-    learner.update(make_batch(policy))
+    learner.update(models.make_batch(policy))
     other.model.load_state_dict(policy.model.state_dict())
-    batch = make_batch(policy, seed=1, drift=0.2)
+    batch = models.make_batch(policy, seed=1, drift=0.2)
     metrics = learner.update(batch)
-    loss = plain_loss(other, make_policy(), batch, _advantages(batch, job), job)
+    loss = models.plain_loss(other, models.make_policy(), batch, _advantages(batch, job), job)
     torch.autograd.backward(loss)
-    assert torch.allclose(gradient_of(policy), gradient_of(other), atol=1e-5)
+    assert torch.allclose(models.gradient_of(policy), models.gradient_of(other), atol=1e-5)
     assert metrics["actor/kl_loss"] > 0
 
 
 def test_the_gradient_is_scaled_down_to_the_job_s_norm() -> None:
-    policy = make_policy()
-    batch = make_batch(policy)
+    policy = models.make_policy()
+    batch = models.make_batch(policy)
     free, _ = _updated(_job(), batch)
     held, metrics = _updated(_job(max_grad_norm=0.01), batch)
     assert held.norm().item() == pytest.approx(0.01, rel=1e-3)
@@ -104,7 +96,7 @@ def test_the_gradient_is_scaled_down_to_the_job_s_norm() -> None:
 @pytest.mark.parametrize("size", [8, 7, 5])
 def test_episodes_of_weight_0_change_neither_gradient_nor_metrics_nor_what_follows(size: int, weighting: str) -> None:
     job = _job(kl_coef=0.1, entropy_coef=0.1, epochs=2, minibatches=3, loss_weighting=weighting)
-    batch = make_batch(make_policy(), episodes=size, drift=0.3)
+    batch = models.make_batch(models.make_policy(), episodes=size, drift=0.3)
     plain, expected = _updated(job, batch)
     empty = TrainRow((1, 2), (0, 0), (0.0, 0.0), (-1, -1))
     fillers = [TrainEpisode(f"filler/{n}", f"filler/{n}", 0.0, (empty,), weight=0.0) for n in range(3)]
@@ -119,22 +111,21 @@ def _untimed(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def test_a_batch_without_any_weight_is_a_version_of_the_sameweights_of() -> None:
-    policy = make_policy()
-    before = weights_of(policy)
-    batch = make_batch(policy)
+    policy = models.make_policy()
+    before = models.weights_of(policy)
+    batch = models.make_batch(policy)
     weightless = replace(batch, episodes=tuple(replace(e, weight=0.0) for e in batch.episodes))
     metrics = LocalLearner(policy, _job(), {}).update(weightless)
     assert policy.version == 1
-    assert same_weights(weights_of(policy), before)
+    assert models.same_weights(models.weights_of(policy), before)
     assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
 
 
 @given(st.integers(1, 10), st.integers(0, 99))
 def test_an_episode_weighs_the_same_with_one_timeline_and_with_many(timelines: int, seed: int) -> None:
-    """The same conversation, told `timelines` times, pulls no harder than when told once."""
-    policy, rng = make_policy(), random.Random(seed)
-    row = make_row(policy, rng, 2, drift=0.2)
-    others = make_batch(policy, episodes=3, seed=seed, drift=0.2).episodes
+    policy, rng = models.make_policy(), random.Random(seed)
+    row = models.make_row(policy, rng, 2, drift=0.2)
+    others = models.make_batch(policy, episodes=3, seed=seed, drift=0.2).episodes
     once = TrainEpisode("e", "g0", 2.5, (row,))
     told, _ = _updated(_job(), Batch(0, (once, *others)))
     often, _ = _updated(_job(), Batch(0, (replace(once, rows=(row,) * timelines), *others)))
@@ -142,7 +133,7 @@ def test_an_episode_weighs_the_same_with_one_timeline_and_with_many(timelines: i
 
 
 def test_every_epoch_steps_over_all_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     learner = LocalLearner(policy, _job(epochs=3, minibatches=3), {})
     seen: list[list[int]] = []
 
@@ -152,7 +143,7 @@ def test_every_epoch_steps_over_all_its_episodes(tmp_path: Path, monkeypatch: py
             yield chosen
 
     monkeypatch.setattr("swarm.backends.local.learner.minibatches", watching)
-    learner.update(make_batch(policy, episodes=8))
+    learner.update(models.make_batch(policy, episodes=8))
     for epoch in range(3):
         assert sorted(i for part in seen[3 * epoch : 3 * epoch + 3] for i in part) == list(range(8))
     assert seen[:3] != seen[3:6]
@@ -164,15 +155,15 @@ def test_every_epoch_steps_over_all_its_episodes(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("weighting", ["episode", "token"])
 def test_each_step_is_normalised_over_its_own_minibatch(weighting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = make_batch(make_policy(), episodes=12)  # groups of four
-    policy = make_policy()
+    batch = models.make_batch(models.make_policy(), episodes=12)  # groups of four
+    policy = models.make_policy()
     learner = LocalLearner(policy, _job(minibatches=2, learning_rate=1e-12, loss_weighting=weighting), {})
     halves = [list(range(4, 12)), list(range(4))]
     with monkeypatch.context() as patch:
         patch.setattr("swarm.backends.local.learner.minibatches", lambda *_: iter(halves))
         learner.update(batch)
     alone, _ = _updated(_job(loss_weighting=weighting), replace(batch, episodes=batch.episodes[:4]))
-    assert torch.allclose(gradient_of(policy), alone, atol=1e-5)
+    assert torch.allclose(models.gradient_of(policy), alone, atol=1e-5)
     assert alone.abs().max() > 1e-3
 
 
@@ -181,24 +172,24 @@ def test_each_step_is_normalised_over_its_own_minibatch(weighting: str, monkeypa
 def test_what_is_not_finite_is_refused_and_changes_nothing(
     fields: dict[str, Any], poison: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, twin = make_policy(), make_policy()
-    good = make_batch(policy)
+    policy, twin = models.make_policy(), models.make_policy()
+    good = models.make_batch(policy)
     learner, untouched = LocalLearner(policy, _job(**fields), {}), LocalLearner(twin, _job(**fields), {})
     if fields:  # the first episode's step comes last
         spoiled_last = [[*range(1, len(good.episodes))], [0]]
         monkeypatch.setattr("swarm.backends.local.learner.minibatches", lambda *_: iter(spoiled_last))
     learner.update(good)
     untouched.update(good)
-    before = weights_of(policy)
+    before = models.weights_of(policy)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Objective, "loss", _poisoned(poison))
         with pytest.raises(BackendError, match="refused"):
             learner.update(good)
     assert learner.version == 1
-    assert same_weights(weights_of(policy), before)
+    assert models.same_weights(models.weights_of(policy), before)
     learner.update(good)
     untouched.update(good)
-    assert same_weights(weights_of(policy), weights_of(twin))
+    assert models.same_weights(models.weights_of(policy), models.weights_of(twin))
 
 
 def _poisoned(poison: float | None) -> Callable[..., torch.Tensor]:
@@ -215,16 +206,16 @@ def _poisoned(poison: float | None) -> Callable[..., torch.Tensor]:
 
 
 def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    LocalLearner(make_policy("qwen3"), _job(), {}).save(tmp_path / "c")
-    policy = make_policy()
-    before = weights_of(policy)
+    LocalLearner(models.make_policy("qwen3"), _job(), {}).save(tmp_path / "c")
+    policy = models.make_policy()
+    before = models.weights_of(policy)
     with pytest.raises(BackendError, match="another model"):
         LocalLearner(policy, _job(), {}).load(tmp_path / "c")
-    assert same_weights(weights_of(policy), before)
+    assert models.same_weights(models.weights_of(policy), before)
 
 
 def test_a_call_s_own_reward_teaches_otherwise() -> None:
-    batch = make_batch(make_policy())
+    batch = models.make_batch(models.make_policy())
     calls = [replace(row, calls=tuple(flag - 1 for flag in row.sampled)) for row in batch.episodes[0].rows[:1]]
     own = replace(batch.episodes[0], rows=tuple(calls), call_rewards=(CallReward(0, -2.0),))
     plain, _ = _updated(_job(), replace(batch, episodes=(replace(own, call_rewards=()), *batch.episodes[1:])))
@@ -260,36 +251,27 @@ def _aged(batch: Batch, shift: float) -> Batch:
 @pytest.mark.parametrize("correction", ["truncate", "mask"])
 def test_later_steps_clip_against_and_weigh_by_what_the_update_began_with(correction: str, staleness: int) -> None:
     fields = {"max_staleness": staleness, "clip_ratio": 0.05, "rollout_correction": correction}
-    policy, once = make_policy(), make_policy()
-    fresh = make_batch(policy)
+    policy, once = models.make_policy(), models.make_policy()
+    fresh = models.make_batch(policy)
     policy.version = once.version = 1
     metrics = LocalLearner(policy, _job(**fields, epochs=2), {}).update(_aged(fresh, 0.3))
     LocalLearner(once, _job(**fields), {}).update(_aged(fresh, 0.3))
     once.model.zero_grad()
     values = group_relative([e.reward for e in fresh.episodes], [e.group for e in fresh.episodes], normalize=True)
     plain = _job(clip_ratio=0.05, rollout_correction="off")
-    torch.autograd.backward(plain_loss(once, make_policy(), fresh, values, plain))
-    assert torch.allclose(gradient_of(policy), math.exp(0.3) * gradient_of(once), atol=1e-4)
+    torch.autograd.backward(models.plain_loss(once, models.make_policy(), fresh, values, plain))
+    assert torch.allclose(models.gradient_of(policy), math.exp(0.3) * models.gradient_of(once), atol=1e-4)
     assert metrics["actor/pg_clipfrac"] > 0
     assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(math.exp(0.3), rel=1e-4)
     assert metrics["rollout_corr/kl"] == pytest.approx(-0.3, abs=1e-4)
     assert metrics["offpolicy/token_weighted_policy_age"] == 2
 
 
-def test_a_single_step_on_stale_tokens_needs_no_pass_of_its_own() -> None:
-    policy = make_policy()
-    batch = make_batch(policy)
-    policy.version = 1
-    metrics = LocalLearner(policy, _job(max_staleness=1), {}).update(_aged(batch, 0.3))
-    assert "timing_s/old_log_prob" not in metrics
-    assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(math.exp(0.3), rel=1e-4)
-
-
 @pytest.mark.parametrize("stale", [False, True])
 def test_several_steps_begin_with_a_pass_of_their_own_where_one_token_is_older(stale: bool) -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     policy.version = 1
-    batch = make_batch(policy)
+    batch = models.make_batch(policy)
     first, row = batch.episodes[0], batch.episodes[0].rows[0]
     if stale:
         place = row.versions.index(1)
@@ -304,13 +286,13 @@ def test_several_steps_begin_with_a_pass_of_their_own_where_one_token_is_older(s
     [{"minibatches": 2}, {"epochs": 2, "max_staleness": 1, "learning_rate": 5e-5}, {"rollout_correction": "off"}],
 )
 def test_a_sequence_is_its_whole_episode_however_it_is_cut_into_micro_batches(fields: dict[str, Any]) -> None:
-    batch = make_batch(make_policy(), drift=0.05)
+    batch = models.make_batch(models.make_policy(), drift=0.05)
     found = []
     for budget in (16, 10_000):
-        policy = make_policy()
+        policy = models.make_policy()
         job = _job(algorithm="gspo", clip_ratio=0.01, micro_batch_tokens=budget, **fields)
         metrics = LocalLearner(policy, job, {}).update(batch)
-        found.append((gradient_of(policy), metrics))
+        found.append((models.gradient_of(policy), metrics))
     (cut, some), (whole, all_) = found
     assert torch.allclose(cut, whole, atol=1e-4)
     assert whole.abs().max() > 1e-2
@@ -320,35 +302,35 @@ def test_a_sequence_is_its_whole_episode_however_it_is_cut_into_micro_batches(fi
 
 
 def test_an_engine_that_disagrees_for_three_updates_is_found_out_and_the_weights_stay(tmp_path: Path) -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     learner = LocalLearner(policy, _job(epochs=2), {})
     for _ in range(2):
-        metrics = learner.update(make_batch(policy, drift=0.6))
+        metrics = learner.update(models.make_batch(policy, drift=0.6))
         assert metrics["training/token_mult_prob_error"] > 1.1
     learner.save(tmp_path / "c")
-    resumed = make_policy()
+    resumed = models.make_policy()
     again = LocalLearner(resumed, _job(epochs=2), {})
     again.load(tmp_path / "c")
     for each, own in ((learner, policy), (again, resumed)):
-        before = weights_of(own)
+        before = models.weights_of(own)
         with pytest.raises(BackendError, match=r"mismatch_limit of 1\.1"):
-            each.update(make_batch(own, drift=0.6))
-        assert same_weights(weights_of(own), before)
+            each.update(models.make_batch(own, drift=0.6))
+        assert models.same_weights(models.weights_of(own), before)
         assert each.version == 2
 
 
 def test_an_engine_that_agrees_passes_and_stale_tokens_are_not_held_against_it() -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     learner = LocalLearner(policy, _job(max_staleness=1), {})
     for seed in range(4):
-        metrics = learner.update(_aged(make_batch(policy, seed=seed), 0.6))
+        metrics = learner.update(_aged(models.make_batch(policy, seed=seed), 0.6))
         assert metrics["training/token_mult_prob_error"] == 0
-    assert learner.update(make_batch(policy))["training/token_mult_prob_error"] == pytest.approx(1, abs=1e-4)
+    assert learner.update(models.make_batch(policy))["training/token_mult_prob_error"] == pytest.approx(1, abs=1e-4)
 
 
 def test_every_metric_of_an_update_is_defined_in_the_docs() -> None:
-    policy = make_policy()
-    metrics = LocalLearner(policy, _job(kl_coef=0.1), {}).update(make_batch(policy))
+    policy = models.make_policy()
+    metrics = LocalLearner(policy, _job(kl_coef=0.1), {}).update(models.make_batch(policy))
     text = (Path(__file__).parents[4] / "docs" / "algorithms.md").read_text()
     table = text[text.index("| metric | value |") :].split("\n\n")[0]
     first = " ".join(line.split(" | ")[0] for line in table.splitlines())

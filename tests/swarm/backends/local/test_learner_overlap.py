@@ -20,15 +20,7 @@ from swarm.backends.protocols import Batch, Sampling, TrainEpisode
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from swarm.timelines.node import TrainRow
-from tests.swarm.backends.local.models import (
-    VOCABULARY,
-    forced_logprobs,
-    make_batch,
-    make_model,
-    make_policy,
-    same_weights,
-    weights_of,
-)
+from tests.swarm.backends.local import models
 
 _PROMPT = (1, 2, 3)
 _WAYS: tuple[Mapping[str, Any], ...] = (
@@ -48,7 +40,7 @@ def _job(**fields: Any) -> Job:
 
 def _policy(job: Job) -> Policy:
     torch.set_num_threads(1)
-    model = make_model().to(getattr(torch, job.dtype))
+    model = models.make_model().to(getattr(torch, job.dtype))
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     return Policy(model)
@@ -56,7 +48,6 @@ def _policy(job: Job) -> Policy:
 
 @torch.no_grad()
 def _distribution(policy: Policy) -> torch.Tensor:
-    """Log-probs (V,) of the token after the prompt."""
     features = policy.features(torch.tensor([_PROMPT]), use_cache=False)
     return policy.head(features[0, -1:])[0].log_softmax(-1)
 
@@ -78,7 +69,7 @@ def test_training_makes_the_rewarded_tokens_likely(fields: dict[str, Any]) -> No
     learner, draws = LocalLearner(policy, job, {}), torch.Generator().manual_seed(0)
 
     def likely() -> float:
-        return float(_distribution(policy).exp()[range(1, VOCABULARY, 2)].sum())
+        return float(_distribution(policy).exp()[range(1, models.VOCABULARY, 2)].sum())
 
     assert likely() < 0.6
     while likely() < 0.9 and policy.version < 20:
@@ -88,7 +79,7 @@ def test_training_makes_the_rewarded_tokens_likely(fields: dict[str, Any]) -> No
 
 def _courses(policy: Policy, learner: LocalLearner, updates: int) -> list[dict[str, float]]:
     """Learn from batches that depend on nothing but the weights; return the metrics without the clock's."""
-    found = [learner.update(make_batch(policy, seed=policy.version, drift=0.05)) for _ in range(updates)]
+    found = [learner.update(models.make_batch(policy, seed=policy.version, drift=0.05)) for _ in range(updates)]
     return [{k: v for k, v in each.items() if not k.startswith("timing_s/") and "per_s" not in k} for each in found]
 
 
@@ -112,7 +103,7 @@ def test_training_resumed_from_a_checkpoint_is_the_same_bit_for_bit(fields: dict
     again.load(tmp_path / "c")
     assert resumed.version == 2
     assert _courses(resumed, again, 2) == expected
-    assert same_weights(weights_of(straight), weights_of(resumed))
+    assert models.same_weights(models.weights_of(straight), models.weights_of(resumed))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -120,18 +111,18 @@ def test_a_checkpoint_of_another_rank_is_refused_in_one_line(rank: int, tmp_path
     job, other = _job(lora_rank=4), _job(lora_rank=rank)
     LocalLearner(_policy(job), job, {}).save(tmp_path / "c")
     policy = _policy(other)
-    before = weights_of(policy)
+    before = models.weights_of(policy)
     with pytest.raises(BackendError, match=rf"lora_rank 4, the job of {rank}") as refusal:
         LocalLearner(policy, other, {}).load(tmp_path / "c")
     assert "\n" not in str(refusal.value)
-    assert same_weights(weights_of(policy), before)
+    assert models.same_weights(models.weights_of(policy), before)
 
 
 def test_an_adapter_learns_what_its_base_keeps_still_for_and_a_checkpoint_holds_it_alone(tmp_path: Path) -> None:
     job = _job(lora_rank=4)
     policy = _policy(job)
-    before, learner = weights_of(policy), LocalLearner(policy, job, {})
-    learner.update(make_batch(policy))
+    before, learner = models.weights_of(policy), LocalLearner(policy, job, {})
+    learner.update(models.make_batch(policy))
     learner.save(tmp_path / "c")
     assert all(".lora_" in name for name in read(tmp_path / "c").sets["model"])
     moved = {name for name, weight in policy.model.named_parameters() if not torch.equal(weight, before[name])}
@@ -143,10 +134,10 @@ def test_the_step_size_of_an_update_is_the_schedule_s_at_its_version() -> None:
     job = _job(lr_schedule="linear", lr_warmup_steps=2, steps=4, learning_rate=0.01)
     policy = _policy(job)
     learner = LocalLearner(policy, job, {})
-    before = weights_of(policy)
-    rates = [learner.update(make_batch(policy))["actor/lr"]]
-    assert same_weights(weights_of(policy), before)
-    rates += [learner.update(make_batch(policy))["actor/lr"] for _ in range(3)]
+    before = models.weights_of(policy)
+    rates = [learner.update(models.make_batch(policy))["actor/lr"]]
+    assert models.same_weights(models.weights_of(policy), before)
+    rates += [learner.update(models.make_batch(policy))["actor/lr"] for _ in range(3)]
     assert rates == pytest.approx([0.0, 0.005, 0.01, 0.005])
 
 
@@ -156,7 +147,7 @@ def test_recomputation_learns_the_same_weights(merging: str) -> None:
     for thrifty in (False, True):
         job = _job(gradient_checkpointing=thrifty, kl_coef=0.1, merging=merging)
         policy = _policy(job)
-        LocalLearner(policy, job, {}).update(make_batch(policy, drift=0.2))
+        LocalLearner(policy, job, {}).update(models.make_batch(policy, drift=0.2))
         weights.append(torch.cat([weight.flatten() for weight in policy.model.parameters()]))
     assert torch.equal(*weights)
 
@@ -165,7 +156,7 @@ def test_the_tokens_of_an_update_are_counted() -> None:
     for fields in ({}, {"epochs": 3}):
         job = _job(**fields, merging="linear", micro_batch_tokens=16)
         policy = _policy(job)
-        batch = make_batch(policy)
+        batch = models.make_batch(policy)
         metrics = LocalLearner(policy, job, {}).update(batch)
         rows = [row for episode in batch.episodes for row in episode.rows]
         assert metrics["tokens/trained"] == sum(sum(row.sampled) for row in rows)
@@ -178,7 +169,7 @@ def test_learning_draws_from_no_generator_but_its_own() -> None:
     job = _job(epochs=2, minibatches=2)
     policy = _policy(job)
     before = torch.get_rng_state()
-    LocalLearner(policy, job, {}).update(make_batch(policy))
+    LocalLearner(policy, job, {}).update(models.make_batch(policy))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -232,8 +223,8 @@ def _generating(policy: Policy) -> Iterator[_Busy]:
 @pytest.mark.parametrize("fields", [{}, {"kl_coef": 0.1, "gradient_checkpointing": True, "epochs": 2}])
 def test_updates_learn_the_same_while_the_engine_generates(fields: dict[str, Any]) -> None:
     job = Job(max_staleness=1, micro_batch_tokens=64, **fields)
-    alone, beside = make_policy(), make_policy()
-    batches = [make_batch(alone, seed=seed, drift=0.05) for seed in range(4)]
+    alone, beside = models.make_policy(), models.make_policy()
+    batches = [models.make_batch(alone, seed=seed, drift=0.05) for seed in range(4)]
     quiet, learner = LocalLearner(alone, job, {}), LocalLearner(beside, job, {})
     for batch in batches:
         quiet.update(batch)
@@ -242,19 +233,19 @@ def test_updates_learn_the_same_while_the_engine_generates(fields: dict[str, Any
             busy.wait(3)
             learner.update(batch)
     assert beside.version == 4
-    assert same_weights(weights_of(alone), weights_of(beside))
+    assert models.same_weights(models.weights_of(alone), models.weights_of(beside))
 
 
 @pytest.mark.slow
 def test_every_token_was_sampled_by_the_weights_of_its_version() -> None:
-    policy, judge = make_policy(), make_policy()
+    policy, judge = models.make_policy(), models.make_policy()
     learner = LocalLearner(policy, Job(max_staleness=1, micro_batch_tokens=64, learning_rate=0.01), {})
-    by_version = [weights_of(policy)]
+    by_version = [models.weights_of(policy)]
     with _generating(policy) as busy:
         for seed in range(4):
             busy.wait(5)
-            learner.update(make_batch(judge, seed=seed, drift=0.05))
-            by_version.append(weights_of(policy))
+            learner.update(models.make_batch(judge, seed=seed, drift=0.05))
+            by_version.append(models.weights_of(policy))
         busy.wait(14)
     sampled = [(done, place, token) for done in busy.finished for place, token in enumerate(done.fresh)]
     assert len({token.version for _, _, token in sampled}) > 2
@@ -263,11 +254,11 @@ def test_every_token_was_sampled_by_the_weights_of_its_version() -> None:
         own = [each for each in sampled if each[2].version == version]
         for done, place, token in own[:: max(1, len(own) // 30)]:
             known = done.ids[: done.prompt_length + place]
-            assert token.logprob == pytest.approx(forced_logprobs(judge, known, [token.id])[0], abs=1e-4)
+            assert token.logprob == pytest.approx(models.forced_logprobs(judge, known, [token.id])[0], abs=1e-4)
 
 
 def test_generation_goes_on_within_an_update_between_its_steps_and_under_its_gradients() -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     learner = LocalLearner(policy, Job(max_staleness=1, epochs=2, micro_batch_tokens=64), {})
     plain = learner._backward
 
@@ -278,43 +269,43 @@ def test_generation_goes_on_within_an_update_between_its_steps_and_under_its_gra
 
     learner._backward = patient  # type: ignore[method-assign]
     with _generating(policy) as busy:
-        learner.update(make_batch(policy, drift=0.05))
+        learner.update(models.make_batch(policy, drift=0.05))
     assert policy.version == 1
 
 
 def test_the_version_grows_with_the_last_optimiser_step_of_an_update() -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     learner = LocalLearner(policy, Job(epochs=2, minibatches=2), {})
     seen: list[tuple[int, bool]] = []
     rewriting = policy.rewriting
 
     @contextmanager
     def watched() -> Iterator[None]:
-        before = weights_of(policy)
+        before = models.weights_of(policy)
         with rewriting():
             yield
-        seen.append((policy.version, same_weights(before, weights_of(policy))))
+        seen.append((policy.version, models.same_weights(before, models.weights_of(policy))))
 
     policy.rewriting = watched  # type: ignore[method-assign]
-    learner.update(make_batch(policy, drift=0.05))
+    learner.update(models.make_batch(policy, drift=0.05))
     assert seen == [(0, False), (0, False), (0, False), (1, False)]
     assert policy.revision == 4
 
 
 def test_a_checkpoint_written_while_the_engine_generates_is_whole(tmp_path: Path) -> None:
-    policy, other = make_policy(), make_policy()
+    policy, other = models.make_policy(), models.make_policy()
     learner = LocalLearner(policy, Job(max_staleness=1), {})
     with _generating(policy) as busy:
-        learner.update(make_batch(policy, drift=0.05))
+        learner.update(models.make_batch(policy, drift=0.05))
         busy.wait(1)
         learner.save(tmp_path / "c")
     LocalLearner(other, Job(max_staleness=1), {}).load(tmp_path / "c")
     assert other.version == 1
-    assert same_weights(weights_of(policy), weights_of(other))
+    assert models.same_weights(models.weights_of(policy), models.weights_of(other))
 
 
 def test_generators_are_saved_while_nobody_draws_from_them(tmp_path: Path) -> None:
-    policy = make_policy()
+    policy = models.make_policy()
     generator = torch.Generator().manual_seed(0)
     learner = LocalLearner(policy, Job(max_staleness=1), {"sampling": generator})
     saving = threading.Thread(target=learner.save, args=(tmp_path / "c",))
@@ -331,12 +322,12 @@ def test_generators_are_saved_while_nobody_draws_from_them(tmp_path: Path) -> No
 @pytest.mark.parametrize("error", [BackendError("refused"), RuntimeError("out of memory")])
 def test_an_update_that_fails_half_way_is_undone_under_a_running_engine(error: Exception) -> None:
     job = Job(max_staleness=1, epochs=2, minibatches=2)
-    policy, twin = make_policy(), make_policy()
+    policy, twin = models.make_policy(), models.make_policy()
     learner, untouched = LocalLearner(policy, job, {}), LocalLearner(twin, job, {})
-    batch = make_batch(policy, drift=0.05)
+    batch = models.make_batch(policy, drift=0.05)
     for each in (learner, untouched):
         each.update(batch)
-    before, step, made = weights_of(policy), learner._step, []
+    before, step, made = models.weights_of(policy), learner._step, []
 
     def failing(size: float, *, last: bool) -> None:
         made.append(last)
@@ -351,11 +342,11 @@ def test_an_update_that_fails_half_way_is_undone_under_a_running_engine(error: E
         busy.wait(1)
         assert policy.version == 1
         assert policy.revision == 7, "4 steps, 2 that were undone, and the undoing: keys of the undone ones are stale"
-        assert same_weights(weights_of(policy), before)
+        assert models.same_weights(models.weights_of(policy), before)
         learner._step = step  # type: ignore[method-assign]
         learner.update(batch)
     untouched.update(batch)
-    assert same_weights(weights_of(policy), weights_of(twin))
+    assert models.same_weights(models.weights_of(policy), models.weights_of(twin))
 
 
 def test_readers_share_the_lock() -> None:

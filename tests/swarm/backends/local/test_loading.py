@@ -16,24 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from research.own_process import keep_to_one_thread, thread_variables
 from swarm.backends.local import loading
-from swarm.backends.local import loading as module
 from swarm.backends.local.kv_cache import SlotCache, measure_cache_shape
 from swarm.backends.local.learner import LocalLearner
-from swarm.backends.local.loading import (
-    A_THREAD,
-    RUNS_AT_ONCE,
-    SET_BY_HAND,
-    _skeleton,
-    choose_device,
-    choose_threads,
-    count_threads,
-    device_needs,
-    free_bytes,
-    host_needs,
-    load_policy,
-    read_model,
-    require_room,
-)
 from swarm.job import Job
 from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import KINDS, make_batch, make_model
@@ -54,7 +38,7 @@ def test_every_weight_is_kept_with_embeddings_tied_or_not_in_one_file_or_in_shar
     whole, parts = _saved(tmp_path / "whole", kind), _saved(tmp_path / "parts", kind, max_shard_size="8KB")
     assert len(list(parts.glob("*.safetensors"))) > 1
     for folder in (whole, parts):
-        loaded = load_policy(folder, _job()).model
+        loaded = loading.load_policy(folder, _job()).model
         assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
         tied = loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
         assert tied == model.config.tie_word_embeddings
@@ -62,7 +46,7 @@ def test_every_weight_is_kept_with_embeddings_tied_or_not_in_one_file_or_in_shar
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_adapter_is_there_from_the_start_in_the_job_s_element_type(dtype: str, tmp_path: Path) -> None:
-    policy = load_policy(_saved(tmp_path), _job(dtype=dtype, lora_rank=2))
+    policy = loading.load_policy(_saved(tmp_path), _job(dtype=dtype, lora_rank=2))
     names = [name for name, weight in policy.model.named_parameters() if weight.requires_grad]
     assert names
     assert all("lora_" in name for name in names)
@@ -73,30 +57,30 @@ def test_an_adapter_is_there_from_the_start_in_the_job_s_element_type(dtype: str
 def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert choose_device(Job()).type == "cpu"
+    assert loading.choose_device(Job()).type == "cpu"
     for name in ("cuda", "mps"):
         with pytest.raises(BackendError, match=f"device is {name} .*auto or cpu"):
-            choose_device(Job(device=name))
+            loading.choose_device(Job(device=name))
 
 
 def test_the_best_device_is_chosen_where_the_job_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device(Job()).type == "mps"
+    assert loading.choose_device(Job()).type == "mps"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [choose_device(Job(device=name)).type for name in ("auto", "cpu")] == ["cuda", "cpu"]
+    assert [loading.choose_device(Job(device=name)).type for name in ("auto", "cpu")] == ["cuda", "cpu"]
 
 
 def test_trees_on_a_gpu_are_refused_before_anything_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for device in ("auto", "cuda"):
         with pytest.raises(BackendError, match=r"auto, linear or none on cuda, .* found tree: .*device to cpu"):
-            load_policy(tmp_path / "none", Job(device=device, merging="tree"))
+            loading.load_policy(tmp_path / "none", Job(device=device, merging="tree"))
 
 
 def test_a_context_beyond_the_model_s_positions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"at most 256, .* found 999: set max_context to 256 or less"):
-        load_policy(_saved(tmp_path), Job(max_context=999))
+        loading.load_policy(_saved(tmp_path), Job(max_context=999))
 
 
 def test_damaged_files_and_another_shape_are_refused(tmp_path: Path) -> None:
@@ -108,10 +92,12 @@ def test_damaged_files_and_another_shape_are_refused(tmp_path: Path) -> None:
     (tmp_path / "shape" / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
     for folder in tmp_path.iterdir():
         with pytest.raises(BackendError, match="does not load"):
-            load_policy(folder, _job())
+            loading.load_policy(folder, _job())
 
 
-@pytest.mark.parametrize("load", [lambda f: read_model(f, torch.float32, "eager"), lambda f: _skeleton(f, _job())])
+@pytest.mark.parametrize(
+    "load", [lambda f: loading.read_model(f, torch.float32, "eager"), lambda f: loading._skeleton(f, _job())]
+)
 def test_code_of_a_model_is_not_run_and_not_to_be_trusted(load: Callable[[Path], object], tmp_path: Path) -> None:
     own = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
     (tmp_path / "config.json").write_text(json.dumps(own))
@@ -127,7 +113,7 @@ def test_a_weight_that_is_missing_is_named_and_not_made_up(tmp_path: Path) -> No
     del weights["lm_head.weight"]
     save_file(weights, file, metadata={"format": "pt"})
     with pytest.raises(BackendError, match=r"lacks 1 of its weights \(lm_head\.weight\)"):
-        load_policy(tmp_path, _job())
+        loading.load_policy(tmp_path, _job())
 
 
 def test_a_model_without_room_is_refused_before_weights_are_read(
@@ -136,13 +122,13 @@ def test_a_model_without_room_is_refused_before_weights_are_read(
     monkeypatch.setattr(loading, "free_bytes", lambda device: 1000)
     monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(BackendError, match=r"[\d,]+ bytes on cpu \(weights .* 1,000 are free"):
-        load_policy(_saved(tmp_path), _job())
+        loading.load_policy(_saved(tmp_path), _job())
 
 
 def test_torch_is_given_threads_by_the_model_s_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     monkeypatch.setattr(loading, "choose_threads", told.append)
-    policy = load_policy(_saved(tmp_path), _job(lora_rank=2))
+    policy = loading.load_policy(_saved(tmp_path), _job(lora_rank=2))
     assert told == [sum(weight.numel() for weight in policy.model.parameters())]
 
 
@@ -153,8 +139,8 @@ CPU = torch.device("cpu")
 def _needs(folder: Path, **fields: Any) -> dict[str, int]:
     job = Job(max_context=64, **fields)
     make_model("qwen2").save_pretrained(folder)
-    skeleton = _skeleton(folder, job)
-    return {**host_needs(skeleton, job), **device_needs(skeleton, job)}
+    skeleton = loading._skeleton(folder, job)
+    return {**loading.host_needs(skeleton, job), **loading.device_needs(skeleton, job)}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +149,7 @@ def _needs(folder: Path, **fields: Any) -> dict[str, int]:
 def test_what_is_counted_is_what_training_holds(fields: dict[str, Any], tmp_path: Path) -> None:
     counted = _needs(tmp_path, **fields)
     job = Job(max_context=64, device="cpu", **fields)
-    policy = load_policy(tmp_path, job)
+    policy = loading.load_policy(tmp_path, job)
     learner = LocalLearner(policy, job, {})
     learner.update(make_batch(policy))
     masters = dict(learner._optimizer.masters)
@@ -216,23 +202,23 @@ def test_what_is_short_is_told_of_the_memory_that_lacks_it(
 ) -> None:
     make_model("qwen2").save_pretrained(tmp_path)
     job = Job(max_context=64, epochs=2)
-    skeleton = _skeleton(tmp_path, job)
+    skeleton = loading._skeleton(tmp_path, job)
     monkeypatch.setattr(loading, "free_bytes", lambda asked: 1000 if asked.type == short else 1 << 40)
     with pytest.raises(BackendError, match=words) as refusal:
-        require_room(tmp_path, skeleton, job, torch.device(device))
+        loading.require_room(tmp_path, skeleton, job, torch.device(device))
     assert "\n" not in str(refusal.value)
     monkeypatch.setattr(loading, "free_bytes", lambda _: 1 << 40)
-    require_room(tmp_path, skeleton, job, torch.device(device))
+    loading.require_room(tmp_path, skeleton, job, torch.device(device))
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(loading, "_CGROUP_LIMIT", limit)
-    free = free_bytes(CPU)
+    free = loading.free_bytes(CPU)
     limit.write_text("max\n")
-    assert free_bytes(CPU) == pytest.approx(free, rel=0.2)
+    assert loading.free_bytes(CPU) == pytest.approx(free, rel=0.2)
     limit.write_text(f"{1 << 20}\n")
-    assert free_bytes(CPU) < 1 << 20
+    assert loading.free_bytes(CPU) < 1 << 20
 
 
 TINY, REAL = 130_000, 135_000_000
@@ -253,28 +239,33 @@ TINY, REAL = 130_000, 135_000_000
 def test_a_server_takes_the_cores_it_can_use_of_its_share(
     parameters: int, runs: int | None, cores: int, expected: int
 ) -> None:
-    assert count_threads(parameters, {SET_BY_HAND: "1", RUNS_AT_ONCE: str(runs)} if runs else {}, cores) == expected
+    assert (
+        loading.count_threads(
+            parameters, {loading.SET_BY_HAND: "1", loading.RUNS_AT_ONCE: str(runs)} if runs else {}, cores
+        )
+        == expected
+    )
 
 
 @given(st.integers(0, 10**12), st.integers(1, 500))
 def test_what_a_person_set_stands(parameters: int, cores: int) -> None:
-    assert count_threads(parameters, {SET_BY_HAND: "3"}, cores) is None
+    assert loading.count_threads(parameters, {loading.SET_BY_HAND: "3"}, cores) is None
 
 
 @given(st.integers(0, 10**12), st.integers(1, 64), st.integers(1, 500))
 def test_runs_at_once_never_take_more_than_all_cores_or_one_thread_each(parameters: int, runs: int, cores: int) -> None:
-    found = count_threads(parameters, {RUNS_AT_ONCE: str(runs)}, cores)
+    found = loading.count_threads(parameters, {loading.RUNS_AT_ONCE: str(runs)}, cores)
     assert found is not None
-    assert found == 1 or (found * runs <= cores and found * A_THREAD <= parameters)
+    assert found == 1 or (found * runs <= cores and found * loading.A_THREAD <= parameters)
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", found.append)
-    monkeypatch.setattr(module, "_count_cores", lambda: 6)
-    monkeypatch.delenv(SET_BY_HAND, raising=False)
-    monkeypatch.delenv(RUNS_AT_ONCE, raising=False)
+    monkeypatch.setattr(loading, "_count_cores", lambda: 6)
+    monkeypatch.delenv(loading.SET_BY_HAND, raising=False)
+    monkeypatch.delenv(loading.RUNS_AT_ONCE, raising=False)
     return found
 
 
@@ -284,7 +275,7 @@ def test_a_study_s_server_is_told_with_how_many_runs_it_shares_the_machine(
     for name, value in thread_variables(2).items():
         monkeypatch.setenv(name, value)
     with caplog.at_level(logging.INFO):
-        choose_threads(REAL)
+        loading.choose_threads(REAL)
     assert told == [3]
     assert "event=threads" in caplog.text
     assert "model's size" in caplog.text
@@ -294,17 +285,17 @@ def test_a_study_s_server_is_told_with_how_many_runs_it_shares_the_machine(
 def test_the_command_line_s_own_thread_is_not_the_server_s(told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", {})
     keep_to_one_thread()
-    choose_threads(REAL)
+    loading.choose_threads(REAL)
     assert told == [6]
 
 
 def test_a_number_set_by_hand_reaches_the_server_of_a_study_as_it_is(
     told: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("os.environ", {SET_BY_HAND: "5"})
+    monkeypatch.setattr("os.environ", {loading.SET_BY_HAND: "5"})
     keep_to_one_thread()
     assert thread_variables(3) == {}
     with caplog.at_level(logging.INFO):
-        choose_threads(TINY)
+        loading.choose_threads(TINY)
     assert told == []
     assert "OMP_NUM_THREADS is set" in caplog.text

@@ -63,15 +63,7 @@ def test_an_unknown_architecture_keeps_its_own_forward(caplog: pytest.LogCapture
     assert "architecture is gpt_neox" in caplog.text
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_known_model_passes(kind: str) -> None:
-    policy = Policy(make_model(kind))
-    policy.fuse()
-    assert policy.fused
-
-
 def _fixed_tolerance(model: Any, ids: Sequence[int]) -> float:
-    """Return how far bfloat16 is from fp32 on some ids, as a part of the greatest logit."""
     rows = torch.tensor([ids])
     with torch.no_grad():
         own = model(input_ids=rows, use_cache=False).logits.float()

@@ -21,25 +21,13 @@ from swarm.backends.local.reference import check_rows, check_slots
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job, PathModel
 from swarm.rendering.messages import BackendError
-from tests.swarm.backends.local.models import (
-    POSITIONS,
-    REFUSED,
-    SERVED,
-    VOCABULARY,
-    WINDOW,
-    generate,
-    make_model,
-    make_policy,
-    row_of,
-    save_family,
-    save_folder,
-)
+from tests.swarm.backends.local import models
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:fan_in_fan_out")]
 
 
 def _job(**fields: Any) -> Job:
-    return Job(**{"max_context": WINDOW, "device": "cpu", **fields})
+    return Job(**{"max_context": models.WINDOW, "device": "cpu", **fields})
 
 
 def _loaded(folder: Path, job: Job) -> Policy:
@@ -50,7 +38,10 @@ def _loaded(folder: Path, job: Job) -> Policy:
 
 
 def _prompts(longest: int) -> list[list[int]]:
-    return [[(3 + 5 * place + 11 * row) % VOCABULARY for place in range(size)] for row, size in enumerate((2, longest))]
+    return [
+        [(3 + 5 * place + 11 * row) % models.VOCABULARY for place in range(size)]
+        for row, size in enumerate((2, longest))
+    ]
 
 
 @torch.no_grad()
@@ -63,46 +54,48 @@ def _assert_eager(folder: Path, generations: list[Generation]) -> None:
             assert drawn.logprob == pytest.approx(places[place, drawn.id].item(), abs=1e-4)
 
 
-@pytest.mark.parametrize("family", SERVED)
+@pytest.mark.parametrize("family", models.SERVED)
 def test_every_token_has_the_log_prob_that_eager_attention_gives_it(family: str, tmp_path: Path) -> None:
     """Prompts of unlike length up to the very last position, answers from kept rows, and rows copied from others."""
-    folder = save_family(*SERVED[family], tmp_path)
-    batcher = Batcher(_loaded(folder, _job()), slots=4, positions=WINDOW, seed=0)
-    first = generate(batcher, _prompts(20), 10)
+    folder = models.save_family(*models.SERVED[family], tmp_path)
+    batcher = Batcher(_loaded(folder, _job()), slots=4, positions=models.WINDOW, seed=0)
+    first = models.generate(batcher, _prompts(20), 10)
     opening = first[1].ids
-    again = generate(batcher, [[*opening, 7], [*opening[:20], 8], [9], _prompts(WINDOW - 2)[1]], 6)
-    assert len(again[3].ids) == WINDOW
+    again = models.generate(batcher, [[*opening, 7], [*opening[:20], 8], [9], _prompts(models.WINDOW - 2)[1]], 6)
+    assert len(again[3].ids) == models.WINDOW
     _assert_eager(folder, [*first, *again])
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("family", SERVED)
+@pytest.mark.parametrize("family", models.SERVED)
 def test_engine_and_learner_agree_on_every_family(family: str, rank: int, tmp_path: Path) -> None:
     recomputed = rank > 0 and family not in ("falcon", "falcon-grouped")
     layout = "auto" if rank else "tree"
     job = _job(lora_rank=rank, gradient_checkpointing=recomputed, kl_coef=0.1, merging=layout)
-    folder = save_family(*SERVED[family], tmp_path)
+    folder = models.save_family(*models.SERVED[family], tmp_path)
     if rank and family == "deepseek_v3":  # its router reads a weight of the layer that peft puts its own in place of
         with pytest.raises(BackendError, match=r"deepseek_v3 .* fails .*set lora_rank to 0"):
             load_policy(folder, job)
         return
     policy = load_policy(folder, job)
-    batcher = Batcher(policy, slots=4, positions=WINDOW, seed=0)
+    batcher = Batcher(policy, slots=4, positions=models.WINDOW, seed=0)
     learner = LocalLearner(policy, job, {"sampling": batcher.generator})
     for update in range(2):
-        generations = generate(batcher, [[1, 2, i] for i in range(4)], 6)
-        episodes = tuple(TrainEpisode(str(i), "g", float(i % 2), (row_of(g),)) for i, g in enumerate(generations))
+        generations = models.generate(batcher, [[1, 2, i] for i in range(4)], 6)
+        episodes = tuple(
+            TrainEpisode(str(i), "g", float(i % 2), (models.row_of(g),)) for i, g in enumerate(generations)
+        )
         metrics = learner.update(Batch(update, episodes))
         assert metrics["training/rollout_probs_diff_max"] < 1e-5
         assert metrics["actor/grad_norm"] > 0
         assert (metrics["actor/kl_loss"] > 0) == (update > 0)
 
 
-@pytest.mark.parametrize("family", REFUSED)
+@pytest.mark.parametrize("family", models.REFUSED)
 def test_what_cannot_be_served_is_refused_in_one_line_when_it_is_loaded(family: str, tmp_path: Path) -> None:
-    kind, fields, words = REFUSED[family]
+    kind, fields, words = models.REFUSED[family]
     with pytest.raises(BackendError, match=words) as refusal:
-        _loaded(save_family(kind, fields, tmp_path), _job())
+        _loaded(models.save_family(kind, fields, tmp_path), _job())
     assert "\n" not in str(refusal.value)
     assert "choose another model" in str(refusal.value)
 
@@ -111,19 +104,19 @@ def test_what_cannot_be_served_is_refused_in_one_line_when_it_is_loaded(family: 
     "family", ["cohere2", "gemma2", "gemma3", "gpt_oss", "mistral", "olmo3", "phi3-longrope", "qwen2-windows"]
 )
 def test_a_context_beyond_window_or_positions_is_refused_before_weights_are_read(family: str, tmp_path: Path) -> None:
-    folder = save_family(*SERVED[family], tmp_path)
+    folder = models.save_family(*models.SERVED[family], tmp_path)
     load_policy(folder, _job())
     next(folder.glob("*.safetensors")).write_bytes(b"nobody reads this")
-    with pytest.raises(BackendError, match=f"{WINDOW + 1}.*max_context to {WINDOW}"):
-        load_policy(folder, _job(max_context=WINDOW + 1))
+    with pytest.raises(BackendError, match=f"{models.WINDOW + 1}.*max_context to {models.WINDOW}"):
+        load_policy(folder, _job(max_context=models.WINDOW + 1))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama-dynamic", "opt"])
 def test_a_context_of_all_the_model_s_positions_is_served_in_company(family: str, tmp_path: Path) -> None:
     """What pads a batch has no position beyond the last one, which no table holds and by which frequencies move."""
-    folder = save_family(*SERVED[family], tmp_path)
-    batcher = Batcher(_loaded(folder, _job(max_context=POSITIONS)), slots=4, positions=POSITIONS, seed=0)
-    _assert_eager(folder, generate(batcher, _prompts(POSITIONS - 5), 9))
+    folder = models.save_family(*models.SERVED[family], tmp_path)
+    batcher = Batcher(_loaded(folder, _job(max_context=models.POSITIONS)), slots=4, positions=models.POSITIONS, seed=0)
+    _assert_eager(folder, models.generate(batcher, _prompts(models.POSITIONS - 5), 9))
 
 
 _PLAIN = SlotCache.bind
@@ -141,17 +134,17 @@ _PLAIN = SlotCache.bind
 def test_an_engine_that_sees_too_much_is_refused(
     kind: str, bind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_slots(make_policy(kind))
+    check_slots(models.make_policy(kind))
     monkeypatch.setattr(SlotCache, "bind", bind)
     with pytest.raises(BackendError, match=rf"slot engine .*{kind} .*0.001 .*found [\d.]+: choose another model"):
-        check_slots(make_policy(kind))
+        check_slots(models.make_policy(kind))
 
 
 def test_wrong_copies_and_keys_of_another_prompt_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as copied:
         copied.setattr(SlotCache, "copy", lambda *_: None)
         with pytest.raises(BackendError, match="slot engine"):
-            check_slots(make_policy())
+            check_slots(models.make_policy())
     plain = SlotTable._common_prefixes  # what is kept of a row is taken for more of the next prompt than it is
 
     def more(table: SlotTable, prompt: Any) -> Any:
@@ -160,11 +153,11 @@ def test_wrong_copies_and_keys_of_another_prompt_are_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(SlotTable, "_common_prefixes", more)
     with pytest.raises(BackendError, match="slot engine"):
-        check_slots(make_policy())
+        check_slots(models.make_policy())
 
 
-def _load(family: str, folder: Path, max_context: int = WINDOW) -> Policy:
-    return load_policy(save_family(*SERVED[family], folder), Job(max_context=max_context, device="cpu"))
+def _load(family: str, folder: Path, max_context: int = models.WINDOW) -> Policy:
+    return load_policy(models.save_family(*models.SERVED[family], folder), Job(max_context=max_context, device="cpu"))
 
 
 def test_soft_caps_that_sdpa_drops_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,22 +167,22 @@ def test_soft_caps_that_sdpa_drops_are_found(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(tree_attention, "_DROPPED", ())
     policy = _load("gemma2", tmp_path / "dropped")
     with pytest.raises(BackendError, match=r"learner's forward .* gemma2 .*found \d\.\d+: choose another model"):
-        check_rows(policy, WINDOW)
+        check_rows(policy, models.WINDOW)
     with pytest.raises(BackendError, match=r"slot engine.* gemma2"):
         check_slots(policy)
 
 
 def test_frequencies_that_follow_the_company_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_MOVING", frozenset())
-    policy = _load("phi3-longrope", tmp_path, POSITIONS)
-    check_rows(policy, WINDOW)
+    policy = _load("phi3-longrope", tmp_path, models.POSITIONS)
+    check_rows(policy, models.WINDOW)
     with pytest.raises(BackendError, match=r"phi3 .*in its batch"):
-        check_rows(policy, WINDOW + 1)
+        check_rows(policy, models.WINDOW + 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_check_leaves_the_model_as_it_was(dtype: torch.dtype) -> None:
-    policy = Policy(make_model("qwen3").to(dtype))
+    policy = Policy(models.make_model("qwen3").to(dtype))
     attention = policy.config._attn_implementation
     before = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
     stream = torch.get_rng_state()
@@ -207,7 +200,7 @@ async def test_nobody_serves_what_was_not_checked(check: str, tmp_path: Path, mo
         raise BackendError("not as eager attention does")
 
     monkeypatch.setattr(f"swarm.backends.local.reference.{check}", refuse)
-    job = Job(model=PathModel(path=str(save_folder(tmp_path / "m"))), max_context=64, device="cpu")
+    job = Job(model=PathModel(path=str(models.save_folder(tmp_path / "m"))), max_context=64, device="cpu")
     local = LocalBackend(job, tmp_path)
     with pytest.raises(BackendError, match="not as eager"):
         await local.start()

@@ -145,10 +145,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert said.count("\n") == 1
 
 
-def test_a_job_without_a_warm_start_says_what_it_always_said(folder: Path) -> None:
-    assert Job(model=PathModel(path="m")).value()["model"] == {"kind": "path", "path": "m"}
-
-
 @pytest.mark.parametrize("name", ["guess", "arith", "market"])
 def test_a_tiny_model_imitates_what_a_server_would_show_and_sample(name: str) -> None:
     environment, rng = get_environment(name), random.Random(0)
@@ -163,19 +159,14 @@ def test_a_tiny_model_imitates_what_a_server_would_show_and_sample(name: str) ->
         assert wanted == assistant_labels(tokenizer, ids)[: len(row.ids)]
 
 
-def test_a_template_that_knows_no_tools_is_refused() -> None:
-    market = get_environment("market")
-    tokenizer = build_tokenizer([], 2048)
-    tokenizer.chat_template = TEMPLATE
-    with pytest.raises(BackendError, match="the tool price"):
-        demonstration_rows(HFRenderer(tokenizer), market.demonstrate(market.tasks("train")[0], random.Random(0)))
-
-
-def test_a_template_that_writes_no_calls_is_refused() -> None:
-    market = get_environment("market")
-    tokenizer = build_tokenizer([], 2048)
-    tokenizer.chat_template = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}" + TEMPLATE
+@pytest.mark.parametrize(
+    ("tools", "missing"),
+    [("", "the tool price"), ("{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}", "call of price")],
+)
+def test_a_template_that_knows_no_tools_or_writes_no_calls_is_refused(tools: str, missing: str) -> None:
+    market, tokenizer = get_environment("market"), build_tokenizer([], 2048)
+    tokenizer.chat_template = tools + TEMPLATE
     task = market.tasks("train")[0]
     play = next(p for seed in range(99) if len((p := market.demonstrate(task, random.Random(seed))).messages) > 2)
-    with pytest.raises(BackendError, match="call of price"):
+    with pytest.raises(BackendError, match=missing):
         demonstration_rows(HFRenderer(tokenizer), play)

@@ -43,6 +43,11 @@ class World:
 
         return asyncio.ensure_future(asked())
 
+    async def open(self, number: int = 0) -> asyncio.Task[list[Chunk]]:
+        task = self.ask()
+        await until(lambda: self.made[number].orders)
+        return task
+
 
 def request(session: str = "", name: str = "r", ids: tuple[int, ...] = (1, 2), **how: object) -> GenerationRequest:
     return GenerationRequest(name, ids, Sampling(**{"max_tokens": 5, **how}), session)  # type: ignore[arg-type]
@@ -87,8 +92,7 @@ async def test_closing_the_iterator_tells_the_replica_and_finishing_does_not(two
         two.made[0].answer(finish=False)
         await task
     assert len(two.made[0].cancelled) == 1
-    done = two.ask()
-    await until(lambda: two.made[0].orders)
+    done = await two.open()
     two.made[0].answer()
     await done
     assert len(two.made[0].cancelled) == 1
@@ -207,8 +211,7 @@ async def test_a_request_that_a_replica_loses_is_lost_alone(two: World) -> None:
 
 async def test_silence_while_requests_are_open_is_a_death(two: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "SILENCE_S", -1.0)
-    waiting = two.ask()
-    await until(lambda: two.made[0].orders)
+    waiting = await two.open()
     two.made[0].answer(finish=False)
     with pytest.raises(RequestLost, match="no token came"):
         await waiting
@@ -253,12 +256,10 @@ async def test_a_replica_that_is_made_again_waits_for_room(two: World) -> None:
 
 
 async def test_requests_wait_while_replicas_rest_and_go_on_with_the_next_weights(two: World) -> None:
-    before = two.ask()
-    await until(lambda: two.made[0].orders)
+    before = await two.open()
     await asyncio.to_thread(two.engine.sleep)
     assert [fake.resting for fake in two.made] == [True, True]
-    meanwhile = two.ask()
-    await until(lambda: two.made[1].orders)
+    meanwhile = await two.open(1)
     await asyncio.to_thread(two.engine.publish, 1, ["bucket"])
     assert [fake.resting for fake in two.made] == [False, False]
     for fake in two.made:
@@ -354,8 +355,7 @@ async def test_without_room_for_one_replica_s_weights_it_rests_on_and_the_same_a
 
 async def test_what_is_over_does_not_rest_and_who_waits_is_told(two: World) -> None:
     await asyncio.to_thread(two.engine.sleep)
-    waiting = two.ask()
-    await until(lambda: two.made[0].orders)
+    waiting = await two.open()
     two.engine.fail("the learner died")
     with pytest.raises(BackendError, match="the learner died"):
         await waiting
@@ -393,8 +393,7 @@ async def test_a_turn_that_ends_well_leaves_waking_to_who_publishes(two: World) 
 
 
 async def test_an_update_that_fails_has_the_weights_of_before_serve_again(two: World) -> None:
-    waiting = two.ask()
-    await until(lambda: two.made[0].orders)
+    waiting = await two.open()
     with pytest.raises(BackendError, match="it broke down"):
         await asyncio.to_thread(turn, two, FakeLearner(), failing)
     assert [fake.loaded for fake in two.made] == [[1], [1]]
@@ -403,8 +402,7 @@ async def test_an_update_that_fails_has_the_weights_of_before_serve_again(two: W
 
 
 async def test_an_update_whose_weights_are_lost_leaves_no_request_waiting(two: World) -> None:
-    waiting = two.ask()
-    await until(lambda: two.made[0].orders)
+    waiting = await two.open()
     with pytest.raises(BackendError, match="it broke down"):
         await asyncio.to_thread(turn, two, FakeLearner(dead=True), failing)
     for ended in (waiting, two.ask()):
@@ -412,23 +410,11 @@ async def test_an_update_whose_weights_are_lost_leaves_no_request_waiting(two: W
             await ended
 
 
-def test_a_session_stays_where_it_was_though_others_are_idle() -> None:
-    router = Router()
-    assert router.choose("a", {0: 3, 1: 0}) == 1
-    assert router.choose("a", {0: 0, 1: 9}) == 1
-
-
 def test_a_session_whose_replica_is_gone_moves_and_stays_there() -> None:
     router = Router()
     assert router.choose("a", {0: 0, 1: 1}) == 0
     assert router.choose("a", {1: 5}) == 1
     assert router.choose("a", {0: 0, 1: 5}) == 1
-
-
-def test_what_is_of_no_session_goes_to_the_least_busy() -> None:
-    router = Router()
-    assert [router.choose("", {0: 2, 1: 1, 2: 1}) for _ in range(2)] == [1, 1]
-    assert len(router) == 0
 
 
 def test_the_session_that_asked_longest_ago_is_forgotten_first() -> None:

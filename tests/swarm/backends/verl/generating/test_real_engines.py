@@ -20,6 +20,7 @@ from swarm.backends.verl.engine import ReplicatedEngine, make_engine
 from swarm.backends.verl.replica import RayReplica
 from swarm.backends.verl.types import ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
+from tests.swarm.backends.conformance.kinds import Oracle
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
@@ -36,7 +37,6 @@ class Served:
             return [chunk async for chunk in self.engine.generate(GenerationRequest("r", prompt, sampling, session))]
 
     async def publish(self, seed: int) -> Any:
-        """Serve other weights; return the model that has them."""
         import ray
 
         older, self.model = self.model, make_model(seed, tied=self.tied)
@@ -75,51 +75,12 @@ async def test_greedy_answers_are_a_plain_loop_s(served: Served) -> None:
         await served.alike([(7 * place) % VOCABULARY for place in range(length)])
 
 
-async def test_logprobs_are_a_teacher_forced_forward_s(served: Served) -> None:
-    temperatures = [1.0, 0.6, 1.3]
-    asked = await asyncio.gather(
-        *(served.ask([number, 5], Sampling(max_tokens=20, temperature=temperatures[number % 3])) for number in range(9))
-    )
-    for number, chunks in enumerate(asked):
-        expected = forced(served.model, [number, 5], ids(chunks), temperatures[number % 3])
-        assert logprobs(chunks) == pytest.approx(expected, abs=1e-4)
-
-
-async def test_cuts_are_in_the_logprobs_and_the_likeliest_ids_are_told(served: Served) -> None:
-    asked = await served.ask(PROMPT, Sampling(max_tokens=4, temperature=0.7, top_k=2, top_logprobs=4))
-    given = list(PROMPT)
-    places = [place for chunk in asked for place in chunk.top]
-    for token, logprob, place in zip(ids(asked), logprobs(asked), places, strict=True):
-        values, likeliest = distributions(served.model, given, 0.7)[-1].topk(2)
-        left = dict(zip(likeliest.tolist(), values.log_softmax(-1).tolist(), strict=True))
-        assert logprob == pytest.approx(left[token], abs=1e-4)
-        assert dict(place) == pytest.approx(left, abs=1e-4)
-        given.append(token)
-
-
 async def test_ids_that_pad_a_vocabulary_have_no_mass(served: Served) -> None:
     for temperature in (0.0, 1.0, 2.0):
         rule = Sampling(max_tokens=3, temperature=temperature, top_logprobs=VOCABULARY + 64)
         for place in (place for chunk in await served.ask(PROMPT, rule) for place in chunk.top):
             assert sorted(token for token, _ in place) == list(range(VOCABULARY))
             assert sum(math.exp(value) for _, value in place) == pytest.approx(1.0, abs=1e-4)
-
-
-async def test_ends_are_counted_here(served: Served) -> None:
-    full = await served.ask([5] * 120, Sampling(max_tokens=99))
-    assert (len(ids(full)), full[-1].finish) == (8, "length")
-    free = await served.ask(PROMPT, Sampling(max_tokens=6, temperature=0))
-    stop = ids(free)[3]
-    held = await served.ask(PROMPT, Sampling(max_tokens=6, temperature=0, stop_ids=(250, stop)))
-    assert ids(held) == ids(free)[: ids(free).index(stop) + 1]
-    assert held[-1].finish == "stop"
-
-
-async def test_a_seed_fixes_an_answer_on_either_replica_and_none_varies(served: Served) -> None:
-    asked = [await served.ask(PROMPT, Sampling(max_tokens=8, seed=5), session) for session in ("a", "b", "a")]
-    assert ids(asked[0]) == ids(asked[1]) == ids(asked[2])
-    free = await asyncio.gather(*(served.ask(PROMPT, Sampling(max_tokens=8, temperature=2.0)) for _ in range(6)))
-    assert len({tuple(ids(chunks)) for chunks in free}) == 6
 
 
 async def test_new_weights_answer_and_nothing_of_the_older_ones_is_used(served: Served) -> None:
@@ -257,7 +218,6 @@ _SIZES: dict[str, Any] = {
 
 
 def make_model(seed: int = 0, *, tied: bool = False) -> Any:
-    """Return a tied Llama, or an untied Qwen3."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if tied:
@@ -266,7 +226,6 @@ def make_model(seed: int = 0, *, tied: bool = False) -> Any:
 
 
 def buckets_of(model: Any, count: int = 3) -> list[dict[str, torch.Tensor]]:
-    """Return all weights, those that are tied under both names, in so many parts."""
     state = list(model.state_dict(keep_vars=False).items())
     return [dict(state[start::count]) for start in range(count)]
 
@@ -276,20 +235,13 @@ def save_folder(folder: Path, **how: Any) -> Path:
     return folder
 
 
-@torch.no_grad()
-def distributions(model: Any, ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
-    logits: torch.Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
-    return (logits.float() / temperature).log_softmax(-1)
-
-
-def forced(model: Any, prompt: Sequence[int], answer: Sequence[int], temperature: float = 1.0) -> list[float]:
-    places = distributions(model, [*prompt, *answer], temperature)[len(prompt) - 1 : -1]
-    found: list[float] = places.gather(-1, torch.tensor(list(answer))[:, None])[:, 0].tolist()
-    return found
+def forced(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+    return Oracle(lambda: model).logprobs(prompt, answer)
 
 
 def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
     ids = list(prompt)
     for _ in range(count):
-        ids.append(int(distributions(model, ids)[-1].argmax()))
+        following = Oracle(lambda: model).distribution(ids)
+        ids.append(following.index(max(following)))
     return ids[len(prompt) :]

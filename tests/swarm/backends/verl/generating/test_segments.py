@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from swarm.backends.protocols import Chunk, DiskFull, Sampling
 from swarm.backends.verl import replica as replica_module
-from swarm.backends.verl import replica as segments_module
 from swarm.backends.verl.replica import Outbox, Replica, RequestRunner, _write_bucket, finish_reason, remaining_sampling
 from swarm.backends.verl.types import GenerateCommand, Piece, ReplicaDied, ReplicaSpec
 from swarm.rendering.messages import BackendError
@@ -58,19 +57,13 @@ def order(limit: int = 12, stop_ids: tuple[int, ...] = (), seed: int | None = No
     return GenerateCommand(1, (10, 20), Sampling(max_tokens=limit, stop_ids=stop_ids, seed=seed), limit)
 
 
-async def until_finished(segments: RequestRunner) -> list[Chunk]:
+async def until_finished(segments: RequestRunner, count: int | None = None) -> list[Chunk]:
+    """Return what comes until an answer is finished, or so many ids are there."""
     chunks: list[Chunk] = []
     async with asyncio.timeout(10):
-        while not chunks or chunks[-1].finish is None:
-            await segments.outbox.wait(1)
-            chunks += [each.chunk for each in segments.outbox.take() if each.chunk]
-    return chunks
-
-
-async def until_ids(segments: RequestRunner, count: int) -> list[Chunk]:
-    chunks: list[Chunk] = []
-    async with asyncio.timeout(10):
-        while sum(len(chunk.ids) for chunk in chunks) < count:
+        while not chunks or (
+            chunks[-1].finish is None if count is None else sum(len(chunk.ids) for chunk in chunks) < count
+        ):
             await segments.outbox.wait(1)
             chunks += [each.chunk for each in segments.outbox.take() if each.chunk]
     return chunks
@@ -81,7 +74,7 @@ async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was() -> 
     segments = RequestRunner(stream)
     segments.begin(order(seed=5))
     stream.tick(4)
-    before = await until_ids(segments, 4)
+    before = await until_finished(segments, 4)
     await segments.pause()
     segments.resume(3)
     stream.tick(6)
@@ -111,13 +104,13 @@ async def test_nothing_begins_while_it_is_paused() -> None:
 
 
 async def test_what_does_not_stop_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments_module, "STILL_S", 0.2)
+    monkeypatch.setattr(replica_module, "STILL_S", 0.2)
     stream = FakeStream()
     segments = RequestRunner(stream)
     segments.begin(order())
     stream.deaf = True
     stream.tick(1)
-    await until_ids(segments, 1)
+    await until_finished(segments, 1)
     with pytest.raises(ReplicaDied, match="1 requests"):
         await segments.pause()
     segments.cancel([1])
@@ -134,7 +127,7 @@ async def test_a_stop_id_ends_an_answer_and_what_was_cancelled_is_gone() -> None
     stream.ticks = asyncio.Semaphore(0)
     segments.begin(order())
     stream.tick(1)
-    await until_ids(segments, 1)
+    await until_finished(segments, 1)
     segments.cancel([1])
     async with asyncio.timeout(5):
         while segments.count:  # noqa: ASYNC110 - nothing tells when it is so
@@ -196,8 +189,6 @@ BUCKET = {"w": torch.arange(4096.0)}
 
 
 class Model:
-    """Takes what it is called with, and loads files as vLLM's workers do."""
-
     def __init__(self) -> None:
         self.called: list[str] = []
         self.loaded: dict[str, Any] = {}

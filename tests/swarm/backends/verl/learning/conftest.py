@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, model_folder, started
+from tests.swarm.backends.local.models import save_folder
+from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, started
 
 
 @pytest.fixture(scope="package")
@@ -27,9 +28,9 @@ def ranks() -> Iterator[Ranks]:
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_folder(tmp_path_factory.mktemp("llama"))
+    return save_folder(tmp_path_factory.mktemp("llama"))
 
 
 @pytest.fixture(scope="session")
 def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_folder(tmp_path_factory.mktemp("qwen2"), "qwen2")
+    return save_folder(tmp_path_factory.mktemp("qwen2"), "qwen2")

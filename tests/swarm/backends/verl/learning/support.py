@@ -38,14 +38,7 @@ def job(**fields: Any) -> Job:
     return Job(**{"learning_rate": 1e-3, **fields})
 
 
-def model_folder(folder: Path, kind: str = "llama") -> Path:
-    make_model(kind, _SIZE).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
-
-
 def started(temporary: Path) -> Iterator[None]:
-    """Start Ray with room for four ranks; end it with all that it started."""
     import ray
 
     before = dict(os.environ)

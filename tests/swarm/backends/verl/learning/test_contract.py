@@ -141,20 +141,6 @@ def test_ranks_and_padding_add_up_to_the_gradient_of_all_tokens_at_once(fields: 
     assert dict(sums.metrics()) == pytest.approx(dict(straight.metrics()), rel=1e-5, abs=1e-6)
 
 
-def test_padding_changes_no_gradient_and_no_metric() -> None:
-    job = Job(entropy_coef=0.1)
-    rows, advantages, weights = _rows(0, job)
-    found = []
-    for padding in (0, 3):
-        batch = verl_batch(rows, advantages, weights, padding=padding)
-        batch.set_non_tensor("dp_size", 1)
-        table, loss = _table(), ObjectiveLoss(job, 2)
-        share, _ = loss(_output(table, batch), batch)
-        found.append((torch.autograd.grad(share, table)[0], dict(loss.sums.metrics())))
-    assert torch.equal(found[0][0], found[1][0])
-    assert found[0][1] == found[1][1]
-
-
 def test_padding_alone_has_a_gradient_of_0_so_that_its_rank_exchanges_with_the_others() -> None:
     batch = verl_batch([], [], [], padding=2)
     batch.set_non_tensor("dp_size", 2)

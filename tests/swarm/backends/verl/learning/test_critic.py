@@ -24,17 +24,8 @@ from swarm.timelines.node import TrainRow
 from tests.lazily import lazy
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch, make_tokenizer
-from tests.swarm.backends.verl.learning.support import (
-    CLOSE,
-    CUTS,
-    Ranks,
-    exported,
-    gradients,
-    local,
-    padded_batch,
-    said_again,
-    same,
-)
+from tests.swarm.backends.verl.learning import support
+from tests.swarm.backends.verl.learning.support import Ranks
 
 core_algos = lazy("verl.trainer.ppo.core_algos")
 actor = lazy("verl.workers.config.actor")
@@ -122,14 +113,14 @@ def _share(job: Job, batch: Batch, mask: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("weighting", ["episode", "token"])
-@pytest.mark.parametrize(("world", "micro"), CUTS, ids=str)
+@pytest.mark.parametrize(("world", "micro"), support.CUTS, ids=str)
 def test_both_gradients_are_those_of_verl_s(world: int, micro: int, weighting: str, ranks: Ranks, llama: Path) -> None:
     own = {"discount": 0.9, "gae_lambda": 0.7}
     made = _job(own, rollout_correction="off", micro_batch_tokens=micro, loss_weighting=weighting)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = _rewarded(make_batch(policy, episodes=5, drift=0.5))  # seven rows: one rank has a row of padding
     learner = ranks.learner(llama, made, world)
-    model, padded = _critic_of(learner, llama), padded_batch(policy, batch)
+    model, padded = _critic_of(learner, llama), support.padded_batch(policy, batch)
     values, share = _values(model, batch), _share(made, batch, padded.mask)
     advantages, returns = core_algos.compute_gae_advantage_return(
         padded.rewards, values.detach(), padded.mask, gamma=0.9, lam=0.7
@@ -158,9 +149,9 @@ def test_both_gradients_are_those_of_verl_s(world: int, micro: int, weighting: s
     learner._step, learner._value_step = stepped, kept  # type: ignore[method-assign, attr-defined]
     metrics = learner.update(batch)
     assert set(metrics) >= PROMISED | _TOLD
-    assert same(steps[0][0], gradients(policy, policy_loss))
+    assert support.same(steps[0][0], support.gradients(policy, policy_loss))
     expected = torch.autograd.grad(value_loss, list(model.parameters()))
-    assert same(steps[0][1], dict(zip(dict(model.named_parameters()), expected, strict=True)))
+    assert support.same(steps[0][1], dict(zip(dict(model.named_parameters()), expected, strict=True)))
     flags = padded.mask.bool()
     for name, found in (
         ("vf_loss", value_loss),
@@ -170,7 +161,7 @@ def test_both_gradients_are_those_of_verl_s(world: int, micro: int, weighting: s
         ("vf_explained_var", 1 - (returns - values)[flags].var() / (returns[flags].var() + 1e-5)),
         ("advantages/mean", torch.stack([a[f].mean() for a, f in zip(advantages, flags, strict=True)]).mean()),
     ):
-        assert metrics[f"critic/{name}"] == pytest.approx(found.item(), rel=1e-4, abs=CLOSE), name
+        assert metrics[f"critic/{name}"] == pytest.approx(found.item(), rel=1e-4, abs=support.CLOSE), name
     assert metrics["critic/lr"] == 1e-3
 
 
@@ -193,8 +184,6 @@ def test_an_estimate_by_hand() -> None:
 
 
 def _interrupted() -> tuple[Node, ...]:
-    """An agent's two calls, between which another's was answered."""
-
     def call(index: int, parent: Node | None, context: tuple[int, ...]) -> Node:
         sampled = (20 + index, 30 + index)
         return Node(index, parent, context, sampled, (-3.0, -3.0), (0, 0), "", Drift.START)
@@ -241,15 +230,15 @@ def test_the_clip_holds_a_value_near_what_it_was() -> None:
 
 def test_it_learns_what_all_episodes_are_worth(ranks: Ranks, llama: Path) -> None:
     made = _job({"learning_rate": 5e-3, "clip_range": 1.0}, learning_rate=0.0)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = make_batch(policy)
     batch = replace(batch, episodes=tuple(replace(each, reward=1.0) for each in batch.episodes))
     learner = ranks.learner(llama, made, 1)
-    before = exported(learner)
+    before = support.exported(learner)
     told = [learner.update(batch) for _ in range(12)]
     assert told[-1]["critic/vf_loss"] < 0.1 * told[0]["critic/vf_loss"]
     assert told[-1]["critic/values/mean"] == pytest.approx(1.0, abs=0.2)
-    after = exported(learner)
+    after = support.exported(learner)
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert _on_ranks(learner, lambda rank: (rank._before, rank._critic_before)) == [(None, None)]
 
@@ -274,22 +263,22 @@ def test_several_steps_learn_the_same_on_two_ranks_cut_small(names: dict[str, st
     own = {"learning_rate": 5e-3, "clip_range": 0.02}
     whole = _job(own, names, **fields)
     cut = _job(own, names, micro_batch_tokens=32, gradient_checkpointing=True, **fields)
-    policy, _ = local(whole)
+    policy, _ = support.local(whole)
     batch = _rewarded(make_batch(policy, drift=0.05))
     one, two = ranks.learner(llama, whole, 1), ranks.learner(llama, cut, 2)
     expected, found = one.update(batch), two.update(batch)
     assert expected["critic/vf_clipfrac"] > 0.1
     assert set(found) == set(expected)
     for name in (*_TOLD - {each for each in _TOLD if each.startswith("timing")}, "actor/pg_loss", "actor/grad_norm"):
-        assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=10 * CLOSE), name
+        assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=10 * support.CLOSE), name
     state, other = (_on_ranks(each, _state)[0] for each in (one, two))
     gaps = torch.cat([(state[name] - other[name]).abs().flatten() for name in state])
-    assert (gaps > 10 * CLOSE).double().mean().item() < 1e-3
+    assert (gaps > 10 * support.CLOSE).double().mean().item() < 1e-3
 
 
 def test_an_adapter_is_the_policy_s_alone(ranks: Ranks, llama: Path) -> None:
     made = _job(lora_rank=4, kl_coef=0.1)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     learner = ranks.learner(llama, made, 1)
     before = _everything(learner)[0]
     learner.update(_rewarded(make_batch(policy)))
@@ -305,7 +294,6 @@ def test_an_adapter_is_the_policy_s_alone(ranks: Ranks, llama: Path) -> None:
 
 
 def _broken(learner: Any, where: str) -> None:
-    """Have the learner's second optimiser step of the policy, or the critic, fail."""
     called = []
     if where == "begin":
         _refusing(learner.group, where)
@@ -337,7 +325,7 @@ def _refusing(group: Any, method: str) -> None:
 @pytest.mark.parametrize("where", ["begin", "_gradient", "_step", "_value_gradient", "_value_step"])
 def test_an_update_that_fails_leaves_both_as_they_were(where: str, ranks: Ranks, llama: Path) -> None:
     made = _job(minibatches=2)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batches = [_rewarded(make_batch(policy, seed=seed, drift=0.05)) for seed in range(2)]
     straight = ranks.learner(llama, made, 2)
     expected = [_compared(straight.update(batch)) for batch in batches]
@@ -356,7 +344,7 @@ def test_an_update_that_fails_leaves_both_as_they_were(where: str, ranks: Ranks,
 
 def test_a_reward_that_is_not_finite_is_refused_and_leaves_everything_as_it_was(ranks: Ranks, llama: Path) -> None:
     made = _job()
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = make_batch(policy)
     learner = ranks.learner(llama, made, 1)
     before = _everything(learner)
@@ -368,7 +356,7 @@ def test_a_reward_that_is_not_finite_is_refused_and_leaves_everything_as_it_was(
 
 def test_a_resumed_curve_is_the_same_bit_for_bit(ranks: Ranks, llama: Path, tmp_path: Path) -> None:
     made = _job(epochs=2, minibatches=2)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batches = [_rewarded(make_batch(policy, seed=seed, drift=0.05)) for seed in range(4)]
     straight = ranks.learner(llama, made, 2)
     for batch in batches[:2]:
@@ -388,12 +376,12 @@ def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_the_policy_alone_
     wrote: int, reads: int, ranks: Ranks, llama: Path, tmp_path: Path
 ) -> None:
     made = _job(model={"kind": "path", "path": str(llama)})
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batches = [_rewarded(make_batch(policy, seed=seed, drift=0.05)) for seed in range(2)]
     first = ranks.learner(llama, made, wrote)
     first.update(batches[0])
     first.save(tmp_path / "c")
-    saved, critics = exported(first), _on_ranks(first, _state)[0]
+    saved, critics = support.exported(first), _on_ranks(first, _state)[0]
     assert not any("score" in name for name in saved)
     other = ranks.learner(llama, made, reads)
     other.load(tmp_path / "c")
@@ -405,7 +393,7 @@ def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_the_policy_alone_
     assert set(loaded) == set(saved)
     assert all(torch.equal(loaded[name], saved[name]) for name in saved)
     metrics = (_compared(first.update(batches[1])), _compared(other.update(batches[1])))
-    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, abs=10 * CLOSE)
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, abs=10 * support.CLOSE)
 
 
 def test_a_checkpoint_without_a_critic_is_refused_and_changes_nothing(
@@ -414,7 +402,7 @@ def test_a_checkpoint_without_a_critic_is_refused_and_changes_nothing(
     learner = ranks.learner(llama, _job(), 1)
     before = _everything(learner)
     learner.save(tmp_path / "plain")
-    said_again(tmp_path / "plain", critic=False)
+    support.said_again(tmp_path / "plain", critic=False)
     with pytest.raises(BackendError, match=r"has no critic.*gae"):
         learner.load(tmp_path / "plain")
     assert _bit_equal(_everything(learner), before)
@@ -422,7 +410,7 @@ def test_a_checkpoint_without_a_critic_is_refused_and_changes_nothing(
 
 def test_an_update_in_which_nothing_was_sampled_has_finite_metrics(ranks: Ranks, llama: Path) -> None:
     made = _job()
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = make_batch(policy)
     bare = tuple(
         replace(each, rows=tuple(replace(row, sampled=(0,) * len(row.ids)) for row in each.rows))

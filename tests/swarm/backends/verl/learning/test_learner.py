@@ -48,7 +48,6 @@ def _weighted(batch: Batch) -> Batch:
 
 
 def _compared(metrics: dict[str, float]) -> dict[str, float]:
-    """Metrics that do not depend on the clock or on how rows are laid out."""
     apart = ("timing_s", "tokens", "merge", "rollouter")
     return {name: value for name, value in metrics.items() if name.split("/")[0] not in apart}
 

@@ -21,17 +21,8 @@ from swarm.rendering.messages import BackendError
 from swarm.verl_config import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
 from tests.lazily import lazy
 from tests.swarm.backends.local.models import make_batch
-from tests.swarm.backends.verl.learning.support import (
-    CLOSE,
-    CUTS,
-    Padded,
-    Ranks,
-    exported,
-    gradients,
-    local,
-    padded_batch,
-    same,
-)
+from tests.swarm.backends.verl.learning import support
+from tests.swarm.backends.verl.learning.support import Ranks
 
 core_algos = lazy("verl.trainer.ppo.core_algos")
 algorithm = lazy("verl.trainer.config.algorithm")
@@ -173,7 +164,7 @@ def test_the_names_are_verl_s() -> None:
     assert {name for name in presets if getattr(algorithm.RolloutCorrectionConfig, name)().bypass_mode} == set(_BYPASS)
 
 
-def _grpo(padded: Padded, *, normalize: bool = True) -> Tensor:
+def _grpo(padded: support.Padded, *, normalize: bool = True) -> Tensor:
     found: Tensor = core_algos.compute_grpo_outcome_advantage(
         padded.rewards, padded.mask, padded.groups, norm_adv_by_std_in_grpo=normalize
     )[0]
@@ -200,8 +191,7 @@ def _mode(job: Job) -> str:
     return "token-mean" if job.loss_weighting == "token" else "seq-mean-token-mean"
 
 
-def _loss(job: Job, name: str, padded: Padded, *, old: Tensor, factors: Any = None, mask: Any = None) -> Tensor:
-    """verl's loss of the whole batch in one call, in its own mode of adding up."""
+def _loss(job: Job, name: str, padded: support.Padded, *, old: Tensor, factors: Any = None, mask: Any = None) -> Tensor:
     mask = padded.mask if mask is None else mask
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.seed)
@@ -248,9 +238,9 @@ def test_advantages_are_those_of_verl_s_estimator(name: str, normalize: bool, ra
         assert "normalize_advantage" in _refused({"advantage_estimator": name}, normalize_advantage=False)
         return
     made = _job({"advantage_estimator": name}, normalize_advantage=normalize)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = _of_many_rewards(make_batch(policy, episodes=12))
-    padded = padded_batch(policy, batch)
+    padded = support.padded_batch(policy, batch)
     config = algorithm.AlgoConfig(norm_adv_by_std_in_grpo=normalize)
     arguments = {"norm_adv_by_std_in_grpo": normalize} if "grpo" in name and name != "grpo_passk" else {}
     expected, _ = core_algos.get_adv_estimator_fn(name)(
@@ -266,7 +256,7 @@ def test_advantages_are_those_of_verl_s_estimator(name: str, normalize: bool, ra
 
 def test_of_a_group_of_one_pass_at_k_has_no_second(ranks: Ranks, llama: Path) -> None:
     made = _job({"advantage_estimator": "grpo_passk"})
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     learner, batch = ranks.learner(llama, made, 1), _of_many_rewards(make_batch(policy))
     alone = replace(batch, episodes=(*batch.episodes, replace(batch.episodes[0], group="alone", reward=5.0)))
     assert learner._begin(alone).advantages == [*learner._begin(batch).advantages, 0.0]
@@ -275,7 +265,7 @@ def test_of_a_group_of_one_pass_at_k_has_no_second(ranks: Ranks, llama: Path) ->
 @pytest.mark.parametrize("name", ["rloo", "gae"])
 def test_rewards_of_single_calls_are_refused_and_nothing_is_learned(name: str, ranks: Ranks, llama: Path) -> None:
     made = _job({"advantage_estimator": name})
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     learner, batch = ranks.learner(llama, made, 1), make_batch(policy)
     calls = (CallReward(0, 1.0), CallReward(1, 0.0))
     with pytest.raises(BackendError, match=rf"episode e0: .*verl\.advantage_estimator {name}"):
@@ -296,7 +286,7 @@ _OTHER: dict[str, list[dict[str, Any]]] = {
     "kl_cov": [{"loss_weighting": "token"}],
 }
 _CASES = [
-    *[(name, {}, world, micro) for name in _LOSSES for world, micro in CUTS],
+    *[(name, {}, world, micro) for name in _LOSSES for world, micro in support.CUTS],
     *[(name, fields, 2, 40) for name, every in _OTHER.items() for fields in every],
 ]
 
@@ -306,36 +296,36 @@ def test_the_gradient_is_that_of_verl_s_loss_however_it_is_cut(
     name: str, fields: dict[str, Any], world: int, micro: int, ranks: Ranks, llama: Path
 ) -> None:
     made = _job({"policy_loss": name}, rollout_correction="off", micro_batch_tokens=micro, **fields)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = make_batch(policy, drift=0.5)
-    padded = padded_batch(policy, batch)
+    padded = support.padded_batch(policy, batch)
     expected = _loss(made, name, padded, old=padded.rollout)
     found, metrics = _learned(ranks, llama, made, world, batch)
-    assert metrics["actor/pg_loss"] == pytest.approx(expected.item(), rel=1e-4, abs=CLOSE)
-    assert same(found, gradients(policy, expected))
+    assert metrics["actor/pg_loss"] == pytest.approx(expected.item(), rel=1e-4, abs=support.CLOSE)
+    assert support.same(found, support.gradients(policy, expected))
 
 
 @pytest.mark.parametrize("name", _LOSSES)
 def test_verl_s_loss_is_told_the_job_s_correction_and_the_present_policy(name: str, ranks: Ranks, llama: Path) -> None:
     made = _job({"policy_loss": name}, micro_batch_tokens=48)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = make_batch(policy, drift=1.5)
-    padded = padded_batch(policy, batch)
+    padded = support.padded_batch(policy, batch)
     old = padded.present.detach()
     factors = (old - padded.rollout).exp().clamp(max=made.correction_cap)
     assert (factors == made.correction_cap).any()
     expected = _loss(made, name, padded, old=old, factors=factors)
     found, _ = _learned(ranks, llama, made, 1, batch)
-    assert same(found, gradients(policy, expected))
+    assert support.same(found, support.gradients(policy, expected))
 
 
 @pytest.mark.parametrize("name", [name for name in _LOSSES if not name.endswith("_cov")])
 def test_an_episode_s_loss_counts_by_its_weight(name: str, ranks: Ranks, llama: Path) -> None:
     made = _job({"policy_loss": name}, rollout_correction="off", micro_batch_tokens=32)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = make_batch(policy, drift=0.5)
     batch = replace(batch, episodes=tuple(replace(e, weight=0.5 + i % 3) for i, e in enumerate(batch.episodes)))
-    padded = padded_batch(policy, batch)
+    padded = support.padded_batch(policy, batch)
     valued, losses = _grpo(padded), []
     for number in range(len(batch.episodes)):
         own = slice(number, number + 1)
@@ -352,7 +342,7 @@ def test_an_episode_s_loss_counts_by_its_weight(name: str, ranks: Ranks, llama: 
     weights = torch.tensor([episode.weight for episode in batch.episodes])
     expected = (torch.stack(losses) * weights).sum() / weights.sum()
     found, _ = _learned(ranks, llama, made, 2, batch)
-    assert same(found, gradients(policy, expected))
+    assert support.same(found, support.gradients(policy, expected))
 
 
 def _partly_drifted(policy: Any) -> Batch:
@@ -369,9 +359,9 @@ def _partly_drifted(policy: Any) -> Batch:
 )
 def test_a_decoupled_preset_weighs_as_verl_s_does(preset: str, loss: str | None, ranks: Ranks, llama: Path) -> None:
     made = _job({"rollout_correction": preset, "policy_loss": loss}, micro_batch_tokens=48)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = _partly_drifted(policy)
-    padded, config = padded_batch(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
+    padded, config = support.padded_batch(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
     old = padded.present.detach()
     weights, mask, metrics = helper.compute_rollout_correction_and_rejection_mask(
         old, padded.rollout, padded.mask, rollout_is=config.rollout_is,
@@ -382,17 +372,17 @@ def test_a_decoupled_preset_weighs_as_verl_s_does(preset: str, loss: str | None,
     factors = None if weights is None else weights.batch["rollout_is_weights"]
     expected = _loss(made, loss or "vanilla", padded, old=old, factors=factors, mask=mask)
     found, told = _learned(ranks, llama, made, 2, batch)
-    assert same(found, gradients(policy, expected))
+    assert support.same(found, support.gradients(policy, expected))
     assert {name: told[name] for name in metrics} == pytest.approx(metrics, rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize(("world", "micro"), [CUTS[0], CUTS[2]], ids=str)
+@pytest.mark.parametrize(("world", "micro"), [support.CUTS[0], support.CUTS[2]], ids=str)
 @pytest.mark.parametrize("preset", _BYPASS)
 def test_a_bypassing_preset_is_verl_s_own_loss(preset: str, world: int, micro: int, ranks: Ranks, llama: Path) -> None:
     made = _job({"rollout_correction": preset}, micro_batch_tokens=micro)
-    policy, _ = local(made)
+    policy, _ = support.local(made)
     batch = _partly_drifted(policy)
-    padded, config = padded_batch(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
+    padded, config = support.padded_batch(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
     mode = "seq-mean-token-mean"
     expected, _ = core_algos.get_policy_loss_fn("bypass_mode")(
         old_log_prob=padded.rollout,
@@ -403,12 +393,12 @@ def test_a_bypassing_preset_is_verl_s_own_loss(preset: str, world: int, micro: i
         config=_config(made, mode, len(padded.mask), 1, loss_mode="bypass_mode", rollout_correction=config),
     )
     found, metrics = _learned(ranks, llama, made, world, batch)
-    assert metrics["actor/pg_loss"] == pytest.approx(expected.item(), rel=1e-4, abs=CLOSE)
-    assert same(found, gradients(policy, expected))
+    assert metrics["actor/pg_loss"] == pytest.approx(expected.item(), rel=1e-4, abs=support.CLOSE)
+    assert support.same(found, support.gradients(policy, expected))
 
 
 def _updated(learner: VerlLearner, batch: Batch) -> list[tuple[dict[str, float], dict[str, Tensor]]]:
-    return [(dict(learner.update(batch)), exported(learner)) for _ in range(2)]
+    return [(dict(learner.update(batch)), support.exported(learner)) for _ in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -423,10 +413,10 @@ def _updated(learner: VerlLearner, batch: Batch) -> list[tuple[dict[str, float],
 def test_several_steps_learn_the_same_on_two_ranks_cut_small(verl: dict[str, Any], ranks: Ranks, llama: Path) -> None:
     fields = {"epochs": 2, "minibatches": 2}
     whole, cut = _job(verl, **fields), _job(verl, micro_batch_tokens=32, **fields)
-    policy, _ = local(whole)
+    policy, _ = support.local(whole)
     batch = _partly_drifted(policy)
     expected, found = (_updated(ranks.learner(llama, made, w), batch) for made, w in ((whole, 1), (cut, 2)))
     for name in ("actor/pg_loss", "actor/grad_norm", "actor/ppo_kl", "actor/entropy"):
-        assert found[0][0][name] == pytest.approx(expected[0][0][name], rel=1e-3, abs=10 * CLOSE), name
+        assert found[0][0][name] == pytest.approx(expected[0][0][name], rel=1e-3, abs=10 * support.CLOSE), name
     gaps = torch.cat([(found[0][1][name] - value).abs().flatten() for name, value in expected[0][1].items()])
-    assert (gaps > 10 * CLOSE).double().mean().item() < 1e-3
+    assert (gaps > 10 * support.CLOSE).double().mean().item() < 1e-3

@@ -20,19 +20,6 @@ import pytest
 import torch
 
 from swarm.backends.verl import processes
-from swarm.backends.verl.processes import (
-    Bucket,
-    ChildOutput,
-    DeviceScheduler,
-    OneThread,
-    Silence,
-    filter_environment,
-    forget_secrets,
-    is_ready_within,
-    restrict_environment,
-    set_gloo_interface,
-    wait_within,
-)
 from swarm.rendering.messages import BackendError
 
 TENSORS = {
@@ -44,7 +31,7 @@ TENSORS = {
 @pytest.mark.filterwarnings("error")
 def test_tensors_come_back_as_they_were_and_their_bytes_lie_beside_the_pickle() -> None:
     beside: list[pickle.PickleBuffer] = []
-    written = pickle.dumps(Bucket(TENSORS), protocol=5, buffer_callback=beside.append)
+    written = pickle.dumps(processes.Bucket(TENSORS), protocol=5, buffer_callback=beside.append)
     assert sum(len(buffer.raw()) for buffer in beside) == sum(tensor.nbytes for tensor in TENSORS.values())
     found = pickle.loads(written, buffers=[bytes(buffer.raw()) for buffer in beside])  # read-only, as the store's are
     assert list(found) == list(TENSORS)
@@ -54,7 +41,7 @@ def test_tensors_come_back_as_they_were_and_their_bytes_lie_beside_the_pickle() 
 
 
 def test_all_callers_share_a_thread_that_is_none_of_theirs() -> None:
-    thread = OneThread("one")
+    thread = processes.OneThread("one")
     with ThreadPoolExecutor(4) as callers:
         ran = set(callers.map(lambda _: thread.call(threading.get_ident), range(40)))
     assert len(ran) == 1
@@ -63,7 +50,7 @@ def test_all_callers_share_a_thread_that_is_none_of_theirs() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("a line"), KeyboardInterrupt()])
 def test_what_is_raised_reaches_the_caller_and_ends_nothing(error: BaseException) -> None:
-    thread = OneThread("one")
+    thread = processes.OneThread("one")
 
     def fail() -> None:
         raise error
@@ -85,7 +72,7 @@ def test_it_is_there_for_what_a_library_does_at_exit_and_holds_nobody_up() -> No
 
 def test_what_a_child_prints_later_is_kept_too_and_its_end_is_quoted() -> None:
     """The child prints only after this process has its own output back, as vLLM's do that die in their work."""
-    kept, nothing = ChildOutput(), ChildOutput()
+    kept, nothing = processes.ChildOutput(), processes.ChildOutput()
     with nothing.capture():
         pass
     assert nothing.quote_last() == "nothing"
@@ -99,7 +86,7 @@ def test_what_a_child_prints_later_is_kept_too_and_its_end_is_quoted() -> None:
 
 
 def test_it_holds_the_beginning_and_the_end_and_no_more() -> None:
-    kept = ChildOutput()
+    kept = processes.ChildOutput()
     many = processes.FIRST + 3 * processes.LAST
     script = f"for i in range({many}): print(i)\nprint('x' * 10**6)"
     with kept.capture():
@@ -151,13 +138,11 @@ async def test_who_does_not_answer_is_judged_and_not_waited_for(monkeypatch: pyt
     monkeypatch.setattr(processes, "SLICE_S", 0.01)
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     with pytest.raises(TimeoutError):
-        await wait_within(never, 0.05)
+        await processes.wait_within(never, 0.05)
     assert never.cancelled()
 
 
 class _Waits:
-    """Stands for Ray: what is waited for is ready after so many slices."""
-
     def __init__(self, slices: int) -> None:
         self.slices = slices
 
@@ -168,7 +153,7 @@ class _Waits:
 
 @pytest.mark.parametrize(("slices", "ready"), [(0, True), (3, True), (9, False)])
 def test_a_blocking_wait_is_counted_in_slices(slices: int, ready: bool) -> None:
-    assert is_ready_within(_Waits(slices), 1, 4.5) is ready
+    assert processes.is_ready_within(_Waits(slices), 1, 4.5) is ready
 
 
 def test_a_silence_counts_no_more_between_looks_than_can_pass_while_it_runs(
@@ -176,7 +161,7 @@ def test_a_silence_counts_no_more_between_looks_than_can_pass_while_it_runs(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr("swarm.backends.verl.processes.time.monotonic", lambda: now[0])
-    silence = Silence()
+    silence = processes.Silence()
     now[0] = 60.0
     assert silence.duration(90) == 60
     now[0] = 7200.0
@@ -190,23 +175,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "SLICE_S", 0.001)
 
 
-async def test_who_would_boot_waits_for_the_end_of_the_learner_s_turn(hasty: None) -> None:
-    turns, booted = DeviceScheduler(), asyncio.Event()
-
-    async def boot() -> None:
-        async with turns.booting(60):
-            booted.set()
-
-    turns.begin(60)
-    booting = asyncio.ensure_future(boot())
-    await asyncio.sleep(0.02)
-    assert not booted.is_set()
-    await asyncio.to_thread(turns.end)
-    await asyncio.wait_for(booting, 60)
-
-
 async def test_a_turn_waits_for_all_who_boot_however_that_ends_and_lets_none_begin(hasty: None) -> None:
-    turns, up = DeviceScheduler(), asyncio.Event()
+    turns, up = processes.DeviceScheduler(), asyncio.Event()
 
     async def boot(*, fails: bool) -> None:
         async with turns.booting(60):
@@ -229,7 +199,7 @@ async def test_a_turn_waits_for_all_who_boot_however_that_ends_and_lets_none_beg
 
 
 async def test_neither_waits_without_a_bound(hasty: None) -> None:
-    turns = DeviceScheduler()
+    turns = processes.DeviceScheduler()
     async with turns.booting(60):
         with pytest.raises(BackendError, match="beside the learner"):
             await asyncio.to_thread(turns.begin, 0.01)
@@ -248,7 +218,7 @@ ROOT = str(Path(__file__).parents[5])
 
 
 def test_what_is_needed_is_passed_and_nothing_else() -> None:
-    assert set(filter_environment(dict.fromkeys((*SECRETS, *NEEDED), "x"))) == set(NEEDED)
+    assert set(processes.filter_environment(dict.fromkeys((*SECRETS, *NEEDED), "x"))) == set(NEEDED)
 
 
 @pytest.mark.parametrize(
@@ -257,14 +227,14 @@ def test_what_is_needed_is_passed_and_nothing_else() -> None:
     ids=["ours", "another", "none"],
 )
 def test_a_path_of_modules_says_where_this_package_is_alone(path: str, passed: str | None) -> None:
-    assert filter_environment({"PYTHONPATH": path}).get("PYTHONPATH") == passed
+    assert processes.filter_environment({"PYTHONPATH": path}).get("PYTHONPATH") == passed
 
 
 def test_the_environment_is_as_before_once_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AJET_TOKEN", "secret")
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{ROOT}")
     before = dict(os.environ)
-    with restrict_environment():
+    with processes.restrict_environment():
         assert "AJET_TOKEN" not in os.environ
         assert os.environ["PYTHONPATH"] == ROOT
         os.environ["RAY_CLIENT_MODE"] = "0"  # as Ray itself sets some
@@ -274,7 +244,7 @@ def test_the_environment_is_as_before_once_ray_is_started(monkeypatch: pytest.Mo
 
 def test_a_replica_forgets_ray_s_token_and_what_is_the_server_s() -> None:
     with patch.dict(os.environ, dict.fromkeys(("AJET_TOKEN", "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"), "x")):
-        forget_secrets()
+        processes.forget_secrets()
         assert "RAY_AUTH_MODE" in os.environ
         assert not {"AJET_TOKEN", "RAY_AUTH_TOKEN"} & set(os.environ)
 
@@ -312,5 +282,5 @@ def test_ranks_meet_where_a_node_is_reached(
     monkeypatch.setattr("psutil.net_if_addrs", lambda: LINKS)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)  # tests of engines set it for their process
     with patch.dict(os.environ, {} if told is None else {"GLOO_SOCKET_IFNAME": told}):
-        set_gloo_interface(address)
+        processes.set_gloo_interface(address)
         assert os.environ.get("GLOO_SOCKET_IFNAME") == link

@@ -28,7 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @asynccontextmanager
 async def started(folder: Path, fields: VerlFields, **job: Any) -> AsyncIterator[VerlBackend]:
-    """Start a backend over a small model that is made in a folder; stop it."""
     model = PathModel(path=str(save_folder(folder / "model", "wide")))
     common = {"backend": "verl", "device": "cpu", "max_context": 128, "max_concurrency": 8, "seed": 3}
     backend = VerlBackend(Job(model=model, verl=fields, **{**common, **job}), folder / "models")

@@ -28,8 +28,6 @@ class Place:
 
 @dataclass(frozen=True)
 class Machine(Place):
-    """A network namespace with one end of a cable in it."""
-
     name: str = ""
 
     def cut_off(self) -> None:

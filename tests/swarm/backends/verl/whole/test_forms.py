@@ -52,8 +52,6 @@ async def test_with_a_critic_the_policy_alone_is_published_and_engine_and_learne
 
 
 class Observed:
-    """What a replica says, and what becomes of a request, while the learner has the devices."""
-
     def __init__(self, backend: VerlBackend) -> None:
         self._backend, self._loop = backend, asyncio.get_running_loop()
         self._score = backend.learner._fill_logprobs

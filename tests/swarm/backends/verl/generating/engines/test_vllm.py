@@ -96,10 +96,7 @@ def test_slopes_no_sleep_keeps_are_refused(
 
 
 def test_a_cache_on_a_cpu_holds_what_advances_at_once_within_its_limit(tmp_path: Path) -> None:
-    config = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 128}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "model.safetensors").touch()
-    spec = ReplicaSpec(str(tmp_path), 96, 8, 1 << 30)
+    spec = _spec(tmp_path, "cpu", False, num_key_value_heads=2)
     of_a_token = 2 * 2 * 2 * 32 * 4
     assert 96 * of_a_token <= vllm.context_bytes(spec) <= (96 + 64) * of_a_token
     assert vllm.cache_bytes(spec) == 8 * vllm.context_bytes(spec)
