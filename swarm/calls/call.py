@@ -136,17 +136,14 @@ class Call:
 
     @property
     def alive(self) -> bool:
-        """Its reply can be had, now or in a while."""
         return self._error is None
 
     @property
     def waiting(self) -> bool:
-        """Nobody took its reply and nobody is there to take it."""
         return self.alive and not self._served and not self._clients
 
     @property
     def served(self) -> bool:
-        """Somebody took its reply."""
         return self._served
 
     @property
@@ -201,7 +198,6 @@ class Call:
         return self._replies
 
     def interrupt(self, error: SwarmError) -> None:
-        """End the call now: who waits for it, or asks for it later, gets `error`."""
         self._end(error)
 
     async def _run(self) -> None:
@@ -315,7 +311,6 @@ class Call:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake all who wait for a change."""
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():  # a client that went away no longer waits
@@ -372,7 +367,6 @@ class RetryCache:
         return len(self._due)
 
     def find(self, key: Hashable) -> Call | None:
-        """Return the call a request that was sent again is answered by, if there is one."""
         calls = [call for call in self._calls.get(key, ()) if call.alive]
         return min(calls, key=_rank, default=None)
 
@@ -385,7 +379,6 @@ class RetryCache:
             self._judge(now, *self._due.popleft()[1:])
 
     def _judge(self, now: float, key: Hashable, call: Call) -> None:
-        """Forget a call that was over long enough ago."""
         due = (now if call.over_at is None else call.over_at) + KEPT_S
         if due > now:
             self._due.append((due, key, call))

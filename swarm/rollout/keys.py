@@ -51,15 +51,12 @@ class ServerDirectory:
             ) from None
 
     def installation(self) -> str:
-        """Return the installation's id, made the first time."""
         return self._read_or_create("installation")
 
     def record_engine_on(self, job: Job) -> None:
-        """Note that the job's engine is on, durably."""
         write_private(self._engine, json.dumps(job.value()))
 
     def record_engine_off(self) -> None:
-        """Note that no engine is on."""
         self._engine.unlink(missing_ok=True)
 
     def read_interrupted_job(self) -> Job | None:
@@ -137,15 +134,12 @@ class Keys:
         self._read: dict[str, tuple[Claims, float]] = {}  # verified keys: reading one again costs no signature
 
     def role_key(self, role: Role) -> str:
-        """Return a key for the control plane."""
         return self._sign({"use": "role", "role": role}, ROLE_LIFE_S)
 
     def model_key(self, episode: str, fencing_token: int) -> str:
-        """Return the key for an episode's model calls."""
         return self._sign({"use": "model", "ep": episode, "epoch": fencing_token}, EPISODE_LIFE_S)
 
     def lease_key(self, episode: str, fencing_token: int) -> str:
-        """Return the key for an episode's heartbeat, end and abort."""
         return self._sign({"use": "lease", "ep": episode, "epoch": fencing_token}, EPISODE_LIFE_S)
 
     def read(self, key: str) -> Claims:

@@ -201,7 +201,6 @@ class Rollout:
         return Released(episodes=len(left))
 
     def heartbeat(self, claims: Claims) -> Ack:
-        """Renew a lease."""
         self.registry.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
@@ -252,12 +251,10 @@ class Rollout:
         self.registry.notify()
 
     def sweep(self) -> None:
-        """Do what time does (`swarm.rollout.sweeps`)."""
         self._sweeper.sweep()
         self.registry.notify()
 
     def finish_update(self, version: int) -> None:
-        """The batch that was taken is learned, and this version serves; there may be room for more."""
         self.registry.version = version
         self.groups.finish_update(version)
         self.registry.notify()
@@ -277,7 +274,6 @@ class Rollout:
         return self.streams()
 
     def streams(self) -> StreamList:
-        """Return where every stream stands."""
         self.registry.require_recovered()
         alive = Counter(group.stream for group in self.groups)
         return StreamList(streams=self.groups.streams.status(alive, self.groups.count_missing()))
@@ -341,7 +337,6 @@ class Rollout:
         return episode
 
     def _describe_full(self, request: BeginRequest) -> str:
-        """Return why an episode cannot begin now, and what helps."""
         if request.kind == "train" and (pending := self.registry.pending_evaluations):
             return (
                 f"training waits for {pending} evaluation episodes of version {self.registry.version} (the job's "
@@ -350,7 +345,6 @@ class Rollout:
         return f"no room for {_describe_request(request)} in the present step; try again, with a longer `wait_s`"
 
     def _place(self, request: BeginRequest) -> tuple[Group, int | None] | None:
-        """Return the group with a place for the named task, or of the next turn; None where there is no room."""
         if request.task_id is None:
             assert request.tasks is not None  # `BeginRequest` sees to it
             return self.groups.find_next_place(request.stream, request.tasks)
@@ -390,7 +384,6 @@ class Rollout:
 
 
 def _parse_task_list(request: TaskList, ids: tuple[str, ...]) -> TasksListed:
-    """Return a task list as it is written; raise InvalidRequest where the ids are not those of the digest."""
     if len(ids) != request.count or tasks_digest(ids) != request.digest:
         raise InvalidRequest(
             f"expected {request.count} ids with the digest {request.digest[:12]}, found {len(ids)} with "

@@ -101,7 +101,6 @@ class Sweeper:
         self._dead_end_since: float | None = None
 
     def sweep(self) -> None:
-        """Do once what is due."""
         registry = self._registry
         for episode in registry.leases.find_expired():
             registry.fence(episode, "lease_expired")
@@ -118,7 +117,6 @@ class Sweeper:
         self._teams.sweep()
 
     def _find_stuck(self) -> list[LeasedEpisode]:
-        """Return the episodes that block a full batch: those whose time is over, and silent stragglers."""
         registry, now = self._registry, self._registry.clock()
         if registry.full_since is None:
             self._straggling_since = None

@@ -46,7 +46,6 @@ class Teams:
 
     @property
     def prepared(self) -> tuple[PreparedEpisode, ...]:
-        """The episodes whose teams have not decided."""
         return self._leases.prepared
 
     async def prepare(self, claims: Claims, request: PrepareRequest) -> Ack:
@@ -196,7 +195,6 @@ class Resolver:
         self._peers = {peer.rstrip("/"): Transport(peer) for peer in peers}
 
     async def run(self) -> None:
-        """Ask and pass on, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(ASK_EVERY_S)
@@ -205,7 +203,6 @@ class Resolver:
             await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
         await asyncio.gather(*(transport.close() for transport in self._peers.values()))
 
     async def resolve_all(self) -> None:

@@ -81,7 +81,6 @@ class _Uvicorn(uvicorn.Server):
             logging.getLogger(__name__).error("event=resume_failed reason=%r", str(error))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop training, then connections."""
         booting = self._server.machine.state is ServerState.BOOTING
         try:
             await self._server.stop(to_resume=True)
@@ -95,7 +94,6 @@ class _Uvicorn(uvicorn.Server):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a server until a signal ends it; return the exit code."""
     os.umask(0o077)  # every token and every hidden outcome is its owner's, whoever made the folder
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)

@@ -50,7 +50,6 @@ def training_trace(record: EpisodeRecord, reading: TokenDecoder | None = None) -
 
 
 def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]]]:
-    """Yield each call with the whole prompt the engine saw."""
     through: dict[int, tuple[int, ...]] = {}
     for call in record.record:  # parents come before children
         before = through[call.parent] if call.parent is not None else ()
@@ -60,7 +59,6 @@ def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]
 
 
 def decode_call(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder) -> dict[str, Any]:
-    """Return what a call was shown and said, as text, and what it said as a chat message too."""
     shown = reading.text(prompt)
     return {
         "prompt_text": shown,
@@ -92,7 +90,6 @@ def _turn(
 
 
 def _reward_fields(call: CallRecord) -> dict[str, Any]:
-    """Return what stands in a call's metadata where it has a reward of its own, or said which agent made it."""
     found = {"call_reward": call.reward, "agent": call.agent}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -122,13 +119,11 @@ class ParquetExport:
         self._rows: list[dict[str, Any]] = []
 
     def write(self, record: EpisodeRecord) -> None:
-        """Add an episode's calls."""
         self._rows.extend(_rows(record, self._reading))
         if len(self._rows) >= _ROWS_A_GROUP:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left and the file's footer."""
         self._flush()
         self._writer.close()
 
@@ -259,7 +254,6 @@ class Export:
         self._exports.under_way -= 1
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield its bytes."""
         while piece := await asyncio.to_thread(self._file.read, _PIECE):
             yield piece
 

@@ -109,7 +109,6 @@ class Inspection:
 
     @property
     def renderer(self) -> Renderer | None:
-        """What knows the text of ids; None while no engine runs."""
         training = self._training()
         return None if training is None else training.rollout.registry.renderer
 
@@ -121,7 +120,6 @@ class Inspection:
         return written._replace(names=[*written.names, *(name for name in live if name not in known)])
 
     async def tokens(self, name: str) -> EpisodeRecord:
-        """Return one episode with every id, without texts."""
         return await self._record(name)
 
     async def _record(self, name: str) -> EpisodeRecord:
@@ -148,7 +146,6 @@ class Inspection:
 
 
 def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
-    """Return an open episode as a line of a list."""
     return EpisodeSummary(
         id=episode.id,
         task_id=episode.task_id,
@@ -165,13 +162,11 @@ def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
 
 
 def record_of(episode: LeasedEpisode) -> EpisodeRecord:
-    """Return an open episode with every id, without texts."""
     calls = tuple(call_of(node) for node in list(episode.tree.nodes))
     return EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
 
 
 def call_of(node: Node) -> CallRecord:
-    """Return a call's ids."""
     return CallRecord(
         index=node.index,
         parent=None if node.parent is None else node.parent.index,

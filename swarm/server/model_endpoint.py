@@ -49,7 +49,6 @@ class CountEndpoint:
         """Returns an error's body as this route tells it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         try:
             claims = authorize(scope, uses=("model",))
             body = await read_call_body(scope, receive, self._server.training.job.max_context)
@@ -121,7 +120,6 @@ class ModelEndpoint:
         self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         presence = DisconnectWatcher(receive)
         try:
             await self._serve(scope, receive, send, presence)
@@ -227,7 +225,6 @@ class _EventStream:
 
     @contextlib.contextmanager
     def keep_alive(self, every_s: float) -> Iterator[None]:
-        """Send a sign of life whenever nothing was sent for `every_s`."""
         beating = asyncio.create_task(self._beat(every_s))
         try:
             yield

@@ -474,7 +474,6 @@ Schemas = Mapping[Any, JsonSchema]
 
 
 def openapi(operations: Iterable[Operation] = OPERATIONS) -> dict[str, Any]:
-    """Return the document."""
     table = tuple(operations)
     schemas, definitions = _schemas(table)
     paths: dict[str, dict[str, Any]] = {}

@@ -74,7 +74,6 @@ _BY_PREFIX = {
 
 
 def exposition(server: SwarmServer) -> bytes:
-    """Return all metrics in Prometheus' text format 0.0.4."""
     return generate_latest(ServerCollector(server))
 
 
@@ -85,7 +84,6 @@ class ServerCollector:
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family, as the server is now."""
         status = self._server.status()
         yield _make_labelled_gauge(
             "ajet_server_state",

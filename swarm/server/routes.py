@@ -73,12 +73,10 @@ class AuthorizedRequest:
         return parse_body(kind, await read_body(self.request.receive), read)
 
     def query(self, kind: type[M]) -> M:
-        """Return the query's parameters; InvalidRequest names one that is wrong or not known."""
         return parse_body(kind, to_json(dict(self.request.query_params)))
 
     @property
     def holder(self) -> Claims:
-        """What the lease token says."""
         assert self.claims is not None  # the table asks for a lease token
         return self.claims
 
@@ -88,8 +86,6 @@ Handler = Callable[[AuthorizedRequest], Awaitable[BaseModel | Response]]
 
 
 def make_route(operation: Operation, handler: Handler) -> Route:
-    """Return the route of an operation."""
-
     async def serve(request: Request) -> Response:
         answer = await handler(AuthorizedRequest(request, _claims(request, operation)))
         return answer if isinstance(answer, Response) else json_response(answer.model_dump_json().encode())
@@ -107,7 +103,6 @@ def _claims(request: Request, operation: Operation) -> Claims | None:
 
 
 def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
-    """Return what serves the control plane's operations, by their names."""
     handlers = _Handlers(server)
     return {
         "health": handlers.health,

@@ -128,7 +128,6 @@ class SwarmServer:
 
     @property
     def job(self) -> Job:
-        """The loaded job; NotFound before one is."""
         if self._job is None:
             raise NotFound("no job is loaded; POST /job")
         return self._job
@@ -201,7 +200,6 @@ class SwarmServer:
                 self._training.start()
 
     async def _open_training(self, job: Job) -> Training:
-        """Open the job's training, where it was when it was interrupted."""
         try:
             installation = self._kept.installation()
             opened = await asyncio.to_thread(open_store, self._store, job, installation)
@@ -283,7 +281,6 @@ class SwarmServer:
             )
 
     def status(self) -> Status:
-        """Return what the server does now."""
         found = Status(state=self.machine.state, reason=self.machine.reason)
         if self._job is None:
             return found
@@ -319,11 +316,9 @@ class SwarmServer:
         return Archive(self._store, self._job)
 
     def checkpoints_of(self, digest: str) -> Path:
-        """Return where the checkpoints of a training lie, by its job digest."""
         return self._directory / "checkpoints" / digest[:12]
 
     def _on_transition(self, change: Transition) -> None:
-        """Log a change of state, tell those who listen, and write it down where a store is open."""
         reason = f" reason={change.reason!r}" if change.reason else ""
         log.info("event=state from=%s to=%s%s", change.source, change.target, reason)
         self.events.add(_event(change))

@@ -167,7 +167,6 @@ def snapshot_of(server: SwarmServer) -> Snapshot:
 
 
 def model_in_words(model: ModelSpec) -> str:
-    """Return a job's model as a person names it."""
     if isinstance(model, TinyModel):
         return f"tiny ({model.layers} layers of {model.hidden_size})"
     return model.path.rstrip("/").rpartition("/")[2] or model.path
@@ -219,7 +218,6 @@ def _select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
 
 
 def _owners(leases: Iterable[LeasedEpisode], now: float) -> list[OwnerSnapshot]:
-    """Return what each owner holds, the one with the most first."""
     held: dict[str, list[LeasedEpisode]] = {}
     for episode in leases:
         held.setdefault(episode.owner, []).append(episode)
@@ -236,7 +234,6 @@ def _owners(leases: Iterable[LeasedEpisode], now: float) -> list[OwnerSnapshot]:
 
 
 def _streams(training: Training, leases: Iterable[LeasedEpisode]) -> list[StreamSnapshot]:
-    """Return where each stream stands, those that are played first."""
     groups = training.rollout.groups
     episodes = Counter(episode.stream for episode in leases if episode.kind == "train")
     begun = Counter(group.stream for group in groups)

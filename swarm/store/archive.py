@@ -124,7 +124,6 @@ class TrainingSummary:
 
 
 def summarize_training(connection: sa.Connection, training: int, step: int) -> TrainingSummary:
-    """Return what is known of the training, and of its weights after `step`."""
     columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
     known = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
     lists = connection.execute(
@@ -176,38 +175,30 @@ class Archive:
         self._job = job
 
     async def episodes(self, limit: int) -> EpisodeList:
-        """Return the newest episodes."""
         found = await self._read(lambda connection, training: reading.episodes(connection, training, limit))
         return found or EpisodeList(episodes=())
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return an episode with its tokens, as far as they were not collected, or None."""
         return await self._read(lambda connection, training: reading.episode(connection, training, episode))
 
     async def list_exportable(self) -> ExportableEpisodes:
-        """Return which episodes can be exported."""
         return await self._read(reading.list_exportable) or ExportableEpisodes()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
     ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        """Return the metrics of finished steps above `after`, ascending, at most so many: the first, or the newest."""
-
         def query(connection: sa.Connection, training: int) -> Sequence[tuple[int, Mapping[str, float]]]:
             return reading.history(connection, training, after, most, newest)
 
         return await self._read(query) or ()
 
     async def digest(self) -> str | None:
-        """Return the training's job digest, None where there is no training."""
         return await self._read(_digest)
 
     async def checkpoints(self) -> tuple[Sequence[tuple[int, str]], Sequence[EvaluationSummary]]:
-        """Return the training's kept checkpoints by step, and how they were evaluated."""
         return await self._read(lambda *of: (reading.checkpoints(*of), reading.evaluations(*of))) or ((), ())
 
     async def summarize(self, step: int) -> TrainingSummary | None:
-        """Return what is known of the training and of its weights after `step`; None where there is no training."""
         return await self._read(lambda connection, training: summarize_training(connection, training, step))
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:

@@ -117,7 +117,6 @@ def migrate(connection: sa.Connection) -> None:
 
 
 def _version(connection: sa.Connection) -> str | None:
-    """Return the version of the schema; None where there is none."""
     if not sa.inspect(connection).has_table(VERSION.name):
         return None
     found: str | None = connection.execute(sa.select(VERSION.c.version_num)).scalar_one_or_none()
@@ -140,12 +139,10 @@ def _default(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
 
 
 def redacted_url(engine: sa.Engine) -> str:
-    """Return the database's address without its password."""
     return engine.url.render_as_string(hide_password=True)
 
 
 def error_message(error: Exception) -> str:
-    """Return what the database itself said, in one line."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
 
@@ -237,8 +234,6 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def limit_silence(engine: sa.Engine) -> None:
-    """Let all connections of an engine with the driver psycopg be such."""
-
     @sa.event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, arguments: Any, fields: dict[str, Any]) -> BoundedConnection:
         return BoundedConnection.connect(*arguments, **{**OPTIONS, **fields})
@@ -290,7 +285,6 @@ class WalCheckpointer:
         self._thread.start()
 
     def notify_commit(self) -> None:
-        """Look at the log, soon: something was committed."""
         self._grown.set()
 
     def stop(self) -> None:

@@ -48,7 +48,6 @@ _SUMMARY = (
 
 
 def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
-    """Return the newest episodes."""
     query = sa.select(*_SUMMARY, _code(connection)).where(_E.training == training)
     query = query.order_by(_E.serial.desc()).limit(limit)
     return EpisodeList(episodes=tuple(EpisodeSummary(**_fields(row)) for row in connection.execute(query).mappings()))
@@ -64,7 +63,6 @@ def list_exportable(connection: sa.Connection, training: int) -> ExportableEpiso
 
 
 def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
-    """Return one episode with its tokens, as far as they were not collected."""
     where = (_E.training == training, _E.id == id)
     row = connection.execute(sa.select(*_SUMMARY, _code(connection)).where(*where)).mappings().one_or_none()
     if row is None:
@@ -79,7 +77,6 @@ def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord 
 def history(
     connection: sa.Connection, training: int, after: int, most: int, newest: bool
 ) -> Sequence[tuple[int, Mapping[str, float]]]:
-    """Return what was measured of finished steps above `after`, in order; at most so many, the first or the newest."""
     step, metrics = (column for column in columns_of(connection, STEPS) if column.key in ("step", "metrics"))
     known = sa.select(step, metrics).where(STEPS.c.training == training, STEPS.c.step > after, metrics.is_not(None))
     order = STEPS.c.step.desc() if newest else STEPS.c.step
@@ -88,23 +85,19 @@ def history(
 
 
 def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str]]:
-    """Return the kept checkpoints, newest first."""
     saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
     return [(int(row.step), str(row.name)) for row in connection.execute(saved.order_by(CHECKPOINTS.c.step.desc()))]
 
 
 def evaluations(connection: sa.Connection, training: int) -> list[EvaluationSummary]:
-    """Return how the kept checkpoints were evaluated, oldest first."""
     return evaluated.evaluations(connection, training, columns_of(connection, CHECKPOINTS))
 
 
 def _code(connection: sa.Connection) -> sa.ColumnElement[Any]:
-    """Return the column of the code, or nothing in its place in a store of an older version."""
     return next(column for column in columns_of(connection, EPISODES) if column.key == _E.code.key)
 
 
 def read_high_water_marks(connection: sa.Connection, training: int) -> HighWaterMarks:
-    """Return the last numbers given."""
     serial = connection.execute(sa.select(sa.func.max(_E.serial))).scalar()
     closed = connection.execute(sa.select(sa.func.max(_E.closed)).where(_E.training == training)).scalar()
     return HighWaterMarks(serial or 0, closed or 0, _last_scheduled_step(connection, training))

@@ -94,7 +94,6 @@ def _forget(connection: sa.Connection, serials: Sequence[int]) -> None:
 
 
 def _forget_metrics(connection: sa.Connection, training: int) -> None:
-    """Delete what was measured of steps long ago."""
     newest = connection.execute(sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)).scalar() or 0
     if newest > MEASURED_KEPT:
         old = (STEPS.c.training == training, STEPS.c.step <= newest - MEASURED_KEPT, STEPS.c.metrics.is_not(None))
@@ -118,7 +117,6 @@ class StoredTraining:
     """The step of its newest checkpoint, None where it has none."""
 
     def describe_difference(self, job: Job) -> str:
-        """Return in a few words where its checkpoints are and why a job begins anew beside them."""
         differs = _UNREADABLE if self.job is None else ", ".join(job.differences(self.job))
         return f"checkpoints/{self.digest[:12]} (step {self.checkpoint}; {differs})"
 

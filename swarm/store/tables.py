@@ -42,31 +42,26 @@ def pack_ints(values: Sequence[int]) -> bytes:
 
 
 def pack_floats(values: Sequence[float]) -> bytes:
-    """Return the bytes of log-probs."""
     return _native(array("d", values)).tobytes()
 
 
 def unpack_ints(data: bytes) -> tuple[int, ...]:
-    """Return what `pack_ints` packed."""
     values = array("i")
     values.frombytes(data)
     return tuple(_native(values))
 
 
 def unpack_floats(data: bytes) -> tuple[float, ...]:
-    """Return what `pack_floats` packed."""
     values = array("d")
     values.frombytes(data)
     return tuple(_native(values))
 
 
 def pack_rewards(rewards: Sequence[CallReward]) -> str | None:
-    """Return the JSON of rewards of calls; None where there are none."""
     return json.dumps([[each.call, each.reward, each.agent] for each in rewards]) if rewards else None
 
 
 def unpack_rewards(data: str | None) -> tuple[CallReward, ...]:
-    """Return what `pack_rewards` packed."""
     return tuple(CallReward(*each) for each in json.loads(data or "[]"))
 
 
@@ -343,13 +338,9 @@ class ExportableEpisodes(NamedTuple):
 class EpisodeReader(Protocol):
     """What was written of episodes and steps, to be read."""
 
-    async def list_exportable(self) -> ExportableEpisodes:
-        """Return which episodes can be exported."""
-        ...
+    async def list_exportable(self) -> ExportableEpisodes: ...
 
-    async def episodes(self, limit: int) -> EpisodeList:
-        """Return the newest episodes."""
-        ...
+    async def episodes(self, limit: int) -> EpisodeList: ...
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
@@ -540,7 +531,6 @@ _Z = 1.959964
 
 
 def best_of(evaluations: Iterable[EvaluationSummary]) -> EvaluationSummary | None:
-    """Return the best evaluation, None of none."""
     return max(evaluations, key=_rank, default=None)
 
 

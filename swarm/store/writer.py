@@ -84,15 +84,12 @@ class FakeStore:
         self._released.set()
 
     def hold(self) -> None:
-        """Make every write wait for `release`."""
         self._released.clear()
 
     def release(self) -> None:
-        """Let held writes go on."""
         self._released.set()
 
     async def write(self, *changes: Change) -> None:
-        """Keep the changes; raise StoreUnavailable with `fail` where that is set."""
         await self._released.wait()
         if self.broken is not None:
             raise StoreRefused(self.broken)
@@ -101,29 +98,23 @@ class FakeStore:
         self.changes += changes
 
     def note(self, *changes: Change) -> None:
-        """Keep the changes."""
         self.changes += changes
 
     async def episodes(self, limit: int) -> EpisodeList:
-        """Return no episodes: nothing is read back from a fake."""
         return EpisodeList(episodes=())
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return None."""
         return None
 
     async def list_exportable(self) -> ExportableEpisodes:
-        """Return no episodes."""
         return ExportableEpisodes()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
     ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        """Return nothing."""
         return ()
 
     def failure(self) -> str | None:
-        """Return `broken`."""
         return self.broken
 
     async def close(self) -> None:
@@ -172,12 +163,10 @@ class RowWriter:
         }
 
     def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Write the changes in the connection's transaction; raise ContradictoryChanges or the database's error."""
         for kind, alike in _group_changes(changes, self._writers):
             self._writers[kind](connection, alike)
 
     def forget(self, changes: Sequence[Change]) -> None:
-        """Forget what was learned of changes whose transaction failed."""
         for change in changes:
             if isinstance(change, EpisodeBegan):
                 self._serials.pop(change.episode, None)
@@ -301,7 +290,6 @@ class RowWriter:
         self._rotate(connection)
 
     def _rotate(self, connection: sa.Connection) -> None:
-        """Forget the checkpoints beyond those that are kept."""
         saved = CHECKPOINTS.c
         here = saved.training == self._training
         steps = list(connection.execute(sa.select(saved.step).where(here)).scalars())
@@ -363,7 +351,6 @@ _BARRIERS = (CallWithdrawn, BatchScheduled, CheckpointSaved, CheckpointEvaluated
 def _group_changes(
     changes: Sequence[Change], order: Sequence[type[Change]] | Any
 ) -> Iterator[tuple[type[Change], list[Any]]]:
-    """Yield the changes by kind, in an order that means the same as theirs."""
     alike: dict[type[Change], list[Any]] = {}
     for change in changes:
         if isinstance(change, _BARRIERS):
@@ -442,7 +429,6 @@ class Writer:
         self._thread.start()
 
     def put(self, item: WriteRequest) -> None:
-        """Hand changes over, to be written after all that were before."""
         self._queue.put(item)
 
     def stop(self) -> None:
@@ -463,7 +449,6 @@ class Writer:
             self._collect_garbage()
 
     def _next_group(self) -> list[WriteRequest]:
-        """Return all that was handed over; wait for something unless there is other work."""
         group: list[WriteRequest] = []
         with contextlib.suppress(queue.Empty):  # nothing more waits
             item = self._queue.get(timeout=self._next_timeout())
@@ -540,7 +525,6 @@ class Writer:
             self._garbage, self._closings = True, 0
 
     def _connect(self, *, full: bool) -> sa.Connection:
-        """Return the writer's connection, in the wanted durability."""
         if self._connection is None:
             self._connection = self._engine.connect()
             self._synchronous = "NORMAL"
@@ -574,7 +558,6 @@ class Writer:
         _resolve_futures([item.done for item in items if item.done is not None], None)
 
     def _handle_failure(self, items: Sequence[WriteRequest], error: Exception) -> None:
-        """Tell the writes, keep the notes."""
         said = error_message(error)
         if not self._failing:
             self._failing = True
@@ -595,7 +578,6 @@ class Writer:
         self._report_failure([item], said)
 
     def _break(self, said: str, items: Sequence[WriteRequest]) -> None:
-        """Write nothing any more, and tell the items' writes why."""
         self.broken = (
             f"the store {redacted_url(self._engine)} writes nothing any more: {said}; mend it and restart the server"
         )
@@ -644,7 +626,6 @@ def _read_written(connection: sa.Connection, training: int) -> int:
 
 
 def _resolve_futures(waiting: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
-    """Resolve futures, each on the loop it belongs to."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for future in waiting:
         by_loop.setdefault(future.get_loop(), []).append(future)
@@ -705,7 +686,6 @@ class SqlStore:
         self._closed = False
 
     async def write(self, *changes: Change) -> None:
-        """Write changes; return when they are committed, raise StoreUnavailable or StoreRefused if they were not."""
         if self._closed:
             raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -713,30 +693,24 @@ class SqlStore:
         await done
 
     def note(self, *changes: Change) -> None:
-        """Write changes in order without waiting."""
         if not self._closed:
             self._writer.put(WriteRequest(changes))
 
     async def episodes(self, limit: int) -> EpisodeList:
-        """Return the newest episodes; raise StoreUnavailable if the database cannot be read."""
         return await self._read(lambda connection: reading.episodes(connection, self._training, limit))
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return an episode, or None; raise StoreUnavailable if the database cannot be read."""
         return await self._read(lambda connection: reading.episode(connection, self._training, episode))
 
     async def list_exportable(self) -> ExportableEpisodes:
-        """Return which episodes can be exported; raise StoreUnavailable if the database cannot be read."""
         return await self._read(lambda connection: reading.list_exportable(connection, self._training))
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
     ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        """Return the metrics of finished steps; raise StoreUnavailable if the database cannot be read."""
         return await self._read(lambda connection: reading.history(connection, self._training, after, most, newest))
 
     def failure(self) -> str | None:
-        """Return why nothing is written any more before a restart, or None."""
         return self._writer.broken
 
     async def close(self) -> None:

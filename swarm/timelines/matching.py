@@ -79,7 +79,6 @@ def _with_object_arguments(call: Any) -> Any:
 
 
 def _call_key(call: Any) -> Any:
-    """Return what a call says: its function and the value of its arguments."""
     if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
         return call
     function = call["function"]
@@ -109,7 +108,6 @@ class History:
     _last: History | None = None
 
     def find_child(self, message: Message) -> History | None:
-        """Return where `message` leads from here, or None if it never came here."""
         if self._last is not None and self._last.form == message:
             return self._last
         found = self.children.get(canonical(message))
@@ -118,7 +116,6 @@ class History:
         return found
 
     def extend(self, messages: Sequence[Message]) -> History:
-        """Return where `messages` lead from here, making the way."""
         history = self
         for message in messages:
             following = history.find_child(message)
@@ -170,7 +167,6 @@ class Matcher:
 
 
 def _walk(start: Match, messages: Sequence[Message]) -> Match:
-    """Go on from where `start` ended."""
     node, length, at = start.node, start.length, start.at
     departs, altered = False, False
     history = at

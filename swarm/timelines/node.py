@@ -60,7 +60,6 @@ class Node:
     cut: bool = False
 
     def path(self) -> list[Node]:
-        """Return the nodes from the root to this one."""
         nodes: list[Node] = []
         node: Node | None = self
         while node is not None:
@@ -69,7 +68,6 @@ class Node:
         return nodes[::-1]
 
     def path_ids(self) -> list[int]:
-        """Return all ids from the root through this node's sampled ones."""
         ids: list[int] = []
         for node in self.path():
             ids += node.context
@@ -84,7 +82,6 @@ def select_trained(nodes: Sequence[Node]) -> list[Node]:
 
 
 def drift_counts(nodes: Sequence[Node]) -> dict[Drift, int]:
-    """Return how many calls had each drift."""
     counts = dict.fromkeys(Drift, 0)
     for node in nodes:
         counts[node.drift] += 1
@@ -156,7 +153,6 @@ def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
 
 
 def _common(left: bytes, right: bytes) -> int:
-    """Return the length of the longest common beginning."""
     sizes = range(1, min(len(left), len(right)) + 1)
     return bisect_left(sizes, True, key=lambda size: left[:size] != right[:size])
 

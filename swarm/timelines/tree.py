@@ -79,7 +79,6 @@ class CallTree:
 
     @property
     def drift(self) -> dict[Drift, int]:
-        """How many calls had each drift."""
         return drift_counts(self.nodes)
 
     @property
@@ -146,7 +145,6 @@ class CallTree:
         )
 
     def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:
-        """Take a finished call into the tree: `answer` is the message that was served."""
         at, new = prompt.asked
         if prompt.parent is None:
             at = self._keep_matcher(prompt.tools).root
@@ -170,13 +168,11 @@ class CallTree:
         text: str,
         answer: Message,
     ) -> Node:
-        """Finish and keep a call at once."""
         node = self.make_node(prompt, sampled, logprobs, versions, text=text)
         self.keep(prompt, node, answer)
         return node
 
     def _find_matcher(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
-        """Return the tools as they were first sent, and the histories that were told of them."""
         sent = tuple(tools)
         return next((told for told in self._histories if told[0] == sent), (sent, Matcher()))
 
@@ -190,7 +186,6 @@ class CallTree:
     def _extend(
         self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...], encode: Encode
     ) -> Prompt | None:
-        """Return the prompt of a request that extends `node`; None where it must fork."""
         known, new = sent[: found.length], sent[found.length :]
         blind = self._served[node.index].exact is None and self._served[node.index].aligned is None
         cut = self._splices.find(known, new, tools, whole=blind)
