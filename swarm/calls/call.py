@@ -56,10 +56,8 @@ class InferenceContext:
 
 
 class Call:
-    """Made and used on one event loop. Starts at once; whoever wants its reply is `attached` to it.
-
-    Raises ContextExceeded where there is no room for an answer.
-    """
+    """Made and used on one event loop. Starts at once; whoever wants its reply is `attached` to it. Raises
+    ContextExceeded where there is no room for an answer."""
 
     def __init__(
         self,
@@ -183,10 +181,8 @@ class Call:
                 await self._wait_for_change()
 
     async def replies(self) -> Sequence[Reply]:
-        """Return the replies once they are captured; raise what the call failed with.
-
-        They count as served from then on, so the caller must send them before it waits for anything else.
-        """
+        """Return the replies once they are captured; raise what the call failed with. They count as served from then
+        on, so the caller must send them before it waits for anything else."""
         self._takers += 1
         try:
             self._wake()

@@ -175,9 +175,7 @@ class TextStream:
 
     def _decodable(self, text: str, *, final: bool) -> tuple[int, str]:
         """Return how many ids end with a whole character or one that stays broken, and their text from `_start` on.
-
-        `text` is that of all ids from there on.
-        """
+        `text` is that of all ids from there on."""
         end = len(self._ids)
         if final or not text.endswith(_BROKEN):
             return end, text

@@ -100,9 +100,7 @@ class BeginQuota:
 
 class Admission(Generic[T]):
     """A queue of attempts; an attempt returns what it was admitted to, None for no room yet, or raises a refusal.
-
-    `give_back` takes what was admitted to a waiter that went away in the same instant.
-    """
+    `give_back` takes what was admitted to a waiter that went away in the same instant."""
 
     def __init__(self, give_back: Callable[[T], None]) -> None:
         self._give_back = give_back
@@ -149,9 +147,7 @@ class Admission(Generic[T]):
 
 def call_rewards(request: EndRequest, nodes: Sequence[Node]) -> tuple[CallReward, ...]:
     """Return the rewards of all calls; none where every call is worth the same and nobody said which agent made it.
-
-    Raises InvalidRequest for a call or an agent that the episode does not have.
-    """
+    Raises InvalidRequest for a call or an agent that the episode does not have."""
     agents = {node.agent for node in nodes if node.agent}
     _require("by_call", set(request.by_call), {node.index for node in nodes}, "calls")
     who = "agents (they name themselves by the header X-Ajet-Agent, or by KEY/NAME for their key)"
@@ -233,10 +229,8 @@ class LeasedEpisode:
 
 @dataclass(slots=True, eq=False)
 class PreparedEpisode:
-    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared.
-
-    One that decides for its team aborts itself at `expires_at`.
-    """
+    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared. One
+    that decides for its team aborts itself at `expires_at`."""
 
     sample: Sample
     since: float
@@ -267,10 +261,8 @@ class ClosedEpisode:
 
 
 class Leases:
-    """All episodes of one training; open ones whole, closed ones as a word.
-
-    `life` begins the names of all episodes that are begun here; those of a former life of the server have another.
-    """
+    """All episodes of one training; open ones whole, closed ones as a word. `life` begins the names of all episodes
+    that are begun here; those of a former life of the server have another."""
 
     def __init__(self, ttl_s: float, clock: Callable[[], float], incarnation: str = "") -> None:
         self._ttl_s = ttl_s
@@ -426,10 +418,8 @@ _MOST_SHOWN = 20
 
 
 def require_trained(train_agents: Collection[str], nodes: Sequence[Node]) -> None:
-    """Raise InvalidRequest where an episode has calls, and none is of an agent that is to be trained.
-
-    One that is not called in every episode is no error, nor is an episode without calls, which is dropped as such.
-    """
+    """Raise InvalidRequest where an episode has calls, and none is of an agent that is to be trained. One that is not
+    called in every episode is no error, nor is an episode without calls, which is dropped as such."""
     agents = {node.agent for node in nodes}
     if not train_agents or not agents or not agents.isdisjoint(train_agents):
         return
@@ -527,9 +517,7 @@ class EpisodeRegistry:
 
     def end_evaluation(self, episode: LeasedEpisode, outcome: Outcome | None) -> None:
         """Take what an evaluation episode came to, None where it was given up; the first ones to begin make a whole.
-
-        Not the first ones to end: these would be the short ones.
-        """
+        Not the first ones to end: these would be the short ones."""
         plays = self.evaluations.get((episode.owner, episode.stream), {})
         if episode.id not in plays:
             return
@@ -562,10 +550,8 @@ class EpisodeRegistry:
         self.changed.set()
 
     def make_sample(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
-        """Return an open episode with the reward it ends with.
-
-        Raises InvalidRequest for rewards of what it does not have, and where none of its agents is to be trained.
-        """
+        """Return an open episode with the reward it ends with. Raises InvalidRequest for rewards of what it does not
+        have, and where none of its agents is to be trained."""
         if episode.kind == "train":
             require_trained(self.job.train_agents, episode.tree.nodes)
         group = self.groups.group_of(episode.id)

@@ -278,10 +278,8 @@ class Groups:
         return self._members.make_group(task_id, stream) if admits else None
 
     def find_next_place(self, stream: str, digest: str) -> tuple[Group, int] | None:
-        """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None.
-
-        The group is not kept before `join`. Raises JobConflict where the stream has another list.
-        """
+        """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None. The
+        group is not kept before `join`. Raises JobConflict where the stream has another list."""
         found, admits = self.streams.find_sampler(stream, digest), self.streams.admits(stream, self.taken)
         for task_index in (*found.lacking, found.next_task_index):
             group = self._find_begun_group(stream, task_index, found.task_at(task_index))

@@ -60,10 +60,8 @@ class ServerDirectory:
         self._engine.unlink(missing_ok=True)
 
     def read_interrupted_job(self) -> Job | None:
-        """Return the job whose engine was on when the server ended or died, or None.
-
-        Raises ServerFailed for one this version cannot read.
-        """
+        """Return the job whose engine was on when the server ended or died, or None. Raises ServerFailed for one this
+        version cannot read."""
         try:
             return Job.from_record(self._engine.read_text())
         except FileNotFoundError:
@@ -109,10 +107,8 @@ _CACHED = 8192
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a key says: a role, or an episode and its epoch; `signed` here, so that nobody can guess it.
-
-    `agent` is what its holder wrote behind it: which of the episode's agents calls.
-    """
+    """What a key says: a role, or an episode and its epoch; `signed` here, so that nobody can guess it. `agent` is what
+    its holder wrote behind it: which of the episode's agents calls."""
 
     use: Use
     role: Role | None = None

@@ -116,11 +116,7 @@ class Rollout:
     """Episodes of one loaded job, from begin to the batch. Lives on one event loop."""
 
     def __init__(
-        self,
-        job: Job,
-        machine: StateMachine,
-        store: Store,
-        clock: Callable[[], float] = time.monotonic,
+        self, job: Job, machine: StateMachine, store: Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.registry = registry = EpisodeRegistry(job, machine, store, clock)
         self.leases, self.groups, self.gate, self.counts = (
@@ -146,10 +142,8 @@ class Rollout:
         raise Throttled(self._describe_full(request), retry_after=RETRY_AFTER_S)
 
     async def end(self, claims: Claims, request: EndRequest) -> EndAck:
-        """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded.
-
-        Returns when the end is durable; raises StoreUnavailable, with the episode still open, if that fails.
-        """
+        """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded. Returns
+        when the end is durable; raises StoreUnavailable, with the episode still open, if that fails."""
         self.registry.require_recovered()
         episode = self.leases.find(claims, repeats="ended")
         if episode is not None:
@@ -158,10 +152,8 @@ class Rollout:
         return self.leases.acknowledge_end(claims.episode, _hash(request))
 
     async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> Ack:
-        """Give an episode up, a prepared one durably; the same abort again changes nothing.
-
-        `failed`: its agent did not get to the end of its task, which is skipped if that is so again and again.
-        """
+        """Give an episode up, a prepared one durably; the same abort again changes nothing. `failed`: its agent did not
+        get to the end of its task, which is skipped if that is so again and again."""
         self.registry.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
@@ -260,10 +252,8 @@ class Rollout:
         self.registry.notify()
 
     async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
-        """Give streams new shares, from the next group that begins, once they are durable.
-
-        They are written before they hold, and again after: what moved between may have been noted with the old ones.
-        """
+        """Give streams new shares, from the next group that begins, once they are durable. They are written before they
+        hold, and again after: what moved between may have been noted with the old ones."""
         self.registry.require_recovered()
         await self.registry.store.write(*self.groups.streams.rows_with_shares(shares))
         self.groups.set_shares(shares)

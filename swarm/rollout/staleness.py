@@ -32,10 +32,8 @@ class BatchPlace:
 
 
 class BatchSelection:
-    """Fills the next batch with what is done, place by place.
-
-    `batches` are the places of the next ones, by stream (at least one), `needed` is how many make a batch.
-    """
+    """Fills the next batch with what is done, place by place. `batches` are the places of the next ones, by stream (at
+    least one), `needed` is how many make a batch."""
 
     def __init__(self, batches: Sequence[Counter[str]], needed: int, alive: Iterable[BatchPlace]) -> None:
         """Reserve what the places alive need; none are named where age does not matter."""

@@ -80,10 +80,8 @@ class _Stream:
 
 
 class Streams:
-    """All streams of a training: `needed` places make a batch, `surplus` more are dealt out beforehand.
-
-    `ahead` sets of how many batches the places may be taken at present; the others' are dealt out later.
-    """
+    """All streams of a training: `needed` places make a batch, `surplus` more are dealt out beforehand. `ahead` sets of
+    how many batches the places may be taken at present; the others' are dealt out later."""
 
     def __init__(self, shares: Mapping[str, float], needed: int, surplus: int, episodes_per_turn: int) -> None:
         self._needed = needed
@@ -108,10 +106,8 @@ class Streams:
 
     @property
     def charted(self) -> tuple[str, ...]:
-        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then as they came.
-
-        The same in every life of the server: a curve in a tracker that ends in the middle says nothing.
-        """
+        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then as they came. The
+        same in every life of the server: a curve in a tracker that ends in the middle says nothing."""
         return tuple(dict.fromkeys([*self.shares, *self._order]))[:MOST_CHARTED]
 
     def note_begin(self, stream: str) -> None:

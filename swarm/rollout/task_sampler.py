@@ -174,10 +174,8 @@ class TaskSampler:
         return next((turn for turn in none if self.task_at(turn) == task), None)
 
     def adopt(self, task: str) -> int | None:
-        """Return the turn for which a group of the task counts that began without one, or None where none is near.
-
-        What lies between is begun too.
-        """
+        """Return the turn for which a group of the task counts that began without one, or None where none is near. What
+        lies between is begun too."""
         if (known := self.find_untouched(task)) is not None:
             return known
         for task_index in range(self.next_task_index, self.next_task_index + min(_ADOPTED, len(self.listed.ids))):

@@ -66,10 +66,8 @@ class Teams:
         return Ack(episode_id=claims.episode, state="prepared")
 
     async def commit(self, claims: Claims) -> Ack:
-        """End a prepared episode for good; the same again changes nothing. Durable when this returns.
-
-        Raises JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced.
-        """
+        """End a prepared episode for good; the same again changes nothing. Durable when this returns. Raises
+        JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced."""
         self._registry.require_recovered()
         prepared = self._leases.find_prepared(claims)
         if prepared is not None:
@@ -185,10 +183,8 @@ class Teams:
 
 
 class Resolver:
-    """Asks the deciders of prepared episodes what became of them, as long as this server runs.
-
-    `peers` are the addresses of servers it may ask (and so send a decider's lease token to); no others are asked.
-    """
+    """Asks the deciders of prepared episodes what became of them, as long as this server runs. `peers` are the
+    addresses of servers it may ask (and so send a decider's lease token to); no others are asked."""
 
     def __init__(self, teams: Teams, peers: Sequence[str]) -> None:
         self._teams = teams

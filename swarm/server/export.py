@@ -1,17 +1,13 @@
 """Export of episodes: JSON lines, OpenEnv traces, parquet.
 
-What makes an export impossible (no such episode, its tokens gone, a missing package) is refused before the first byte.
-Memory holds one episode, or a few for parquet: a file on disk is made first. Only so many exports run at once; others
-are told to come again.
+What makes an export impossible (no such episode, its tokens gone, a missing package) is refused before the first byte:
+a file on disk is made first. Memory holds one episode, or a few for parquet. Only so many exports run at once.
 
-OpenEnv (schema 1 of `openenv.core.harness.training`, openenv 0.10): one turn per call with the whole prompt, the
-sampled ids, their log-probs and a loss mask, so that every sampled id of a trained call is trained once; rewards and
-all that has no field stand in each turn's `metadata`.
-
-Parquet (needs pyarrow, the extra `export`): one row per call; nulls stand for what nobody said, for `group` and `step`
-where there is none, and for texts and `message` where no engine runs; `logprobs` are natural; `call_reward` is null
-where it is the episode's. The metadata's `ajet_schema` is 5; version 4 lacked `message`, 3 also texts, 2 also `code`,
-`call_reward` and `agent`, 1 also `trained` (all calls were).
+OpenEnv (schema 1 of `openenv.core.harness.training`, openenv 0.10): one turn per call with the whole prompt; every
+sampled id of a trained call is trained once; what has no field stands in each turn's `metadata`. Parquet (needs
+pyarrow, the extra `export`): one row per call; nulls stand for what nobody said; `logprobs` are natural; `call_reward`
+is null where it is the episode's. The metadata's `ajet_schema` is 5; version 4 lacked `message`, 3 also texts, 2 also
+`code`, `call_reward` and `agent`, 1 also `trained` (all calls were).
 """
 
 from __future__ import annotations
@@ -201,10 +197,8 @@ class Exporter:
         self.under_way = 0
 
     async def make(self, form: ExportFormat, episode: str | None) -> Export:
-        """Return the export of one episode, or of all, of which those without a token are left out.
-
-        Raises Throttled where enough are under way, and StoreUnavailable on a full disk, with nothing left there.
-        """
+        """Return the export of one episode, or of all, of which those without a token are left out. Raises Throttled
+        where enough are under way, and StoreUnavailable on a full disk, with nothing left there."""
         if self.under_way >= MOST_AT_ONCE:
             raise Throttled(
                 f"expected fewer than {MOST_AT_ONCE} exports under way, found {self.under_way}; try again once one of "

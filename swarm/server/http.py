@@ -108,10 +108,8 @@ def _refuse_too_long(body_bytes: int, max_context: int) -> None:
 
 
 def parse_body(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = None) -> M:
-    """Return the body as a wire type, by `read` or its own reading; an empty body counts as `{}`.
-
-    InvalidRequest names the wrong field.
-    """
+    """Return the body as a wire type, by `read` or its own reading; an empty body counts as `{}`. InvalidRequest names
+    the wrong field."""
     try:
         return (read or kind.model_validate_json)(body or b"{}")
     except ValidationError as error:
@@ -163,10 +161,8 @@ async def on_any_error(request: Request, error: Exception, *, tell: Tell = opena
 
 
 class DisconnectWatcher:
-    """Watches for the client going away, and cancels the task that works for it.
-
-    The watcher reads from `receive`, so the body must have been read before.
-    """
+    """Watches for the client going away, and cancels the task that works for it. The watcher reads from `receive`, so
+    the body must have been read before."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

@@ -1,15 +1,9 @@
 """Episodes as people inspect them, and their erasing.
 
-What each id of a span says: a pure function of ids and a renderer, for people who look at tokens.
-
-Promises that the texts joined are the text of the whole span, whatever the tokenizer does with spaces at the
-beginning of a text and with characters whose bytes are spread over several ids.
-
-Read access to episodes: open ones come from memory, closed ones from the store, texts from the renderer.
-
-Promises that a record never says less than is known: while an engine runs, an open episode is shown as it is this
-moment, every other one as it was written down, and every id with its text. While no engine runs, what was written
-is shown without texts. Changes nothing.
+A record never says less than is known: while an engine runs, an open episode is shown as it is this moment, every other
+one as it was written down, and every id with its text; else what was written, without texts. Texts of ids joined are
+the text of the whole span, whatever the tokenizer does with spaces at the beginning of a text and with characters whose
+bytes are spread over several ids.
 """
 
 from __future__ import annotations
@@ -48,10 +42,8 @@ def with_texts(record: EpisodeRecord, renderer: Renderer) -> EpisodeRecord:
 
 
 def token_texts(renderer: Renderer, ids: Sequence[int], before: Sequence[int] = ()) -> tuple[str, ...]:
-    """Return the text of each id; `before` are the ids in front of them (a few are enough).
-
-    The last id of a character has it, the ids before have "". Bytes that are no character come out as U+FFFD.
-    """
+    """Return the text of each id; `before` are the ids in front of them (a few are enough). The last id of a character
+    has it, the ids before have "". Bytes that are no character come out as U+FFFD."""
     window = list(before[-1:])  # some tokenizers drop the space of the first id they decode
     shown, texts, held = _text(renderer, window), [], 0
     for token in ids:

@@ -1,16 +1,12 @@
 """The lean ASGI route of every dialect, and count_tokens.
 
-`POST /v1/messages/count_tokens`: how many tokens the engine would read if this request were a call.
+A run makes tens of thousands of calls on a core it shares with engine and client, so this path takes no framework
+detour: one parse, one call, one write. Every error is answered in the dialect's own form. A client that asked for a
+stream gets one, or an error with its status; a stream that is silent for long says that it lives. What becomes of the
+calls of clients that go away stands in `swarm.calls.call`.
 
-It promises the exact number, because the very prompt of such a call is made, and no trace: nothing is sampled,
-captured, counted or trained. Renews the episode's lease, as any word from its owner does.
-
-A route to the model: from the wire to a call and back, as one lean ASGI endpoint for every dialect.
-
-A run makes tens of thousands of calls on a core it shares with engine and client, so this path takes no
-framework detour: one parse, one call, one write. Every error is answered in the dialect's own form. A client that
-asked for a stream gets one, or an error with its status; a stream that is silent for long says that it lives.
-What becomes of the calls of clients that go away stands in `swarm.calls.call`.
+`POST /v1/messages/count_tokens` says how many tokens the engine would read if this request were a call: exactly, as the
+very prompt is made. Nothing is sampled, captured, counted or trained; it renews the episode's lease.
 """
 
 from __future__ import annotations
@@ -80,11 +76,8 @@ _AGENT = b"x-ajet-agent"
 
 @dataclass(frozen=True, slots=True)
 class StreamTimeouts:
-    """How long is waited, in seconds.
-
-    keep_alive_s: a stream that sent nothing for so long sends a sign of life. grace_s: a call waits so long for a
-    client that announced to come back.
-    """
+    """How long is waited, in seconds. keep_alive_s: a stream that sent nothing for so long sends a sign of life.
+    grace_s: a call waits so long for a client that announced to come back."""
 
     keep_alive_s: float = 10.0
     grace_s: float = GRACE_S
@@ -106,12 +99,7 @@ class _ModelRequest:
 class ModelEndpoint:
     """The ASGI application of one route."""
 
-    def __init__(
-        self,
-        server: SwarmServer,
-        dialect: Dialect,
-        timeouts: StreamTimeouts = STREAM_TIMEOUTS,
-    ) -> None:
+    def __init__(self, server: SwarmServer, dialect: Dialect, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> None:
         self._server = server
         self._dialect = dialect
         self.tell = dialect.error

@@ -1,10 +1,8 @@
 """Operations of the control plane and the OpenAPI document of them.
 
-Every call the server answers, in one table: path, who may make it, what goes in and what comes out.
-
-`swarm.server.app` makes the routes of it, `swarm.server.openapi` the OpenAPI document. Tests hold it against
-what is served: a route that is not here, an entry that is not served, or a key that is accepted where the table does
-not name it fails them.
+Every call the server answers, in one table: path, who may make it, what goes in and what comes out; `swarm.server.app`
+makes the routes of it. Tests hold it against what is served: a route that is not here, an entry that is not served, or
+a key that is accepted where the table does not name it fails them.
 """
 
 from __future__ import annotations
@@ -281,21 +279,10 @@ OPERATIONS: tuple[Operation, ...] = (
         fails=(409, 410),
     ),
     Operation(
-        "episodes",
-        "GET",
-        "/episodes",
-        "List the newest episodes.",
-        ANYONE,
-        answer=EpisodeList,
-        query={"limit": _LIMIT},
+        "episodes", "GET", "/episodes", "List the newest episodes.", ANYONE, answer=EpisodeList, query={"limit": _LIMIT}
     ),
     Operation(
-        "episode",
-        "GET",
-        "/episodes/{episode_id}",
-        "Return one episode with every token.",
-        ANYONE,
-        answer=EpisodeRecord,
+        "episode", "GET", "/episodes/{episode_id}", "Return one episode with every token.", ANYONE, answer=EpisodeRecord
     ),
     Operation(
         "samples",
@@ -336,14 +323,7 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=HistoryPage,
         query=_HISTORY,
     ),
-    Operation(
-        "streams",
-        "GET",
-        "/streams",
-        "Return where each stream stands.",
-        ANYONE,
-        answer=StreamList,
-    ),
+    Operation("streams", "GET", "/streams", "Return where each stream stands.", ANYONE, answer=StreamList),
     Operation(
         "share_streams",
         "POST",

@@ -1,8 +1,7 @@
 """APIRouter: episodes, job, checkpoints, metrics (pydantic, Depends(role)).
 
-What makes a route of an operation: its path, method and keys come from the table, its work from a handler.
-
-The key is judged before the body is read. A lease token opens the routes of its own episode alone.
+Path, method and keys of an operation come from the table, its work from a handler. The key is judged before the body is
+read. A lease token opens the routes of its own episode alone.
 """
 
 from __future__ import annotations

@@ -168,9 +168,7 @@ class SwarmServer:
 
     def load(self, job: Job) -> Status:
         """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.
-
-        InvalidRequest for a backend that is not installed.
-        """
+        InvalidRequest for a backend that is not installed."""
         require_backend(job.backend)
         if self.machine.state is ServerState.OFFLINE:
             self._job = job
@@ -181,9 +179,7 @@ class SwarmServer:
 
     async def start(self) -> Status:
         """Boot the loaded job's engine in the background, after a stop that still goes on; no change while it is on.
-
-        Raises ServerFailed, with the server FAILED, if the job's training cannot be opened.
-        """
+        Raises ServerFailed, with the server FAILED, if the job's training cannot be opened."""
         await asyncio.shield(asyncio.ensure_future(self._start()))
         return self.status()
 
@@ -257,9 +253,7 @@ class SwarmServer:
 
     async def erase(self, request: EraseRequest) -> Erasure:
         """Erase what can be erased now of an owner's episodes, of whatever training of this server, running or not.
-
-        Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again.
-        """
+        Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again."""
         live = None if self._training is None else await self._training.rollout.eraser.erase(request)
         elsewhere = request.episodes if live is None else live.unknown
         if not elsewhere:

@@ -1,13 +1,8 @@
 """Watching a server: its snapshot, why a step waits, its history.
 
-Why the present step is not done: pure reading of a training, in the words a person is told.
-
-The order is that of what to do: what keeps everything from going on first, then an evaluation or a full disk, then the
-episodes that a batch lacks, by stream, with the stragglers of a full one.
-
-A snapshot of a server: one pass over its open episodes and groups, then the largest of each.
-
-What it costs grows with the number of open episodes, and what it answers does not.
+What a step waits for is told in the order of what to do: what keeps everything from going on first, then an evaluation
+or a full disk, then the episodes that a batch lacks, by stream, with the stragglers of a full one. A snapshot is one
+pass over open episodes and groups, then the largest of each: its cost grows with them, its size does not.
 """
 
 from __future__ import annotations

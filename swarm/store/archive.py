@@ -1,11 +1,9 @@
 """Read-only access and erasing while no engine runs.
 
-Erasing in trainings that are not running: what a running one does by its own store is done in the database itself.
-
-What is open there belongs to a life of the server that is over, and is fenced first, as the next boot would. What waits
-for its batch is dropped (`erased`), and the next boot finds what it would after a server that dropped it and died: the
-place is played again where its turn is not over. Left are members of undecided teams, and episodes of a batch that is
-settled and in no checkpoint: a boot learns it again.
+What is open in a training that is not running belongs to a life of the server that is over, and is fenced before
+erasing, as the next boot would. What waits for its batch is dropped (`erased`), and the next boot plays its place again
+where its turn is not over. Left are members of undecided teams, and episodes of a batch that is settled and in no
+checkpoint: a boot learns it again.
 """
 
 from __future__ import annotations
@@ -166,9 +164,7 @@ T = TypeVar("T")
 
 class Archive:
     """Episodes and checkpoints of a training in the database at `url`: of the job's, if it has one, else of the newest.
-
-    A database that does not exist, or has no training yet, has none. Raises StoreUnavailable if it cannot be read.
-    """
+    A database that does not exist, or has no training yet, has none. Raises StoreUnavailable if it cannot be read."""
 
     def __init__(self, url: str, job: Job | None) -> None:
         self._url = url

@@ -63,10 +63,8 @@ def connect(url: str) -> sa.Engine:
 
 
 def open_database(url: str, installation: str) -> sa.Engine:
-    """Return an engine for a database that has this version's tables and is claimed for an installation.
-
-    Raises ServerFailed, in one line, if that cannot be: not reachable, of another version, or another's.
-    """
+    """Return an engine for a database that has this version's tables and is claimed for an installation. Raises
+    ServerFailed, in one line, if that cannot be: not reachable, of another version, or another's."""
     engine = connect(url)
     try:
         with engine.connect() as connection:
@@ -87,10 +85,8 @@ def check_store(url: str, installation: str) -> None:
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Make the tables of an empty database, and bring those of 0.1.0 over; raise ServerFailed for any other's.
-
-    All or nothing, and one process at a time: who comes second finds it done.
-    """
+    """Make the tables of an empty database, and bring those of 0.1.0 over; raise ServerFailed for any other's. All or
+    nothing, and one process at a time: who comes second finds it done."""
     if (found := _version(connection)) == NEWEST:
         return
     if found not in (None, FIRST):
@@ -124,10 +120,8 @@ def _version(connection: sa.Connection) -> str | None:
 
 
 def columns_of(connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[Any]]:
-    """Return a table's columns to select; one that a store of an older version lacks is its default.
-
-    Who only reads must not migrate.
-    """
+    """Return a table's columns to select; one that a store of an older version lacks is its default. Who only reads
+    must not migrate."""
     there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     return [column if column.name in there else _default(column) for column in table.columns]
 
@@ -321,10 +315,8 @@ class WalCheckpointer:
 
 
 def count_wal_pages(log: Path) -> int:
-    """Return how many pages a write-ahead log holds, 0 where there is none.
-
-    A log that began anew keeps its size; its pages are those that carry the salt of its header, which come first.
-    """
+    """Return how many pages a write-ahead log holds, 0 where there is none. A log that began anew keeps its size; its
+    pages are those that carry the salt of its header, which come first."""
     try:
         with log.open("rb") as file:
             header = file.read(_HEADER)

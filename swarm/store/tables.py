@@ -115,10 +115,8 @@ class CallCaptured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallWithdrawn:
-    """A captured call was never served: its client went away while it was written. It is no part of the episode.
-
-    Only noted, always before the episode's `EpisodeClosed`; until then nothing of the episode is trained.
-    """
+    """A captured call was never served: its client went away while it was written. It is no part of the episode. Only
+    noted, always before the episode's `EpisodeClosed`; until then nothing of the episode is trained."""
 
     episode: str
     node: Node
@@ -176,10 +174,8 @@ class BatchScheduled:
 
 @dataclass(frozen=True, slots=True)
 class StepMeasured:
-    """What is known of a settled step, by its metrics' names: of its rollout, and all of it once it was learned.
-
-    Only noted, before the `CheckpointSaved` of a checkpoint holding the step: a restart has the rows of all such steps.
-    """
+    """What is known of a settled step, by its metrics' names: of its rollout, and all of it once it was learned. Only
+    noted, before the `CheckpointSaved` of a checkpoint holding the step: a restart has the rows of all such steps."""
 
     step: int
     metrics: Mapping[str, float]
@@ -369,11 +365,8 @@ class Store(EpisodeReader, Protocol):
         ...
 
     def failure(self) -> str | None:
-        """Return why nothing can be written any more before a restart, or None.
-
-        What was written until then is whole, as after a kill: notes were lost, but nothing that came after them is
-        there.
-        """
+        """Return why nothing can be written any more before a restart, or None. What was written until then is whole,
+        as after a kill: notes were lost, but nothing that came after them is there."""
         ...
 
     async def close(self) -> None:
@@ -391,10 +384,7 @@ METADATA = sa.MetaData()
 Serial = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 META = sa.Table(
-    "meta",
-    METADATA,
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
+    "meta", METADATA, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text, nullable=False)
 )
 
 TRAININGS = sa.Table(

@@ -71,10 +71,8 @@ from swarm.wire import EpisodeList, EpisodeRecord
 
 
 class FakeStore:
-    """`changes` holds all that was written, in order. `hold()` makes writes wait; `fail` makes them raise.
-
-    `broken` is what it says of itself, and makes every write be refused for good.
-    """
+    """`changes` holds all that was written, in order. `hold()` makes writes wait; `fail` makes them raise. `broken` is
+    what it says of itself, and makes every write be refused for good."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -466,10 +464,8 @@ class Writer:
         return 0.0 if self._garbage else None
 
     def _write(self, items: Sequence[WriteRequest]) -> Exception | None:
-        """Write the items in one transaction; where that cannot ever succeed, each by itself.
-
-        Returns an error that passes, for which nothing was written and the notes are kept.
-        """
+        """Write the items in one transaction; where that cannot ever succeed, each by itself. Returns an error that
+        passes, for which nothing was written and the notes are kept."""
         self._notes.clear()
         try:
             self._transact(items)

@@ -27,11 +27,8 @@ _IDS = frozenset({"id", "tool_call_id"})
 
 
 def normalise(message: Message) -> dict[str, Any]:
-    """Return the message as templates want it.
-
-    It has no null or empty optional field, its text parts are joined, and the arguments of its tool calls are
-    objects where they are valid JSON objects.
-    """
+    """Return the message as templates want it. It has no null or empty optional field, its text parts are joined, and
+    the arguments of its tool calls are objects where they are valid JSON objects."""
     kept = {name: value for name, value in message.items() if name == "role" or value not in _EMPTY}
     kept["content"] = _text(kept.get("content", ""))
     calls = kept.get("tool_calls")
@@ -96,10 +93,8 @@ def _parse_arguments(arguments: Any) -> Any:
 
 @dataclass(slots=True, eq=False)
 class History:
-    """Where one list of messages ends. `node` is the call that served the last of them, if one did.
-
-    form: the message in the form it last came in, None until it came in a request. answered: calls were served here.
-    """
+    """Where one list of messages ends. `node` is the call that served the last of them, if one did. form: the message
+    in the form it last came in, None until it came in a request. answered: calls were served here."""
 
     children: dict[Hashable, History] = field(default_factory=dict)
     node: Node | None = None

@@ -123,9 +123,7 @@ async def test_a_server_killed_while_plays_are_in_flight_gets_as_many_as_it_wait
     check_whole(tmp_path / "during.json")
 
 
-async def test_after_a_killed_evaluator_another_one_plays_all_of_it(
-    tmp_path: Path,
-) -> None:
+async def test_after_a_killed_evaluator_another_one_plays_all_of_it(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     (tmp_path / "stuck").touch()
     own = ("--agent", "agent.py:agent")

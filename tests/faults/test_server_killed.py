@@ -100,10 +100,7 @@ async def asks_by_its_own_means(episode: Episode[Any]) -> float:
 async def test_a_rollout_rides_out_a_restart(tmp_path: Path, point: str, agent: Any) -> None:
     wanted = job(steps=2, episodes_per_step=80)
     tasks = [NamedTask(str(number)) for number in range(40)]
-    async with (
-        running(tmp_path, Fault(point, nth=70)) as server,
-        AsyncSwarmClient(server.url, server.token) as client,
-    ):
+    async with running(tmp_path, Fault(point, nth=70)) as server, AsyncSwarmClient(server.url, server.token) as client:
         await client.ensure_training(wanted)
         playing = asyncio.create_task(client.rollout(agent, tasks, concurrency=80))
         await server.killed()

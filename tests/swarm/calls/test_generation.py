@@ -33,10 +33,7 @@ def test_ids_are_read_again_as_a_message_with_its_thought_and_its_calls() -> Non
     assert (found["reasoning_content"], str(found["content"]).strip()) == ("add", "So:")
     (call,) = found["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1})
-    assert read_message(renderer, "<|assistant|>", renderer.encode("5<|end|>")) == {
-        "role": "assistant",
-        "content": "5",
-    }
+    assert read_message(renderer, "<|assistant|>", renderer.encode("5<|end|>")) == {"role": "assistant", "content": "5"}
 
 
 decode = FakeRenderer().decode
