@@ -96,7 +96,8 @@ class Call:
         self._watchers: list[asyncio.Future[None]] = []
         self._generated = False
         self._captured = False
-        self._served = False
+        self.served = False
+        """Somebody took its reply."""
         self._error: BaseException | None = None
         self.over_at: float | None = None
         """When its reply was first taken, or it failed or was given up, by the event loop's clock."""
@@ -138,11 +139,7 @@ class Call:
 
     @property
     def waiting(self) -> bool:
-        return self.alive and not self._served and not self._clients
-
-    @property
-    def served(self) -> bool:
-        return self._served
+        return self.alive and not self.served and not self._clients
 
     @property
     def generating(self) -> bool:
@@ -161,7 +158,9 @@ class Call:
         finally:
             self._clients -= 1
             if self.waiting:
-                give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
+                give_up = partial(
+                    self.interrupt, EngineUnavailable(f"nobody came back for call {self.name}; ask again")
+                )
                 if comes_back:
                     self._grace = asyncio.get_running_loop().call_later(self._grace_s, give_up)
                 else:
@@ -193,16 +192,13 @@ class Call:
             self._takers -= 1
         return self._replies
 
-    def interrupt(self, error: SwarmError) -> None:
-        self._end(error)
-
     async def _run(self) -> None:
         try:
             await self._generate()
             await self._wait_for_taker()
             await self._capture()
         except asyncio.CancelledError:
-            if self._error is None:  # not by `_end`: the event loop is closing
+            if self._error is None:  # not by `interrupt`: the event loop is closing
                 raise
         except Exception as error:  # noqa: BLE001  -- raised again to all who wait for the call
             if self.over_at is None:
@@ -272,9 +268,9 @@ class Call:
         )
 
     def _serve(self) -> None:
-        if self._served:
+        if self.served:
             return
-        self._served = True
+        self.served = True
         self._replies = [answer.reply for answer in self._answers]
         if self._nodes and not self._episode.tree.nodes:
             self._registry.begin_quota.earn(self._episode.owner)
@@ -283,7 +279,8 @@ class Call:
         self._finish()
         self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
 
-    def _end(self, error: SwarmError) -> None:
+    def interrupt(self, error: SwarmError) -> None:
+        """End the call now: who waits for it, or asks for it later, gets `error`."""
         if self.over_at is not None:
             return
         self._error = error

@@ -601,9 +601,8 @@ class EpisodeRegistry:
             return
         self.counts["side_conversations"] += sample.side_conversations
         filtered = self.groups.end(sample)
-        self.store.note(
-            *self.groups.streams.take_moved()
-        )  # before what is dropped: a crash between must not undo a turn
+        # before what is dropped: a crash between must not undo a turn
+        self.store.note(*self.groups.streams.take_moved())
         self.drop(filtered, "constant_group")
         self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")

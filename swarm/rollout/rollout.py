@@ -119,12 +119,8 @@ class Rollout:
         self, job: Job, machine: StateMachine, store: Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.registry = registry = EpisodeRegistry(job, machine, store, clock)
-        self.leases, self.groups, self.gate, self.counts = (
-            registry.leases,
-            registry.groups,
-            registry.gate,
-            registry.counts,
-        )
+        self.leases, self.groups = registry.leases, registry.groups
+        self.gate, self.counts = registry.gate, registry.counts
         self.teams = Teams(registry)
         self.drain = Drain(registry)
         self.eraser = EpisodeEraser(registry)
@@ -355,9 +351,8 @@ class Rollout:
             name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
             self.registry.version, self.groups.assignments.index_of(name), request.code,
         )  # fmt: skip
-        self.registry.store.note(
-            began, *self.groups.streams.take_moved()
-        )  # together: a turn begins with its first episode
+        # together: a turn begins with its first episode
+        self.registry.store.note(began, *self.groups.streams.take_moved())
         return self.leases.begin(name, request, task_id, CallTree(self.registry.renderer), self.registry.version)
 
     async def _end(self, episode: LeasedEpisode, request: EndRequest) -> None:

@@ -99,12 +99,9 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     try:
         _run(options)
-    except StartRefused as refusal:
-        print(f"ajet swarm server: {refusal}", file=sys.stderr)  # noqa: T201
-        return 2
-    except ServerFailed as failure:
-        print(f"ajet swarm server: {failure}", file=sys.stderr)  # noqa: T201
-        return 1
+    except (StartRefused, ServerFailed) as error:
+        print(f"ajet swarm server: {error}", file=sys.stderr)  # noqa: T201
+        return 2 if isinstance(error, StartRefused) else 1
     return 0
 
 

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 from swarm.backends.protocols import NO_ROOM
@@ -241,9 +240,7 @@ class Export:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         self._exports.under_way -= 1
 
@@ -291,17 +288,10 @@ async def _write_file(write: Callable[[IO[bytes]], Awaitable[None]]) -> IO[bytes
     try:
         await write(file)
         file.seek(0)
-    except OSError as error:
-        _discard(file)
-        if error.errno in NO_ROOM:
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # what it still holds is written at its end, and the disk is still full
+            file.close()
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise StoreUnavailable(f"no room for the export in {tempfile.gettempdir()}: free space there") from error
         raise
-    except BaseException:
-        _discard(file)
-        raise
     return file
-
-
-def _discard(file: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):  # what it still holds is written at its end, and the disk is still full
-        file.close()

@@ -48,7 +48,7 @@ Tell = Callable[[SwarmError], bytes]
 
 
 class ClientGone(Exception):
-    """The client went away before its request was whole; nobody is left to answer."""
+    """The client went away; nobody is left to answer."""
 
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -170,10 +170,14 @@ class DisconnectWatcher:
 
     @contextlib.contextmanager
     def cancel_on_disconnect(self) -> Iterator[None]:
-        task = asyncio.current_task()
-        watcher = asyncio.create_task(self._watch(task))
+        """Cancel the current task if the client goes away inside the block, which then raises ClientGone."""
+        watcher = asyncio.create_task(self._watch(asyncio.current_task()))
         try:
             yield
+        except asyncio.CancelledError:
+            if self.gone:
+                raise ClientGone from None
+            raise
         finally:
             watcher.cancel()
 

@@ -17,7 +17,7 @@ from swarm.rendering.messages import Renderer
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.server.service import SwarmServer
 from swarm.store import ExportableEpisodes
-from swarm.timelines import Node
+from swarm.store.reading import call_record
 from swarm.training.loop import Training
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
 
@@ -96,7 +96,7 @@ class Inspection:
 
     async def episode(self, name: str) -> EpisodeRecord:
         """Return one episode with every token; NotFound if there is none of this name."""
-        record, renderer = await self._record(name), self.renderer
+        record, renderer = await self.tokens(name), self.renderer
         return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
 
     @property
@@ -112,13 +112,12 @@ class Inspection:
         return written._replace(names=[*written.names, *(name for name in live if name not in known)])
 
     async def tokens(self, name: str) -> EpisodeRecord:
-        return await self._record(name)
-
-    async def _record(self, name: str) -> EpisodeRecord:
+        """Return one episode with every id, without texts; NotFound if there is none of this name."""
         training = self._training()
         for episode in training.rollout.leases if training is not None else ():
             if episode.id == name:
-                return record_of(episode)
+                calls = tuple(call_record(node) for node in list(episode.tree.nodes))
+                return EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
         found = await self._server.written.episode(name)
         if found is None:
             raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
@@ -150,21 +149,4 @@ def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
         code=episode.code,
         refusals=episode.refusals,
         refusal=episode.refusal,
-    )
-
-
-def record_of(episode: LeasedEpisode) -> EpisodeRecord:
-    calls = tuple(call_of(node) for node in list(episode.tree.nodes))
-    return EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
-
-
-def call_of(node: Node) -> CallRecord:
-    return CallRecord(
-        index=node.index,
-        parent=None if node.parent is None else node.parent.index,
-        drift=str(node.drift),
-        context=TokenSpan(ids=node.context, texts=()),
-        sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
-        trained=node.trained,
-        agent=node.agent or None,
     )

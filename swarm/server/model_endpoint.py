@@ -31,7 +31,15 @@ from swarm.errors import InvalidRequest, NotFound, ServerFailed, SwarmError
 from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims
-from swarm.server.http import DisconnectWatcher, authorize, error_response, header, json_response, read_call_body
+from swarm.server.http import (
+    ClientGone,
+    DisconnectWatcher,
+    authorize,
+    error_response,
+    header,
+    json_response,
+    read_call_body,
+)
 from swarm.server.service import SwarmServer
 from swarm.training.loop import Training
 
@@ -113,7 +121,7 @@ class ModelEndpoint:
             await self._serve(scope, receive, send, presence)
         except SwarmError as error:
             await error_response(error, self.tell(error))(scope, receive, send)
-        except asyncio.CancelledError:
+        except ClientGone:
             if not presence.gone:
                 raise
 

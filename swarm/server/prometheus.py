@@ -8,7 +8,6 @@ server's event loop.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import generate_latest
@@ -18,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from swarm.errors import EngineUnavailable, NotFound
 from swarm.rollout.rollout import Rollout
 from swarm.server.service import SwarmServer
+from swarm.server.watching import select_prefix
 from swarm.training.loop import Training
 from swarm.wire import ServerState, Status, StreamStatus
 
@@ -123,7 +123,7 @@ def _counters(rollout: Rollout) -> Iterator[Metric]:
     outcomes = {outcome: counts[outcome] for outcome in _OUTCOMES}
     yield _make_labelled_counter("ajet_episodes", "Episodes that are over.", "outcome", outcomes)
     for prefix, (name, label, told) in _BY_PREFIX.items():
-        yield _make_labelled_counter(name, told, label, _select_prefix(counts, prefix))
+        yield _make_labelled_counter(name, told, label, select_prefix(counts, prefix))
 
 
 def _streams(training: Training) -> Iterator[Metric]:
@@ -145,23 +145,19 @@ def _by_stream(name: str, told: str, streams: Iterable[StreamStatus], values: It
     return _make_labelled_gauge(f"ajet_stream_{name}", told, "stream", found)
 
 
-def _select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
-    return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
-
-
 def _make_gauge(name: str, told: str, value: float) -> Metric:
     return GaugeMetricFamily(name, told, float(value))
 
 
 def _make_labelled_gauge(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, told, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
+    return _fill_family(GaugeMetricFamily(name, told, labels=[label]), values)
 
 
-def _make_labelled_counter(name: str, told: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, told, labels=[label])
+def _make_labelled_counter(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
+    return _fill_family(CounterMetricFamily(name, told, labels=[label]), values)
+
+
+def _fill_family(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
     for key, value in values.items():
         family.add_metric([key], value)
     return family

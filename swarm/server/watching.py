@@ -195,9 +195,9 @@ def _with_training(snapshot: Snapshot, training: Training) -> Snapshot:
             "sampled_per_s": pace.sampled_per_s,
             "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
             "episodes": {name: rollout.counts[name] for name in _COUNTS},
-            "drops": _select_prefix(rollout.counts, "drop_"),
+            "drops": select_prefix(rollout.counts, "drop_"),
             "flat": training.flat,
-            "refusals": _select_prefix(rollout.counts, "refused_"),
+            "refusals": select_prefix(rollout.counts, "refused_"),
             "refusal": rollout.registry.refusal,
             "recent_drops": tuple(
                 DropSnapshot(**one._asdict()) for one in list(rollout.registry.lost)[: -MOST_DROPS - 1 : -1]
@@ -208,7 +208,7 @@ def _with_training(snapshot: Snapshot, training: Training) -> Snapshot:
     )
 
 
-def _select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
+def select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
     return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
 
 

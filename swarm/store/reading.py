@@ -71,7 +71,7 @@ def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord 
     found = connection.execute(sa.select(column).select_from(EPISODES).where(*where)).scalar()
     rewards = {each.call: each for each in unpack_rewards(found)}
     nodes = _nodes(connection, [row["serial"]])[row["serial"]]
-    return EpisodeRecord(**_fields(row), record=tuple(_call(node, rewards.get(node.index)) for node in nodes))
+    return EpisodeRecord(**_fields(row), record=tuple(call_record(node, rewards.get(node.index)) for node in nodes))
 
 
 def history(
@@ -288,7 +288,8 @@ def _fields(row: sa.RowMapping) -> dict[str, Any]:
     return {name: value for name, value in renamed.items() if name not in ("serial", "group_name")}
 
 
-def _call(node: Node, own: CallReward | None) -> CallRecord:
+def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
+    """Return a call's ids, without texts, with its own reward and agent where it has them."""
     return CallRecord(
         index=node.index,
         parent=None if node.parent is None else node.parent.index,
@@ -297,5 +298,5 @@ def _call(node: Node, own: CallReward | None) -> CallRecord:
         sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
         trained=node.trained,
         reward=None if own is None else own.reward,
-        agent=None if own is None else own.agent or None,
+        agent=(node.agent if own is None else own.agent) or None,
     )

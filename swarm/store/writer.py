@@ -121,8 +121,7 @@ class FakeStore:
 
 _NODES_AT_ONCE = 32
 _THIS = sa.and_(EPISODES.c.training == sa.bindparam("of"), EPISODES.c.id == sa.bindparam("episode"))
-_PREPARE = sa.update(EPISODES).where(_THIS)
-_CLOSE = sa.update(EPISODES).where(_THIS)
+_UPDATE = sa.update(EPISODES).where(_THIS)
 _SETTLE = sa.update(EPISODES).where(_THIS, EPISODES.c.state == "ended", EPISODES.c.kind == "train")
 _MEASURE = (
     sa.update(STEPS)
@@ -210,7 +209,7 @@ class RowWriter:
             }
             for change in changes
         ]  # fmt: skip
-        connection.execute(_PREPARE, rows)
+        connection.execute(_UPDATE, rows)
 
     def _write_closings(self, connection: sa.Connection, changes: Sequence[EpisodeClosed]) -> None:
         self._check_begun(connection, [change for change in changes if change.state == "ended"])
@@ -220,7 +219,7 @@ class RowWriter:
         given_up = [self._closing(change) for change in changes if change.state != "ended"]
         for rows in (rewarded, given_up):  # the same episode may be ended, then dropped; never the other way
             if rows:
-                connection.execute(_CLOSE, rows)
+                connection.execute(_UPDATE, rows)
 
     def _closing(self, change: EpisodeClosed) -> dict[str, Any]:
         self._marks.closed += 1
@@ -311,11 +310,13 @@ class RowWriter:
     def _write_task_lists(self, connection: sa.Connection, changes: Sequence[TasksListed]) -> None:
         rows = [
             {
-                "training": self._training, "stream": change.stream, "digest": change.digest,
-                "ids": json.dumps(change.ids),
+                "training": self._training,
+                "stream": listed.stream,
+                "digest": listed.digest,
+                "ids": json.dumps(listed.ids),
             }
-            for change in changes
-        ]  # fmt: skip
+            for listed in changes
+        ]
         connection.execute(sa.insert(TASK_LISTS), rows)
 
     def _write_events(self, connection: sa.Connection, changes: Sequence[StoredEvent]) -> None:
