@@ -31,10 +31,9 @@ from swarm.store.tables import (
     Change,
     EpisodeClosed,
     EpisodeErased,
-    ExportableEpisodes,
 )
 from swarm.store.writer import RowWriter, fence_open_episodes
-from swarm.wire import EVALUATION_STREAM, EpisodeList, EpisodeRecord, EvaluationSummary
+from swarm.wire import EVALUATION_STREAM, EvaluationSummary
 
 _E = EPISODES.c
 
@@ -162,31 +161,13 @@ def _evaluation(connection: sa.Connection, training: int, version: int) -> Versi
 T = TypeVar("T")
 
 
-class Archive:
+class Archive(reading.TrainingReader):
     """Episodes and checkpoints of a training in the database at `url`: of the job's, if it has one, else of the newest.
     A database that does not exist, or has no training yet, has none. Raises StoreUnavailable if it cannot be read."""
 
     def __init__(self, url: str, job: Job | None) -> None:
         self._url = url
         self._job = job
-
-    async def episodes(self, limit: int) -> EpisodeList:
-        found = await self._read(lambda connection, training: reading.episodes(connection, training, limit))
-        return found or EpisodeList(episodes=())
-
-    async def episode(self, episode: str) -> EpisodeRecord | None:
-        return await self._read(lambda connection, training: reading.episode(connection, training, episode))
-
-    async def list_exportable(self) -> ExportableEpisodes:
-        return await self._read(reading.list_exportable) or ExportableEpisodes()
-
-    async def history(
-        self, after: int, most: int, *, newest: bool = False
-    ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        def query(connection: sa.Connection, training: int) -> Sequence[tuple[int, Mapping[str, float]]]:
-            return reading.history(connection, training, after, most, newest)
-
-        return await self._read(query) or ()
 
     async def digest(self) -> str | None:
         return await self._read(_digest)
@@ -201,10 +182,9 @@ class Archive:
         return await asyncio.to_thread(self._query, query)
 
     def _query(self, query: Callable[[sa.Connection, int], T]) -> T | None:
-        engine = connect(self._url)
-        file = engine.url.database if engine.dialect.name == "sqlite" else None
-        if file is not None and not Path(file).exists():  # SQLite would make it
+        if not _exists(self._url):
             return None
+        engine = connect(self._url)
         try:
             with engine.connect() as connection:
                 training = self._training(connection)

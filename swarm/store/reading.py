@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -36,6 +37,7 @@ from swarm.store.tables import (
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
 
+T = TypeVar("T")
 EPOCHS_KEPT = 65_536
 """Closed episodes a restarted server can tell precisely about."""
 _SERIALS_AT_ONCE = 500
@@ -62,7 +64,7 @@ def list_exportable(connection: sa.Connection, training: int) -> ExportableEpiso
     return ExportableEpisodes(names, pruned, count - pruned)
 
 
-def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
+def find_episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
     where = (_E.training == training, _E.id == id)
     row = connection.execute(sa.select(*_SUMMARY, _code(connection)).where(*where)).mappings().one_or_none()
     if row is None:
@@ -300,3 +302,25 @@ def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
         reward=None if own is None else own.reward,
         agent=(node.agent if own is None else own.agent) or None,
     )
+
+
+class TrainingReader(ABC):
+    """Implements `EpisodeReader` by queries over one training."""
+
+    async def episodes(self, limit: int) -> EpisodeList:
+        return await self._read(lambda *training: episodes(*training, limit)) or EpisodeList(episodes=())
+
+    async def episode(self, episode: str) -> EpisodeRecord | None:
+        return await self._read(lambda *training: find_episode(*training, episode))
+
+    async def list_exportable(self) -> ExportableEpisodes:
+        return await self._read(list_exportable) or ExportableEpisodes()
+
+    async def history(
+        self, after: int, most: int, *, newest: bool = False
+    ) -> Sequence[tuple[int, Mapping[str, float]]]:
+        return await self._read(lambda *training: history(*training, after, most, newest)) or ()
+
+    @abstractmethod
+    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
+        """Return what a query finds, None where there is no training; StoreUnavailable if it cannot be read."""

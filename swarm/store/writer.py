@@ -673,7 +673,7 @@ def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, Recover
     return SqlStore(engine, opened.number, writer), recovered
 
 
-class SqlStore:
+class SqlStore(reading.TrainingReader):
     """Implements `Store`."""
 
     def __init__(self, engine: sa.Engine, training: int, writer: Writer) -> None:
@@ -693,20 +693,6 @@ class SqlStore:
         if not self._closed:
             self._writer.put(WriteRequest(changes))
 
-    async def episodes(self, limit: int) -> EpisodeList:
-        return await self._read(lambda connection: reading.episodes(connection, self._training, limit))
-
-    async def episode(self, episode: str) -> EpisodeRecord | None:
-        return await self._read(lambda connection: reading.episode(connection, self._training, episode))
-
-    async def list_exportable(self) -> ExportableEpisodes:
-        return await self._read(lambda connection: reading.list_exportable(connection, self._training))
-
-    async def history(
-        self, after: int, most: int, *, newest: bool = False
-    ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        return await self._read(lambda connection: reading.history(connection, self._training, after, most, newest))
-
     def failure(self) -> str | None:
         return self._writer.broken
 
@@ -717,17 +703,17 @@ class SqlStore:
             await asyncio.to_thread(self._writer.stop)
             self._engine.dispose()
 
-    async def _read(self, query: Callable[[sa.Connection], T]) -> T:
+    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T:
+        return await asyncio.to_thread(self._query, query)
+
+    def _query(self, query: Callable[[sa.Connection, int], T]) -> T:
         try:
-            return await asyncio.to_thread(self._query, query)
+            with self._engine.connect() as connection:
+                return query(connection, self._training)
         except SQLAlchemyError as error:
             raise StoreUnavailable(
                 f"the store {redacted_url(self._engine)} cannot be read: {error_message(error)}", retry_after=1.0
             ) from error
-
-    def _query(self, query: Callable[[sa.Connection], T]) -> T:
-        with self._engine.connect() as connection:
-            return query(connection)
 
 
 def fence_open_episodes(connection: sa.Connection, training: int) -> None:
