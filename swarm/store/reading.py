@@ -308,10 +308,11 @@ class TrainingReader(ABC):
     """Implements `EpisodeReader` by queries over one training."""
 
     async def episodes(self, limit: int) -> EpisodeList:
-        return await self._read(lambda *training: episodes(*training, limit)) or EpisodeList(episodes=())
+        found = await self._read(lambda connection, training: episodes(connection, training, limit))
+        return found or EpisodeList(episodes=())
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        return await self._read(lambda *training: find_episode(*training, episode))
+        return await self._read(lambda connection, training: find_episode(connection, training, episode))
 
     async def list_exportable(self) -> ExportableEpisodes:
         return await self._read(list_exportable) or ExportableEpisodes()
@@ -319,7 +320,8 @@ class TrainingReader(ABC):
     async def history(
         self, after: int, most: int, *, newest: bool = False
     ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        return await self._read(lambda *training: history(*training, after, most, newest)) or ()
+        found = await self._read(lambda connection, training: history(connection, training, after, most, newest))
+        return found or ()
 
     @abstractmethod
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:

@@ -30,7 +30,6 @@ LONGEST_S = 0.05
 
 
 async def full(server: Server, client: Client, books: Books) -> asyncio.Task[None]:
-    """Let clients play until they are told that nothing can be written; return their task."""
     await client.train(WANTED)
     playing = asyncio.create_task(play_to_the_end(client))
     async for _ in moments():

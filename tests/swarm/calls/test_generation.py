@@ -122,8 +122,6 @@ def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: i
 
 @dataclass(eq=False)
 class Standing:
-    """Where a call stands."""
-
     waiting: bool = False
     served: bool = False
     alive: bool = True
@@ -154,8 +152,7 @@ def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_th
     assert retries.find("other") is None
 
 
-def test_a_call_that_goes_on_is_found_however_long_it_takes() -> None:
-    clock = Clock()
+def test_a_call_that_goes_on_is_found_however_long_it_takes(clock: Clock) -> None:
     retries = RetryCache(clock)
     slow = add(retries, "slow", Standing())
     clock.now += 100 * KEPT_S

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from uuid import uuid4
@@ -27,7 +25,7 @@ from swarm.store import (
     writer,
 )
 from tests.swarm.server.support import eventually
-from tests.swarm.store.support import began, ended, node, opened, played, reopened
+from tests.swarm.store.support import began, ended, execute, node, opened, played, reopened
 
 CUT = sa.text(
     "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -57,7 +55,6 @@ async def on_a_small_disk(url: str) -> AsyncIterator[tuple[SqlStore, Callable[[]
 
 
 async def fill(store: SqlStore, name: str) -> list[int]:
-    """Capture calls until the disk is full; return the places of those that were acknowledged."""
     refusals: list[StoreUnavailable] = []
     for place in range(1000):
         try:
@@ -186,10 +183,7 @@ async def test_what_comes_after_a_kept_note_waits_with_it_though_one_between_nev
 async def test_a_schema_that_is_not_this_versions_is_not_tried_again(url: str, statement: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a"), ended("a"))
-        engine = sa.create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(sa.text(statement))
-        engine.dispose()
+        execute(url, statement)
         with pytest.raises(StoreRefused, match=r"for good: .*(nodes|drift).*restart") as refusal:
             await store.write(*played("b"))
         assert "\n" not in str(refusal.value)
@@ -331,51 +325,3 @@ async def test_a_connection_that_is_cut_is_made_anew(url: str) -> None:
         assert len((await store.episodes(5)).episodes) == 2
     engine.dispose()
     assert [sample.episode for sample in (await reopened(url)).pool] == ["a", "b"]
-
-
-KILLED = """
-import asyncio, sys
-from tests.swarm.server.support import eventually
-from tests.swarm.store.support import began, ended, job, node, HERE
-from swarm.store import CallCaptured, open_store
-
-async def play(store, name):
-    await store.write(began(name))
-    for place in range(3):
-        await store.write(CallCaptured(name, node(place)))
-        print(name, place, flush=True)
-    await store.write(ended(name))
-    print(name, "ended", flush=True)
-
-async def main():
-    store, _ = open_store(sys.argv[1], job(), HERE)
-    for round in range(1000):
-        await asyncio.gather(*(play(store, f"{round}-{n}") for n in range(8)))
-
-asyncio.run(main())
-"""
-
-
-def acknowledged_before_a_kill(url: str, after: int) -> list[tuple[str, str]]:
-    """Write in another process, kill it after so many acknowledgements, return all it gave."""
-    process = subprocess.Popen([sys.executable, "-c", KILLED, url], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(after)]
-    process.kill()
-    lines += [line for line in process.stdout if line.endswith("\n")]
-    process.wait()
-    return [(name, what) for name, _, what in (line.strip().partition(" ") for line in lines)]
-
-
-@pytest.mark.slow
-async def test_what_was_acknowledged_survives_a_kill(url: str) -> None:
-    acknowledged = await asyncio.to_thread(acknowledged_before_a_kill, url, 45)
-    found = await reopened(url)
-    pool = {sample.episode for sample in found.pool}
-    assert {name for name, what in acknowledged if what == "ended"} <= pool
-    assert all(len(sample.nodes) == 3 for sample in found.pool)
-    async with opened(url) as (store, _):
-        for name, what in acknowledged:
-            record = await store.episode(name)
-            assert record is not None
-            assert what == "ended" or int(what) < len(record.record)

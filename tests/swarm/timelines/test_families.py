@@ -28,7 +28,6 @@ def desk(name: str, *tools: dict[str, Any], spaced: bool = False) -> Desk:
 
 
 def settled(at: Desk) -> int:
-    """Check all views; return the number of linear rows."""
     rows = linear_rows(at.tree.nodes)
     check_rows(rows, at.calls)
     check_rows(unmerged_rows(at.tree.nodes), at.calls)
@@ -46,7 +45,6 @@ def chat(at: Desk, turns: int = 3, reasoning: str = "", *, dropped: bool = False
 
 
 def tool_run(at: Desk, *calls: Call, reasoning: str = "", content: str = "") -> None:
-    """Three calls of tools, an answer, and one to another question."""
     history = [system("You call tools."), user("What is the weather in Paris?")]
     for _ in range(3):
         served = at.serve(history, content, reasoning, calls)
