@@ -22,7 +22,7 @@ from sqlalchemy import create_engine
 from swarm.client import AsyncSwarmClient
 from swarm.client.async_client import NamedTask
 from swarm.client.episode import Episode
-from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, LeaseLost, SwarmError, Throttled, Unreachable
+from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, LeaseLost, Throttled, Unreachable
 from swarm.job import Job
 from swarm.store import reading
 from swarm.wire import EpisodeSummary
@@ -220,13 +220,8 @@ class Client:
         raise AssertionError("unreachable")
 
 
-def places(tasks: int, group_size: int = 2) -> Iterator[str]:
-    """Return places for any number of workers to share: each task `group_size` times, over and over."""
-    return (f"task-{number}" for number in itertools.cycle(range(tasks)) for _ in range(group_size))
-
-
-async def play_to_the_end(client: Client, *, workers: int = 4, tasks: int = 3) -> None:
-    shared = places(tasks)
+async def play_to_the_end(client: Client, *, workers: int = 4) -> None:
+    shared = (f"task-{number}" for number in itertools.cycle(range(3)) for _ in range(2))  # places of groups
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
         for _ in range(workers):
             group.create_task(client.play_on(shared))
@@ -236,15 +231,6 @@ async def asks_twice(episode: Episode[Any]) -> float:
     for _ in range(2):
         await episode.chat(SAID)
     return float(len(episode.id) % 2)
-
-
-async def refused(work: Awaitable[Any]) -> SwarmError:
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            await work
-    except SwarmError as error:
-        return error
-    raise AssertionError("expected a refusal, found an answer")
 
 
 DOCUMENTED = {

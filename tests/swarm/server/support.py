@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -130,8 +129,7 @@ class Served:
         return dict((await self.call("GET", "/status", self.admin)).body)
 
     async def until(self, **wanted: Any) -> dict[str, Any]:
-        accepted = functools.partial(_matches, wanted)
-        return dict(await eventually(self.status, accepted))
+        return dict(await eventually(self.status, lambda status: wanted.items() <= status.items()))
 
     @property
     def rollout(self) -> Rollout:
@@ -170,10 +168,6 @@ class Served:
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = self.url.removeprefix("http://").split(":")
         return await asyncio.open_connection(host, int(port))
-
-
-def _matches(wanted: dict[str, Any], status: dict[str, Any]) -> bool:
-    return all(status[name] == wanted[name] for name in wanted)
 
 
 async def eventually(look: Callable[[], Any], accepted: Callable[[Any], bool]) -> Any:

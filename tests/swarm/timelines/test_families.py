@@ -297,18 +297,6 @@ def test_glm_that_opened_another_role_than_the_one_that_follows_forks() -> None:
     assert settled(at) == 2
 
 
-def test_a_system_prompt_is_folded_or_refused_as_the_template_says() -> None:
-    folded = desk("gemma").serve([system("Be kind."), user("a")], "one")
-    assert "Be kind.\n\na" in make_renderer("gemma").decode(folded.prompt)
-    with pytest.raises(BackendError, match="System role"):
-        desk("gemma2").serve([system("Be kind."), user("a")], "one")
-
-
-def test_qwens_default_system_prompt_is_the_templates_own() -> None:
-    shown = make_renderer("qwen2.5").decode(desk("qwen2.5").serve([user("a")], "one").prompt)
-    assert "helpful assistant" in shown
-
-
 def test_parallel_calls_a_template_cannot_show_are_refused_clearly() -> None:
     at = desk("llama3", WEATHER)
     calls = [{"id": n, "type": "function", "function": {"name": "weather", "arguments": "{}"}} for n in "12"]
