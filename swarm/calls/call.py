@@ -56,10 +56,8 @@ class InferenceContext:
 
 
 class Call:
-    """Made and used on one event loop. Starts at once; whoever wants its reply is `attached` to it.
-
-    Raises ContextExceeded where there is no room for an answer.
-    """
+    """Made and used on one event loop. Starts at once; whoever wants its reply is `attached` to it. Raises
+    ContextExceeded where there is no room for an answer."""
 
     def __init__(
         self,
@@ -98,7 +96,8 @@ class Call:
         self._watchers: list[asyncio.Future[None]] = []
         self._generated = False
         self._captured = False
-        self._served = False
+        self.served = False
+        """Somebody took its reply."""
         self._error: BaseException | None = None
         self.over_at: float | None = None
         """When its reply was first taken, or it failed or was given up, by the event loop's clock."""
@@ -136,18 +135,11 @@ class Call:
 
     @property
     def alive(self) -> bool:
-        """Its reply can be had, now or in a while."""
         return self._error is None
 
     @property
     def waiting(self) -> bool:
-        """Nobody took its reply and nobody is there to take it."""
-        return self.alive and not self._served and not self._clients
-
-    @property
-    def served(self) -> bool:
-        """Somebody took its reply."""
-        return self._served
+        return self.alive and not self.served and not self._clients
 
     @property
     def generating(self) -> bool:
@@ -166,7 +158,9 @@ class Call:
         finally:
             self._clients -= 1
             if self.waiting:
-                give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
+                give_up = partial(
+                    self.interrupt, EngineUnavailable(f"nobody came back for call {self.name}; ask again")
+                )
                 if comes_back:
                     self._grace = asyncio.get_running_loop().call_later(self._grace_s, give_up)
                 else:
@@ -186,10 +180,8 @@ class Call:
                 await self._wait_for_change()
 
     async def replies(self) -> Sequence[Reply]:
-        """Return the replies once they are captured; raise what the call failed with.
-
-        They count as served from then on, so the caller must send them before it waits for anything else.
-        """
+        """Return the replies once they are captured; raise what the call failed with. They count as served from then
+        on, so the caller must send them before it waits for anything else."""
         self._takers += 1
         try:
             self._wake()
@@ -200,17 +192,13 @@ class Call:
             self._takers -= 1
         return self._replies
 
-    def interrupt(self, error: SwarmError) -> None:
-        """End the call now: who waits for it, or asks for it later, gets `error`."""
-        self._end(error)
-
     async def _run(self) -> None:
         try:
             await self._generate()
             await self._wait_for_taker()
             await self._capture()
         except asyncio.CancelledError:
-            if self._error is None:  # not by `_end`: the event loop is closing
+            if self._error is None:  # not by `interrupt`: the event loop is closing
                 raise
         except Exception as error:  # noqa: BLE001  -- raised again to all who wait for the call
             if self.over_at is None:
@@ -280,9 +268,9 @@ class Call:
         )
 
     def _serve(self) -> None:
-        if self._served:
+        if self.served:
             return
-        self._served = True
+        self.served = True
         self._replies = [answer.reply for answer in self._answers]
         if self._nodes and not self._episode.tree.nodes:
             self._registry.begin_quota.earn(self._episode.owner)
@@ -291,7 +279,8 @@ class Call:
         self._finish()
         self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
 
-    def _end(self, error: SwarmError) -> None:
+    def interrupt(self, error: SwarmError) -> None:
+        """End the call now: who waits for it, or asks for it later, gets `error`."""
         if self.over_at is not None:
             return
         self._error = error
@@ -315,7 +304,6 @@ class Call:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake all who wait for a change."""
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             if not watcher.done():  # a client that went away no longer waits
@@ -372,7 +360,6 @@ class RetryCache:
         return len(self._due)
 
     def find(self, key: Hashable) -> Call | None:
-        """Return the call a request that was sent again is answered by, if there is one."""
         calls = [call for call in self._calls.get(key, ()) if call.alive]
         return min(calls, key=_rank, default=None)
 
@@ -385,7 +372,6 @@ class RetryCache:
             self._judge(now, *self._due.popleft()[1:])
 
     def _judge(self, now: float, key: Hashable, call: Call) -> None:
-        """Forget a call that was over long enough ago."""
         due = (now if call.over_at is None else call.over_at) + KEPT_S
         if due > now:
             self._due.append((due, key, call))

@@ -57,7 +57,6 @@ class SingleToolCall:
         """Ids through the end of the first call; None while there is none."""
 
     def take(self, ids: Sequence[int], pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """Return the pieces that are served: none after the first call."""
         if self.length is not None:
             return ()
         first = next((place for place, piece in enumerate(pieces) if isinstance(piece, ToolCall)), None)
@@ -68,7 +67,6 @@ class SingleToolCall:
         return pieces[: first + 1]
 
     def continues(self, ids: Sequence[int]) -> bool:
-        """Tell whether the answer says anything after its first call."""
         if self.length is None:
             return False
         rest = ids[self.length :]
@@ -122,12 +120,10 @@ class TextStream:
 
     @property
     def stopped(self) -> bool:
-        """A stop string was found (`stopped_at`); nothing after it is served."""
         return self.stopped_at is not None
 
     @property
     def served(self) -> str:
-        """The text given so far."""
         return self._text[: self._given]
 
     @property
@@ -152,7 +148,6 @@ class TextStream:
         self._ids, self._cut, self.stopped_at = self._ids[:length], True, None
 
     def finish(self) -> str:
-        """Return the rest of the text."""
         if self.stopped or self._cut:
             return ""
         if self._eager:
@@ -180,9 +175,7 @@ class TextStream:
 
     def _decodable(self, text: str, *, final: bool) -> tuple[int, str]:
         """Return how many ids end with a whole character or one that stays broken, and their text from `_start` on.
-
-        `text` is that of all ids from there on.
-        """
+        `text` is that of all ids from there on."""
         end = len(self._ids)
         if final or not text.endswith(_BROKEN):
             return end, text
@@ -258,7 +251,6 @@ class AnswerGeneration:
         self.answer = Answer()
 
     async def run(self, gate: GenerationGate, emit: Emit | None = None) -> None:
-        """Sample the whole answer; `emit` gets each piece that may be served."""
         self._emit = emit
         await gate.enter()
         self.generating = True
@@ -272,17 +264,14 @@ class AnswerGeneration:
 
     @property
     def text(self) -> str:
-        """What the answer's ids decode to, stop string and all."""
         return self._text.decoded
 
     @property
     def message(self) -> Message:
-        """Return the answer in the form in which chat clients send it back."""
         return chat_message(self.answer, self._call_ids)
 
     @property
     def reply(self) -> Reply:
-        """What a dialect writes."""
         parent = self.prompt.parent
         prompt_tokens = len(self.prompt.prompt_ids)
         return Reply(
@@ -325,7 +314,6 @@ class AnswerGeneration:
         return cast(AsyncGenerator[Chunk, None], generated)
 
     def _take(self, chunk: Chunk) -> None:
-        """Take a chunk's ids: one by one where the answer may end before the last of them."""
         self.sampled += len(chunk.ids)
         step = 1 if self._plan.stops or self._one_call else max(len(chunk.ids), 1)
         pieces: list[Piece] = []
@@ -338,7 +326,6 @@ class AnswerGeneration:
         self._emit_pieces(pieces)
 
     def _keep(self, chunk: Chunk, part: slice) -> Sequence[Piece]:
-        """Keep a part of a chunk; return what is certain now."""
         ids = chunk.ids[part]
         self.ids += ids
         self.logprobs += chunk.logprobs[part]
@@ -379,7 +366,6 @@ class AnswerGeneration:
         return pieces if self._one_call is None else self._one_call.take(self.ids, pieces)
 
     def _read_ids(self, ids: Sequence[int]) -> Sequence[Piece]:
-        """Return what an answer of these ids would say."""
         reader = self._new_reader()
         return [*reader.feed(self._decode(ids)), *reader.finish()]
 
@@ -400,7 +386,6 @@ class AnswerGeneration:
             self._emit(said)
 
     def _tokens(self) -> tuple[Token, ...]:
-        """Return the tokens of the ids sampled since the last piece, where they are wanted."""
         if not self._plan.tokens:
             return ()
         known = None if self._one_call is None else self._one_call.length

@@ -89,13 +89,10 @@ class _EncodingCall:
         self._calls.discard(self)
 
     def interrupt(self, _: SwarmError) -> None:
-        """Hold the episode up no more."""
         self._calls.discard(self)
 
 
 class _NotEncoded(Exception):
-    """A prompt needs the ids of a text."""
-
     def __init__(self, text: str) -> None:
         super().__init__("the ids of a long text are not known yet")
         self.text = text
@@ -135,7 +132,6 @@ class SamplingPlan:
 
 
 def visible_tools(request: CompletionRequest) -> tuple[Tool, ...]:
-    """Return the tools the model is told of."""
     return () if request.tool_choice.mode == "none" else request.tools
 
 
@@ -178,7 +174,6 @@ def effective_sampling(request: CompletionRequest, kind: EpisodeKind, job: Job) 
 
 
 def _off_policy_fields(request: CompletionRequest, job: Job) -> Iterator[str]:
-    """Yield the fields that ask for another policy than the job's."""
     requested = request.sampling
     if requested.temperature is not None and abs(requested.temperature - job.temperature) > 1e-9:
         yield "temperature"
@@ -221,7 +216,6 @@ def _sampling(request: CompletionRequest, job: Job, backend: Backend, *, as_job:
 
 
 def _sampling_fields(requested: RequestedSampling, job: Job, *, as_job: bool) -> dict[str, Any]:
-    """Return how ids are drawn, with nothing left open."""
     given = None if as_job else requested.temperature
     return {
         "max_tokens": min(job.max_tokens, requested.max_tokens or job.max_tokens),
@@ -232,7 +226,6 @@ def _sampling_fields(requested: RequestedSampling, job: Job, *, as_job: bool) ->
 
 
 def _grammar(request: CompletionRequest, backend: Backend, prompt: str) -> str | None:
-    """Return the grammar that holds the answer to what was asked, or None where it is free."""
     if request.tool_choice.mode == "required":
         return _tool_call_grammar(request, backend, prompt)
     if request.sampling.json_schema is None:

@@ -75,7 +75,6 @@ class BeginQuota:
         self._paid: dict[str, int] = {}
 
     def find_refusal(self, owner: str) -> Throttled | None:
-        """Return why the owner may begin no episode now; None where it may."""
         now = self._clock()
         self._left = min(float(MOST_UNPAID), self._left + (now - self._at) * UNPAID_PER_S)
         self._at = now
@@ -88,14 +87,12 @@ class BeginQuota:
         )
 
     def spend(self, owner: str) -> None:
-        """Count an episode that begins."""
         if self._paid.get(owner):
             self._paid[owner] -= 1
         else:
             self._left -= 1
 
     def earn(self, owner: str) -> None:
-        """Count the first call in an episode."""
         self._paid[owner] = min(MOST_PAID, self._paid.pop(owner, 0) + PAID)
         if len(self._paid) > MOST_OWNERS:
             del self._paid[next(iter(self._paid))]
@@ -103,9 +100,7 @@ class BeginQuota:
 
 class Admission(Generic[T]):
     """A queue of attempts; an attempt returns what it was admitted to, None for no room yet, or raises a refusal.
-
-    `give_back` takes what was admitted to a waiter that went away in the same instant.
-    """
+    `give_back` takes what was admitted to a waiter that went away in the same instant."""
 
     def __init__(self, give_back: Callable[[T], None]) -> None:
         self._give_back = give_back
@@ -138,7 +133,6 @@ class Admission(Generic[T]):
         return waiter.answer.result() if waiter.answer.done() else None
 
     def admit_waiting(self) -> None:
-        """Try every waiter again, in order."""
         for waiter in list(self._line):
             try:
                 found = waiter.attempt()
@@ -153,9 +147,7 @@ class Admission(Generic[T]):
 
 def call_rewards(request: EndRequest, nodes: Sequence[Node]) -> tuple[CallReward, ...]:
     """Return the rewards of all calls; none where every call is worth the same and nobody said which agent made it.
-
-    Raises InvalidRequest for a call or an agent that the episode does not have.
-    """
+    Raises InvalidRequest for a call or an agent that the episode does not have."""
     agents = {node.agent for node in nodes if node.agent}
     _require("by_call", set(request.by_call), {node.index for node in nodes}, "calls")
     who = "agents (they name themselves by the header X-Ajet-Agent, or by KEY/NAME for their key)"
@@ -197,9 +189,7 @@ class Interruptible(Protocol):
     """A call in flight."""
 
     @property
-    def generating(self) -> bool:
-        """The engine works for it."""
-        ...
+    def generating(self) -> bool: ...
 
     def interrupt(self, error: SwarmError) -> None:
         """End the call now; its client is told `error`."""
@@ -239,10 +229,8 @@ class LeasedEpisode:
 
 @dataclass(slots=True, eq=False)
 class PreparedEpisode:
-    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared.
-
-    One that decides for its team aborts itself at `expires_at`.
-    """
+    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared. One
+    that decides for its team aborts itself at `expires_at`."""
 
     sample: Sample
     since: float
@@ -252,7 +240,6 @@ class PreparedEpisode:
 
     @property
     def id(self) -> str:
-        """The episode's id."""
         return self.sample.episode
 
 
@@ -274,10 +261,8 @@ class ClosedEpisode:
 
 
 class Leases:
-    """All episodes of one training; open ones whole, closed ones as a word.
-
-    `life` begins the names of all episodes that are begun here; those of a former life of the server have another.
-    """
+    """All episodes of one training; open ones whole, closed ones as a word. `life` begins the names of all episodes
+    that are begun here; those of a former life of the server have another."""
 
     def __init__(self, ttl_s: float, clock: Callable[[], float], incarnation: str = "") -> None:
         self._ttl_s = ttl_s
@@ -288,7 +273,6 @@ class Leases:
         self._closed: dict[str, ClosedEpisode] = {}
 
     def __len__(self) -> int:
-        """Return how many episodes are open or prepared."""
         return len(self._open) + len(self._prepared)
 
     def __iter__(self) -> Iterator[LeasedEpisode]:
@@ -296,13 +280,11 @@ class Leases:
 
     @property
     def prepared(self) -> tuple[PreparedEpisode, ...]:
-        """The prepared episodes."""
         return tuple(self._prepared.values())
 
     def begin(
         self, episode_id: str, request: BeginRequest, task_id: str, tree: CallTree, version: int = 0
     ) -> LeasedEpisode:
-        """Open an episode of a task for the request's owner, under the policy `version` that serves."""
         now = self._clock()
         episode = LeasedEpisode(
             episode_id, task_id, request.stream, request.kind, request.owner, tree, now + FIRST_TTLS * self._ttl_s, now,
@@ -345,12 +327,10 @@ class Leases:
         return episode
 
     def find_prepared(self, claims: Claims) -> PreparedEpisode | None:
-        """Return the prepared episode of a key, or None where the key's episode is not prepared."""
         found = self._prepared.get(claims.episode)
         return found if found is not None and found.fencing_token == claims.fencing_token else None
 
     def state_of(self, episode_id: str) -> State | None:
-        """Return what an episode is, or None where it is not remembered."""
         if episode_id in self._open:
             return "open"
         if episode_id in self._prepared:
@@ -359,7 +339,6 @@ class Leases:
         return closed.state if closed is not None else None
 
     def refusals_of(self, episode_id: str) -> tuple[Mapping[str, int], str | None]:
-        """Return how many calls of an episode were refused, by code, and what the last one was told."""
         known = self._open.get(episode_id) or self._closed.get(episode_id)
         return ({}, None) if known is None else (known.refusals, known.refusal)
 
@@ -378,19 +357,16 @@ class Leases:
         )
 
     def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
-        """Let the lease live its whole time from now: its client was heard of."""
         now = self._clock()
         episode.expires_at = now + self._ttl_s
         if isinstance(episode, LeasedEpisode):
             episode.heard_at = now
 
     def touch(self, episode: LeasedEpisode) -> None:
-        """Note that the agent made progress, which renews the lease too."""
         episode.active_at = self._clock()
         self.renew(episode)
 
     def prepare(self, sample: Sample, fencing_token: int = 1) -> None:
-        """Keep a prepared episode until its team decides; it is open no more."""
         now = self._clock()
         self._open.pop(sample.episode, None)
         self._prepared[sample.episode] = PreparedEpisode(sample, now, now + self._ttl_s, fencing_token)
@@ -418,13 +394,11 @@ class Leases:
             self.interrupt(episode, _late_call_error(episode.id, state))
 
     def remember(self, episode_id: str, closed: ClosedEpisode) -> None:
-        """Answer late owners of an episode that is closed."""
         self._closed[episode_id] = closed
         if len(self._closed) > CLOSED_KEPT:
             del self._closed[next(iter(self._closed))]
 
     def interrupt(self, episode: LeasedEpisode, error: SwarmError) -> None:
-        """End the calls an episode has in flight."""
         for call in list(episode.calls):
             call.interrupt(error)
 
@@ -444,10 +418,8 @@ _MOST_SHOWN = 20
 
 
 def require_trained(train_agents: Collection[str], nodes: Sequence[Node]) -> None:
-    """Raise InvalidRequest where an episode has calls, and none is of an agent that is to be trained.
-
-    One that is not called in every episode is no error, nor is an episode without calls, which is dropped as such.
-    """
+    """Raise InvalidRequest where an episode has calls, and none is of an agent that is to be trained. One that is not
+    called in every episode is no error, nor is an episode without calls, which is dropped as such."""
     agents = {node.agent for node in nodes}
     if not train_agents or not agents or not agents.isdisjoint(train_agents):
         return
@@ -545,9 +517,7 @@ class EpisodeRegistry:
 
     def end_evaluation(self, episode: LeasedEpisode, outcome: Outcome | None) -> None:
         """Take what an evaluation episode came to, None where it was given up; the first ones to begin make a whole.
-
-        Not the first ones to end: these would be the short ones.
-        """
+        Not the first ones to end: these would be the short ones."""
         plays = self.evaluations.get((episode.owner, episode.stream), {})
         if episode.id not in plays:
             return
@@ -580,10 +550,8 @@ class EpisodeRegistry:
         self.changed.set()
 
     def make_sample(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
-        """Return an open episode with the reward it ends with.
-
-        Raises InvalidRequest for rewards of what it does not have, and where none of its agents is to be trained.
-        """
+        """Return an open episode with the reward it ends with. Raises InvalidRequest for rewards of what it does not
+        have, and where none of its agents is to be trained."""
         if episode.kind == "train":
             require_trained(self.job.train_agents, episode.tree.nodes)
         group = self.groups.group_of(episode.id)
@@ -625,7 +593,6 @@ class EpisodeRegistry:
         settling.result()
 
     def collect(self, sample: Sample) -> None:
-        """Take the sample of an episode that ended durably, and count it."""
         self.counts["ended"] += 1
         if (reason := self.find_drop_reason(sample)) is not None:
             self.groups.leave(sample.episode, ended=True)
@@ -634,21 +601,18 @@ class EpisodeRegistry:
             return
         self.counts["side_conversations"] += sample.side_conversations
         filtered = self.groups.end(sample)
-        self.store.note(
-            *self.groups.streams.take_moved()
-        )  # before what is dropped: a crash between must not undo a turn
+        # before what is dropped: a crash between must not undo a turn
+        self.store.note(*self.groups.streams.take_moved())
         self.drop(filtered, "constant_group")
         self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
 
     def find_drop_reason(self, sample: Sample) -> str | None:
-        """Return why an episode that ends now is dropped at once, None for one that may be trained."""
         if self.finished:
             return "job_finished"
         return None if sample.teaches else untrained_reason(sample)
 
     def drop(self, samples: Iterable[Sample], reason: str) -> None:
-        """Count samples that ended and will not be trained, and write down why."""
         for sample in samples:
             self.counts[f"drop_{reason}"] += 1
             self.lost.append(LostEpisode(time.time(), sample.episode, sample.stream, sample.owner, reason))
@@ -656,7 +620,6 @@ class EpisodeRegistry:
             self.store.note(closing_record(sample, "dropped", reason))
 
     def fence(self, episode: LeasedEpisode, reason: str) -> None:
-        """Take an episode from its owner; its place is free again."""
         self.counts[f"drop_{reason}"] += 1
         self.lost.append(LostEpisode(time.time(), episode.id, episode.stream, episode.owner, reason))
         log.warning("event=fence episode=%s owner=%r reason=%s", episode.id, episode.owner, reason)
@@ -676,7 +639,6 @@ class EpisodeRegistry:
             self._skip(episode, reason)
 
     def _skip(self, episode: LeasedEpisode, reason: str) -> None:
-        """Count and name a task that is passed over in this pass, as its plays failed again and again."""
         self.counts["tasks_skipped"] += 1
         self.skipped[episode.task_id] += 1
         if len(self.skipped) > LOST_KEPT:
@@ -685,12 +647,10 @@ class EpisodeRegistry:
         self.store.note(*self.groups.streams.take_moved())
 
     def free_place(self, prepared: PreparedEpisode) -> None:
-        """Give a prepared episode's place away, if it has one."""
         if self.groups.group_of(prepared.id) is not None:
             self.groups.leave(prepared.id)
 
     def drop_outdated(self) -> None:
-        """Give up what no batch can take any more (`swarm.rollout.staleness`)."""
         self.drop(self.groups.drop_stale(), "stale")
         outdated = self.groups.outdated
         for episode in [e for e in self.leases if e.id in outdated and e.settling is None]:
@@ -712,14 +672,12 @@ class EpisodeRegistry:
 
 
 def untrained_reason(sample: Sample) -> str:
-    """Return why an ended episode has nothing to train."""
     return "no_trained_calls" if sample.nodes else "no_calls"
 
 
 def closing_record(
     sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, fencing_token: int = 1
 ) -> EpisodeClosed:
-    """Return what is written of an episode that ended with its reward."""
     return EpisodeClosed(
         sample.episode, state, fencing_token, sample.reward, sample.success, sample.weight, sample.group or None,
         reason, sample.task_index, call_rewards=sample.call_rewards,

@@ -61,15 +61,12 @@ class GroupMembership:
 
     @property
     def open(self) -> set[str]:
-        """Members that have not ended."""
         return self._of.keys() - self.ended.keys()
 
     def group_of(self, episode: str) -> Group | None:
-        """Return the group an episode has a place in."""
         return self._of.get(episode)
 
     def require_group(self, episode: str) -> Group:
-        """Return a member's group."""
         return self._of[episode]
 
     def index_groups(self) -> _GroupIndex:
@@ -88,7 +85,6 @@ class GroupMembership:
         return Group(f"{task_id}#{self.groups_named + 1}", task_id, stream, self._clock())
 
     def join(self, group: Group, episode: str) -> None:
-        """Give the episode a place in a group."""
         if group not in self.alive:
             self.alive.append(group)
             self.groups_named += 1
@@ -99,14 +95,12 @@ class GroupMembership:
         self._index = None
 
     def end(self, sample: Sample) -> Group:
-        """Take a member's sample; return its group."""
         group = self._of[sample.episode]
         group.open.remove(sample.episode)
         self.add(group, sample)
         return group
 
     def leave(self, episode: str) -> None:
-        """Free the place of an open member; an empty group is gone."""
         self._assignments.forget(episode)
         group = self._of.pop(episode)
         group.open.remove(episode)
@@ -114,7 +108,6 @@ class GroupMembership:
         self._touch_or_remove(group)
 
     def find_or_restore(self, sample: Sample) -> Group:
-        """Return the group of a sample that was read back, by its name."""
         for group in self.alive:
             if group.name == sample.group:
                 return group
@@ -127,7 +120,6 @@ class GroupMembership:
         return group
 
     def add(self, group: Group, sample: Sample) -> None:
-        """Put an ended episode into a group."""
         group.ended.append(sample)
         group.touched_at = self._clock()
         self._of[sample.episode] = group
@@ -161,7 +153,6 @@ class GroupMembership:
         return tuple(out[name] for name in sorted(out))
 
     def drop(self, sample: Sample) -> Sample:
-        """Drop a sample; its place in its group is free again."""
         group = self._of[sample.episode]
         group.ended.remove(sample)
         group.whole_since = None
@@ -220,7 +211,6 @@ class Groups:
 
     @property
     def begun(self) -> bool:
-        """An episode of a coming batch is open, or ended already."""
         return any(map(len, self._members.alive))
 
     @property
@@ -236,7 +226,6 @@ class Groups:
 
     @property
     def complete(self) -> bool:
-        """A batch is there."""
         return self._enough and self._fill_batch()[0].whole
 
     @property
@@ -255,22 +244,18 @@ class Groups:
 
     @property
     def collected(self) -> int:
-        """Ended episodes waiting for their batch."""
         return len(self._members.ended)
 
     @property
     def bytes(self) -> int:
-        """Bytes of captured tokens of the ended episodes (by the accounting of `bytes_of`)."""
         return self._members.bytes
 
     @property
     def taken(self) -> Counter[str]:
-        """Places that are taken, by stream."""
         return self._members.index_groups().taken
 
     @property
     def done(self) -> Counter[str]:
-        """Places whose episodes have all ended, by stream."""
         return Counter(unit.stream for unit in self._list_done())
 
     @property
@@ -293,10 +278,8 @@ class Groups:
         return self._members.make_group(task_id, stream) if admits else None
 
     def find_next_place(self, stream: str, digest: str) -> tuple[Group, int] | None:
-        """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None.
-
-        The group is not kept before `join`. Raises JobConflict where the stream has another list.
-        """
+        """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None. The
+        group is not kept before `join`. Raises JobConflict where the stream has another list."""
         found, admits = self.streams.find_sampler(stream, digest), self.streams.admits(stream, self.taken)
         for task_index in (*found.lacking, found.next_task_index):
             group = self._find_begun_group(stream, task_index, found.task_at(task_index))
@@ -333,11 +316,9 @@ class Groups:
         return group
 
     def group_of(self, episode: str) -> Group | None:
-        """Return the group an episode has a place in."""
         return self._members.group_of(episode)
 
     def set_shares(self, shares: Mapping[str, float]) -> None:
-        """Give streams new shares, from the next place that is taken."""
         self.streams.set_shares(shares, self._oldest_first())
 
     def end(self, sample: Sample) -> list[Sample]:
@@ -352,7 +333,6 @@ class Groups:
         return self._filter_group(group)
 
     def fail(self, episode: str) -> bool:
-        """Free the place of an episode that its agent failed; return whether its task is skipped now for that."""
         group = self._members.require_group(episode)
         skipped = self.assignments.record_outcome(group.stream, episode, TaskSampler.fail_play)
         group.skipped = group.skipped or skipped
@@ -369,7 +349,6 @@ class Groups:
 
     @property
     def orphaned(self) -> list[Group]:
-        """Groups that lack members and have none in play, longest untouched first."""
         if self._loose:
             return []
         return sorted(
@@ -377,7 +356,6 @@ class Groups:
         )
 
     def count_missing(self) -> dict[str, dict[str, int]]:
-        """Return how many places the orphaned groups lack, by stream and task."""
         lacking: dict[str, dict[str, int]] = {}
         for group in self.orphaned:
             tasks = lacking.setdefault(group.stream, {})
@@ -385,7 +363,6 @@ class Groups:
         return lacking
 
     def drop_idle(self) -> list[Group]:
-        """Drop and return the orphaned groups nobody completes."""
         before = self._clock() - self._idle_s
         return [self.drop(group) for group in self.orphaned if group.skipped or group.touched_at <= before]
 
@@ -395,12 +372,10 @@ class Groups:
             group.touched_at = self._clock()
 
     def drop(self, group: Group) -> Group:
-        """Drop a group that has no member in play, and return it."""
         self._members.drop_group(group)
         return group
 
     def drop_heavy(self) -> list[Sample]:
-        """Drop and return the oldest samples until the others hold no more than `pool_bytes`."""
         dropped = []
         while self._members.bytes > self._most_bytes:
             dropped.append(self._members.drop(next(iter(self._members.ended.values()))))
@@ -408,24 +383,20 @@ class Groups:
         return dropped
 
     def drop_stale(self) -> list[Sample]:
-        """Drop and return the samples no batch may take any more; the others of their groups stay."""
         return [
             self._members.drop(self._members.ended[episode])
             for episode in sorted(self._ages.too_old & self._members.ended.keys())
         ]
 
     def drop_ended(self, episode: str) -> list[Sample]:
-        """Drop and return the sample of an episode that waits for its batch; none where it does not."""
         sample = self._members.ended.get(episode)
         return [] if sample is None else [self._members.drop(sample)]
 
     @property
     def outdated(self) -> set[str]:
-        """Open episodes no batch may take any more."""
         return self._ages.too_old - self._members.ended.keys()
 
     def take(self) -> tuple[Group, ...]:
-        """Return the batch, by group then episode id, and begin the next one."""
         selection, units = self._fill_batch()
         if not selection.whole:
             raise RuntimeError(f"expected a complete batch, found {self.collected} ended episodes")
@@ -439,13 +410,11 @@ class Groups:
         return batch
 
     def finish_update(self, version: int) -> None:
-        """The batch that was taken last is learned: this version serves now."""
         self._ages.version, self._ages.learning = version, False
         self.streams.set_ahead(self._ages.count_batches(self._steps))
 
     @property
     def learning(self) -> bool:
-        """A batch was taken that is not learned."""
         return self._ages.learning
 
     def drop_all(self) -> list[Sample]:
@@ -459,7 +428,6 @@ class Groups:
         self._members.groups_named = episodes
 
     def restore(self, sample: Sample) -> None:
-        """Put a sample that was read back into its group, by the group's name."""
         group = self._members.find_or_restore(sample)
         self._members.add(group, sample)
         self.assignments.restore(sample)
@@ -483,18 +451,15 @@ class Groups:
         return empty
 
     def filter_all(self) -> list[Sample]:
-        """Filter what was restored; return what the rule drops."""
         return [sample for group in list(self._members.alive) for sample in self._filter_group(group)]
 
     def _list_done(self) -> Sequence[Group | Sample]:
-        """Return what a batch may be made of, first done first: whole groups, or ended episodes."""
         if self._loose:
             return list(self._members.ended.values())
         whole = [group for group in self._members.alive if group.whole_since is not None]
         return sorted(whole, key=lambda group: group.whole_since or 0)
 
     def _fill_batch(self, selection: BatchSelection | None = None) -> tuple[BatchSelection, list[Group | Sample]]:
-        """Fill the next batch as far as it goes; return it with what is in it."""
         if selection is None:
             alive = self._units() if self._ages.bounded else []
             selection = self.streams.selection(self._place(*unit) for unit in alive)
@@ -505,12 +470,10 @@ class Groups:
         ]
 
     def _oldest_first(self) -> list[str]:
-        """Return the streams of the places that are taken."""
         units = sorted(self._units(), key=lambda unit: self._ages.slack(unit[1]))
         return [group.stream for group, _ in units]
 
     def _units(self) -> list[tuple[Group, list[str]]]:
-        """Return what takes a place, group by group: the whole group, or one episode of it."""
         if self._loose:
             return [(group, [episode]) for group in self._members.alive for episode in group.episodes]
         return [(group, group.episodes) for group in self._members.alive]
@@ -523,7 +486,6 @@ class Groups:
             self._members.assign_task(group, index_of(group.task_id))
 
     def _find_begun_group(self, stream: str, task_index: int, task_id: str) -> Group | None:
-        """Return the group that plays a turn, or None."""
         if self._loose:
             return next(iter(self._members.index_groups().playing.get((task_id, stream), ())), None)
         return self._members.index_groups().by_task_index.get((task_index, stream))

@@ -51,22 +51,17 @@ class ServerDirectory:
             ) from None
 
     def installation(self) -> str:
-        """Return the installation's id, made the first time."""
         return self._read_or_create("installation")
 
     def record_engine_on(self, job: Job) -> None:
-        """Note that the job's engine is on, durably."""
         write_private(self._engine, json.dumps(job.value()))
 
     def record_engine_off(self) -> None:
-        """Note that no engine is on."""
         self._engine.unlink(missing_ok=True)
 
     def read_interrupted_job(self) -> Job | None:
-        """Return the job whose engine was on when the server ended or died, or None.
-
-        Raises ServerFailed for one this version cannot read.
-        """
+        """Return the job whose engine was on when the server ended or died, or None. Raises ServerFailed for one this
+        version cannot read."""
         try:
             return Job.from_record(self._engine.read_text())
         except FileNotFoundError:
@@ -112,10 +107,8 @@ _CACHED = 8192
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a key says: a role, or an episode and its epoch; `signed` here, so that nobody can guess it.
-
-    `agent` is what its holder wrote behind it: which of the episode's agents calls.
-    """
+    """What a key says: a role, or an episode and its epoch; `signed` here, so that nobody can guess it. `agent` is what
+    its holder wrote behind it: which of the episode's agents calls."""
 
     use: Use
     role: Role | None = None
@@ -137,15 +130,12 @@ class Keys:
         self._read: dict[str, tuple[Claims, float]] = {}  # verified keys: reading one again costs no signature
 
     def role_key(self, role: Role) -> str:
-        """Return a key for the control plane."""
         return self._sign({"use": "role", "role": role}, ROLE_LIFE_S)
 
     def model_key(self, episode: str, fencing_token: int) -> str:
-        """Return the key for an episode's model calls."""
         return self._sign({"use": "model", "ep": episode, "epoch": fencing_token}, EPISODE_LIFE_S)
 
     def lease_key(self, episode: str, fencing_token: int) -> str:
-        """Return the key for an episode's heartbeat, end and abort."""
         return self._sign({"use": "lease", "ep": episode, "epoch": fencing_token}, EPISODE_LIFE_S)
 
     def read(self, key: str) -> Claims:

@@ -116,19 +116,11 @@ class Rollout:
     """Episodes of one loaded job, from begin to the batch. Lives on one event loop."""
 
     def __init__(
-        self,
-        job: Job,
-        machine: StateMachine,
-        store: Store,
-        clock: Callable[[], float] = time.monotonic,
+        self, job: Job, machine: StateMachine, store: Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.registry = registry = EpisodeRegistry(job, machine, store, clock)
-        self.leases, self.groups, self.gate, self.counts = (
-            registry.leases,
-            registry.groups,
-            registry.gate,
-            registry.counts,
-        )
+        self.leases, self.groups = registry.leases, registry.groups
+        self.gate, self.counts = registry.gate, registry.counts
         self.teams = Teams(registry)
         self.drain = Drain(registry)
         self.eraser = EpisodeEraser(registry)
@@ -146,10 +138,8 @@ class Rollout:
         raise Throttled(self._describe_full(request), retry_after=RETRY_AFTER_S)
 
     async def end(self, claims: Claims, request: EndRequest) -> EndAck:
-        """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded.
-
-        Returns when the end is durable; raises StoreUnavailable, with the episode still open, if that fails.
-        """
+        """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded. Returns
+        when the end is durable; raises StoreUnavailable, with the episode still open, if that fails."""
         self.registry.require_recovered()
         episode = self.leases.find(claims, repeats="ended")
         if episode is not None:
@@ -158,10 +148,8 @@ class Rollout:
         return self.leases.acknowledge_end(claims.episode, _hash(request))
 
     async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> Ack:
-        """Give an episode up, a prepared one durably; the same abort again changes nothing.
-
-        `failed`: its agent did not get to the end of its task, which is skipped if that is so again and again.
-        """
+        """Give an episode up, a prepared one durably; the same abort again changes nothing. `failed`: its agent did not
+        get to the end of its task, which is skipped if that is so again and again."""
         self.registry.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
@@ -201,7 +189,6 @@ class Rollout:
         return Released(episodes=len(left))
 
     def heartbeat(self, claims: Claims) -> Ack:
-        """Renew a lease."""
         self.registry.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
@@ -252,21 +239,17 @@ class Rollout:
         self.registry.notify()
 
     def sweep(self) -> None:
-        """Do what time does (`swarm.rollout.sweeps`)."""
         self._sweeper.sweep()
         self.registry.notify()
 
     def finish_update(self, version: int) -> None:
-        """The batch that was taken is learned, and this version serves; there may be room for more."""
         self.registry.version = version
         self.groups.finish_update(version)
         self.registry.notify()
 
     async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
-        """Give streams new shares, from the next group that begins, once they are durable.
-
-        They are written before they hold, and again after: what moved between may have been noted with the old ones.
-        """
+        """Give streams new shares, from the next group that begins, once they are durable. They are written before they
+        hold, and again after: what moved between may have been noted with the old ones."""
         self.registry.require_recovered()
         await self.registry.store.write(*self.groups.streams.rows_with_shares(shares))
         self.groups.set_shares(shares)
@@ -277,7 +260,6 @@ class Rollout:
         return self.streams()
 
     def streams(self) -> StreamList:
-        """Return where every stream stands."""
         self.registry.require_recovered()
         alive = Counter(group.stream for group in self.groups)
         return StreamList(streams=self.groups.streams.status(alive, self.groups.count_missing()))
@@ -341,7 +323,6 @@ class Rollout:
         return episode
 
     def _describe_full(self, request: BeginRequest) -> str:
-        """Return why an episode cannot begin now, and what helps."""
         if request.kind == "train" and (pending := self.registry.pending_evaluations):
             return (
                 f"training waits for {pending} evaluation episodes of version {self.registry.version} (the job's "
@@ -350,7 +331,6 @@ class Rollout:
         return f"no room for {_describe_request(request)} in the present step; try again, with a longer `wait_s`"
 
     def _place(self, request: BeginRequest) -> tuple[Group, int | None] | None:
-        """Return the group with a place for the named task, or of the next turn; None where there is no room."""
         if request.task_id is None:
             assert request.tasks is not None  # `BeginRequest` sees to it
             return self.groups.find_next_place(request.stream, request.tasks)
@@ -371,9 +351,8 @@ class Rollout:
             name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
             self.registry.version, self.groups.assignments.index_of(name), request.code,
         )  # fmt: skip
-        self.registry.store.note(
-            began, *self.groups.streams.take_moved()
-        )  # together: a turn begins with its first episode
+        # together: a turn begins with its first episode
+        self.registry.store.note(began, *self.groups.streams.take_moved())
         return self.leases.begin(name, request, task_id, CallTree(self.registry.renderer), self.registry.version)
 
     async def _end(self, episode: LeasedEpisode, request: EndRequest) -> None:
@@ -390,7 +369,6 @@ class Rollout:
 
 
 def _parse_task_list(request: TaskList, ids: tuple[str, ...]) -> TasksListed:
-    """Return a task list as it is written; raise InvalidRequest where the ids are not those of the digest."""
     if len(ids) != request.count or tasks_digest(ids) != request.digest:
         raise InvalidRequest(
             f"expected {request.count} ids with the digest {request.digest[:12]}, found {len(ids)} with "

@@ -32,10 +32,8 @@ class BatchPlace:
 
 
 class BatchSelection:
-    """Fills the next batch with what is done, place by place.
-
-    `batches` are the places of the next ones, by stream (at least one), `needed` is how many make a batch.
-    """
+    """Fills the next batch with what is done, place by place. `batches` are the places of the next ones, by stream (at
+    least one), `needed` is how many make a batch."""
 
     def __init__(self, batches: Sequence[Counter[str]], needed: int, alive: Iterable[BatchPlace]) -> None:
         """Reserve what the places alive need; none are named where age does not matter."""
@@ -47,16 +45,13 @@ class BatchSelection:
 
     @property
     def whole(self) -> bool:
-        """Every place of the batch is filled."""
         return self._missing == 0
 
     def fits(self, place: BatchPlace) -> bool:
-        """Return whether the batch may take the place."""
         room = self._room.get(place.stream)
         return room is not None and place.slack >= 0 and all(room[: place.slack + 1])
 
     def take(self, place: BatchPlace) -> bool:
-        """Take the place where it fits; return whether it did."""
         if not self.fits(place):
             return False
         room, upto = self._room[place.stream], place.slack + 1
@@ -86,7 +81,6 @@ class EpisodeAges:
 
     @property
     def bounded(self) -> bool:
-        """Age matters."""
         return self._most > 0
 
     def count_batches(self, steps: int) -> int:
@@ -99,13 +93,11 @@ class EpisodeAges:
             self._oldest[episode] = self.version
 
     def record_versions(self, episode: str, nodes: Sequence[Node]) -> None:
-        """An episode is over: now its tokens are known."""
         if self.bounded:
             versions = [version for node in nodes if node.trained for version in node.versions]
             self._oldest[episode] = min(versions, default=self.version)
 
     def forget(self, episode: str) -> None:
-        """An episode has no place any more."""
         self._oldest.pop(episode, None)
 
     def slack(self, episodes: Iterable[str]) -> int:
@@ -116,7 +108,6 @@ class EpisodeAges:
 
     @property
     def too_old(self) -> set[str]:
-        """Episodes that no batch can take any more."""
         oldest = self._next - self._most
         return {episode for episode, version in self._oldest.items() if version < oldest}
 

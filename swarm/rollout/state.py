@@ -54,18 +54,15 @@ class GenerationGate:
         self._empty.clear()
 
     def leave(self) -> None:
-        """Count out."""
         self.in_flight -= 1
         if self.in_flight == 0:
             self._busy_s += self._now() - self._busy_since
             self._empty.set()
 
     def open(self) -> None:
-        """Let calls pass."""
         self._open.set()
 
     def shut(self) -> None:
-        """Make new calls wait; those inside go on."""
         self._open.clear()
 
     def fail(self, error: SwarmError) -> None:
@@ -96,15 +93,12 @@ class LeaseClock:
         self._served = 0.0
 
     def __call__(self) -> float:
-        """Return the seconds now."""
         return self._served + min(self._clock() - self._beaten, MOST_S)
 
     def beat(self) -> None:
-        """Note that the server is at work."""
         self._served, self._beaten = self(), self._clock()
 
     async def run(self) -> None:
-        """Beat on this event loop, until cancelled."""
         while True:
             self.beat()
             await asyncio.sleep(BEAT_S)
@@ -151,7 +145,6 @@ class StateMachine:
 
     @property
     def state(self) -> ServerState:
-        """The present state."""
         return self._state
 
     @property

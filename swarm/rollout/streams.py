@@ -50,11 +50,9 @@ class DeficitRoundRobin:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Each stream's part of each batch."""
         return {name: part / self._unit for name, part in self._part.items()}
 
     def deal(self) -> str:
-        """Return the stream that gets the next place."""
         for name, part in self._part.items():
             self._deficits[name] += part
         chosen = min((name for name, deficit in self._deficits.items() if deficit > 0), key=self._latest)
@@ -82,10 +80,8 @@ class _Stream:
 
 
 class Streams:
-    """All streams of a training: `needed` places make a batch, `surplus` more are dealt out beforehand.
-
-    `ahead` sets of how many batches the places may be taken at present; the others' are dealt out later.
-    """
+    """All streams of a training: `needed` places make a batch, `surplus` more are dealt out beforehand. `ahead` sets of
+    how many batches the places may be taken at present; the others' are dealt out later."""
 
     def __init__(self, shares: Mapping[str, float], needed: int, surplus: int, episodes_per_turn: int) -> None:
         self._needed = needed
@@ -106,23 +102,18 @@ class Streams:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All streams that were played to some end, recovered, or have a share."""
         return tuple(sorted({*self._known, *self.shares}))
 
     @property
     def charted(self) -> tuple[str, ...]:
-        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then as they came.
-
-        The same in every life of the server: a curve in a tracker that ends in the middle says nothing.
-        """
+        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then as they came. The
+        same in every life of the server: a curve in a tracker that ends in the middle says nothing."""
         return tuple(dict.fromkeys([*self.shares, *self._order]))[:MOST_CHARTED]
 
     def note_begin(self, stream: str) -> None:
-        """An episode of the stream begins; those that came first are charted."""
         self._order.setdefault(stream)
 
     def check(self, stream: str) -> None:
-        """Raise InvalidRequest for a stream that has no share where streams have shares."""
         if self.shares and stream not in self.shares:
             known = ", ".join(sorted(self.shares))
             raise InvalidRequest(f"expected one of the job's streams ({known}), found {stream!r}", param="stream")
@@ -133,19 +124,16 @@ class Streams:
         self._deal()
 
     def admits(self, stream: str, taken: Counter[str]) -> bool:
-        """Return whether the stream may take a place; `taken` counts places by stream."""
         if self._round_robin is None:
             return taken.total() < self._places
         return taken[stream] < self._window.count(stream)
 
     def all_taken(self, taken: Counter[str]) -> bool:
-        """Return whether every place is taken."""
         if self._round_robin is None:
             return taken.total() >= self._places
         return not Counter(self._window) - taken
 
     def place(self, stream: str, slack: int = 0) -> BatchPlace:
-        """Return a taken place of the stream as `selection` knows it."""
         return BatchPlace(stream if self._round_robin is not None else _ANYONE, slack)
 
     def selection(self, alive: Iterable[BatchPlace] = ()) -> BatchSelection:
@@ -185,12 +173,10 @@ class Streams:
         return made
 
     def count_group(self, stream: str) -> None:
-        """A group was played to its end."""
         self._stream(stream).cursor += 1
         self._moved.add(stream)
 
     def count_episode(self, stream: str) -> None:
-        """An episode ended, under the rule `episodes`."""
         found = self._stream(stream)
         found.ended += 1
         if found.ended == self._turn:
@@ -198,7 +184,6 @@ class Streams:
             self._moved.add(stream)
 
     def rows_with_shares(self, shares: Mapping[str, float]) -> list[StreamMoved]:
-        """Return what is written down before the streams get new shares."""
         new = DeficitRoundRobin(shares, {}).shares
         return self._make_rows({*self.names, *new}, new, {})
 
@@ -244,7 +229,6 @@ class Streams:
             self._deal_anew(shares, {stream.name: stream.credit for stream in moved}, ())
 
     def status(self, alive: Counter[str], unfinished: Mapping[str, Mapping[str, int]]) -> tuple[StreamStatus, ...]:
-        """Return where every stream stands, for people and for clients that go on from the breakpoint."""
         names = sorted({*self.names, *alive})
         found = [(name, self._known.get(name, _Stream())) for name in names]
         return tuple(
@@ -269,7 +253,6 @@ class Streams:
         return self._rows_of(names)
 
     def list_rows(self) -> list[StreamMoved]:
-        """Return where all streams stand, as it is written down with a batch that is settled."""
         return self._rows_of(self.names)
 
     def _rows_of(self, names: Iterable[str]) -> list[StreamMoved]:
@@ -296,7 +279,6 @@ class Streams:
 
     @property
     def _places(self) -> int:
-        """How many places may be taken at once."""
         return self._batches * self._needed + self._surplus
 
     def _deal(self) -> None:

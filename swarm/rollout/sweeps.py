@@ -1,15 +1,9 @@
 """What time does to a rollout: timeouts, stream liveness, the drain of a step.
 
-Sweeps: the timeouts of a rollout, checked several times a second.
-
-Leases expire. An episode that a full batch waits for is fenced once its own time is over, or once it is a straggler
-whose client is silent; prepared episodes that hold the batch up lose their places. Groups that nobody completes are
-dropped. Places that streams without a share have left are dealt out anew.
-
-Stragglers are the open episodes that a full batch waits for, once half of the batch has ended; before that there are
-none, and each episode has the time that its client gave it.
-
-Everything it does is a verb of the ledger, which counts and writes it. Knows no learner and no HTTP.
+Checked several times a second: leases expire; an episode that a full batch waits for is fenced once its own time is
+over, or once it is a straggler whose client is silent; prepared episodes that hold the batch up lose their places;
+groups that nobody completes are dropped; places that streams without a share have left are dealt out anew. Stragglers
+are the open episodes that a full batch waits for, once half of the batch has ended; before that there are none.
 """
 
 from __future__ import annotations
@@ -55,10 +49,8 @@ class Drain:
             raise BackendError("the engine did not cancel its requests; no update is possible while they run")
 
     async def wait_for_batch(self) -> tuple[Group, ...]:
-        """Wait until a batch is there and nothing generates; return it and begin the next. The gate is shut then.
-
-        A batch can fall apart while calls are waited for (its oldest dropped for bytes, shares changed): wait again.
-        """
+        """Wait until a batch is there and nothing generates; return it and begin the next. The gate is shut then. A
+        batch can fall apart while calls are waited for (its oldest dropped for bytes, shares changed): wait again."""
         while True:
             await self.wait_until(lambda: self._registry.groups.complete)
             await self.quiesce()
@@ -101,7 +93,6 @@ class Sweeper:
         self._dead_end_since: float | None = None
 
     def sweep(self) -> None:
-        """Do once what is due."""
         registry = self._registry
         for episode in registry.leases.find_expired():
             registry.fence(episode, "lease_expired")
@@ -118,7 +109,6 @@ class Sweeper:
         self._teams.sweep()
 
     def _find_stuck(self) -> list[LeasedEpisode]:
-        """Return the episodes that block a full batch: those whose time is over, and silent stragglers."""
         registry, now = self._registry, self._registry.clock()
         if registry.full_since is None:
             self._straggling_since = None
@@ -161,10 +151,8 @@ class Sweeper:
 
 
 def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:
-    """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S.
-
-    They give no more where no call was made while others wait for its place: one client could hold all for a week.
-    """
+    """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S. They
+    give no more where no call was made while others wait for its place: one client could hold all for a week."""
     if episode.due_at is not None and (episode.due_at <= now or episode.tree.nodes or not waited_for):
         return episode.due_at <= now
     return not episode.calls and episode.active_at <= now - HEARTBEATS_ONLY_S

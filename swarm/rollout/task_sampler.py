@@ -50,18 +50,15 @@ class Group:
 
     @property
     def episodes(self) -> list[str]:
-        """The ids of its members."""
         return [*self.open, *(sample.episode for sample in self.ended)]
 
     @property
     def constant(self) -> bool:
-        """All its rewards are equal."""
         found = {each.reward for sample in self.ended for each in sample.trained_rewards}
         return len(found | {sample.reward for sample in self.ended if not sample.call_rewards}) == 1
 
 
 def bytes_of(nodes: Sequence[Node]) -> int:
-    """Return the bytes the captured tokens of an episode hold."""
     return sum(_CONTEXT_BYTES * len(node.context) + _SAMPLED_BYTES * len(node.sampled) for node in nodes)
 
 
@@ -98,20 +95,16 @@ class TaskSampler:
 
     @property
     def unfinished(self) -> tuple[int, ...]:
-        """The turns that were begun and are not over."""
         return tuple(sorted(self._begun))
 
     @property
     def lacking(self) -> Sequence[int]:
-        """Those of them that have a place free, in their order."""
         return sorted(self._lacking)
 
     def task_at(self, task_index: int) -> str:
-        """Return the id of a turn's task."""
         return self.listed.ids[task_index % len(self.listed.ids)]
 
     def check(self, digest: str, count: int | None = None) -> None:
-        """Raise JobConflict for another list than the stream's."""
         if digest != self.listed.digest:
             others = "others" if count is None else f"{count} others"
             raise JobConflict(
@@ -132,7 +125,6 @@ class TaskSampler:
         return True
 
     def lose_play(self, task_index: int) -> None:
-        """A play that was open was not brought to its end."""
         if (found := self._begun.get(task_index)) is not None:
             found.open -= 1
             self._update(task_index)
@@ -148,7 +140,6 @@ class TaskSampler:
         return skipped
 
     def end_play(self, task_index: int) -> None:
-        """A play that was open was ended."""
         if (found := self._begun.get(task_index)) is not None:
             found.open -= 1
             self.restore_plays(task_index)
@@ -173,7 +164,6 @@ class TaskSampler:
             self.restore_plays(task_index, plays - again)
 
     def undo_play(self, task_index: int) -> None:
-        """A play that ended was dropped before its turn was over."""
         if (found := self._begun.get(task_index)) is not None:
             found.ended -= 1
             self._update(task_index)
@@ -184,10 +174,8 @@ class TaskSampler:
         return next((turn for turn in none if self.task_at(turn) == task), None)
 
     def adopt(self, task: str) -> int | None:
-        """Return the turn for which a group of the task counts that began without one, or None where none is near.
-
-        What lies between is begun too.
-        """
+        """Return the turn for which a group of the task counts that began without one, or None where none is near. What
+        lies between is begun too."""
         if (known := self.find_untouched(task)) is not None:
             return known
         for task_index in range(self.next_task_index, self.next_task_index + min(_ADOPTED, len(self.listed.ids))):
@@ -233,11 +221,9 @@ class TaskAssignments:
         self._of: dict[str, int] = {}
 
     def index_of(self, episode: str) -> int | None:
-        """Return the turn for which a member plays, or None."""
         return self._of.get(episode)
 
     def begin_play(self, stream: str, episode: str, task_index: int | None) -> None:
-        """A member begins to play for a turn, if there is one and it is not over."""
         found = self._samplers.get(stream)
         if task_index is not None and found is not None and found.begin_play(task_index):
             self._of[episode] = task_index
@@ -253,7 +239,6 @@ class TaskAssignments:
             self.record_outcome(stream, episode, TaskSampler.undo_play)
 
     def forget(self, episode: str) -> None:
-        """The episode is no member any more."""
         self._of.pop(episode, None)
 
     def assign(self, group: Group, task_index: int) -> None:
@@ -264,11 +249,9 @@ class TaskAssignments:
             found.restore_plays(task_index, len(without))
 
     def index_of_group(self, group: Group) -> int | None:
-        """Return the turn for which a member of a group plays, or None."""
         return next((self._of[sample.episode] for sample in group.ended if sample.episode in self._of), None)
 
     def restore(self, sample: Sample) -> None:
-        """Count the play of a sample that was read back."""
         if sample.task_index is not None and (found := self._samplers.get(sample.stream)) is not None:
             self._of[sample.episode] = sample.task_index
             if sample.teaches or self._loose:

@@ -18,11 +18,11 @@ import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Literal, cast
 
 from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
-from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode, PreparedEpisode, State
+from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode, PreparedEpisode, State, closing_record
 from swarm.rollout.keys import Claims
 from swarm.store import EpisodeClosed, EpisodePrepared
 from swarm.wire import Ack, PrepareRequest
@@ -46,7 +46,6 @@ class Teams:
 
     @property
     def prepared(self) -> tuple[PreparedEpisode, ...]:
-        """The episodes whose teams have not decided."""
         return self._leases.prepared
 
     async def prepare(self, claims: Claims, request: PrepareRequest) -> Ack:
@@ -67,10 +66,8 @@ class Teams:
         return Ack(episode_id=claims.episode, state="prepared")
 
     async def commit(self, claims: Claims) -> Ack:
-        """End a prepared episode for good; the same again changes nothing. Durable when this returns.
-
-        Raises JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced.
-        """
+        """End a prepared episode for good; the same again changes nothing. Durable when this returns. Raises
+        JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced."""
         self._registry.require_recovered()
         prepared = self._leases.find_prepared(claims)
         if prepared is not None:
@@ -130,42 +127,32 @@ class Teams:
         place = groups.group_of(prepared.id) or groups.join_late(prepared.id, sample.task_id, sample.stream)
         task_index = groups.assignments.index_of(prepared.id)
         ended = replace(sample, group=place.name, decider=None, decider_token=None, task_index=task_index)
-        closed = EpisodeClosed(
-            prepared.id,
-            "ended",
-            prepared.fencing_token,
-            ended.reward,
-            ended.success,
-            ended.weight,
-            ended.group,
-            task_index=task_index,
-            call_rewards=ended.call_rewards,
-        )
+        closed = closing_record(ended, "ended", fencing_token=prepared.fencing_token)
         await self._registry.store.write(replace(closed, team=True))
         self._leases.close(prepared, "ended")
         self._registry.collect(ended)
 
     async def _abort(self, prepared: PreparedEpisode, reason: str) -> None:
-        await self._registry.store.write(
-            EpisodeClosed(prepared.id, "aborted", prepared.fencing_token, reason=reason or None, team=True)
-        )
+        await self._close(prepared, "aborted", prepared.fencing_token, reason)
         log.info("event=abort episode=%s owner=%r reason=%r", prepared.id, prepared.sample.owner, reason[:200])
-        self._leases.close(prepared, "aborted")
-        self._registry.counts["aborted"] += 1
-        self._registry.free_place(prepared)
 
     async def _give_up(self, prepared: PreparedEpisode) -> None:
         """Take a prepared episode from a team that has not said for IN_DOUBT_S what becomes of it, durably."""
-        await self._registry.store.write(
-            EpisodeClosed(prepared.id, "fenced", prepared.fencing_token + 1, reason=IN_DOUBT, team=True)
-        )
+        await self._close(prepared, "fenced", prepared.fencing_token + 1, IN_DOUBT)
+        self._registry.counts[f"drop_{IN_DOUBT}"] += 1
         log.error(
             "event=team_given_up episode=%s owner=%r decider=%s in_doubt_s=%.0f reason=%s: it is not trained here, "
             "even if its team ended", prepared.id, prepared.sample.owner, prepared.sample.decider, IN_DOUBT_S, IN_DOUBT,
         )  # fmt: skip
-        self._leases.close(prepared, "fenced")
-        self._registry.counts["fenced"] += 1
-        self._registry.counts[f"drop_{IN_DOUBT}"] += 1
+
+    async def _close(
+        self, prepared: PreparedEpisode, state: Literal["aborted", "fenced"], fencing_token: int, reason: str
+    ) -> None:
+        await self._registry.store.write(
+            EpisodeClosed(prepared.id, state, fencing_token, reason=reason or None, team=True)
+        )
+        self._leases.close(prepared, state)
+        self._registry.counts[state] += 1
         self._registry.free_place(prepared)
 
     async def _read_state(self, episode: str) -> State:
@@ -186,17 +173,14 @@ class Teams:
 
 
 class Resolver:
-    """Asks the deciders of prepared episodes what became of them, as long as this server runs.
-
-    `peers` are the addresses of servers it may ask (and so send a decider's lease token to); no others are asked.
-    """
+    """Asks the deciders of prepared episodes what became of them, as long as this server runs. `peers` are the
+    addresses of servers it may ask (and so send a decider's lease token to); no others are asked."""
 
     def __init__(self, teams: Teams, peers: Sequence[str]) -> None:
         self._teams = teams
         self._peers = {peer.rstrip("/"): Transport(peer) for peer in peers}
 
     async def run(self) -> None:
-        """Ask and pass on, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(ASK_EVERY_S)
@@ -205,7 +189,6 @@ class Resolver:
             await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
         await asyncio.gather(*(transport.close() for transport in self._peers.values()))
 
     async def resolve_all(self) -> None:

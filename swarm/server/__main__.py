@@ -81,7 +81,6 @@ class _Uvicorn(uvicorn.Server):
             logging.getLogger(__name__).error("event=resume_failed reason=%r", str(error))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop training, then connections."""
         booting = self._server.machine.state is ServerState.BOOTING
         try:
             await self._server.stop(to_resume=True)
@@ -95,18 +94,14 @@ class _Uvicorn(uvicorn.Server):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a server until a signal ends it; return the exit code."""
     os.umask(0o077)  # every token and every hidden outcome is its owner's, whoever made the folder
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     try:
         _run(options)
-    except StartRefused as refusal:
-        print(f"ajet swarm server: {refusal}", file=sys.stderr)  # noqa: T201
-        return 2
-    except ServerFailed as failure:
-        print(f"ajet swarm server: {failure}", file=sys.stderr)  # noqa: T201
-        return 1
+    except (StartRefused, ServerFailed) as error:
+        print(f"ajet swarm server: {error}", file=sys.stderr)  # noqa: T201
+        return 2 if isinstance(error, StartRefused) else 1
     return 0
 
 

@@ -65,7 +65,6 @@ class _App(FastAPI):
         """What answers a POST to a path, all by itself."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         lean = self.lean.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if lean is None:
             await super().__call__(scope, receive, send)

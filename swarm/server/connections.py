@@ -86,13 +86,11 @@ class LimitedHttp(HttpToolsProtocol):
         self._ticking = self.loop.call_later(TICK_S, self._tick)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self._waiting.pop(self, None)
         self._ticking.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; a head that is too large by then ends the connection."""
         self._begun = False
         super().data_received(data)
         self._head = len(data) if self._begun else self._head + len(data)
@@ -100,7 +98,6 @@ class LimitedHttp(HttpToolsProtocol):
             self.send_400_response("head")
 
     def on_message_begin(self) -> None:
-        """Begin to count anew."""
         self._in_head = self._begun = True
         super().on_message_begin()
 
@@ -111,7 +108,6 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Judge the whole head."""
         self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > MAX_HEAD_BYTES:
@@ -121,19 +117,16 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
         self._waited_s = max(0.0, self._waited_s - len(body) / LEAST_RATE)
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, unless it came before."""
         self._waited_s = 0.0
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self._waiting[self] = None
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request of ours, and close."""
         self._count("no_http")
         expected = f"expected an HTTP/1.1 request with at most {MAX_HEADERS} headers of {MAX_HEAD_BYTES} bytes together"
         self._refuse(InvalidRequest(expected), HTTPStatus.BAD_REQUEST)
@@ -191,7 +184,6 @@ class FailureLimiter:
         return max(0.0, (1.0 - self._count_allowed(peer)) * REFILL_S) if peer in self._left else 0.0
 
     def note(self, peer: str) -> None:
-        """Count a failure of the peer."""
         self._left[peer] = (max(0.0, self._count_allowed(peer) - 1.0), self._clock())
         self._left.move_to_end(peer)
         if len(self._left) > MOST_PEERS:

@@ -37,7 +37,6 @@ class EventRing:
         self._closed = False
 
     def add(self, event: StoredEvent) -> None:
-        """Tell an event to all who listen."""
         self._last_number += 1
         self._kept.append(self._make_event(self._last_number, event))
         self._wake()
@@ -76,11 +75,9 @@ class EventRing:
 
     @property
     def _oldest(self) -> int:
-        """The number before the oldest event that is kept."""
         return self._last_number - len(self._kept)
 
     def _place(self, last: str | None) -> int | None:
-        """Return the number of an event of this life, or None where `last` is none."""
         if last is None or not re.match(EVENT_ID, last):
             return None
         incarnation, _, number = last.partition("-")

@@ -1,17 +1,13 @@
 """Export of episodes: JSON lines, OpenEnv traces, parquet.
 
-What makes an export impossible (no such episode, its tokens gone, a missing package) is refused before the first byte.
-Memory holds one episode, or a few for parquet: a file on disk is made first. Only so many exports run at once; others
-are told to come again.
+What makes an export impossible (no such episode, its tokens gone, a missing package) is refused before the first byte:
+a file on disk is made first. Memory holds one episode, or a few for parquet. Only so many exports run at once.
 
-OpenEnv (schema 1 of `openenv.core.harness.training`, openenv 0.10): one turn per call with the whole prompt, the
-sampled ids, their log-probs and a loss mask, so that every sampled id of a trained call is trained once; rewards and
-all that has no field stand in each turn's `metadata`.
-
-Parquet (needs pyarrow, the extra `export`): one row per call; nulls stand for what nobody said, for `group` and `step`
-where there is none, and for texts and `message` where no engine runs; `logprobs` are natural; `call_reward` is null
-where it is the episode's. The metadata's `ajet_schema` is 5; version 4 lacked `message`, 3 also texts, 2 also `code`,
-`call_reward` and `agent`, 1 also `trained` (all calls were).
+OpenEnv (schema 1 of `openenv.core.harness.training`, openenv 0.10): one turn per call with the whole prompt; every
+sampled id of a trained call is trained once; what has no field stands in each turn's `metadata`. Parquet (needs
+pyarrow, the extra `export`): one row per call; nulls stand for what nobody said; `logprobs` are natural; `call_reward`
+is null where it is the episode's. The metadata's `ajet_schema` is 5; version 4 lacked `message`, 3 also texts, 2 also
+`code`, `call_reward` and `agent`, 1 also `trained` (all calls were).
 """
 
 from __future__ import annotations
@@ -24,7 +20,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 from swarm.backends.protocols import NO_ROOM
@@ -50,7 +45,6 @@ def training_trace(record: EpisodeRecord, reading: TokenDecoder | None = None) -
 
 
 def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]]]:
-    """Yield each call with the whole prompt the engine saw."""
     through: dict[int, tuple[int, ...]] = {}
     for call in record.record:  # parents come before children
         before = through[call.parent] if call.parent is not None else ()
@@ -60,7 +54,6 @@ def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]
 
 
 def decode_call(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder) -> dict[str, Any]:
-    """Return what a call was shown and said, as text, and what it said as a chat message too."""
     shown = reading.text(prompt)
     return {
         "prompt_text": shown,
@@ -92,7 +85,6 @@ def _turn(
 
 
 def _reward_fields(call: CallRecord) -> dict[str, Any]:
-    """Return what stands in a call's metadata where it has a reward of its own, or said which agent made it."""
     found = {"call_reward": call.reward, "agent": call.agent}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -122,13 +114,11 @@ class ParquetExport:
         self._rows: list[dict[str, Any]] = []
 
     def write(self, record: EpisodeRecord) -> None:
-        """Add an episode's calls."""
         self._rows.extend(_rows(record, self._reading))
         if len(self._rows) >= _ROWS_A_GROUP:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left and the file's footer."""
         self._flush()
         self._writer.close()
 
@@ -206,10 +196,8 @@ class Exporter:
         self.under_way = 0
 
     async def make(self, form: ExportFormat, episode: str | None) -> Export:
-        """Return the export of one episode, or of all, of which those without a token are left out.
-
-        Raises Throttled where enough are under way, and StoreUnavailable on a full disk, with nothing left there.
-        """
+        """Return the export of one episode, or of all, of which those without a token are left out. Raises Throttled
+        where enough are under way, and StoreUnavailable on a full disk, with nothing left there."""
         if self.under_way >= MOST_AT_ONCE:
             raise Throttled(
                 f"expected fewer than {MOST_AT_ONCE} exports under way, found {self.under_way}; try again once one of "
@@ -252,14 +240,11 @@ class Export:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         self._exports.under_way -= 1
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield its bytes."""
         while piece := await asyncio.to_thread(self._file.read, _PIECE):
             yield piece
 
@@ -303,17 +288,10 @@ async def _write_file(write: Callable[[IO[bytes]], Awaitable[None]]) -> IO[bytes
     try:
         await write(file)
         file.seek(0)
-    except OSError as error:
-        _discard(file)
-        if error.errno in NO_ROOM:
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # what it still holds is written at its end, and the disk is still full
+            file.close()
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise StoreUnavailable(f"no room for the export in {tempfile.gettempdir()}: free space there") from error
         raise
-    except BaseException:
-        _discard(file)
-        raise
     return file
-
-
-def _discard(file: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):  # what it still holds is written at its end, and the disk is still full
-        file.close()

@@ -48,7 +48,7 @@ Tell = Callable[[SwarmError], bytes]
 
 
 class ClientGone(Exception):
-    """The client went away before its request was whole; nobody is left to answer."""
+    """The client went away; nobody is left to answer."""
 
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -60,7 +60,6 @@ _FINAL = (LeaseLost, ServerFailed, StoreRefused)
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Return a request header, or None."""
     for key, value in scope["headers"]:
         if key == name:
             return str(value, "latin-1")
@@ -109,10 +108,8 @@ def _refuse_too_long(body_bytes: int, max_context: int) -> None:
 
 
 def parse_body(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = None) -> M:
-    """Return the body as a wire type, by `read` or its own reading; an empty body counts as `{}`.
-
-    InvalidRequest names the wrong field.
-    """
+    """Return the body as a wire type, by `read` or its own reading; an empty body counts as `{}`. InvalidRequest names
+    the wrong field."""
     try:
         return (read or kind.model_validate_json)(body or b"{}")
     except ValidationError as error:
@@ -121,7 +118,6 @@ def parse_body(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = N
 
 
 def json_response(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a response of ready JSON."""
     return Response(content, status, headers, "application/json")
 
 
@@ -136,19 +132,16 @@ def error_response(error: SwarmError, body: bytes | None = None) -> Response:
 
 
 def openai_error(error: SwarmError) -> bytes:
-    """Return OpenAI's error object."""
     return to_json(error.to_wire())
 
 
 async def on_swarm_error(_: Request, error: Exception) -> Response:
-    """Answer an error of our own."""
     if not isinstance(error, SwarmError):
         raise error
     return error_response(error)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Answer a wrong route or method in the same form as all errors."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     where = f"{request.method} {request.url.path}"
     known = NotFound(f"there is no route {where}") if status == 404 else InvalidRequest(f"{where} is not allowed")
@@ -157,7 +150,6 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_client_gone(_: Request, __: Exception) -> Response:
-    """Answer nobody."""
     return Response(status_code=499)
 
 
@@ -169,10 +161,8 @@ async def on_any_error(request: Request, error: Exception, *, tell: Tell = opena
 
 
 class DisconnectWatcher:
-    """Watches for the client going away, and cancels the task that works for it.
-
-    The watcher reads from `receive`, so the body must have been read before.
-    """
+    """Watches for the client going away, and cancels the task that works for it. The watcher reads from `receive`, so
+    the body must have been read before."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -180,11 +170,14 @@ class DisconnectWatcher:
 
     @contextlib.contextmanager
     def cancel_on_disconnect(self) -> Iterator[None]:
-        """Cancel the current task if the client goes away inside the block."""
-        task = asyncio.current_task()
-        watcher = asyncio.create_task(self._watch(task))
+        """Cancel the current task if the client goes away inside the block, which then raises ClientGone."""
+        watcher = asyncio.create_task(self._watch(asyncio.current_task()))
         try:
             yield
+        except asyncio.CancelledError:
+            if self.gone:
+                raise ClientGone from None
+            raise
         finally:
             watcher.cancel()
 
@@ -227,7 +220,6 @@ class Guard:
         self._key_header = key_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

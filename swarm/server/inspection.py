@@ -1,15 +1,9 @@
 """Episodes as people inspect them, and their erasing.
 
-What each id of a span says: a pure function of ids and a renderer, for people who look at tokens.
-
-Promises that the texts joined are the text of the whole span, whatever the tokenizer does with spaces at the
-beginning of a text and with characters whose bytes are spread over several ids.
-
-Read access to episodes: open ones come from memory, closed ones from the store, texts from the renderer.
-
-Promises that a record never says less than is known: while an engine runs, an open episode is shown as it is this
-moment, every other one as it was written down, and every id with its text. While no engine runs, what was written
-is shown without texts. Changes nothing.
+A record never says less than is known: while an engine runs, an open episode is shown as it is this moment, every other
+one as it was written down, and every id with its text; else what was written, without texts. Texts of ids joined are
+the text of the whole span, whatever the tokenizer does with spaces at the beginning of a text and with characters whose
+bytes are spread over several ids.
 """
 
 from __future__ import annotations
@@ -23,7 +17,7 @@ from swarm.rendering.messages import Renderer
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.server.service import SwarmServer
 from swarm.store import ExportableEpisodes
-from swarm.timelines import Node
+from swarm.store.reading import call_record
 from swarm.training.loop import Training
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
 
@@ -48,10 +42,8 @@ def with_texts(record: EpisodeRecord, renderer: Renderer) -> EpisodeRecord:
 
 
 def token_texts(renderer: Renderer, ids: Sequence[int], before: Sequence[int] = ()) -> tuple[str, ...]:
-    """Return the text of each id; `before` are the ids in front of them (a few are enough).
-
-    The last id of a character has it, the ids before have "". Bytes that are no character come out as U+FFFD.
-    """
+    """Return the text of each id; `before` are the ids in front of them (a few are enough). The last id of a character
+    has it, the ids before have "". Bytes that are no character come out as U+FFFD."""
     window = list(before[-1:])  # some tokenizers drop the space of the first id they decode
     shown, texts, held = _text(renderer, window), [], 0
     for token in ids:
@@ -104,12 +96,11 @@ class Inspection:
 
     async def episode(self, name: str) -> EpisodeRecord:
         """Return one episode with every token; NotFound if there is none of this name."""
-        record, renderer = await self._record(name), self.renderer
+        record, renderer = await self.tokens(name), self.renderer
         return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
 
     @property
     def renderer(self) -> Renderer | None:
-        """What knows the text of ids; None while no engine runs."""
         training = self._training()
         return None if training is None else training.rollout.registry.renderer
 
@@ -121,14 +112,12 @@ class Inspection:
         return written._replace(names=[*written.names, *(name for name in live if name not in known)])
 
     async def tokens(self, name: str) -> EpisodeRecord:
-        """Return one episode with every id, without texts."""
-        return await self._record(name)
-
-    async def _record(self, name: str) -> EpisodeRecord:
+        """Return one episode with every id, without texts; NotFound if there is none of this name."""
         training = self._training()
         for episode in training.rollout.leases if training is not None else ():
             if episode.id == name:
-                return record_of(episode)
+                calls = tuple(call_record(node) for node in list(episode.tree.nodes))
+                return EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
         found = await self._server.written.episode(name)
         if found is None:
             raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
@@ -148,7 +137,6 @@ class Inspection:
 
 
 def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
-    """Return an open episode as a line of a list."""
     return EpisodeSummary(
         id=episode.id,
         task_id=episode.task_id,
@@ -161,23 +149,4 @@ def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
         code=episode.code,
         refusals=episode.refusals,
         refusal=episode.refusal,
-    )
-
-
-def record_of(episode: LeasedEpisode) -> EpisodeRecord:
-    """Return an open episode with every id, without texts."""
-    calls = tuple(call_of(node) for node in list(episode.tree.nodes))
-    return EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
-
-
-def call_of(node: Node) -> CallRecord:
-    """Return a call's ids."""
-    return CallRecord(
-        index=node.index,
-        parent=None if node.parent is None else node.parent.index,
-        drift=str(node.drift),
-        context=TokenSpan(ids=node.context, texts=()),
-        sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
-        trained=node.trained,
-        agent=node.agent or None,
     )

@@ -1,16 +1,12 @@
 """The lean ASGI route of every dialect, and count_tokens.
 
-`POST /v1/messages/count_tokens`: how many tokens the engine would read if this request were a call.
+A run makes tens of thousands of calls on a core it shares with engine and client, so this path takes no framework
+detour: one parse, one call, one write. Every error is answered in the dialect's own form. A client that asked for a
+stream gets one, or an error with its status; a stream that is silent for long says that it lives. What becomes of the
+calls of clients that go away stands in `swarm.calls.call`.
 
-It promises the exact number, because the very prompt of such a call is made, and no trace: nothing is sampled,
-captured, counted or trained. Renews the episode's lease, as any word from its owner does.
-
-A route to the model: from the wire to a call and back, as one lean ASGI endpoint for every dialect.
-
-A run makes tens of thousands of calls on a core it shares with engine and client, so this path takes no
-framework detour: one parse, one call, one write. Every error is answered in the dialect's own form. A client that
-asked for a stream gets one, or an error with its status; a stream that is silent for long says that it lives.
-What becomes of the calls of clients that go away stands in `swarm.calls.call`.
+`POST /v1/messages/count_tokens` says how many tokens the engine would read if this request were a call: exactly, as the
+very prompt is made. Nothing is sampled, captured, counted or trained; it renews the episode's lease.
 """
 
 from __future__ import annotations
@@ -35,7 +31,15 @@ from swarm.errors import InvalidRequest, NotFound, ServerFailed, SwarmError
 from swarm.job import LONGEST_AGENT
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Claims
-from swarm.server.http import DisconnectWatcher, authorize, error_response, header, json_response, read_call_body
+from swarm.server.http import (
+    ClientGone,
+    DisconnectWatcher,
+    authorize,
+    error_response,
+    header,
+    json_response,
+    read_call_body,
+)
 from swarm.server.service import SwarmServer
 from swarm.training.loop import Training
 
@@ -49,7 +53,6 @@ class CountEndpoint:
         """Returns an error's body as this route tells it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         try:
             claims = authorize(scope, uses=("model",))
             body = await read_call_body(scope, receive, self._server.training.job.max_context)
@@ -81,11 +84,8 @@ _AGENT = b"x-ajet-agent"
 
 @dataclass(frozen=True, slots=True)
 class StreamTimeouts:
-    """How long is waited, in seconds.
-
-    keep_alive_s: a stream that sent nothing for so long sends a sign of life. grace_s: a call waits so long for a
-    client that announced to come back.
-    """
+    """How long is waited, in seconds. keep_alive_s: a stream that sent nothing for so long sends a sign of life.
+    grace_s: a call waits so long for a client that announced to come back."""
 
     keep_alive_s: float = 10.0
     grace_s: float = GRACE_S
@@ -107,12 +107,7 @@ class _ModelRequest:
 class ModelEndpoint:
     """The ASGI application of one route."""
 
-    def __init__(
-        self,
-        server: SwarmServer,
-        dialect: Dialect,
-        timeouts: StreamTimeouts = STREAM_TIMEOUTS,
-    ) -> None:
+    def __init__(self, server: SwarmServer, dialect: Dialect, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> None:
         self._server = server
         self._dialect = dialect
         self.tell = dialect.error
@@ -121,13 +116,12 @@ class ModelEndpoint:
         self._retries = RetryCache(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         presence = DisconnectWatcher(receive)
         try:
             await self._serve(scope, receive, send, presence)
         except SwarmError as error:
             await error_response(error, self.tell(error))(scope, receive, send)
-        except asyncio.CancelledError:
+        except ClientGone:
             if not presence.gone:
                 raise
 
@@ -227,7 +221,6 @@ class _EventStream:
 
     @contextlib.contextmanager
     def keep_alive(self, every_s: float) -> Iterator[None]:
-        """Send a sign of life whenever nothing was sent for `every_s`."""
         beating = asyncio.create_task(self._beat(every_s))
         try:
             yield

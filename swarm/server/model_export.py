@@ -104,7 +104,6 @@ def export_model(request: ExportRequest, say: Callable[[str], None]) -> ModelCar
 
 
 async def _find_training(request: ExportRequest) -> tuple[CheckpointSummary, Path, TrainingSummary]:
-    """Return the checkpoint that is meant, its folder, and what is known of its training."""
     if not request.directory.is_dir():
         raise NotFound(f"expected the folder of a swarm server at {request.directory}, found none: train first")
     store = request.store or default_store(request.directory)
@@ -158,7 +157,6 @@ STORE = "AJET_SWARM_STORE"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Export as the command line says; return the exit code."""
     given = _arguments(arguments)
     if given.environments is not None:
         add_folder(given.environments)

@@ -1,10 +1,8 @@
 """Operations of the control plane and the OpenAPI document of them.
 
-Every call the server answers, in one table: path, who may make it, what goes in and what comes out.
-
-`swarm.server.app` makes the routes of it, `swarm.server.openapi` the OpenAPI document. Tests hold it against
-what is served: a route that is not here, an entry that is not served, or a key that is accepted where the table does
-not name it fails them.
+Every call the server answers, in one table: path, who may make it, what goes in and what comes out; `swarm.server.app`
+makes the routes of it. Tests hold it against what is served: a route that is not here, an entry that is not served, or
+a key that is accepted where the table does not name it fails them.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Literal
@@ -75,97 +74,68 @@ class Operation:
     fails: tuple[int, ...] = ()
 
 
+def _object(required: str, **properties: JsonSchema) -> dict[str, Any]:
+    return {"type": "object", "required": required.split(), "properties": properties}
+
+
 _MESSAGES: JsonSchema = {
     "type": "array",
     "minItems": 1,
-    "items": {
-        "type": "object",
-        "required": ["role", "content"],
-        "properties": {
-            "role": {"type": "string", "enum": ["developer", "system", "user", "assistant", "tool"]},
-            "content": {"type": "string"},
-        },
-    },
+    "items": _object(
+        "role content",
+        role={"type": "string", "enum": ["developer", "system", "user", "assistant", "tool"]},
+        content={"type": "string"},
+    ),
 }
-_CHAT: JsonSchema = {
-    "type": "object",
-    "required": ["model", "messages"],
-    "properties": {
-        "model": {"type": "string"},
-        "messages": _MESSAGES,
-        "max_tokens": {"type": ["integer", "null"], "minimum": 1},
-        "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 5},
-        "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
-        "stop": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
-        "seed": {"type": ["integer", "null"]},
-        "n": {"type": ["integer", "null"], "minimum": 1},
-        "logprobs": {"type": ["boolean", "null"]},
-        "stream": {"type": ["boolean", "null"]},
-        "tools": {"type": ["array", "null"], "items": _OBJECT},
-    },
-}
-_RESPONSES: JsonSchema = {
-    "type": "object",
-    "required": ["model", "input"],
-    "properties": {
-        "model": {"type": "string"},
-        "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": _OBJECT}]},
-        "instructions": {"type": ["string", "null"]},
-        "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
-        "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 5},
-        "stream": {"type": ["boolean", "null"]},
-        "tools": {"type": ["array", "null"], "items": _OBJECT},
-    },
-}
-_ANTHROPIC: JsonSchema = {
-    "type": "object",
-    "required": ["model", "messages", "max_tokens"],
-    "properties": {
-        "model": {"type": "string"},
-        "max_tokens": {"type": "integer", "minimum": 1},
-        "messages": _MESSAGES,
-        "system": {"anyOf": [{"type": "string"}, {"type": "array", "items": _OBJECT}]},
-        "temperature": {"type": "number", "minimum": 0, "maximum": 1},
-        "stream": {"type": "boolean"},
-        "tools": {"type": "array", "items": _OBJECT},
-    },
-}
-_COUNTED: JsonSchema = {
-    "type": "object",
-    "required": ["model", "messages"],
-    "properties": {
-        "model": {"type": "string"},
-        "messages": _MESSAGES,
-        "system": {"anyOf": [{"type": "string"}, {"type": "array", "items": _OBJECT}]},
-        "tools": {"type": "array", "items": _OBJECT},
-    },
-}
-_COUNT: JsonSchema = {
-    "type": "object",
-    "required": ["input_tokens"],
-    "properties": {"input_tokens": {"type": "integer", "minimum": 1}},
-}
-_COMPLETION: JsonSchema = {
-    "type": "object",
-    "required": ["id", "object", "created", "model", "choices", "usage"],
-    "properties": {"object": {"const": "chat.completion"}, "choices": {"type": "array", "minItems": 1}},
-}
-_RESPONSE: JsonSchema = {
-    "type": "object",
-    "required": ["id", "object", "model", "output", "status"],
-    "properties": {"object": {"const": "response"}, "output": {"type": "array"}},
-}
-_ANTHROPIC_MESSAGE: JsonSchema = {
-    "type": "object",
-    "required": ["id", "type", "role", "model", "content", "stop_reason", "usage"],
-    "properties": {"type": {"const": "message"}, "role": {"const": "assistant"}},
-}
-_MODELS: JsonSchema = {
-    "type": "object",
-    "required": ["object", "data"],
-    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _OBJECT}},
-}
-_HEALTH: JsonSchema = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
+_CHAT = _object(
+    "model messages",
+    model={"type": "string"},
+    messages=_MESSAGES,
+    max_tokens={"type": ["integer", "null"], "minimum": 1},
+    temperature={"type": ["number", "null"], "minimum": 0, "maximum": 5},
+    top_p={"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
+    stop={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+    seed={"type": ["integer", "null"]},
+    n={"type": ["integer", "null"], "minimum": 1},
+    logprobs={"type": ["boolean", "null"]},
+    stream={"type": ["boolean", "null"]},
+    tools={"type": ["array", "null"], "items": _OBJECT},
+)
+_RESPONSES = _object(
+    "model input",
+    model={"type": "string"},
+    input={"anyOf": [{"type": "string"}, {"type": "array", "items": _OBJECT}]},
+    instructions={"type": ["string", "null"]},
+    max_output_tokens={"type": ["integer", "null"], "minimum": 1},
+    temperature={"type": ["number", "null"], "minimum": 0, "maximum": 5},
+    stream={"type": ["boolean", "null"]},
+    tools={"type": ["array", "null"], "items": _OBJECT},
+)
+_ANTHROPIC = _object(
+    "model messages max_tokens",
+    model={"type": "string"},
+    max_tokens={"type": "integer", "minimum": 1},
+    messages=_MESSAGES,
+    system={"anyOf": [{"type": "string"}, {"type": "array", "items": _OBJECT}]},
+    temperature={"type": "number", "minimum": 0, "maximum": 1},
+    stream={"type": "boolean"},
+    tools={"type": "array", "items": _OBJECT},
+)
+_COUNTED = _object(
+    "model messages", **{name: _ANTHROPIC["properties"][name] for name in ("model", "messages", "system", "tools")}
+)
+_COUNT = _object("input_tokens", input_tokens={"type": "integer", "minimum": 1})
+_COMPLETION = _object(
+    "id object created model choices usage",
+    object={"const": "chat.completion"},
+    choices={"type": "array", "minItems": 1},
+)
+_RESPONSE = _object("id object model output status", object={"const": "response"}, output={"type": "array"})
+_ANTHROPIC_MESSAGE = _object(
+    "id type role model content stop_reason usage", type={"const": "message"}, role={"const": "assistant"}
+)
+_MODELS = _object("object data", object={"const": "list"}, data={"type": "array", "items": _OBJECT})
+_HEALTH = _object("status", status={"const": "ok"})
 _LIMIT: JsonSchema = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}
 _SAMPLES: Mapping[str, JsonSchema] = {
     "format": {"type": "string", "enum": ["openenv", "parquet"], "default": "openenv"},
@@ -193,8 +163,9 @@ _HISTORY: Mapping[str, JsonSchema] = {
     },
 }
 
-_LEASE: tuple[Use, ...] = ("lease",)
 _MODEL: tuple[Use, ...] = ("model",)
+_of_lease = partial(Operation, uses=("lease",), fails=(409, 410))
+_of_model = partial(Operation, uses=_MODEL, fails=(409, 410))
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation("health", "GET", "/health", "Tell that the process lives.", answer=_HEALTH),
@@ -222,80 +193,39 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=Lease,
         fails=(409, 410),
     ),
-    Operation(
-        "heartbeat",
-        "POST",
-        "/episodes/{episode_id}/heartbeat",
-        "Renew a lease.",
-        uses=_LEASE,
-        answer=Ack,
-        fails=(409, 410),
-    ),
-    Operation(
+    _of_lease("heartbeat", "POST", "/episodes/{episode_id}/heartbeat", "Renew a lease.", answer=Ack),
+    _of_lease(
         "end",
         "POST",
         "/episodes/{episode_id}/end",
         "End an episode with its reward; the same end again changes nothing.",
-        uses=_LEASE,
         body=EndRequest,
         answer=EndAck,
-        fails=(409, 410),
     ),
-    Operation(
+    _of_lease(
         "abort",
         "POST",
         "/episodes/{episode_id}/abort",
         "Give an episode up; `failed` says that its agent failed the task, which is skipped after three failures.",
-        uses=_LEASE,
         body=AbortRequest,
         answer=Ack,
         query={"failed": {"type": "boolean", "default": False}},
-        fails=(409, 410),
     ),
-    Operation(
+    _of_lease(
         "prepare",
         "POST",
         "/episodes/{episode_id}/prepare",
         "End an episode of a team, subject to the team's common decision.",
-        uses=_LEASE,
         body=PrepareRequest,
         answer=Ack,
-        fails=(409, 410),
+    ),
+    _of_lease("commit", "POST", "/episodes/{episode_id}/commit", "Decide that a prepared episode counts.", answer=Ack),
+    _of_lease("outcome", "GET", "/episodes/{episode_id}/outcome", "Return what became of an episode.", answer=Ack),
+    Operation(
+        "episodes", "GET", "/episodes", "List the newest episodes.", ANYONE, answer=EpisodeList, query={"limit": _LIMIT}
     ),
     Operation(
-        "commit",
-        "POST",
-        "/episodes/{episode_id}/commit",
-        "Decide that a prepared episode counts.",
-        uses=_LEASE,
-        answer=Ack,
-        fails=(409, 410),
-    ),
-    Operation(
-        "outcome",
-        "GET",
-        "/episodes/{episode_id}/outcome",
-        "Return what became of an episode.",
-        uses=_LEASE,
-        answer=Ack,
-        fails=(409, 410),
-    ),
-    Operation(
-        "episodes",
-        "GET",
-        "/episodes",
-        "List the newest episodes.",
-        ANYONE,
-        answer=EpisodeList,
-        query={"limit": _LIMIT},
-    ),
-    Operation(
-        "episode",
-        "GET",
-        "/episodes/{episode_id}",
-        "Return one episode with every token.",
-        ANYONE,
-        answer=EpisodeRecord,
+        "episode", "GET", "/episodes/{episode_id}", "Return one episode with every token.", ANYONE, answer=EpisodeRecord
     ),
     Operation(
         "samples",
@@ -336,14 +266,7 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=HistoryPage,
         query=_HISTORY,
     ),
-    Operation(
-        "streams",
-        "GET",
-        "/streams",
-        "Return where each stream stands.",
-        ANYONE,
-        answer=StreamList,
-    ),
+    Operation("streams", "GET", "/streams", "Return where each stream stands.", ANYONE, answer=StreamList),
     Operation(
         "share_streams",
         "POST",
@@ -382,48 +305,34 @@ OPERATIONS: tuple[Operation, ...] = (
         body=EraseRequest,
         answer=Erasure,
     ),
-    Operation(
+    _of_model(
         "chat",
         "POST",
         "/v1/chat/completions",
         "OpenAI's chat completions.",
-        uses=_MODEL,
         body=_CHAT,
         answer=_COMPLETION,
         media=(_EVENTS,),
-        fails=(409, 410),
     ),
-    Operation(
-        "responses",
-        "POST",
-        "/v1/responses",
-        "OpenAI's responses.",
-        uses=_MODEL,
-        body=_RESPONSES,
-        answer=_RESPONSE,
-        media=(_EVENTS,),
-        fails=(409, 410),
+    _of_model(
+        "responses", "POST", "/v1/responses", "OpenAI's responses.", body=_RESPONSES, answer=_RESPONSE, media=(_EVENTS,)
     ),
-    Operation(
+    _of_model(
         "messages",
         "POST",
         "/v1/messages",
         "Anthropic's messages.",
-        uses=_MODEL,
         body=_ANTHROPIC,
         answer=_ANTHROPIC_MESSAGE,
         media=(_EVENTS,),
-        fails=(409, 410),
     ),
-    Operation(
+    _of_model(
         "count_tokens",
         "POST",
         "/v1/messages/count_tokens",
         "Count the tokens the model would read; nothing is recorded.",
-        uses=_MODEL,
         body=_COUNTED,
         answer=_COUNT,
-        fails=(409, 410),
     ),
     Operation("models", "GET", "/v1/models", "List the one model.", ANYONE, _MODEL, answer=_MODELS),
     Operation("model", "GET", "/v1/models/{model}", "Return the one model.", ANYONE, _MODEL, answer=_OBJECT),
@@ -455,14 +364,9 @@ _ERROR: JsonSchema = {
         }
     },
 }
-_ANTHROPIC_ERROR: JsonSchema = {
-    "type": "object",
-    "required": ["type", "error"],
-    "properties": {
-        "type": {"const": "error"},
-        "error": {"type": "object", "required": ["type", "message"], "properties": {"message": {"type": "string"}}},
-    },
-}
+_ANTHROPIC_ERROR = _object(
+    "type error", type={"const": "error"}, error=_object("type message", message={"type": "string"})
+)
 _KEYED = (400, 401, 403, 404, 413, 429, 500, 503)
 _KEYS: JsonSchema = {
     "role": {"type": "http", "scheme": "bearer", "description": "a role token: admin, client or viewer"},
@@ -474,7 +378,6 @@ Schemas = Mapping[Any, JsonSchema]
 
 
 def openapi(operations: Iterable[Operation] = OPERATIONS) -> dict[str, Any]:
-    """Return the document."""
     table = tuple(operations)
     schemas, definitions = _schemas(table)
     paths: dict[str, dict[str, Any]] = {}

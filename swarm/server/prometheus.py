@@ -1,41 +1,13 @@
 """`GET /metrics`: Prometheus metrics, read from the live server at each scrape.
 
-    ajet_server_state{state}         1 for the present state, 0 for the others
-    ajet_job_info{digest,backend}    1, once a job is loaded
-    ajet_step, ajet_steps            training steps done; those the job asks for
-    ajet_finished, ajet_waiting      1 once the last step is done; 1 while a step waits for store, disk or an evaluation
-    ajet_policy_version              of the weights that serve; ajet_updating: 1 while the next ones are made
-    ajet_leases{state}               open and prepared episodes
-    ajet_line, ajet_line_age_seconds begins that wait for room, and for how long the first of them has
-    ajet_best{what}                  step, episodes, reward and success of the best evaluation (a job's eval_every)
-    ajet_collected_episodes          ended ones that wait for their batch; ajet_needed_episodes: those a batch takes
-    ajet_pool_bytes                  that these hold; ajet_pool_limit_bytes: beyond it the oldest are dropped
-    ajet_calls_in_flight             ajet_generations_in_flight: answers the engine works on, one or more of a call
-
-and since the training began (`calls`, `throttled` and what befell calls: since the engine was started):
-
-    ajet_episodes_begun_total        always the sum of ajet_leases and ajet_episodes_total
-    ajet_episodes_total{outcome}     ended, aborted, fenced
-    ajet_episodes_trained_total      of the ended ones; so is ajet_episodes_evaluated_total
-    ajet_drops_total{reason}         ended ones that are not trained, and fenced ones, by reason
-    ajet_throttled_total             begins that found no room
-    ajet_calls_total                 answers asked of the engine
-    ajet_call_events_total{event}    calls that failed, were cancelled, withdrawn, coalesced or are not trained
-    ajet_tokens_beyond_end_total     ids sampled beyond a stop string or the one call of an answer, and forgotten
-    ajet_refused_calls_total{code}   model calls that were refused, by their error's code
-    ajet_left_out_total{what}        requests with a tool or an advice that no model here can be given
-    ajet_neutralised_total{field}    calls whose field was held to the job's sampling
-
-    ajet_training{metric}            last finished step, by the names of trackers: metric="critic/rewards/mean"
-    ajet_stream_share{stream}        where streams have shares; ajet_stream_cursor: groups played to their end,
-    ajet_stream_groups_open{stream}  ajet_stream_groups_trained and ajet_stream_lacking: places of unfinished groups
-
-While the engine is off there is no training, and no family that tells of one. Belongs to the server's event loop.
+Each family says in its HELP what it is. Counters are since the training began (`ajet_calls`, `ajet_throttled` and what
+befell calls: since the engine was started); `ajet_episodes_begun_total` is always the sum of `ajet_leases` and
+`ajet_episodes_total`. While the engine is off there is no training, and no family that tells of one. Belongs to the
+server's event loop.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import generate_latest
@@ -45,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from swarm.errors import EngineUnavailable, NotFound
 from swarm.rollout.rollout import Rollout
 from swarm.server.service import SwarmServer
+from swarm.server.watching import select_prefix
 from swarm.training.loop import Training
 from swarm.wire import ServerState, Status, StreamStatus
 
@@ -74,7 +47,6 @@ _BY_PREFIX = {
 
 
 def exposition(server: SwarmServer) -> bytes:
-    """Return all metrics in Prometheus' text format 0.0.4."""
     return generate_latest(ServerCollector(server))
 
 
@@ -85,7 +57,6 @@ class ServerCollector:
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family, as the server is now."""
         status = self._server.status()
         yield _make_labelled_gauge(
             "ajet_server_state",
@@ -152,7 +123,7 @@ def _counters(rollout: Rollout) -> Iterator[Metric]:
     outcomes = {outcome: counts[outcome] for outcome in _OUTCOMES}
     yield _make_labelled_counter("ajet_episodes", "Episodes that are over.", "outcome", outcomes)
     for prefix, (name, label, told) in _BY_PREFIX.items():
-        yield _make_labelled_counter(name, told, label, _select_prefix(counts, prefix))
+        yield _make_labelled_counter(name, told, label, select_prefix(counts, prefix))
 
 
 def _streams(training: Training) -> Iterator[Metric]:
@@ -174,23 +145,19 @@ def _by_stream(name: str, told: str, streams: Iterable[StreamStatus], values: It
     return _make_labelled_gauge(f"ajet_stream_{name}", told, "stream", found)
 
 
-def _select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
-    return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
-
-
 def _make_gauge(name: str, told: str, value: float) -> Metric:
     return GaugeMetricFamily(name, told, float(value))
 
 
 def _make_labelled_gauge(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, told, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family
+    return _fill_family(GaugeMetricFamily(name, told, labels=[label]), values)
 
 
-def _make_labelled_counter(name: str, told: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, told, labels=[label])
+def _make_labelled_counter(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
+    return _fill_family(CounterMetricFamily(name, told, labels=[label]), values)
+
+
+def _fill_family(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
     for key, value in values.items():
         family.add_metric([key], value)
     return family

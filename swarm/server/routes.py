@@ -1,8 +1,7 @@
 """APIRouter: episodes, job, checkpoints, metrics (pydantic, Depends(role)).
 
-What makes a route of an operation: its path, method and keys come from the table, its work from a handler.
-
-The key is judged before the body is read. A lease token opens the routes of its own episode alone.
+Path, method and keys of an operation come from the table, its work from a handler. The key is judged before the body is
+read. A lease token opens the routes of its own episode alone.
 """
 
 from __future__ import annotations
@@ -73,12 +72,10 @@ class AuthorizedRequest:
         return parse_body(kind, await read_body(self.request.receive), read)
 
     def query(self, kind: type[M]) -> M:
-        """Return the query's parameters; InvalidRequest names one that is wrong or not known."""
         return parse_body(kind, to_json(dict(self.request.query_params)))
 
     @property
     def holder(self) -> Claims:
-        """What the lease token says."""
         assert self.claims is not None  # the table asks for a lease token
         return self.claims
 
@@ -88,8 +85,6 @@ Handler = Callable[[AuthorizedRequest], Awaitable[BaseModel | Response]]
 
 
 def make_route(operation: Operation, handler: Handler) -> Route:
-    """Return the route of an operation."""
-
     async def serve(request: Request) -> Response:
         answer = await handler(AuthorizedRequest(request, _claims(request, operation)))
         return answer if isinstance(answer, Response) else json_response(answer.model_dump_json().encode())
@@ -106,31 +101,13 @@ def _claims(request: Request, operation: Operation) -> Claims | None:
     return claims
 
 
+def _by_name(handlers: object) -> Mapping[str, Handler]:
+    """Return the methods of an object that serves operations: they are named as these are."""
+    return {name: getattr(handlers, name) for name in vars(type(handlers)) if not name.startswith("_")}
+
+
 def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
-    """Return what serves the control plane's operations, by their names."""
-    handlers = _Handlers(server)
-    return {
-        "health": handlers.health,
-        "load_job": handlers.load,
-        "job": handlers.job,
-        "start_engine": handlers.start,
-        "stop_engine": handlers.stop,
-        "status": handlers.status,
-        "begin": handlers.begin,
-        "heartbeat": handlers.heartbeat,
-        "end": handlers.end,
-        "abort": handlers.abort,
-        "prepare": handlers.prepare,
-        "commit": handlers.commit,
-        "outcome": handlers.outcome,
-        "streams": handlers.streams,
-        "share_streams": handlers.share,
-        "list_tasks": handlers.list_tasks,
-        "release": handlers.release,
-        "erase": handlers.erase,
-        "models": handlers.models,
-        "model": handlers.model,
-    }
+    return _by_name(_Handlers(server))
 
 
 class _AbortQuery(BaseModel):
@@ -146,33 +123,26 @@ class _Handlers:
     async def health(self, _: AuthorizedRequest) -> Response:
         return json_response(b'{"status":"ok"}')
 
-    async def load(self, asked: AuthorizedRequest) -> Status:
+    async def load_job(self, asked: AuthorizedRequest) -> Status:
         return self._server.load(await asked.body(Job, Job.from_record))
 
     async def job(self, _: AuthorizedRequest) -> Response:
         return json_response(json.dumps(self._server.job.value()).encode())
 
-    async def start(self, _: AuthorizedRequest) -> Status:
+    async def start_engine(self, _: AuthorizedRequest) -> Status:
         return await self._server.start()
 
-    async def stop(self, _: AuthorizedRequest) -> Status:
+    async def stop_engine(self, _: AuthorizedRequest) -> Status:
         return await asyncio.shield(asyncio.ensure_future(self._server.stop()))
 
     async def status(self, _: AuthorizedRequest) -> Status:
         return self._server.status()
 
-    async def begin(self, asked: AuthorizedRequest) -> Lease | Response:
+    async def begin(self, asked: AuthorizedRequest) -> Lease:
         wanted = await asked.body(BeginRequest)
         training = self._server.training
-        presence = DisconnectWatcher(asked.request.receive)
-        try:
-            with presence.cancel_on_disconnect():
-                episode = await training.rollout.begin(wanted)
-        except asyncio.CancelledError:
-            if not presence.gone:
-                raise
-            return Response(status_code=499)  # nobody reads it
-        request = asked.request
+        with DisconnectWatcher(asked.request.receive).cancel_on_disconnect():
+            episode = await training.rollout.begin(wanted)
         keys = self._server.keys
         return Lease(
             episode_id=episode.id,
@@ -181,7 +151,7 @@ class _Handlers:
             kind=episode.kind,
             api_key=keys.model_key(episode.id, episode.fencing_token),
             lease_token=keys.lease_key(episode.id, episode.fencing_token),
-            base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
+            base_url=f"{asked.request.base_url}v1",  # the address the client came by, whatever lies between
             model=training.backend.model_name,
             ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
             policy_version=training.version,
@@ -212,7 +182,7 @@ class _Handlers:
     async def streams(self, _: AuthorizedRequest) -> StreamList:
         return self._server.training.rollout.streams()
 
-    async def share(self, asked: AuthorizedRequest) -> StreamList:
+    async def share_streams(self, asked: AuthorizedRequest) -> StreamList:
         wanted = await asked.body(SharesRequest)
         return await self._server.training.rollout.set_shares(wanted.shares)
 
@@ -263,18 +233,7 @@ class _EventsQuery(_Query):
 
 def reading_handlers(server: SwarmServer, keep_alive_s: float) -> Mapping[str, Handler]:
     """Return what serves these operations; a silent stream of events sends a sign of life every `keep_alive_s`."""
-    readers = _Readers(server, keep_alive_s)
-    return {
-        "episodes": readers.episodes,
-        "episode": readers.episode,
-        "samples": readers.samples,
-        "checkpoints": readers.checkpoints,
-        "events": readers.events,
-        "metrics": readers.metrics,
-        "snapshot": readers.snapshot,
-        "history": readers.history,
-        "openapi": readers.openapi,
-    }
+    return _by_name(_Readers(server, keep_alive_s))
 
 
 class _Readers:
@@ -292,14 +251,8 @@ class _Readers:
 
     async def samples(self, asked: AuthorizedRequest) -> Response:
         wanted = asked.query(_SamplesQuery)
-        presence = DisconnectWatcher(asked.request.receive)
-        try:
-            with presence.cancel_on_disconnect():
-                export = await self._exports.make(wanted.format, wanted.episode)
-        except asyncio.CancelledError:
-            if not presence.gone:
-                raise
-            return Response(status_code=499)  # nobody reads it
+        with DisconnectWatcher(asked.request.receive).cancel_on_disconnect():
+            export = await self._exports.make(wanted.format, wanted.episode)
         return _ExportResponse(export, MEDIA[wanted.format])
 
     async def checkpoints(self, _: AuthorizedRequest) -> CheckpointList:

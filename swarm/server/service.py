@@ -128,7 +128,6 @@ class SwarmServer:
 
     @property
     def job(self) -> Job:
-        """The loaded job; NotFound before one is."""
         if self._job is None:
             raise NotFound("no job is loaded; POST /job")
         return self._job
@@ -169,9 +168,7 @@ class SwarmServer:
 
     def load(self, job: Job) -> Status:
         """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.
-
-        InvalidRequest for a backend that is not installed.
-        """
+        InvalidRequest for a backend that is not installed."""
         require_backend(job.backend)
         if self.machine.state is ServerState.OFFLINE:
             self._job = job
@@ -182,9 +179,7 @@ class SwarmServer:
 
     async def start(self) -> Status:
         """Boot the loaded job's engine in the background, after a stop that still goes on; no change while it is on.
-
-        Raises ServerFailed, with the server FAILED, if the job's training cannot be opened.
-        """
+        Raises ServerFailed, with the server FAILED, if the job's training cannot be opened."""
         await asyncio.shield(asyncio.ensure_future(self._start()))
         return self.status()
 
@@ -201,7 +196,6 @@ class SwarmServer:
                 self._training.start()
 
     async def _open_training(self, job: Job) -> Training:
-        """Open the job's training, where it was when it was interrupted."""
         try:
             installation = self._kept.installation()
             opened = await asyncio.to_thread(open_store, self._store, job, installation)
@@ -259,9 +253,7 @@ class SwarmServer:
 
     async def erase(self, request: EraseRequest) -> Erasure:
         """Erase what can be erased now of an owner's episodes, of whatever training of this server, running or not.
-
-        Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again.
-        """
+        Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again."""
         live = None if self._training is None else await self._training.rollout.eraser.erase(request)
         elsewhere = request.episodes if live is None else live.unknown
         if not elsewhere:
@@ -283,7 +275,6 @@ class SwarmServer:
             )
 
     def status(self) -> Status:
-        """Return what the server does now."""
         found = Status(state=self.machine.state, reason=self.machine.reason)
         if self._job is None:
             return found
@@ -319,11 +310,9 @@ class SwarmServer:
         return Archive(self._store, self._job)
 
     def checkpoints_of(self, digest: str) -> Path:
-        """Return where the checkpoints of a training lie, by its job digest."""
         return self._directory / "checkpoints" / digest[:12]
 
     def _on_transition(self, change: Transition) -> None:
-        """Log a change of state, tell those who listen, and write it down where a store is open."""
         reason = f" reason={change.reason!r}" if change.reason else ""
         log.info("event=state from=%s to=%s%s", change.source, change.target, reason)
         self.events.add(_event(change))

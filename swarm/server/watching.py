@@ -1,13 +1,8 @@
 """Watching a server: its snapshot, why a step waits, its history.
 
-Why the present step is not done: pure reading of a training, in the words a person is told.
-
-The order is that of what to do: what keeps everything from going on first, then an evaluation or a full disk, then the
-episodes that a batch lacks, by stream, with the stragglers of a full one.
-
-A snapshot of a server: one pass over its open episodes and groups, then the largest of each.
-
-What it costs grows with the number of open episodes, and what it answers does not.
+What a step waits for is told in the order of what to do: what keeps everything from going on first, then an evaluation
+or a full disk, then the episodes that a batch lacks, by stream, with the stragglers of a full one. A snapshot is one
+pass over open episodes and groups, then the largest of each: its cost grows with them, its size does not.
 """
 
 from __future__ import annotations
@@ -167,7 +162,6 @@ def snapshot_of(server: SwarmServer) -> Snapshot:
 
 
 def model_in_words(model: ModelSpec) -> str:
-    """Return a job's model as a person names it."""
     if isinstance(model, TinyModel):
         return f"tiny ({model.layers} layers of {model.hidden_size})"
     return model.path.rstrip("/").rpartition("/")[2] or model.path
@@ -201,9 +195,9 @@ def _with_training(snapshot: Snapshot, training: Training) -> Snapshot:
             "sampled_per_s": pace.sampled_per_s,
             "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
             "episodes": {name: rollout.counts[name] for name in _COUNTS},
-            "drops": _select_prefix(rollout.counts, "drop_"),
+            "drops": select_prefix(rollout.counts, "drop_"),
             "flat": training.flat,
-            "refusals": _select_prefix(rollout.counts, "refused_"),
+            "refusals": select_prefix(rollout.counts, "refused_"),
             "refusal": rollout.registry.refusal,
             "recent_drops": tuple(
                 DropSnapshot(**one._asdict()) for one in list(rollout.registry.lost)[: -MOST_DROPS - 1 : -1]
@@ -214,12 +208,11 @@ def _with_training(snapshot: Snapshot, training: Training) -> Snapshot:
     )
 
 
-def _select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
+def select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:
     return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
 
 
 def _owners(leases: Iterable[LeasedEpisode], now: float) -> list[OwnerSnapshot]:
-    """Return what each owner holds, the one with the most first."""
     held: dict[str, list[LeasedEpisode]] = {}
     for episode in leases:
         held.setdefault(episode.owner, []).append(episode)
@@ -236,7 +229,6 @@ def _owners(leases: Iterable[LeasedEpisode], now: float) -> list[OwnerSnapshot]:
 
 
 def _streams(training: Training, leases: Iterable[LeasedEpisode]) -> list[StreamSnapshot]:
-    """Return where each stream stands, those that are played first."""
     groups = training.rollout.groups
     episodes = Counter(episode.stream for episode in leases if episode.kind == "train")
     begun = Counter(group.stream for group in groups)

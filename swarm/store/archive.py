@@ -1,11 +1,9 @@
 """Read-only access and erasing while no engine runs.
 
-Erasing in trainings that are not running: what a running one does by its own store is done in the database itself.
-
-What is open there belongs to a life of the server that is over, and is fenced first, as the next boot would. What waits
-for its batch is dropped (`erased`), and the next boot finds what it would after a server that dropped it and died: the
-place is played again where its turn is not over. Left are members of undecided teams, and episodes of a batch that is
-settled and in no checkpoint: a boot learns it again.
+What is open in a training that is not running belongs to a life of the server that is over, and is fenced before
+erasing, as the next boot would. What waits for its batch is dropped (`erased`), and the next boot plays its place again
+where its turn is not over. Left are members of undecided teams, and episodes of a batch that is settled and in no
+checkpoint: a boot learns it again.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ from swarm.store.tables import (
     Change,
     EpisodeClosed,
     EpisodeErased,
-    ExportableEpisodes,
 )
 from swarm.store.writer import RowWriter, fence_open_episodes
-from swarm.wire import EVALUATION_STREAM, EpisodeList, EpisodeRecord, EvaluationSummary
+from swarm.wire import EVALUATION_STREAM, EvaluationSummary
 
 _E = EPISODES.c
 
@@ -124,7 +121,6 @@ class TrainingSummary:
 
 
 def summarize_training(connection: sa.Connection, training: int, step: int) -> TrainingSummary:
-    """Return what is known of the training, and of its weights after `step`."""
     columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
     known = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
     lists = connection.execute(
@@ -165,59 +161,30 @@ def _evaluation(connection: sa.Connection, training: int, version: int) -> Versi
 T = TypeVar("T")
 
 
-class Archive:
+class Archive(reading.TrainingReader):
     """Episodes and checkpoints of a training in the database at `url`: of the job's, if it has one, else of the newest.
-
-    A database that does not exist, or has no training yet, has none. Raises StoreUnavailable if it cannot be read.
-    """
+    A database that does not exist, or has no training yet, has none. Raises StoreUnavailable if it cannot be read."""
 
     def __init__(self, url: str, job: Job | None) -> None:
         self._url = url
         self._job = job
 
-    async def episodes(self, limit: int) -> EpisodeList:
-        """Return the newest episodes."""
-        found = await self._read(lambda connection, training: reading.episodes(connection, training, limit))
-        return found or EpisodeList(episodes=())
-
-    async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return an episode with its tokens, as far as they were not collected, or None."""
-        return await self._read(lambda connection, training: reading.episode(connection, training, episode))
-
-    async def list_exportable(self) -> ExportableEpisodes:
-        """Return which episodes can be exported."""
-        return await self._read(reading.list_exportable) or ExportableEpisodes()
-
-    async def history(
-        self, after: int, most: int, *, newest: bool = False
-    ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        """Return the metrics of finished steps above `after`, ascending, at most so many: the first, or the newest."""
-
-        def query(connection: sa.Connection, training: int) -> Sequence[tuple[int, Mapping[str, float]]]:
-            return reading.history(connection, training, after, most, newest)
-
-        return await self._read(query) or ()
-
     async def digest(self) -> str | None:
-        """Return the training's job digest, None where there is no training."""
         return await self._read(_digest)
 
     async def checkpoints(self) -> tuple[Sequence[tuple[int, str]], Sequence[EvaluationSummary]]:
-        """Return the training's kept checkpoints by step, and how they were evaluated."""
         return await self._read(lambda *of: (reading.checkpoints(*of), reading.evaluations(*of))) or ((), ())
 
     async def summarize(self, step: int) -> TrainingSummary | None:
-        """Return what is known of the training and of its weights after `step`; None where there is no training."""
         return await self._read(lambda connection, training: summarize_training(connection, training, step))
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
         return await asyncio.to_thread(self._query, query)
 
     def _query(self, query: Callable[[sa.Connection, int], T]) -> T | None:
-        engine = connect(self._url)
-        file = engine.url.database if engine.dialect.name == "sqlite" else None
-        if file is not None and not Path(file).exists():  # SQLite would make it
+        if not _exists(self._url):
             return None
+        engine = connect(self._url)
         try:
             with engine.connect() as connection:
                 training = self._training(connection)

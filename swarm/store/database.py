@@ -63,10 +63,8 @@ def connect(url: str) -> sa.Engine:
 
 
 def open_database(url: str, installation: str) -> sa.Engine:
-    """Return an engine for a database that has this version's tables and is claimed for an installation.
-
-    Raises ServerFailed, in one line, if that cannot be: not reachable, of another version, or another's.
-    """
+    """Return an engine for a database that has this version's tables and is claimed for an installation. Raises
+    ServerFailed, in one line, if that cannot be: not reachable, of another version, or another's."""
     engine = connect(url)
     try:
         with engine.connect() as connection:
@@ -87,10 +85,8 @@ def check_store(url: str, installation: str) -> None:
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Make the tables of an empty database, and bring those of 0.1.0 over; raise ServerFailed for any other's.
-
-    All or nothing, and one process at a time: who comes second finds it done.
-    """
+    """Make the tables of an empty database, and bring those of 0.1.0 over; raise ServerFailed for any other's. All or
+    nothing, and one process at a time: who comes second finds it done."""
     if (found := _version(connection)) == NEWEST:
         return
     if found not in (None, FIRST):
@@ -117,7 +113,6 @@ def migrate(connection: sa.Connection) -> None:
 
 
 def _version(connection: sa.Connection) -> str | None:
-    """Return the version of the schema; None where there is none."""
     if not sa.inspect(connection).has_table(VERSION.name):
         return None
     found: str | None = connection.execute(sa.select(VERSION.c.version_num)).scalar_one_or_none()
@@ -125,10 +120,8 @@ def _version(connection: sa.Connection) -> str | None:
 
 
 def columns_of(connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[Any]]:
-    """Return a table's columns to select; one that a store of an older version lacks is its default.
-
-    Who only reads must not migrate.
-    """
+    """Return a table's columns to select; one that a store of an older version lacks is its default. Who only reads
+    must not migrate."""
     there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     return [column if column.name in there else _default(column) for column in table.columns]
 
@@ -140,12 +133,10 @@ def _default(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
 
 
 def redacted_url(engine: sa.Engine) -> str:
-    """Return the database's address without its password."""
     return engine.url.render_as_string(hide_password=True)
 
 
 def error_message(error: Exception) -> str:
-    """Return what the database itself said, in one line."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
 
@@ -237,8 +228,6 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def limit_silence(engine: sa.Engine) -> None:
-    """Let all connections of an engine with the driver psycopg be such."""
-
     @sa.event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, arguments: Any, fields: dict[str, Any]) -> BoundedConnection:
         return BoundedConnection.connect(*arguments, **{**OPTIONS, **fields})
@@ -290,7 +279,6 @@ class WalCheckpointer:
         self._thread.start()
 
     def notify_commit(self) -> None:
-        """Look at the log, soon: something was committed."""
         self._grown.set()
 
     def stop(self) -> None:
@@ -327,10 +315,8 @@ class WalCheckpointer:
 
 
 def count_wal_pages(log: Path) -> int:
-    """Return how many pages a write-ahead log holds, 0 where there is none.
-
-    A log that began anew keeps its size; its pages are those that carry the salt of its header, which come first.
-    """
+    """Return how many pages a write-ahead log holds, 0 where there is none. A log that began anew keeps its size; its
+    pages are those that carry the salt of its header, which come first."""
     try:
         with log.open("rb") as file:
             header = file.read(_HEADER)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -36,6 +37,7 @@ from swarm.store.tables import (
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
 
+T = TypeVar("T")
 EPOCHS_KEPT = 65_536
 """Closed episodes a restarted server can tell precisely about."""
 _SERIALS_AT_ONCE = 500
@@ -48,7 +50,6 @@ _SUMMARY = (
 
 
 def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
-    """Return the newest episodes."""
     query = sa.select(*_SUMMARY, _code(connection)).where(_E.training == training)
     query = query.order_by(_E.serial.desc()).limit(limit)
     return EpisodeList(episodes=tuple(EpisodeSummary(**_fields(row)) for row in connection.execute(query).mappings()))
@@ -63,8 +64,7 @@ def list_exportable(connection: sa.Connection, training: int) -> ExportableEpiso
     return ExportableEpisodes(names, pruned, count - pruned)
 
 
-def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
-    """Return one episode with its tokens, as far as they were not collected."""
+def find_episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
     where = (_E.training == training, _E.id == id)
     row = connection.execute(sa.select(*_SUMMARY, _code(connection)).where(*where)).mappings().one_or_none()
     if row is None:
@@ -73,13 +73,12 @@ def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord 
     found = connection.execute(sa.select(column).select_from(EPISODES).where(*where)).scalar()
     rewards = {each.call: each for each in unpack_rewards(found)}
     nodes = _nodes(connection, [row["serial"]])[row["serial"]]
-    return EpisodeRecord(**_fields(row), record=tuple(_call(node, rewards.get(node.index)) for node in nodes))
+    return EpisodeRecord(**_fields(row), record=tuple(call_record(node, rewards.get(node.index)) for node in nodes))
 
 
 def history(
     connection: sa.Connection, training: int, after: int, most: int, newest: bool
 ) -> Sequence[tuple[int, Mapping[str, float]]]:
-    """Return what was measured of finished steps above `after`, in order; at most so many, the first or the newest."""
     step, metrics = (column for column in columns_of(connection, STEPS) if column.key in ("step", "metrics"))
     known = sa.select(step, metrics).where(STEPS.c.training == training, STEPS.c.step > after, metrics.is_not(None))
     order = STEPS.c.step.desc() if newest else STEPS.c.step
@@ -88,23 +87,19 @@ def history(
 
 
 def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str]]:
-    """Return the kept checkpoints, newest first."""
     saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
     return [(int(row.step), str(row.name)) for row in connection.execute(saved.order_by(CHECKPOINTS.c.step.desc()))]
 
 
 def evaluations(connection: sa.Connection, training: int) -> list[EvaluationSummary]:
-    """Return how the kept checkpoints were evaluated, oldest first."""
     return evaluated.evaluations(connection, training, columns_of(connection, CHECKPOINTS))
 
 
 def _code(connection: sa.Connection) -> sa.ColumnElement[Any]:
-    """Return the column of the code, or nothing in its place in a store of an older version."""
     return next(column for column in columns_of(connection, EPISODES) if column.key == _E.code.key)
 
 
 def read_high_water_marks(connection: sa.Connection, training: int) -> HighWaterMarks:
-    """Return the last numbers given."""
     serial = connection.execute(sa.select(sa.func.max(_E.serial))).scalar()
     closed = connection.execute(sa.select(sa.func.max(_E.closed)).where(_E.training == training)).scalar()
     return HighWaterMarks(serial or 0, closed or 0, _last_scheduled_step(connection, training))
@@ -295,7 +290,8 @@ def _fields(row: sa.RowMapping) -> dict[str, Any]:
     return {name: value for name, value in renamed.items() if name not in ("serial", "group_name")}
 
 
-def _call(node: Node, own: CallReward | None) -> CallRecord:
+def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
+    """Return a call's ids, without texts, with its own reward and agent where it has them."""
     return CallRecord(
         index=node.index,
         parent=None if node.parent is None else node.parent.index,
@@ -304,5 +300,29 @@ def _call(node: Node, own: CallReward | None) -> CallRecord:
         sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
         trained=node.trained,
         reward=None if own is None else own.reward,
-        agent=None if own is None else own.agent or None,
+        agent=(node.agent if own is None else own.agent) or None,
     )
+
+
+class TrainingReader(ABC):
+    """Implements `EpisodeReader` by queries over one training."""
+
+    async def episodes(self, limit: int) -> EpisodeList:
+        found = await self._read(lambda connection, training: episodes(connection, training, limit))
+        return found or EpisodeList(episodes=())
+
+    async def episode(self, episode: str) -> EpisodeRecord | None:
+        return await self._read(lambda connection, training: find_episode(connection, training, episode))
+
+    async def list_exportable(self) -> ExportableEpisodes:
+        return await self._read(list_exportable) or ExportableEpisodes()
+
+    async def history(
+        self, after: int, most: int, *, newest: bool = False
+    ) -> Sequence[tuple[int, Mapping[str, float]]]:
+        found = await self._read(lambda connection, training: history(connection, training, after, most, newest))
+        return found or ()
+
+    @abstractmethod
+    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
+        """Return what a query finds, None where there is no training; StoreUnavailable if it cannot be read."""

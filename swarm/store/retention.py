@@ -56,9 +56,7 @@ def collect_garbage(connection: sa.Connection, training: int, kept: int) -> bool
     newest = sa.select(sa.func.max(found.closed)).where(found.training == training).scalar_subquery()
     old = sa.or_(found.closed_after < oldest, found.closed <= newest - CLOSINGS_KEPT)
     query = sa.select(found.serial).where(
-        found.training == training,
-        sa.text("calls IS NULL"),
-        sa.or_(trained, sa.and_(untrained, old)),
+        found.training == training, sa.text("calls IS NULL"), sa.or_(trained, sa.and_(untrained, old))
     )
     serials = list(connection.execute(query.order_by(found.serial).limit(AT_ONCE)).scalars())
     _forget(connection, serials)
@@ -66,10 +64,8 @@ def collect_garbage(connection: sa.Connection, training: int, kept: int) -> bool
 
 
 def erase(connection: sa.Connection, training: int, episode: str) -> None:
-    """Delete the nodes of an episode that is over and in no batch that may have to be learned again.
-
-    SQLite overwrites what it deletes here, so that the file does not keep it.
-    """
+    """Delete the nodes of an episode that is over and in no batch that may have to be learned again. SQLite overwrites
+    what it deletes here, so that the file does not keep it."""
     found = EPISODES.c
     over = sa.or_(
         found.state.in_(("aborted", "fenced", "dropped", "consumed")),
@@ -94,7 +90,6 @@ def _forget(connection: sa.Connection, serials: Sequence[int]) -> None:
 
 
 def _forget_metrics(connection: sa.Connection, training: int) -> None:
-    """Delete what was measured of steps long ago."""
     newest = connection.execute(sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)).scalar() or 0
     if newest > MEASURED_KEPT:
         old = (STEPS.c.training == training, STEPS.c.step <= newest - MEASURED_KEPT, STEPS.c.metrics.is_not(None))
@@ -118,7 +113,6 @@ class StoredTraining:
     """The step of its newest checkpoint, None where it has none."""
 
     def describe_difference(self, job: Job) -> str:
-        """Return in a few words where its checkpoints are and why a job begins anew beside them."""
         differs = _UNREADABLE if self.job is None else ", ".join(job.differences(self.job))
         return f"checkpoints/{self.digest[:12]} (step {self.checkpoint}; {differs})"
 
@@ -133,10 +127,8 @@ class OpenedTraining:
 
 
 def find_training(connection: sa.Connection, job: Job) -> StoredTraining | None:
-    """Return the training of a job, None where it has none.
-
-    Raises ServerFailed, in one line, where the only one that the job could go on with has more steps than it asks for.
-    """
+    """Return the training of a job, None where it has none. Raises ServerFailed, in one line, where the only one that
+    the job could go on with has more steps than it asks for."""
     return _choose(_trainings(connection), job)
 
 

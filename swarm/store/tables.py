@@ -42,31 +42,26 @@ def pack_ints(values: Sequence[int]) -> bytes:
 
 
 def pack_floats(values: Sequence[float]) -> bytes:
-    """Return the bytes of log-probs."""
     return _native(array("d", values)).tobytes()
 
 
 def unpack_ints(data: bytes) -> tuple[int, ...]:
-    """Return what `pack_ints` packed."""
     values = array("i")
     values.frombytes(data)
     return tuple(_native(values))
 
 
 def unpack_floats(data: bytes) -> tuple[float, ...]:
-    """Return what `pack_floats` packed."""
     values = array("d")
     values.frombytes(data)
     return tuple(_native(values))
 
 
 def pack_rewards(rewards: Sequence[CallReward]) -> str | None:
-    """Return the JSON of rewards of calls; None where there are none."""
     return json.dumps([[each.call, each.reward, each.agent] for each in rewards]) if rewards else None
 
 
 def unpack_rewards(data: str | None) -> tuple[CallReward, ...]:
-    """Return what `pack_rewards` packed."""
     return tuple(CallReward(*each) for each in json.loads(data or "[]"))
 
 
@@ -120,10 +115,8 @@ class CallCaptured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallWithdrawn:
-    """A captured call was never served: its client went away while it was written. It is no part of the episode.
-
-    Only noted, always before the episode's `EpisodeClosed`; until then nothing of the episode is trained.
-    """
+    """A captured call was never served: its client went away while it was written. It is no part of the episode. Only
+    noted, always before the episode's `EpisodeClosed`; until then nothing of the episode is trained."""
 
     episode: str
     node: Node
@@ -181,10 +174,8 @@ class BatchScheduled:
 
 @dataclass(frozen=True, slots=True)
 class StepMeasured:
-    """What is known of a settled step, by its metrics' names: of its rollout, and all of it once it was learned.
-
-    Only noted, before the `CheckpointSaved` of a checkpoint holding the step: a restart has the rows of all such steps.
-    """
+    """What is known of a settled step, by its metrics' names: of its rollout, and all of it once it was learned. Only
+    noted, before the `CheckpointSaved` of a checkpoint holding the step: a restart has the rows of all such steps."""
 
     step: int
     metrics: Mapping[str, float]
@@ -343,13 +334,9 @@ class ExportableEpisodes(NamedTuple):
 class EpisodeReader(Protocol):
     """What was written of episodes and steps, to be read."""
 
-    async def list_exportable(self) -> ExportableEpisodes:
-        """Return which episodes can be exported."""
-        ...
+    async def list_exportable(self) -> ExportableEpisodes: ...
 
-    async def episodes(self, limit: int) -> EpisodeList:
-        """Return the newest episodes."""
-        ...
+    async def episodes(self, limit: int) -> EpisodeList: ...
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
@@ -378,11 +365,8 @@ class Store(EpisodeReader, Protocol):
         ...
 
     def failure(self) -> str | None:
-        """Return why nothing can be written any more before a restart, or None.
-
-        What was written until then is whole, as after a kill: notes were lost, but nothing that came after them is
-        there.
-        """
+        """Return why nothing can be written any more before a restart, or None. What was written until then is whole,
+        as after a kill: notes were lost, but nothing that came after them is there."""
         ...
 
     async def close(self) -> None:
@@ -400,10 +384,7 @@ METADATA = sa.MetaData()
 Serial = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 META = sa.Table(
-    "meta",
-    METADATA,
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
+    "meta", METADATA, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text, nullable=False)
 )
 
 TRAININGS = sa.Table(
@@ -540,7 +521,6 @@ _Z = 1.959964
 
 
 def best_of(evaluations: Iterable[EvaluationSummary]) -> EvaluationSummary | None:
-    """Return the best evaluation, None of none."""
     return max(evaluations, key=_rank, default=None)
 
 

@@ -71,10 +71,8 @@ from swarm.wire import EpisodeList, EpisodeRecord
 
 
 class FakeStore:
-    """`changes` holds all that was written, in order. `hold()` makes writes wait; `fail` makes them raise.
-
-    `broken` is what it says of itself, and makes every write be refused for good.
-    """
+    """`changes` holds all that was written, in order. `hold()` makes writes wait; `fail` makes them raise. `broken` is
+    what it says of itself, and makes every write be refused for good."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -84,15 +82,12 @@ class FakeStore:
         self._released.set()
 
     def hold(self) -> None:
-        """Make every write wait for `release`."""
         self._released.clear()
 
     def release(self) -> None:
-        """Let held writes go on."""
         self._released.set()
 
     async def write(self, *changes: Change) -> None:
-        """Keep the changes; raise StoreUnavailable with `fail` where that is set."""
         await self._released.wait()
         if self.broken is not None:
             raise StoreRefused(self.broken)
@@ -101,29 +96,23 @@ class FakeStore:
         self.changes += changes
 
     def note(self, *changes: Change) -> None:
-        """Keep the changes."""
         self.changes += changes
 
     async def episodes(self, limit: int) -> EpisodeList:
-        """Return no episodes: nothing is read back from a fake."""
         return EpisodeList(episodes=())
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return None."""
         return None
 
     async def list_exportable(self) -> ExportableEpisodes:
-        """Return no episodes."""
         return ExportableEpisodes()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False
     ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        """Return nothing."""
         return ()
 
     def failure(self) -> str | None:
-        """Return `broken`."""
         return self.broken
 
     async def close(self) -> None:
@@ -132,8 +121,7 @@ class FakeStore:
 
 _NODES_AT_ONCE = 32
 _THIS = sa.and_(EPISODES.c.training == sa.bindparam("of"), EPISODES.c.id == sa.bindparam("episode"))
-_PREPARE = sa.update(EPISODES).where(_THIS)
-_CLOSE = sa.update(EPISODES).where(_THIS)
+_UPDATE = sa.update(EPISODES).where(_THIS)
 _SETTLE = sa.update(EPISODES).where(_THIS, EPISODES.c.state == "ended", EPISODES.c.kind == "train")
 _MEASURE = (
     sa.update(STEPS)
@@ -172,12 +160,10 @@ class RowWriter:
         }
 
     def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Write the changes in the connection's transaction; raise ContradictoryChanges or the database's error."""
         for kind, alike in _group_changes(changes, self._writers):
             self._writers[kind](connection, alike)
 
     def forget(self, changes: Sequence[Change]) -> None:
-        """Forget what was learned of changes whose transaction failed."""
         for change in changes:
             if isinstance(change, EpisodeBegan):
                 self._serials.pop(change.episode, None)
@@ -223,7 +209,7 @@ class RowWriter:
             }
             for change in changes
         ]  # fmt: skip
-        connection.execute(_PREPARE, rows)
+        connection.execute(_UPDATE, rows)
 
     def _write_closings(self, connection: sa.Connection, changes: Sequence[EpisodeClosed]) -> None:
         self._check_begun(connection, [change for change in changes if change.state == "ended"])
@@ -233,7 +219,7 @@ class RowWriter:
         given_up = [self._closing(change) for change in changes if change.state != "ended"]
         for rows in (rewarded, given_up):  # the same episode may be ended, then dropped; never the other way
             if rows:
-                connection.execute(_CLOSE, rows)
+                connection.execute(_UPDATE, rows)
 
     def _closing(self, change: EpisodeClosed) -> dict[str, Any]:
         self._marks.closed += 1
@@ -301,7 +287,6 @@ class RowWriter:
         self._rotate(connection)
 
     def _rotate(self, connection: sa.Connection) -> None:
-        """Forget the checkpoints beyond those that are kept."""
         saved = CHECKPOINTS.c
         here = saved.training == self._training
         steps = list(connection.execute(sa.select(saved.step).where(here)).scalars())
@@ -325,11 +310,13 @@ class RowWriter:
     def _write_task_lists(self, connection: sa.Connection, changes: Sequence[TasksListed]) -> None:
         rows = [
             {
-                "training": self._training, "stream": change.stream, "digest": change.digest,
-                "ids": json.dumps(change.ids),
+                "training": self._training,
+                "stream": listed.stream,
+                "digest": listed.digest,
+                "ids": json.dumps(listed.ids),
             }
-            for change in changes
-        ]  # fmt: skip
+            for listed in changes
+        ]
         connection.execute(sa.insert(TASK_LISTS), rows)
 
     def _write_events(self, connection: sa.Connection, changes: Sequence[StoredEvent]) -> None:
@@ -363,7 +350,6 @@ _BARRIERS = (CallWithdrawn, BatchScheduled, CheckpointSaved, CheckpointEvaluated
 def _group_changes(
     changes: Sequence[Change], order: Sequence[type[Change]] | Any
 ) -> Iterator[tuple[type[Change], list[Any]]]:
-    """Yield the changes by kind, in an order that means the same as theirs."""
     alike: dict[type[Change], list[Any]] = {}
     for change in changes:
         if isinstance(change, _BARRIERS):
@@ -442,7 +428,6 @@ class Writer:
         self._thread.start()
 
     def put(self, item: WriteRequest) -> None:
-        """Hand changes over, to be written after all that were before."""
         self._queue.put(item)
 
     def stop(self) -> None:
@@ -463,7 +448,6 @@ class Writer:
             self._collect_garbage()
 
     def _next_group(self) -> list[WriteRequest]:
-        """Return all that was handed over; wait for something unless there is other work."""
         group: list[WriteRequest] = []
         with contextlib.suppress(queue.Empty):  # nothing more waits
             item = self._queue.get(timeout=self._next_timeout())
@@ -481,10 +465,8 @@ class Writer:
         return 0.0 if self._garbage else None
 
     def _write(self, items: Sequence[WriteRequest]) -> Exception | None:
-        """Write the items in one transaction; where that cannot ever succeed, each by itself.
-
-        Returns an error that passes, for which nothing was written and the notes are kept.
-        """
+        """Write the items in one transaction; where that cannot ever succeed, each by itself. Returns an error that
+        passes, for which nothing was written and the notes are kept."""
         self._notes.clear()
         try:
             self._transact(items)
@@ -540,7 +522,6 @@ class Writer:
             self._garbage, self._closings = True, 0
 
     def _connect(self, *, full: bool) -> sa.Connection:
-        """Return the writer's connection, in the wanted durability."""
         if self._connection is None:
             self._connection = self._engine.connect()
             self._synchronous = "NORMAL"
@@ -574,7 +555,6 @@ class Writer:
         _resolve_futures([item.done for item in items if item.done is not None], None)
 
     def _handle_failure(self, items: Sequence[WriteRequest], error: Exception) -> None:
-        """Tell the writes, keep the notes."""
         said = error_message(error)
         if not self._failing:
             self._failing = True
@@ -595,7 +575,6 @@ class Writer:
         self._report_failure([item], said)
 
     def _break(self, said: str, items: Sequence[WriteRequest]) -> None:
-        """Write nothing any more, and tell the items' writes why."""
         self.broken = (
             f"the store {redacted_url(self._engine)} writes nothing any more: {said}; mend it and restart the server"
         )
@@ -644,7 +623,6 @@ def _read_written(connection: sa.Connection, training: int) -> int:
 
 
 def _resolve_futures(waiting: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
-    """Resolve futures, each on the loop it belongs to."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for future in waiting:
         by_loop.setdefault(future.get_loop(), []).append(future)
@@ -695,7 +673,7 @@ def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, Recover
     return SqlStore(engine, opened.number, writer), recovered
 
 
-class SqlStore:
+class SqlStore(reading.TrainingReader):
     """Implements `Store`."""
 
     def __init__(self, engine: sa.Engine, training: int, writer: Writer) -> None:
@@ -705,7 +683,6 @@ class SqlStore:
         self._closed = False
 
     async def write(self, *changes: Change) -> None:
-        """Write changes; return when they are committed, raise StoreUnavailable or StoreRefused if they were not."""
         if self._closed:
             raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -713,30 +690,10 @@ class SqlStore:
         await done
 
     def note(self, *changes: Change) -> None:
-        """Write changes in order without waiting."""
         if not self._closed:
             self._writer.put(WriteRequest(changes))
 
-    async def episodes(self, limit: int) -> EpisodeList:
-        """Return the newest episodes; raise StoreUnavailable if the database cannot be read."""
-        return await self._read(lambda connection: reading.episodes(connection, self._training, limit))
-
-    async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return an episode, or None; raise StoreUnavailable if the database cannot be read."""
-        return await self._read(lambda connection: reading.episode(connection, self._training, episode))
-
-    async def list_exportable(self) -> ExportableEpisodes:
-        """Return which episodes can be exported; raise StoreUnavailable if the database cannot be read."""
-        return await self._read(lambda connection: reading.list_exportable(connection, self._training))
-
-    async def history(
-        self, after: int, most: int, *, newest: bool = False
-    ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        """Return the metrics of finished steps; raise StoreUnavailable if the database cannot be read."""
-        return await self._read(lambda connection: reading.history(connection, self._training, after, most, newest))
-
     def failure(self) -> str | None:
-        """Return why nothing is written any more before a restart, or None."""
         return self._writer.broken
 
     async def close(self) -> None:
@@ -746,17 +703,17 @@ class SqlStore:
             await asyncio.to_thread(self._writer.stop)
             self._engine.dispose()
 
-    async def _read(self, query: Callable[[sa.Connection], T]) -> T:
+    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T:
+        return await asyncio.to_thread(self._query, query)
+
+    def _query(self, query: Callable[[sa.Connection, int], T]) -> T:
         try:
-            return await asyncio.to_thread(self._query, query)
+            with self._engine.connect() as connection:
+                return query(connection, self._training)
         except SQLAlchemyError as error:
             raise StoreUnavailable(
                 f"the store {redacted_url(self._engine)} cannot be read: {error_message(error)}", retry_after=1.0
             ) from error
-
-    def _query(self, query: Callable[[sa.Connection], T]) -> T:
-        with self._engine.connect() as connection:
-            return query(connection)
 
 
 def fence_open_episodes(connection: sa.Connection, training: int) -> None:

@@ -27,11 +27,8 @@ _IDS = frozenset({"id", "tool_call_id"})
 
 
 def normalise(message: Message) -> dict[str, Any]:
-    """Return the message as templates want it.
-
-    It has no null or empty optional field, its text parts are joined, and the arguments of its tool calls are
-    objects where they are valid JSON objects.
-    """
+    """Return the message as templates want it. It has no null or empty optional field, its text parts are joined, and
+    the arguments of its tool calls are objects where they are valid JSON objects."""
     kept = {name: value for name, value in message.items() if name == "role" or value not in _EMPTY}
     kept["content"] = _text(kept.get("content", ""))
     calls = kept.get("tool_calls")
@@ -79,7 +76,6 @@ def _with_object_arguments(call: Any) -> Any:
 
 
 def _call_key(call: Any) -> Any:
-    """Return what a call says: its function and the value of its arguments."""
     if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
         return call
     function = call["function"]
@@ -97,10 +93,8 @@ def _parse_arguments(arguments: Any) -> Any:
 
 @dataclass(slots=True, eq=False)
 class History:
-    """Where one list of messages ends. `node` is the call that served the last of them, if one did.
-
-    form: the message in the form it last came in, None until it came in a request. answered: calls were served here.
-    """
+    """Where one list of messages ends. `node` is the call that served the last of them, if one did. form: the message
+    in the form it last came in, None until it came in a request. answered: calls were served here."""
 
     children: dict[Hashable, History] = field(default_factory=dict)
     node: Node | None = None
@@ -109,7 +103,6 @@ class History:
     _last: History | None = None
 
     def find_child(self, message: Message) -> History | None:
-        """Return where `message` leads from here, or None if it never came here."""
         if self._last is not None and self._last.form == message:
             return self._last
         found = self.children.get(canonical(message))
@@ -118,7 +111,6 @@ class History:
         return found
 
     def extend(self, messages: Sequence[Message]) -> History:
-        """Return where `messages` lead from here, making the way."""
         history = self
         for message in messages:
             following = history.find_child(message)
@@ -170,7 +162,6 @@ class Matcher:
 
 
 def _walk(start: Match, messages: Sequence[Message]) -> Match:
-    """Go on from where `start` ended."""
     node, length, at = start.node, start.length, start.at
     departs, altered = False, False
     history = at

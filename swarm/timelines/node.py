@@ -1,16 +1,10 @@
 """Nodes of a call tree, their drift, and training rows made of a tree.
 
-A served call as a node of its episode's tree, and how its prompt came about.
-
-Knows neither messages nor templates: a node is ids, and outlives the process that served them.
-
-Call trees as training rows: pure functions of nodes.
-
-A row is the whole path from a root to a node. A call that is not trained is context in the rows of calls that go on
-from it, and in no row where none does. Linear rows take one path per leaf and train a node's sampled ids
-in the first row that holds it; the unmerged baseline takes one path per call. Either way every sampled id is
-trained exactly once, in the context the engine really saw. A learner may pack rows into one tree, in which every prefix
-that they share is there once: `tree_tokens` counts its ids.
+A node is a served call as ids, without messages or templates, and outlives the process that served it. A row is the
+whole path from a root to a node. A call that is not trained is context in the rows of calls that go on from it, and in
+no row where none does. Linear rows take one path per leaf and train a node's sampled ids in the first row that holds
+it; the unmerged baseline takes one path per call. Either way every sampled id is trained exactly once, in the context
+the engine really saw. A learner may pack rows into one tree, in which every prefix that they share is there once.
 """
 
 from __future__ import annotations
@@ -60,7 +54,6 @@ class Node:
     cut: bool = False
 
     def path(self) -> list[Node]:
-        """Return the nodes from the root to this one."""
         nodes: list[Node] = []
         node: Node | None = self
         while node is not None:
@@ -69,7 +62,6 @@ class Node:
         return nodes[::-1]
 
     def path_ids(self) -> list[int]:
-        """Return all ids from the root through this node's sampled ones."""
         ids: list[int] = []
         for node in self.path():
             ids += node.context
@@ -84,7 +76,6 @@ def select_trained(nodes: Sequence[Node]) -> list[Node]:
 
 
 def drift_counts(nodes: Sequence[Node]) -> dict[Drift, int]:
-    """Return how many calls had each drift."""
     counts = dict.fromkeys(Drift, 0)
     for node in nodes:
         counts[node.drift] += 1
@@ -113,9 +104,7 @@ def linear_rows(
     nodes: Sequence[Node], *, by_call: bool = False, masked: frozenset[int] = frozenset()
 ) -> tuple[TrainRow, ...]:
     """Return one row per leaf, in the order of the leaves; shared prefixes are context in all rows but the first.
-
-    `by_call`: they say which call sampled what. What the calls `masked` sampled is context alone.
-    """
+    `by_call`: they say which call sampled what. What the calls `masked` sampled is context alone."""
     trained = set(masked)
     rows = []
     for leaf in _leaves(select_trained(nodes)):
@@ -145,10 +134,8 @@ def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
 
 
 def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
-    """Return the ids in one packed tree of all calls of `episodes` that training needs: the prefixes they have.
-
-    Sorted as words of a dictionary, each path adds what it does not share with the one before it.
-    """
+    """Return the ids in one packed tree of all calls of `episodes` that training needs: the prefixes they have. Sorted
+    as words of a dictionary, each path adds what it does not share with the one before it."""
     ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in _leaves(select_trained(nodes))]
     paths = sorted(path.tobytes() for path in ids)
     shared = sum(_common(left, right) // array("I").itemsize for left, right in pairwise(paths))
@@ -156,7 +143,6 @@ def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
 
 
 def _common(left: bytes, right: bytes) -> int:
-    """Return the length of the longest common beginning."""
     sizes = range(1, min(len(left), len(right)) + 1)
     return bisect_left(sizes, True, key=lambda size: left[:size] != right[:size])
 

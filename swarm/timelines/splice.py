@@ -69,10 +69,8 @@ def closes(renderer: Renderer, known: Sequence[Message], tools: Sequence[Tool], 
 
 
 def _vary_beginning(new: Sequence[Message]) -> list[Message]:
-    """Return `new` with another letter for the words of its first message, or with a message where there is none.
-
-    A tag that the words begin with stays, since some templates tell tool results from questions by it.
-    """
+    """Return `new` with another letter for the words of its first message, or with a message where there is none. A tag
+    that the words begin with stays, since some templates tell tool results from questions by it."""
     if not new:
         return [{"role": "user", "content": "a"}]
     content = new[0].get("content")
@@ -161,10 +159,8 @@ class TemplateSplices:
 
 
 def select_anchors(known: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages of a history, which ends with an answer, that tell what its template writes next.
-
-    A turn is an answer and what follows it; what comes before the first is the head.
-    """
+    """Return the messages of a history, which ends with an answer, that tell what its template writes next. A turn is
+    an answer and what follows it; what comes before the first is the head."""
     roles = [message.get("role") for message in known]
     answers = [position for position, role in enumerate(roles) if role == "assistant"]
     if len(answers) <= _LAST_TURNS + 1:

@@ -1,14 +1,12 @@
 """The call tree of one episode: which ids were seen, sampled, and are shown next.
 
-A node is one served call: the ids that were new to the engine (context), then the ids it sampled, with their
-log-probs and policy versions. The ids from the root through a node are exactly what the engine saw and
-sampled in that call. A request whose history is what was served continues that node: its prompt is the served
-ids, then the rendering of the new messages alone, so that re-tokenisation can never change a trained token.
+The ids from the root through a node are exactly what the engine saw and sampled in that call. A request whose history
+is what was served continues that node: its prompt is the served ids, then the rendering of the new messages alone, so
+that re-tokenisation can never change a trained token.
 
     prompt -> (the engine samples) -> finished -> (the node is made durable) -> keep
 
-Calls of one episode may interleave these as they like. Promises nothing about rewards or leases, and knows the model
-only through its Renderer.
+Calls of one episode may interleave these as they like. Knows the model only through its Renderer.
 """
 
 from __future__ import annotations
@@ -79,7 +77,6 @@ class CallTree:
 
     @property
     def drift(self) -> dict[Drift, int]:
-        """How many calls had each drift."""
         return drift_counts(self.nodes)
 
     @property
@@ -88,10 +85,8 @@ class CallTree:
         return self._splices.trusted
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = (), encode: Encode | None = None) -> Prompt:
-        """Return the prompt for `messages`; raise BackendError if the template refuses them.
-
-        `encode` takes the place of the renderer's own; what it raises leaves the tree as it was.
-        """
+        """Return the prompt for `messages`; raise BackendError if the template refuses them. `encode` takes the place
+        of the renderer's own; what it raises leaves the tree as it was."""
         encode = encode or self._renderer.encode
         sent = tuple(messages)
         tools, histories = self._find_matcher(tools)
@@ -146,7 +141,6 @@ class CallTree:
         )
 
     def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:
-        """Take a finished call into the tree: `answer` is the message that was served."""
         at, new = prompt.asked
         if prompt.parent is None:
             at = self._keep_matcher(prompt.tools).root
@@ -170,13 +164,11 @@ class CallTree:
         text: str,
         answer: Message,
     ) -> Node:
-        """Finish and keep a call at once."""
         node = self.make_node(prompt, sampled, logprobs, versions, text=text)
         self.keep(prompt, node, answer)
         return node
 
     def _find_matcher(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
-        """Return the tools as they were first sent, and the histories that were told of them."""
         sent = tuple(tools)
         return next((told for told in self._histories if told[0] == sent), (sent, Matcher()))
 
@@ -190,7 +182,6 @@ class CallTree:
     def _extend(
         self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...], encode: Encode
     ) -> Prompt | None:
-        """Return the prompt of a request that extends `node`; None where it must fork."""
         known, new = sent[: found.length], sent[found.length :]
         blind = self._served[node.index].exact is None and self._served[node.index].aligned is None
         cut = self._splices.find(known, new, tools, whole=blind)
@@ -215,10 +206,8 @@ class CallTree:
         return self._closing
 
     def _is_exact(self, node: Node, cut: TemplateSplice, encode: Encode, *, whole: bool) -> bool:
-        """Tell whether the history, rendered and tokenised afresh, gives the ids served through `node`.
-
-        Only the node's own text is looked at, unless earlier messages came back in another form.
-        """
+        """Tell whether the history, rendered and tokenised afresh, gives the ids served through `node`. Only the node's
+        own text is looked at, unless earlier messages came back in another form."""
         served = self._served[node.index]
         if served.exact is None and served.aligned is None:
             ids = node.path_ids()

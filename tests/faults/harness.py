@@ -22,7 +22,7 @@ from sqlalchemy import create_engine
 from swarm.client import AsyncSwarmClient
 from swarm.client.async_client import NamedTask
 from swarm.client.episode import Episode
-from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, LeaseLost, SwarmError, Throttled, Unreachable
+from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, LeaseLost, Throttled, Unreachable
 from swarm.job import Job
 from swarm.store import reading
 from swarm.wire import EpisodeSummary
@@ -79,7 +79,6 @@ class Server:
         return (self.directory / "log").read_text()
 
     async def start(self, fault: Fault | None = None, pages: int | None = None) -> None:
-        """Start a process; return once it has its address."""
         self.directory.mkdir(parents=True, exist_ok=True)
         arguments = (self.directory, self._port, fault, pages, self.clock)
         self._process = _processes.Process(target=_serve, args=arguments, daemon=True)
@@ -150,10 +149,8 @@ class Books:
 
 
 class Client:
-    """An agent's process as it should be: it sends again what was not answered, and begins anew what it lost.
-
-    `url` may be a proxy's; without one it is the server's own. Each conversation begins with `text`.
-    """
+    """An agent's process as it should be: it sends again what was not answered, and begins anew what it lost. `url` may
+    be a proxy's; without one it is the server's own. Each conversation begins with `text`."""
 
     def __init__(self, server: Server, books: Books, url: str | None = None, text: str = "from 1 to 9") -> None:
         self._server = server
@@ -192,7 +189,6 @@ class Client:
                     return
 
     async def play(self, task: str) -> bool:
-        """Play an episode once; return whether its end was acknowledged."""
         episode = await self.until_answered(lambda: self.swarm.begin(NamedTask(task), wait_s=1.0))
         play = self._books.plays.setdefault(episode.id, Play(episode.id))
         try:
@@ -224,25 +220,17 @@ class Client:
         raise AssertionError("unreachable")
 
 
-def places(tasks: int, group_size: int = 2) -> Iterator[str]:
-    """Return places for any number of workers to share: each task `group_size` times, over and over."""
-    return (f"task-{number}" for number in itertools.cycle(range(tasks)) for _ in range(group_size))
-
-
-async def play_to_the_end(client: Client, *, workers: int = 4, tasks: int = 3) -> None:
-    shared = places(tasks)
+async def play_to_the_end(client: Client, *, workers: int = 4) -> None:
+    shared = (f"task-{number}" for number in itertools.cycle(range(3)) for _ in range(2))  # places of groups
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
         for _ in range(workers):
             group.create_task(client.play_on(shared))
 
 
-async def refused(work: Awaitable[Any]) -> SwarmError:
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            await work
-    except SwarmError as error:
-        return error
-    raise AssertionError("expected a refusal, found an answer")
+async def asks_twice(episode: Episode[Any]) -> float:
+    for _ in range(2):
+        await episode.chat(SAID)
+    return float(len(episode.id) % 2)
 
 
 DOCUMENTED = {
@@ -253,8 +241,6 @@ DOCUMENTED = {
 
 @dataclass(frozen=True)
 class Weights:
-    """What a fake checkpoint was trained on: of each step, each episode's sampled tokens."""
-
     steps: dict[int, dict[str, int]]
 
     @property

@@ -62,7 +62,6 @@ class Points:
             raise BackendError(self.dead)
 
     async def reach_or_wait(self, point: str) -> None:
-        """Pass a point; a backend that died there never comes back from it."""
         self.reach(point)
         if self.dead is not None:
             await asyncio.Event().wait()

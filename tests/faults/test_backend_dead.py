@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.client import AsyncSwarmClient, NamedTask
 from swarm.errors import ServerFailed
 from swarm.wire import ServerState
-from tests.faults.harness import SAID, job
+from tests.faults.harness import SAID, asks_twice, job
 from tests.faults.points import Fault, FaultyBackend, Points
 from tests.swarm.server.support import Served, serving
 
@@ -44,14 +43,7 @@ async def dying(folder: Path, fault: Fault) -> AsyncIterator[tuple[Served, Async
 
 
 def transition(caplog: pytest.LogCaptureFixture) -> str:
-    """Return the last one that was logged."""
     return [line for line in caplog.messages if "event=state " in line][-1].split("event=state ")[1]
-
-
-async def asks_twice(episode: Episode[Any]) -> float:
-    for _ in range(2):
-        await episode.chat(SAID)
-    return float(len(episode.id) % 2)
 
 
 async def train(client: AsyncSwarmClient) -> None:

@@ -23,7 +23,6 @@ WANTED = job(lease_ttl_s=0.8, drain_timeout_s=0.8)
 
 
 async def doomed(url: str, token: str, point: str, told: Connection) -> None:
-    """Play an episode in a process of its own, up to the point where it is killed."""
     async with AsyncSwarmClient(url, token, owner="doomed") as client:
         episode = await client.begin(NamedTask("task-0"), wait_s=10.0)
         told.send(episode.id)
@@ -40,7 +39,6 @@ async def doomed(url: str, token: str, point: str, told: Connection) -> None:
 
 
 def _sent(url: str, path: str, key: str, body: object) -> None:
-    """Send a request whose answer nobody will read."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as sock:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ async def agent(episode):
 
 
 async def evaluator(server: Server, folder: Path, *more: str) -> asyncio.subprocess.Process:
-    """Start who evaluates during training; it works in the folder, and writes there."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "swarm.environments", "evaluate", "--during", "--environment", "guess",
         "--server", server.url, "--out", str(folder / "during.json"), "--episodes", str(PLAYS), "--seed", "7", *more,
@@ -103,40 +103,37 @@ async def test_a_server_killed_around_an_evaluation_waits_for_it_again_and_its_e
     check_whole(tmp_path / "during.json")
 
 
+@contextlib.asynccontextmanager
+async def stuck(folder: Path) -> AsyncIterator[tuple[Server, Client, asyncio.subprocess.Process]]:
+    """Serve a training whose evaluator is stuck after two plays, while `stuck` is there; at the end all is played."""
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "stuck").touch()
+    async with running(folder / "server") as server, Client(server, Books()) as client:
+        await client.train(WANTED)
+        process = await evaluator(server, folder, "--agent", "agent.py:agent")
+        playing = asyncio.create_task(play_to_the_end(client))
+        yield server, client, process
+        await playing
+    check_whole(folder / "during.json")
+
+
 async def test_a_server_killed_while_plays_are_in_flight_gets_as_many_as_it_waits_for_and_the_evaluation_is_one(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "stuck").touch()
-    async with running(tmp_path / "server") as server, Client(server, Books()) as client:
-        await client.train(WANTED)
-        process = await evaluator(server, tmp_path, "--agent", "agent.py:agent")
-        playing = asyncio.create_task(play_to_the_end(client))
+    async with stuck(tmp_path) as (server, client, process):
         await waits(client, lambda awaited: awaited == PLAYS - 2)
         server.signal(signal.SIGKILL)
         await server.killed()
         await server.start()
         await waits(client, lambda awaited: awaited == PLAYS)
         (tmp_path / "stuck").unlink()
-        await playing
         assert await ended(process) == (0, "")
-    check_whole(tmp_path / "during.json")
 
 
-async def test_after_a_killed_evaluator_another_one_plays_all_of_it(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "stuck").touch()
-    own = ("--agent", "agent.py:agent")
-    async with running(tmp_path / "server") as server, Client(server, Books()) as client:
-        await client.train(WANTED)
-        process = await evaluator(server, tmp_path, *own)
-        playing = asyncio.create_task(play_to_the_end(client))
+async def test_after_a_killed_evaluator_another_one_plays_all_of_it(tmp_path: Path) -> None:
+    async with stuck(tmp_path) as (server, client, process):
         await waits(client, lambda awaited: (tmp_path / "reached").exists() and 0 < awaited < PLAYS)
         process.send_signal(signal.SIGKILL)
         await process.wait()
         (tmp_path / "stuck").unlink()
-        assert await ended(await evaluator(server, tmp_path, *own)) == (0, "")
-        await playing
-    check_whole(tmp_path / "during.json")
+        assert await ended(await evaluator(server, tmp_path, "--agent", "agent.py:agent")) == (0, "")

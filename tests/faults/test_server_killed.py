@@ -11,7 +11,7 @@ import pytest
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.errors import SwarmError, Unreachable
 from swarm.job import Job
-from tests.faults.harness import SAID, Books, Client, Server, check, job, play_to_the_end, running
+from tests.faults.harness import Books, Client, Server, asks_twice, check, job, play_to_the_end, running
 from tests.faults.points import Fault
 
 pytestmark = pytest.mark.slow
@@ -32,9 +32,7 @@ OVERLAPPED = (
 
 async def outlived(server: Server, client: Client, *later: Fault, wanted: Job = WANTED) -> None:
     """Let clients play to the end of the job while the server dies at its fault, and then at each of the later ones.
-
-    Nobody tells a server that starts again what it was doing.
-    """
+    Nobody tells a server that starts again what it was doing."""
     await client.train(wanted)
     playing = asyncio.create_task(play_to_the_end(client))
     try:
@@ -74,12 +72,6 @@ async def test_a_server_killed_again_and_again_ends_with_the_same_books(tmp_path
         assert server.lives == len(faults) + 1
 
 
-async def asks_twice(episode: Episode[Any]) -> float:
-    for _ in range(2):
-        await episode.chat(SAID)
-    return float(len(episode.id) % 2)
-
-
 async def asks_by_its_own_means(episode: Episode[Any]) -> float:
     """An agent with an HTTP client of its own, whose errors say nothing to us."""
     try:
@@ -100,10 +92,7 @@ async def asks_by_its_own_means(episode: Episode[Any]) -> float:
 async def test_a_rollout_rides_out_a_restart(tmp_path: Path, point: str, agent: Any) -> None:
     wanted = job(steps=2, episodes_per_step=80)
     tasks = [NamedTask(str(number)) for number in range(40)]
-    async with (
-        running(tmp_path, Fault(point, nth=70)) as server,
-        AsyncSwarmClient(server.url, server.token) as client,
-    ):
+    async with running(tmp_path, Fault(point, nth=70)) as server, AsyncSwarmClient(server.url, server.token) as client:
         await client.ensure_training(wanted)
         playing = asyncio.create_task(client.rollout(agent, tasks, concurrency=80))
         await server.killed()

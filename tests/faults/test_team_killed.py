@@ -36,7 +36,6 @@ TEAMS = 4
 
 
 async def play_team(clients: dict[str, Client], task: str) -> dict[str, str]:
-    """Play a team until it is ended; return the ids of its episodes by role."""
     while True:
         episodes = {}
         try:
@@ -53,7 +52,6 @@ async def play_team(clients: dict[str, Client], task: str) -> dict[str, str]:
 
 
 async def written(server: Server) -> dict[str, EpisodeSummary]:
-    """Wait for the last step and stop the engine; return what the store says of each episode."""
     async with AsyncSwarmClient(server.url, server.token) as client:
         async for _ in moments():
             if (await client.status()).finished:

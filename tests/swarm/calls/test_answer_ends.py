@@ -84,7 +84,6 @@ def generated(
 
 
 def told(found: AnswerGeneration) -> dict[str, Any]:
-    """Return all that is captured, trained and served of an answer."""
     reply = found.reply
     assert len(found.ids) == len(found.logprobs) == len(found.versions) == reply.sampled_tokens
     assert found.logprobs == list(map(fake_logprob, found.ids))
@@ -111,7 +110,6 @@ TEXT = st.lists(
 
 @st.composite
 def spellings(draw: st.DrawFn) -> list[bytes]:
-    """Draw a text as tokens that are cut anywhere, inside characters too."""
     raw = "".join(draw(TEXT)).encode()
     cuts = sorted(draw(st.sets(st.integers(1, max(len(raw) - 1, 1)), max_size=12)))
     places = [0, *(cut for cut in cuts if cut < len(raw)), len(raw)]

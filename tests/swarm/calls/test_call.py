@@ -14,7 +14,6 @@ import pytest
 
 from swarm.calls.call import Call
 from swarm.rollout.episodes import LeasedEpisode
-from swarm.rollout.rollout import Rollout
 from swarm.server.model_endpoint import StreamTimeouts
 from swarm.store import CallCaptured, CallWithdrawn, Change, FakeStore
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
@@ -30,7 +29,6 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 @contextlib.asynccontextmanager
 async def playing(folder: Path, *, grace_s: float = 30.0) -> AsyncIterator[Served]:
-    """Serve a model that never says the same twice, with a store that can be held."""
     numbers = iter(range(1000))
     wanted = job(lease_ttl_s=60.0)
     patience = StreamTimeouts(grace_s=grace_s)
@@ -40,8 +38,6 @@ async def playing(folder: Path, *, grace_s: float = 30.0) -> AsyncIterator[Serve
 
 
 class Store(FakeStore):
-    """Tells how many writes are waiting."""
-
     writing = 0
 
     async def write(self, *changes: Change) -> None:
@@ -61,7 +57,6 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def asking(self, sent_before: int | None = None, **fields: Any) -> AsyncIterator[asyncio.Task[Any]]:
-        """Ask, and leave at the end of the block whatever came."""
         headers = {"authorization": f"Bearer {self.lease['api_key']}"}
         if sent_before is not None:
             headers["x-stainless-retry-count"] = str(sent_before)
@@ -86,17 +81,13 @@ async def _read(session: aiohttp.ClientSession, url: str, body: Any, headers: di
         return await (response.text() if body.get("stream") and response.status == 200 else response.json())
 
 
-def rollout(served: Served) -> Rollout:
-    return served.rollout
-
-
 def only(served: Served) -> LeasedEpisode:
-    (episode,) = rollout(served).leases
+    (episode,) = served.rollout.leases
     return episode
 
 
 def kinds(served: Served) -> Counter[str]:
-    store = rollout(served).registry.store
+    store = served.rollout.registry.store
     assert isinstance(store, Store)
     return Counter(
         type(change).__name__ for change in store.changes if isinstance(change, CallCaptured | CallWithdrawn)
@@ -108,7 +99,6 @@ async def generating(served: Served, count: int = 1) -> None:
 
 
 async def deserted(served: Served) -> None:
-    """Wait until the server knows that a client went away."""
     await eventually(lambda: any(isinstance(call, Call) and call.waiting for call in only(served).calls), bool)
 
 
@@ -126,7 +116,7 @@ async def test_a_client_that_says_nothing_of_retries_cancels_its_call_by_leaving
     served.backend.engine.release()
     await eventually(lambda: len(only(served).calls), lambda left: left == 0)
     assert (only(served).tree.nodes, kinds(served)) == ([], {})
-    assert rollout(served).counts["calls_cancelled"] == 1
+    assert served.rollout.counts["calls_cancelled"] == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -136,7 +126,7 @@ async def test_a_request_that_is_sent_again_finds_its_generation(served: Served,
     async with client.asking(0, stream=stream):
         await generating(served)
     async with client.asking(1, stream=stream) as again:
-        await eventually(lambda: rollout(served).counts["calls_coalesced"], bool)
+        await eventually(lambda: served.rollout.counts["calls_coalesced"], bool)
         served.backend.engine.release()
         answer = await again
     assert "number 0" in (answer if stream else text(answer))
@@ -172,7 +162,7 @@ async def test_a_retry_takes_the_call_that_lost_its_client_and_not_its_sibling(s
             await generating(served, 2)
         await deserted(served)
         async with client.asking(1) as back:
-            await eventually(lambda: rollout(served).counts["calls_coalesced"], bool)
+            await eventually(lambda: served.rollout.counts["calls_coalesced"], bool)
             served.backend.engine.release()
             assert text(await stayed) == "number 0"
             assert text(await back) == "number 1"
@@ -180,7 +170,7 @@ async def test_a_retry_takes_the_call_that_lost_its_client_and_not_its_sibling(s
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stream: bool) -> None:
-    client, store = Client(served, await served.begin()), rollout(served).registry.store
+    client, store = Client(served, await served.begin()), served.rollout.registry.store
     assert isinstance(store, Store)
     store.hold()
     async with client.asking(stream=stream) as call:
@@ -193,7 +183,7 @@ async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stre
 
 
 async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served: Served) -> None:
-    lease, store = await served.begin(), rollout(served).registry.store
+    lease, store = await served.begin(), served.rollout.registry.store
     client = Client(served, lease)
     assert isinstance(store, Store)
     store.fail = "the disk is full"
@@ -204,7 +194,7 @@ async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served:
     store.fail = None
     assert text(await client.ask(1)) == "number 2", "a retry of what failed is a new call"
     assert kinds(served) == {"CallCaptured": 1}
-    assert rollout(served).counts["calls_failed"] == 2
+    assert served.rollout.counts["calls_failed"] == 2
 
 
 async def test_several_answers_are_captured_together_as_siblings(served: Served) -> None:

@@ -33,10 +33,7 @@ def test_ids_are_read_again_as_a_message_with_its_thought_and_its_calls() -> Non
     assert (found["reasoning_content"], str(found["content"]).strip()) == ("add", "So:")
     (call,) = found["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1})
-    assert read_message(renderer, "<|assistant|>", renderer.encode("5<|end|>")) == {
-        "role": "assistant",
-        "content": "5",
-    }
+    assert read_message(renderer, "<|assistant|>", renderer.encode("5<|end|>")) == {"role": "assistant", "content": "5"}
 
 
 decode = FakeRenderer().decode
@@ -125,8 +122,6 @@ def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: i
 
 @dataclass(eq=False)
 class Standing:
-    """Where a call stands."""
-
     waiting: bool = False
     served: bool = False
     alive: bool = True
@@ -157,8 +152,7 @@ def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_th
     assert retries.find("other") is None
 
 
-def test_a_call_that_goes_on_is_found_however_long_it_takes() -> None:
-    clock = Clock()
+def test_a_call_that_goes_on_is_found_however_long_it_takes(clock: Clock) -> None:
     retries = RetryCache(clock)
     slow = add(retries, "slow", Standing())
     clock.now += 100 * KEPT_S

@@ -29,8 +29,6 @@ LONG_WORDS = "word " * LONG
 
 
 class SlowRenderer(FakeRenderer):
-    """Takes as long as it is told to for a long text."""
-
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
 
@@ -118,8 +116,6 @@ async def test_a_prompt_is_the_same_whether_its_texts_are_encoded_at_once_or_bes
 
 
 class Playing:
-    """An episode, as far as a prompt builder looks at it."""
-
     def __init__(self, tree: CallTree) -> None:
         self.tree = tree
         self.calls: set[object] = set()
@@ -152,13 +148,17 @@ async def test_a_body_in_chunks_is_held_to_the_same_length(tmp_path: Path) -> No
         assert served.rollout.counts["calls"] == 0
 
 
+def asking(**sampling: Any) -> CompletionRequest:
+    return CompletionRequest((), sampling=RequestedSampling(**sampling))
+
+
 FOREIGN: list[tuple[str, CompletionRequest]] = [
-    ("temperature", CompletionRequest((), sampling=RequestedSampling(temperature=0.2))),
-    ("top_p", CompletionRequest((), sampling=RequestedSampling(top_p=0.5))),
-    ("top_k", CompletionRequest((), sampling=RequestedSampling(top_k=5))),
+    ("temperature", asking(temperature=0.2)),
+    ("top_p", asking(top_p=0.5)),
+    ("top_k", asking(top_k=5)),
     ("tool_choice", CompletionRequest((), tools=(ADD,), tool_choice=ToolChoice("required"))),
-    ("response_format", CompletionRequest((), sampling=RequestedSampling(json_schema={}))),
-    ("logit_bias", CompletionRequest((), sampling=RequestedSampling(others={"logit_bias": {"5": 1}}))),
+    ("response_format", asking(json_schema={})),
+    ("logit_bias", asking(others={"logit_bias": {"5": 1}})),
 ]
 JOB = job(temperature=0.7, max_tokens=16)
 
@@ -174,10 +174,21 @@ def judged(
     return sampling_plan(ask, kind, ledger(wanted), backend, prompt)
 
 
-@pytest.mark.parametrize(("field", "ask"), FOREIGN, ids=[field for field, _ in FOREIGN])
-def test_a_training_episode_refuses_another_policy_by_name(field: str, ask: CompletionRequest) -> None:
-    with pytest.raises(InvalidRequest, match=r"eval episode.*neutralise") as refusal:
-        judged(ask, "train")
+BESIDE_TOOLS = CompletionRequest((), tools=(ADD,), sampling=RequestedSampling(json_schema={}))
+REFUSED: list[tuple[str, CompletionRequest, Any, bool, str]] = [
+    *((field, ask, "train", True, r"eval episode.*neutralise") for field, ask in FOREIGN),
+    *((field, ask, "eval", False, "cannot guide") for field, ask in FOREIGN[3:5]),
+    ("min_p", asking(others={"min_p": 0.1}), "eval", True, "not honoured"),
+    ("response_format", BESIDE_TOOLS, "eval", True, "beside tools"),
+]
+
+
+@pytest.mark.parametrize(("field", "ask", "kind", "guided", "said"), REFUSED, ids=[f"{r[2]}-{r[0]}" for r in REFUSED])
+def test_what_cannot_be_honoured_is_refused_by_name(
+    field: str, ask: CompletionRequest, kind: EpisodeKind, guided: bool, said: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=said) as refusal:
+        judged(ask, kind, guided=guided)
     assert refusal.value.param == field
 
 
@@ -190,22 +201,20 @@ def test_a_job_that_neutralises_samples_its_own_way_and_counts(field: str, ask: 
 
 
 def test_a_training_call_may_say_what_the_job_says_anyway() -> None:
-    same = CompletionRequest((), sampling=RequestedSampling(temperature=0.7, top_p=1.0, top_k=-1))
+    same = asking(temperature=0.7, top_p=1.0, top_k=-1)
     assert judged(same, "train").sampling == judged(CompletionRequest(()), "train").sampling
 
 
 @pytest.mark.parametrize("kind", ["train", "eval"])
 def test_limits_stops_and_seeds_are_always_honoured(kind: EpisodeKind) -> None:
-    found = judged(CompletionRequest((), sampling=RequestedSampling(max_tokens=3, seed=9, stop=("x",))), kind)
+    found = judged(asking(max_tokens=3, seed=9, stop=("x",)), kind)
     assert (found.sampling.max_tokens, found.sampling.seed, found.stops) == (3, 9, ("x",))
-    assert judged(CompletionRequest((), sampling=RequestedSampling(max_tokens=99)), kind).sampling.max_tokens == 16
+    assert judged(asking(max_tokens=99), kind).sampling.max_tokens == 16
 
 
 @pytest.mark.parametrize(("asked", "found"), [(None, 10), (99, 10), (16, 10), (12, 12), (3, 3)])
 def test_an_answer_takes_what_is_left_unless_its_caller_asked_for_more(asked: int | None, found: int) -> None:
-    plan = judged(CompletionRequest((), sampling=RequestedSampling(max_tokens=asked)), "train").limit_to_context(
-        JOB, asked, JOB.max_context - 10
-    )
+    plan = judged(asking(max_tokens=asked), "train").limit_to_context(JOB, asked, JOB.max_context - 10)
     assert plan.sampling.max_tokens == found
 
 
@@ -235,12 +244,10 @@ def test_a_model_that_may_call_no_tool_sees_none(kind: EpisodeKind) -> None:
 
 
 def test_a_response_format_becomes_a_grammar_where_the_engine_is_guided() -> None:
-    any_object = judged(CompletionRequest((), sampling=RequestedSampling(json_schema={})), "eval").sampling.grammar
+    any_object = judged(asking(json_schema={}), "eval").sampling.grammar
     assert any_object is not None
     assert any_object.startswith('start: %json {"type": "object"')
-    integer = judged(
-        CompletionRequest((), sampling=RequestedSampling(json_schema={"type": "integer"})), "eval"
-    ).sampling.grammar
+    integer = judged(asking(json_schema={"type": "integer"}), "eval").sampling.grammar
     assert integer is not None
     assert '"type": "integer"' in integer
 
@@ -254,27 +261,7 @@ def test_a_forced_tool_becomes_a_grammar_of_that_tool_alone() -> None:
     assert "add" not in grammar
 
 
-@pytest.mark.parametrize(("field", "ask"), FOREIGN[3:5], ids=[field for field, _ in FOREIGN[3:5]])
-def test_an_engine_that_is_not_guided_refuses_forms_by_name(field: str, ask: CompletionRequest) -> None:
-    with pytest.raises(InvalidRequest, match="cannot guide") as refusal:
-        judged(ask, "eval", guided=False)
-    assert refusal.value.param == field
-
-
-def test_an_evaluation_refuses_what_no_engine_does() -> None:
-    with pytest.raises(InvalidRequest) as refusal:
-        judged(CompletionRequest((), sampling=RequestedSampling(others={"min_p": 0.1})), "eval")
-    assert refusal.value.param == "min_p"
-
-
-def test_a_response_format_beside_tools_that_may_be_called_is_refused() -> None:
-    ask = CompletionRequest((), tools=(ADD,), sampling=RequestedSampling(json_schema={}))
-    with pytest.raises(InvalidRequest) as refusal:
-        judged(ask, "eval")
-    assert refusal.value.param == "response_format"
-
-
 def test_each_of_several_answers_has_a_seed_of_its_own() -> None:
-    found = judged(CompletionRequest((), sampling=RequestedSampling(seed=7)), "train")
+    found = judged(asking(seed=7), "train")
     assert [found.for_choice(choice).sampling.seed for choice in range(3)] == [7, 8, 9]
     assert judged(CompletionRequest(()), "train").for_choice(2).sampling.seed is None

@@ -25,7 +25,6 @@ EPISODE_BYTES = bytes_of([NODE])
 
 
 def groups(clock: Clock | None = None, **fields: object) -> Groups:
-    """Two groups of two, unless told otherwise."""
     return Groups(job(lease_ttl_s=TTL_S, **fields), clock or Clock())
 
 
@@ -168,7 +167,6 @@ class Overlap(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(youngest=st.booleans(), groups=st.integers(1, 3))
     def finish(self, youngest: bool, groups: int) -> None:
-        """Whole groups end, the oldest or the youngest ones."""
         playing = [group for group in self.groups if group.open]
         for group in playing[-groups:] if youngest else playing[:groups]:
             for name in sorted(group.open):
@@ -221,7 +219,6 @@ class Overlap(RuleBasedStateMachine):
         self.gone[reason] += 1
 
     def outdate(self) -> None:
-        """Give up what is too old, as a rollout does."""
         for stale in self.groups.drop_stale():
             self.drop(stale.episode, "stale")
         for name in self.groups.outdated:

@@ -59,6 +59,11 @@ class Scene:
         return episodes
 
 
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
 def claims(episode: LeasedEpisode) -> Claims:
     return Claims("lease", episode=episode.id, fencing_token=1)
 
@@ -70,7 +75,6 @@ async def play(scene: Scene, task: str = "a") -> LeasedEpisode:
 
 
 async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
-    """Return a begin that stands in line."""
     line = scene.rollout.registry.admission
     before, begun = len(line), asyncio.create_task(scene.begin(task, wait_s=10))
     async with asyncio.timeout(120):
@@ -94,8 +98,7 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     await scene.begin("a", kind="eval")
 
 
-async def test_an_abort_gives_the_place_to_the_one_who_waits() -> None:
-    scene = Scene()
+async def test_an_abort_gives_the_place_to_the_one_who_waits(scene: Scene) -> None:
     episodes = await scene.fill()
     begun = await waiting(scene, "b")
     await scene.rollout.abort(claims(episodes[3]), "no longer wanted")
@@ -103,8 +106,7 @@ async def test_an_abort_gives_the_place_to_the_one_who_waits() -> None:
     assert scene.rollout.counts["aborted"] == 1
 
 
-async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away() -> None:
-    scene = Scene()
+async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away(scene: Scene) -> None:
     episodes = await scene.fill()
     begun = await waiting(scene, "a")
     scene.clock.now += 20
@@ -118,8 +120,7 @@ async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away() -> 
         await scene.end(episodes[0])
 
 
-async def test_a_slow_client_has_more_time_before_its_first_call() -> None:
-    scene = Scene()
+async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -> None:
     slow, silent = await scene.begin(), await scene.begin()
     scene.clock.now += 100
     scene.rollout.sweep()
@@ -131,8 +132,7 @@ async def test_a_slow_client_has_more_time_before_its_first_call() -> None:
         await scene.end(silent)
 
 
-async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can() -> None:
-    scene = Scene()
+async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can(scene: Scene) -> None:
     for task in "ab":  # both places of the batch: one member each, of a client that is gone
         await scene.end(await play(scene, task))
     assert scene.rollout.streams().streams[0].unfinished == {"a": 1, "b": 1}
@@ -164,7 +164,6 @@ async def draining(ended: int, **asked: Any) -> tuple[Scene, list[LeasedEpisode]
 
 
 def passes(scene: Scene, seconds: float, *heard: LeasedEpisode) -> None:
-    """Let time pass, in which these clients send heartbeats."""
     for _ in range(int(seconds / 5)):
         scene.clock.now += 5
         for episode in heard:
@@ -193,8 +192,7 @@ async def test_who_holds_a_batch_up_is_fenced_once_its_time_is_over_and_its_plac
     assert scene.rollout.groups.complete
 
 
-async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_heartbeats_give() -> None:
-    scene = Scene()
+async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_heartbeats_give(scene: Scene) -> None:
     held = [await scene.rollout.begin(BeginRequest(task_id=task, timeout_s=604_800)) for task in "aabb"]
     scene.machine.transition_to(S.ROLLING_POST)
     scene.rollout.drain.begin()
@@ -245,8 +243,7 @@ async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> No
         await Scene(S.BOOTING, S.OFFLINE).begin("a")
 
 
-async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
-    scene = Scene()
+async def test_an_end_is_written_down_before_it_is_acknowledged(scene: Scene) -> None:
     episode = await play(scene)
     scene.store.hold()
     ending = asyncio.create_task(scene.end(episode, 0.5))
@@ -260,8 +257,7 @@ async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
     assert (closed.episode, closed.state, closed.reward, closed.group) == (episode.id, "ended", 0.5, "a#1")
 
 
-async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused() -> None:
-    scene = Scene()
+async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused(scene: Scene) -> None:
     silent, played = await scene.begin(), await play(scene, "b")
     for _ in range(2):
         told = await scene.end(silent)
@@ -272,8 +268,7 @@ async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused()
     assert [closed.reward for closed in scene.closed() if closed.episode == played.id] == [1.0]
 
 
-async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_are_named() -> None:
-    scene = Scene()
+async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_are_named(scene: Scene) -> None:
     episode = await play(scene)
     scene.call(episode)
     await scene.end(episode)
@@ -282,8 +277,7 @@ async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_
     assert replace(ended("e", "a#1"), nodes=named).side_conversations == 0
 
 
-async def test_an_end_goes_on_when_its_client_went_away() -> None:
-    scene = Scene()
+async def test_an_end_goes_on_when_its_client_went_away(scene: Scene) -> None:
     episode = await play(scene)
     scene.store.hold()
     ending = asyncio.create_task(scene.end(episode))
@@ -294,8 +288,7 @@ async def test_an_end_goes_on_when_its_client_went_away() -> None:
     assert len(scene.closed()) == scene.rollout.groups.collected == 1
 
 
-async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again() -> None:
-    scene = Scene()
+async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again(scene: Scene) -> None:
     episode = await play(scene)
     scene.clock.now += 29
     scene.store.fail = "the disk is full"
@@ -309,8 +302,7 @@ async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_en
     assert len(scene.closed()) == scene.rollout.groups.collected == 1
 
 
-async def test_while_an_end_is_written_nothing_else_gets_at_the_episode() -> None:
-    scene = Scene()
+async def test_while_an_end_is_written_nothing_else_gets_at_the_episode(scene: Scene) -> None:
     episode = await play(scene)
     scene.store.hold()
     ending = asyncio.create_task(scene.end(episode))
@@ -326,8 +318,7 @@ async def test_while_an_end_is_written_nothing_else_gets_at_the_episode() -> Non
     assert scene.rollout.counts["fenced"] == scene.rollout.counts["aborted"] == 0
 
 
-async def test_whatever_closes_an_episode_is_written_with_its_reason() -> None:
-    scene = Scene()
+async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scene) -> None:
     aborted, silent, fenced = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
     await scene.rollout.abort(claims(aborted), "no longer wanted")
     await scene.rollout.abort(claims(aborted), "once more")
@@ -343,8 +334,7 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason() -> None:
     ]  # fmt: skip
 
 
-async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning() -> None:
-    scene = Scene()
+async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning(scene: Scene) -> None:
     scene.rollout.groups._most_bytes = 500
     waiting = asyncio.create_task(scene.rollout.drain.wait_until(lambda: scene.rollout.groups.complete))
     for _ in range(20):
@@ -370,7 +360,6 @@ async def test_what_waits_when_the_last_step_is_done_is_dropped_with_that_reason
 
 
 def recovered(scene: Scene, **fields: Any) -> RecoveredState:
-    """What a store would read back of a scene's ended and prepared episodes."""
     nothing: dict[str, Any] = {
         "checkpoints": (), "step": 0, "replay": {}, "pool": (), "prepared": (), "fencing_tokens": {}, "streams": (),
         "begun": scene.rollout.counts["begun"], "counts": {},
@@ -379,7 +368,6 @@ def recovered(scene: Scene, **fields: Any) -> RecoveredState:
 
 
 def ended(name: str, group: str, reward: float = 1.0) -> Sample:
-    """An episode as it is read back."""
     node = Node(0, None, (1,), (2,), (-0.1,), (0,), "", Drift.START)
     return Sample(name, "a", "default", "me", group, reward, None, 1.0, (node,))
 
@@ -394,8 +382,7 @@ async def test_a_prepared_episode_whose_place_was_given_away_before_the_crash_do
     assert sorted(len(group.ended) for group in scene.rollout.drain.take()) == [2, 2]
 
 
-async def test_a_group_is_never_named_as_one_that_waits_since_before_the_crash() -> None:
-    scene = Scene()
+async def test_a_group_is_never_named_as_one_that_waits_since_before_the_crash(scene: Scene) -> None:
     scene.rollout.recover(recovered(scene, pool=[ended("1", "a#2"), ended("2", "a#2")], begun=1))
     for _ in range(2):
         await scene.end(await play(scene))
@@ -421,8 +408,7 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
             await verb
 
 
-async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide() -> None:
-    scene = Scene()
+async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide(scene: Scene) -> None:
     await scene.end(await play(scene, "a"))
     held = await play(scene, "b")
     await scene.rollout.teams.prepare(claims(held), PrepareRequest(reward=1.0))
@@ -461,8 +447,7 @@ async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
     assert written == {"a": 0.75, "b": 0.25}
 
 
-async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again() -> None:
-    scene = Scene()
+async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again(scene: Scene) -> None:
     for episode in await scene.fill():
         await scene.end(episode)
     quiet, apart = scene.rollout.drain.quiesce, asyncio.Event()

@@ -33,8 +33,7 @@ def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]
     return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
 
 
-def test_a_lease_runs_out_after_its_time_and_a_heartbeat_renews_it() -> None:
-    clock = Clock()
+def test_a_lease_runs_out_after_its_time_and_a_heartbeat_renews_it(clock: Clock) -> None:
     leases, episode, claims = begun(clock)
     clock.now += 29
     leases.find_and_renew(claims)
@@ -44,8 +43,7 @@ def test_a_lease_runs_out_after_its_time_and_a_heartbeat_renews_it() -> None:
     assert leases.find_expired() == [episode]
 
 
-def test_a_lease_does_not_run_out_under_a_call_in_flight() -> None:
-    clock = Clock()
+def test_a_lease_does_not_run_out_under_a_call_in_flight(clock: Clock) -> None:
     leases, episode, _ = begun(clock)
     episode.calls.add(FakeCall())
     clock.now += 1000
@@ -88,8 +86,6 @@ def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyP
 
 
 class Room:
-    """So many free places, by kind."""
-
     def __init__(self, **free: int) -> None:
         self.free = free
         self.returned: list[str] = []

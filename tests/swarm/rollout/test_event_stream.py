@@ -34,7 +34,6 @@ def parsed(block: str) -> ServerEvent | None:
 
 
 async def heard(ring: EventRing, last: str | None = None) -> list[ServerEvent]:
-    """Return what a listener hears that does not wait."""
     said = b"".join([chunk async for chunk in ring.stream(last, keep_alive_s=60, wait_s=0)]).decode()
     return [event for block in said.split("\n\n") if block and (event := parsed(block)) is not None]
 

@@ -214,8 +214,7 @@ def test_no_key_and_nonsense_are_refused(header: str | None) -> None:
         Keys().read_header(header)
 
 
-def test_a_key_expires_even_when_it_was_read_before() -> None:
-    clock = Clock()
+def test_a_key_expires_even_when_it_was_read_before(clock: Clock) -> None:
     keys = Keys(clock=clock)
     key = keys.model_key("e", 1)
     keys.read(key)
@@ -224,8 +223,7 @@ def test_a_key_expires_even_when_it_was_read_before() -> None:
         keys.read(key)
 
 
-def test_a_key_outlives_the_longest_play() -> None:
-    clock = Clock()
+def test_a_key_outlives_the_longest_play(clock: Clock) -> None:
     keys = Keys(clock=clock)
     lease = keys.lease_key("e", 1)
     clock.now += BeginRequest(task_id="t", timeout_s=604_800).timeout_s or 0.0

@@ -40,7 +40,6 @@ def test_shares_that_divide_the_batch_are_exact_in_every_batch(parts: list[int],
 
 
 def window(streams: Streams) -> Counter[str]:
-    """What streams that all play get, place by place."""
     taken: Counter[str] = Counter()
     for name in streams.shares:
         while streams.admits(name, taken):
@@ -77,24 +76,6 @@ def test_new_shares_hold_from_the_next_place_that_is_taken() -> None:
     assert window(streams) == {"b": 2, "c": 1}
     streams.take_batch(Counter({"a": 1, "b": 2, "c": 1}))
     assert window(streams) == {"b": 2, "c": 2}
-
-
-def mixed(**fields: object) -> Groups:
-    return Groups(job(streams={"a": 1, "b": 1}, episodes_per_step=8, **fields), Clock())
-
-
-def fill(alive: Groups, stream: str, groups: int, start: int = 0) -> None:
-    for number in range(2 * groups):
-        play(alive, f"{stream}{start + number}", f"task-{stream}", stream=stream)
-
-
-def test_a_batch_waits_for_a_stream_that_plays_nothing_and_no_other_has_its_places() -> None:
-    alive = mixed(surplus_groups=2)
-    fill(alive, "a", 3)
-    assert alive.find_place("task-a", "a") is None
-    assert not alive.complete
-    fill(alive, "b", 2)
-    assert Counter(group.stream for group in alive.take()) == {"a": 2, "b": 2}
 
 
 def test_the_cursor_counts_groups_that_were_played_to_their_end() -> None:
@@ -166,19 +147,6 @@ def test_forty_thirty_thirty_is_exact_however_late_the_slow_stream_is(
                 play(alive, f"{batch}-{number}-{late}", f"{name}-{batch}-{number}", stream=name)
         assert alive.complete
         assert Counter(group.stream for group in alive.take()) == {"m": 4, "c": 3, "w": 3}
-
-
-def test_a_stream_that_lost_its_share_leaves_no_place_that_nobody_can_have() -> None:
-    alive = mixed()
-    group = alive.find_place("task-a", "a")
-    assert group is not None
-    alive.join(group, "a0")
-    alive.streams.set_shares({"b": 1, "c": 1}, ["a"])
-    alive.leave("a0")
-    alive.streams.reclaim(alive.taken)
-    fill(alive, "b", 2)
-    fill(alive, "c", 2)
-    assert Counter(group.stream for group in alive.take()) == {"b": 2, "c": 2}
 
 
 def test_a_server_that_dies_after_a_stream_lost_its_share_starts_again_and_keeps_its_groups() -> None:

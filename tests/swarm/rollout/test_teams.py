@@ -20,6 +20,11 @@ from tests.swarm.rollout.test_episodes import Scene, claims, play, recovered
 DECIDER = {"decider": "http://127.0.0.1:1/episodes/x", "decider_token": "token"}
 
 
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
 async def prepared(scene: Scene, task: str = "a", **decider: Any) -> LeasedEpisode:
     episode = await play(scene, task)
     await scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=0.5, weight=2.0, **decider))
@@ -27,7 +32,6 @@ async def prepared(scene: Scene, task: str = "a", **decider: Any) -> LeasedEpiso
 
 
 async def settled(scene: Scene) -> None:
-    """Wait until what was begun in the background is done."""
     async with asyncio.timeout(120):
         while any(held.settling is not None for held in scene.rollout.leases.prepared):  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -35,8 +39,7 @@ async def settled(scene: Scene) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_before_its_commit() -> None:
-    scene = Scene()
+async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_before_its_commit(scene: Scene) -> None:
     episode = await prepared(scene, **DECIDER)
     (change,) = [change for change in scene.store.changes if isinstance(change, EpisodePrepared)]
     assert change == EpisodePrepared(episode.id, 0.5, None, 2.0, *DECIDER.values())
@@ -52,8 +55,7 @@ async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_
     assert (waiting.episode, waiting.reward, waiting.weight, waiting.decider) == (episode.id, 0.5, 2.0, None)
 
 
-async def test_every_verb_of_a_team_may_be_repeated() -> None:
-    scene = Scene()
+async def test_every_verb_of_a_team_may_be_repeated(scene: Scene) -> None:
     episode, given_up = await prepared(scene), await prepared(scene)
     teams = scene.rollout.teams
     again = PrepareRequest(reward=7.0)
@@ -70,8 +72,7 @@ async def test_every_verb_of_a_team_may_be_repeated() -> None:
     assert (scene.rollout.counts["ended"], scene.rollout.counts["aborted"]) == (1, 1)
 
 
-async def test_nothing_is_acknowledged_that_could_not_be_written() -> None:
-    scene = Scene()
+async def test_nothing_is_acknowledged_that_could_not_be_written(scene: Scene) -> None:
     episode = await play(scene)
     teams, request = scene.rollout.teams, PrepareRequest(reward=1.0)
     scene.store.fail = "the disk is full"
@@ -89,8 +90,7 @@ async def test_nothing_is_acknowledged_that_could_not_be_written() -> None:
     assert (await teams.commit(claims(episode))).state == "ended"
 
 
-async def test_only_a_prepared_training_episode_can_be_committed() -> None:
-    scene = Scene()
+async def test_only_a_prepared_training_episode_can_be_committed(scene: Scene) -> None:
     episode, evaluation = await scene.begin("a"), await scene.begin("a", kind="eval")
     with pytest.raises(JobConflict, match="not prepared"):
         await scene.rollout.teams.commit(claims(episode))
@@ -100,8 +100,7 @@ async def test_only_a_prepared_training_episode_can_be_committed() -> None:
         await scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=1.0, decider="http://x/episodes/y"))
 
 
-async def test_a_prepared_follower_never_expires_and_an_undecided_decider_aborts_itself() -> None:
-    scene = Scene()
+async def test_a_prepared_follower_never_expires_and_an_undecided_decider_aborts_itself(scene: Scene) -> None:
     decider, follower = await prepared(scene), await prepared(scene, **DECIDER)
     scene.clock.now += 29
     scene.rollout.heartbeat(claims(decider))
@@ -149,8 +148,7 @@ async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_an
         await scene.rollout.teams.commit(claims(follower))
 
 
-async def test_what_is_told_of_a_prepared_episode_is_written_to_survive_a_loss_of_power() -> None:
-    scene = Scene()
+async def test_what_is_told_of_a_prepared_episode_is_written_to_survive_a_loss_of_power(scene: Scene) -> None:
     committed, aborted = await prepared(scene, **DECIDER), await prepared(scene, **DECIDER)
     await scene.rollout.teams.commit(claims(committed))
     await scene.rollout.abort(claims(aborted), "")
@@ -175,8 +173,7 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
     assert partner.id != in_doubt.id
 
 
-async def test_the_outcome_of_an_open_fenced_ended_or_unknown_episode_is_told() -> None:
-    scene = Scene()
+async def test_the_outcome_of_an_open_fenced_ended_or_unknown_episode_is_told(scene: Scene) -> None:
     open_, fenced, ended = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
     scene.rollout.registry.fence(fenced, "lease_expired")
     await scene.end(ended)
@@ -235,8 +232,7 @@ async def test_a_restart_gives_no_place_to_what_is_prepared_and_too_old_to_be_le
     assert (scene.rollout.counts["ended"], scene.rollout.counts["drop_stale"]) == (1, 1)
 
 
-async def test_an_end_and_a_prepare_at_once_have_one_outcome_and_the_other_is_told() -> None:
-    scene = Scene()
+async def test_an_end_and_a_prepare_at_once_have_one_outcome_and_the_other_is_told(scene: Scene) -> None:
     episode = await play(scene)
     scene.store.hold()
     preparing = asyncio.create_task(scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=1.0)))

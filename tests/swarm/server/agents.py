@@ -22,7 +22,6 @@ ADD: Tool = {
 
 
 def called(**arguments: Any) -> str:
-    """Return what the model writes to call `add`."""
     return f'<tool_call>\n{{"name": "add", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
 
 
@@ -45,8 +44,6 @@ class GuidedEngine(FakeEngine):
 
 
 class GuidedBackend(FakeBackend):
-    """A fake backend with such an engine."""
-
     engine: GuidedEngine
 
     def __init__(self, job: Job, *, script: Script, chunk_size: int = 8, guided: bool = True) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,8 +29,6 @@ MODEL = "fake"
 
 
 class Clock:
-    """Time that passes when told to."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -59,8 +56,6 @@ class RecordingTracker:
 
 @dataclass
 class Answer:
-    """A response: status, JSON body and headers."""
-
     status: int
     body: Any
     headers: dict[str, str]
@@ -80,8 +75,6 @@ class Answer:
 
 @dataclass
 class Served:
-    """A running server and ways to talk to it."""
-
     server: SwarmServer
     url: str
     http: aiohttp.ClientSession
@@ -114,7 +107,6 @@ class Served:
         return dict(answer.body)
 
     async def begin_batch(self, tasks: str = "aabb") -> list[dict[str, Any]]:
-        """Begin episodes that have made a call each."""
         leases = [await self.begin(task) for task in tasks]
         for lease in leases:
             assert (await self.chat(lease)).status == 200
@@ -137,9 +129,7 @@ class Served:
         return dict((await self.call("GET", "/status", self.admin)).body)
 
     async def until(self, **wanted: Any) -> dict[str, Any]:
-        """Wait until the status has these values."""
-        accepted = functools.partial(_matches, wanted)
-        return dict(await eventually(self.status, accepted))
+        return dict(await eventually(self.status, lambda status: wanted.items() <= status.items()))
 
     @property
     def rollout(self) -> Rollout:
@@ -160,14 +150,12 @@ class Served:
             await self.until(step=done + 1, state="ROLLING")
 
     async def evaluate(self, *outcomes: bool) -> None:
-        """Play an evaluation episode for each outcome."""
         for success in outcomes:
             lease = await self.begin("t", kind="eval")
             assert (await self.chat(lease)).status == 200
             assert (await self.end(lease, float(success), success=success)).status == 200
 
     async def play(self, task: str, reward: float = 1.0, turns: int = 1, **fields: Any) -> str:
-        """Play one whole training episode."""
         lease = await self.begin(task, **fields)
         said = ["hi"]
         for _ in range(turns):
@@ -182,12 +170,7 @@ class Served:
         return await asyncio.open_connection(host, int(port))
 
 
-def _matches(wanted: dict[str, Any], status: dict[str, Any]) -> bool:
-    return all(status[name] == wanted[name] for name in wanted)
-
-
 async def eventually(look: Callable[[], Any], accepted: Callable[[Any], bool]) -> Any:
-    """Look until what is seen is accepted, at most DEADLINE_S."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             seen = look()

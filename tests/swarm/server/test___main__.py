@@ -85,7 +85,6 @@ def asked(url: str, key: str | None = None, body: Any = None) -> dict[str, Any]:
 
 
 def train(folder: Path, url: str, **fields: Any) -> dict[str, str]:
-    """Begin a training; return the tokens."""
     tokens = dict(json.loads((folder / "tokens.json").read_text()))
     asked(f"{url}/job", tokens["admin"], {"backend": "fake", **fields})
     asked(f"{url}/engine/start", tokens["admin"], {})

@@ -25,7 +25,6 @@ from tests.swarm.server.test_control import routes
 
 
 def forged(keys: Keys) -> dict[str, str | None]:
-    """Every kind of key that must open nothing."""
     good, claims = keys.role_key("admin"), {"use": "role", "role": "admin", "exp": int(time.time()) + 3600}
     head, payload, signature = good.split(".")
     viewer = keys.role_key("viewer").split(".")
@@ -157,7 +156,6 @@ async def test_who_says_half_of_a_line_after_an_answer_is_not_waited_for(
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the server wait for hardly anything, and count anew what it drops."""
     monkeypatch.setattr("swarm.server.connections.TICK_S", 0.01)
     monkeypatch.setattr("swarm.server.connections.PATIENCE_S", 0.05)
     monkeypatch.setattr(LimitedHttp, "_dropped", Counter[str]())

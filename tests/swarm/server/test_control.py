@@ -18,7 +18,6 @@ from tests.swarm.server.support import Answer, Clock, Served, eventually, job, s
 
 
 def routes(served: Served) -> list[tuple[str, str]]:
-    """Every method and path of the application, as it was built."""
     found = []
     for route in make_app(served.server).routes:
         assert isinstance(route, Route), route
@@ -145,7 +144,6 @@ async def test_a_defect_is_an_openai_error_without_its_inner_words(
 
 
 async def played(served: Served) -> dict[str, Any]:
-    """Begin an episode in which a solver, a critic and somebody call."""
     lease = await served.begin("t")
     critic = {"x_ajet_agent": "critic", "x_ajet_train": "false"}
     for text, headers in (("one", {"x_ajet_agent": "solver"}), ("two", critic), ("three", {})):
@@ -208,12 +206,10 @@ async def test_of_a_team_they_are_prepared_and_committed(served: Served) -> None
 
 
 def overlapping(**fields: Any) -> Job:
-    """Two groups of two, and one batch ahead."""
     return job(**{"steps": 3, "max_staleness": 1, **fields})
 
 
 async def learning(served: Served) -> None:
-    """Wait until the learner has a batch and is held."""
     await eventually(lambda: served.backend.learner.learning, bool)
 
 

@@ -44,7 +44,6 @@ def episode(*calls: CallRecord, **fields: Any) -> EpisodeRecord:
 
 @st.composite
 def records(draw: st.DrawFn) -> EpisodeRecord:
-    """Any tree of calls."""
     ids = st.lists(st.integers(0, 200_000), min_size=1, max_size=4)
     calls: list[CallRecord] = []
     for index in range(draw(st.integers(0, 6))):
@@ -148,7 +147,6 @@ def test_a_call_that_sampled_nothing_is_left_out_but_stays_context() -> None:
     assert turn["prompt_token_ids"] == [1, 2]
 
 
-pa = lazy("pyarrow")
 pq = lazy("pyarrow.parquet")
 
 
@@ -213,8 +211,3 @@ def test_without_pyarrow_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(InvalidRequest, match=r"pip install 'ajet\[export\]'"):
         ParquetExport(io.BytesIO())
-
-
-def test_an_export_of_nothing_is_a_whole_file() -> None:
-    assert written().num_rows == 0
-    assert isinstance(written().schema, pa.Schema)

@@ -140,15 +140,11 @@ def test_memory_is_constant_and_the_longest_quiet_is_forgotten_first(clock: Cloc
     ("host", "peer"),
     [
         ("192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("/run/socket", "/run/socket"),
+        ("/run/socket", "/run/socket"), (None, "unknown"),
     ],
 )  # fmt: skip
-def test_an_ipv6_network_is_one_peer(host: str, peer: str) -> None:
-    assert peer_of({"type": "http", "client": (host, 1)}) == peer
-
-
-def test_a_request_of_no_known_address_is_a_peer_too() -> None:
-    assert peer_of({"type": "http", "client": None}) == "unknown"
+def test_an_ipv6_network_is_one_peer(host: str | None, peer: str) -> None:
+    assert peer_of({"type": "http", "client": None if host is None else (host, 1)}) == peer
 
 
 def wanted(tmp_path: Path) -> ExportRequest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from swarm.server import Keys, SwarmServer
 from swarm.server.openapi import OPERATIONS, Operation, openapi
 from swarm.server.prometheus import exposition
 from swarm.wire import ServerState
@@ -37,7 +35,6 @@ Samples = dict[tuple[str, str], float]
 
 
 async def scraped(served: Served, role: Any = "viewer") -> Samples:
-    """Return all samples by name and the value of their label ("" without one)."""
     key = {"authorization": f"Bearer {served.server.keys.role_key(role)}"}
     async with served.http.get(f"{served.url}/metrics", headers=key) as answer:
         assert answer.status == 200
@@ -100,7 +97,7 @@ async def test_a_training_is_seen_as_its_status_tells_it(tmp_path: Path) -> None
 async def test_every_state_can_be_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path, start=False) as served:
         bare = await scraped(served)
-        assert (state(bare), {name for name, _ in bare}) == ("OFFLINE", {"ajet_server_state"})
+        assert (state(bare), {*bare}) == ("OFFLINE", {("ajet_server_state", each) for each in ServerState})
         served.server.load(job())
         assert ("ajet_steps", "") in await scraped(served)
         seen, machine = [], served.server.machine
@@ -134,22 +131,16 @@ async def test_shares_and_whatever_a_name_is_made_of_come_through(tmp_path: Path
         assert seen["ajet_training", "x"] == math.inf
 
 
-async def test_calls_and_refusals_are_counted_by_what_befell_them(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
-        served.rollout.counts.update(calls_coalesced=2, neutralised_top_p=3, drop_pool_bytes=4)
-        for task in "aabb":
-            await served.begin(task)
-        assert (await served.post("/episodes", served.admin, {"task_id": "c"})).status == 429
-        seen = await scraped(served)
-        assert seen["ajet_call_events_total", "coalesced"] == 2
-        assert seen["ajet_neutralised_total", "top_p"] == 3
-        assert seen["ajet_drops_total", "pool_bytes"] == 4
-        assert (seen["ajet_throttled_total", ""], seen["ajet_leases", "open"]) == (1, 4)
-
-
-def test_the_server_state_family_names_every_state(tmp_path: Path) -> None:
-    seen = read(exposition(SwarmServer(tmp_path, tmp_path, Keys())).decode())
-    assert {label for name, label in seen if name == "ajet_server_state"} == {str(state) for state in ServerState}
+async def test_calls_and_refusals_are_counted_by_what_befell_them(served: Served) -> None:
+    served.rollout.counts.update(calls_coalesced=2, neutralised_top_p=3, drop_pool_bytes=4)
+    for task in "aabb":
+        await served.begin(task)
+    assert (await served.post("/episodes", served.admin, {"task_id": "c"})).status == 429
+    seen = await scraped(served)
+    assert seen["ajet_call_events_total", "coalesced"] == 2
+    assert seen["ajet_neutralised_total", "top_p"] == 3
+    assert seen["ajet_drops_total", "pool_bytes"] == 4
+    assert (seen["ajet_throttled_total", ""], seen["ajet_leases", "open"]) == (1, 4)
 
 
 EXAMPLES = 12
@@ -169,15 +160,9 @@ def test_every_served_route_is_in_the_document_and_nothing_else(server: Threaded
     assert served == {(operation.method, operation.path) for operation in OPERATIONS}
 
 
-def test_the_document_is_whole(server: Threaded) -> None:
-    document = openapi()
-    names = [entry["operationId"] for path in document["paths"].values() for entry in path.values()]
-    assert sorted(names) == sorted(operation.name for operation in OPERATIONS)
-    known = set(document["components"]["schemas"])
-    assert {found.rpartition("/")[2] for found in re.findall(r"'\$ref': '([^']+)'", str(document))} <= known
-    assert {"Job", "Lease", "Status", "EpisodeRecord", "Error"} <= known
+def test_the_document_is_served(server: Threaded) -> None:
     answer = requests.get(f"{server.served.url}/openapi.json", headers=key(server.served.admin), timeout=120)
-    assert answer.json() == document
+    assert answer.json() == openapi()
 
 
 def test_the_document_is_the_one_that_clients_were_written_for() -> None:

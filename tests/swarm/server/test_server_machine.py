@@ -148,8 +148,6 @@ class MortalStore:
 
 @dataclass
 class Row:
-    """What a store would keep of an episode."""
-
     began: EpisodeBegan
     state: str = "open"
     reason: str | None = None
@@ -157,7 +155,6 @@ class Row:
 
     @property
     def turn(self) -> int | None:
-        """Its turn, as it was when it ended."""
         return (
             self.closed.task_index
             if self.closed is not None and self.closed.reward is not None
@@ -190,8 +187,6 @@ def listing(ids: tuple[str, ...], *, with_ids: bool) -> TaskList:
 
 
 class Logged:
-    """A tracker that remembers what it was told of each step."""
-
     def __init__(self) -> None:
         self.steps: list[tuple[int, dict[str, float]]] = []
 
@@ -263,7 +258,6 @@ class Server(RuleBasedStateMachine):
         return self.server.opened.step
 
     async def begin_life(self, changes: Sequence[Change], end: str | None = None) -> None:
-        """Start a server in the directory as the last one left it."""
         life = self.life = Life(end)
         self.lives += 1
         self.tracker = Logged()
@@ -304,7 +298,6 @@ class Server(RuleBasedStateMachine):
         return self.folder / "checkpoints" / self.job.digest()[:12] / f"step-{step:06d}" / "fake.json"
 
     async def quiet(self) -> None:
-        """Wait until nothing is left to do, or the server died."""
         async with asyncio.timeout(120):
             while not self.life.dead and self.busy:  # noqa: ASYNC110  -- neither tells anybody
                 await asyncio.sleep(0)
@@ -339,10 +332,8 @@ class Server(RuleBasedStateMachine):
                 self.die(self.life.kept)
 
     def die(self, kept: int, again: str | None = None) -> None:
-        """End this life, and begin another one with what is durable, and as many of the notes since.
-
-        `again` is a point at which that one ends too, maybe while it learns again what it had learned.
-        """
+        """End this life, and begin another one with what is durable, and as many of the notes since. `again` is a point
+        at which that one ends too, maybe while it learns again what it had learned."""
         self.life.dead = True
         self.store.lose(kept)
         self.runner.run(self.server.stop())
@@ -483,7 +474,6 @@ class Server(RuleBasedStateMachine):
 
     @rule(rewards=st.integers(0, 255))
     def finish(self, rewards: int) -> None:
-        """All that are open make a call and end."""
         for number, name in enumerate([name for name, told in self.told.items() if "open" in told]):
             self.calls(name)
             self.ends(name, float(rewards >> number % 8 & 1))
@@ -536,7 +526,6 @@ class Server(RuleBasedStateMachine):
         return False
 
     def judge(self, name: str, error: BaseException) -> None:
-        """A late owner is told why, and what it is told stays so."""
         told = self.told[name]
         if isinstance(error, LeaseLost):
             assert told & {"fenced"} or rows_of(self.store.changes)[name].reason == "outdated", told
@@ -625,7 +614,6 @@ class Server(RuleBasedStateMachine):
         self.die(kept, again)
 
     def saved(self) -> list[int]:
-        """Return the steps whose checkpoints the store counts on."""
         return sorted({c.step for c in self.store.changes if isinstance(c, CheckpointSaved)})[
             -self.job.checkpoints_kept :
         ]

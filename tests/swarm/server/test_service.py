@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from swarm.job import Job
 from swarm.rollout import streams
 from swarm.server.service import default_store
 from swarm.wire import tasks_digest
 from tests.swarm.server.support import MODEL, Clock, Served, job, serving
+from tests.swarm.store.support import execute
 
 
 def below(folder: Path, pattern: str) -> list[Path]:
@@ -22,30 +22,23 @@ def below(folder: Path, pattern: str) -> list[Path]:
 
 
 def steps_of(served: Served) -> list[int]:
-    """Return the steps the weights hold; fail if an episode is in them twice."""
     trained = served.backend.learner.trained
     episodes = [name for _, batch in trained for name, _ in batch]
     assert len(set(episodes)) == len(episodes)
     return [step for step, _ in trained]
 
 
-async def test_a_finished_job_stays_finished(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(steps=1)) as served:
+async def test_a_finished_job_stays_finished_and_with_more_steps_goes_on_where_it_was(tmp_path: Path) -> None:
+    begun = job(steps=1)
+    async with serving(tmp_path, begun) as served:
         await served.play_step()
         await served.until(finished=True)
-    async with serving(tmp_path, job(steps=1)) as served:
+    async with serving(tmp_path, begun) as served:
         assert (await served.status())["finished"]
         assert steps_of(served) == [1]
         refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 5})
         assert (refused.status, refused.code) == (410, "job_finished")
         assert (await served.chat(await served.begin("a", kind="eval"), "hi")).status == 200
-
-
-async def test_the_same_job_with_more_steps_goes_on_where_it_was_finished(tmp_path: Path) -> None:
-    begun = job(steps=1)
-    async with serving(tmp_path, begun) as served:
-        await served.play_step()
-        await served.until(finished=True)
     async with serving(tmp_path, job(steps=3, checkpoint_every=1)) as served:
         status = await served.status()
         assert (status["step"], status["finished"], status["fresh_start"]) == (1, False, None)
@@ -100,20 +93,11 @@ async def test_transitions_and_recoveries_are_written_down(tmp_path: Path) -> No
     for _ in range(2):
         async with serving(tmp_path) as served:
             await served.play_to(1)
-    with sa.create_engine(default_store(tmp_path)).connect() as connection:
-        rows = connection.execute(sa.text("select kind, details from events order by serial")).all()
+    rows = execute(default_store(tmp_path), "select kind, details from events order by serial")
     events = [(kind, json.loads(details)) for kind, details in rows]
     life = ["BOOTING", "ROLLING", "ROLLING_POST", "WEIGHT_SYNCING", "ROLLING", "OFFLINE"]
     assert [details["to"] for kind, details in events if kind == "state"] == [*life, "BOOTING", "ROLLING", "OFFLINE"]
     assert [details for kind, details in events if kind == "recovered"] == [{"checkpoint": 0, "step": 1, "pool": 0}]
-
-
-async def changed(folder: Path, statement: str) -> None:
-    """Change the schema under a server."""
-    engine = sa.create_engine(default_store(folder))
-    with engine.begin() as connection:
-        connection.execute(sa.text(statement))
-    engine.dispose()
 
 
 @pytest.mark.slow
@@ -126,14 +110,14 @@ async def test_a_store_that_refuses_for_good_fails_the_server_with_the_reason_an
             await served.play(task)
         lease = await served.begin("b")
         assert (await served.chat(lease, "hi")).status == 200
-        await changed(tmp_path, "alter table steps rename to away")
+        execute(default_store(tmp_path), "alter table steps rename to away")
         assert (await served.end(lease, 1.0)).status == 200
         status = await served.until(state="FAILED")
         assert status["waiting"] is None
         for said in ("refuses for good", "no such table: steps", "restart the server"):
             assert said in status["reason"]
         assert "\n" not in status["reason"]
-    await changed(tmp_path, "alter table away rename to steps")
+    execute(default_store(tmp_path), "alter table away rename to steps")
     async with serving(tmp_path, wanted) as served:
         await served.until(step=1, state="ROLLING")
         assert steps_of(served) == [1]
@@ -179,7 +163,6 @@ def local(folder: Path) -> Callable[[Job], Any]:
 
 
 def weights(served: Served, folder: Path) -> dict[str, Any]:
-    """Return everything the learner holds but the sampler's randomness."""
     from swarm.backends.local import checkpoint
 
     served.server.training.backend.learner.save(folder)

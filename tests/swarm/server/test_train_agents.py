@@ -104,7 +104,6 @@ async def played_and_trained(plays: list[Turns], merged: bool) -> None:
 
 
 def calls_of(rows: Sequence[TrainRow]) -> Counter[int]:
-    """Return how many tokens of each call the rows train."""
     return Counter(call for row in rows for call, mark in zip(row.calls, row.sampled, strict=True) if mark)
 
 

@@ -131,8 +131,6 @@ ACTIONS = (
 
 @dataclass
 class World:
-    """One call of one episode, and its clients."""
-
     rollout: Rollout
     backend: FakeBackend
     store: FakeStore
@@ -261,7 +259,6 @@ async def ask(
 
 
 async def fill(served: Served, *leases: dict[str, Any]) -> None:
-    """End these episodes of task `t`, and play the rest of a batch."""
     for lease in leases:
         assert (await served.end(lease)).status == 200
     for task in ["t"] * (2 - len(leases)) + ["u", "u"]:
@@ -269,7 +266,6 @@ async def fill(served: Served, *leases: dict[str, Any]) -> None:
 
 
 def learned(served: Served, lease: dict[str, Any]) -> list[list[str]]:
-    """Return, of each row of an episode, the texts that were learned."""
     (episode,) = [one for one in served.backend.learner.batches[0].episodes if one.episode_id == lease["episode_id"]]
     return [_texts(row) for row in episode.rows]
 

@@ -20,8 +20,6 @@ MOST_FILES = 8
 
 
 class Step(NamedTuple):
-    """A function of the walk, as the document names it."""
-
     path: str
     function: str
 
@@ -46,7 +44,6 @@ class Entry(NamedTuple):
 
 
 def walk() -> list[Step]:
-    """Return the numbered list of the section `A token`."""
     section = DOCUMENT.read_text().partition("\n## A token\n")[2].partition("\n## ")[0]
     items = re.findall(r"^\d+\. (.*)$", section, re.MULTILINE)
     named = [re.match(r"`([\w/]+\.py)` `([\w.]+)`", item) for item in items]
@@ -56,7 +53,6 @@ def walk() -> list[Step]:
 
 @contextlib.contextmanager
 def traced(*codes: CodeType) -> Iterator[list[Entry]]:
-    """Note the first entry of each function in this thread, in order."""
     entered: list[Entry] = []
     missing = set(codes)
 

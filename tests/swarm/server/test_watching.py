@@ -210,16 +210,15 @@ async def test_an_evaluation_that_is_waited_for_comes_first_with_how_to_play_it(
         assert "(1 in play)" in (await seen(served)).waits[0].text
 
 
-async def test_who_finds_no_room_is_seen_in_line_with_its_age(tmp_path: Path) -> None:
-    async with serving(tmp_path, job()) as served:
-        for task in "aabb":
-            await served.begin(task, owner="o")
-        waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
-        told = await eventually(lambda: seen(served), lambda snapshot: snapshot.line == 1)
-        assert told.line_age_s is not None
-        assert told.line_age_s >= 0
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+async def test_who_finds_no_room_is_seen_in_line_with_its_age(served: Served) -> None:
+    for task in "aabb":
+        await served.begin(task, owner="o")
+    waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
+    told = await eventually(lambda: seen(served), lambda snapshot: snapshot.line == 1)
+    assert told.line_age_s is not None
+    assert told.line_age_s >= 0
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def test_a_failed_server_says_why_and_one_without_a_job_that_it_is_off(tmp_path: Path) -> None:

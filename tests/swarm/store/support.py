@@ -39,7 +39,6 @@ async def opened(url: str, wanted: Job | None = None) -> AsyncIterator[tuple[Sql
 
 
 async def reopened(url: str, wanted: Job | None = None) -> RecoveredState:
-    """Return what a restarted server would go on from, batches and all."""
     async with opened(url, wanted) as (_, recovered):
         replay = dict(recovered.replay)
     return RecoveredState(
@@ -48,8 +47,16 @@ async def reopened(url: str, wanted: Job | None = None) -> RecoveredState:
     )  # fmt: skip
 
 
+def execute(url: str, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        found = connection.execute(sa.text(statement), values)
+        rows = [tuple(row) for row in found] if found.returns_rows else []
+    engine.dispose()
+    return rows
+
+
 def shape(engine: sa.Engine) -> dict[str, Any]:
-    """Return all that a database knows of its tables, and the version that they say."""
     found = sa.inspect(engine)
     with engine.connect() as connection:
         version = connection.execute(sa.text("select version_num from alembic_version")).scalars().all()
@@ -77,7 +84,6 @@ def began(episode: str, **fields: Any) -> EpisodeBegan:
 
 
 def played(episode: str, calls: int = 2, **fields: Any) -> Iterator[Change]:
-    """Yield an episode's beginning and calls, each continuing the one before."""
     yield began(episode, **fields)
     last = None
     for index in range(calls):
@@ -90,7 +96,6 @@ def ended(episode: str, reward: float = 1.0, group: str | None = "t#1") -> Episo
 
 
 async def train_step(store: SqlStore, step: int, *, consumed: bool = True) -> None:
-    """Play and settle the episode `e{step}`, and save the step's checkpoint where it is consumed."""
     await store.write(*played(f"e{step}"), ended(f"e{step}"))
     await store.write(BatchScheduled(step, (f"e{step}",)))
     if consumed:

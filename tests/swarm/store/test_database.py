@@ -167,14 +167,32 @@ def test_what_is_cut_short_changes_nothing_and_is_done_the_next_time(url: str, a
     engine.dispose()
 
 
+Reading = tuple[Path, sqlite3.Connection, WalCheckpointer, sqlite3.Connection]
+
+
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[tuple[Path, sqlite3.Connection]]:
+def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
+    """A database whose log grew far while somebody reads, its writer, what brings the log over, and the reader."""
+    monkeypatch.setattr(wal, "USUAL_PAGES", 10)
+    monkeypatch.setattr(wal, "MOST_PAGES", 100)
     path = tmp_path / "some.sqlite3"
+    with writing(path) as connection, contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        mover = WalCheckpointer(connect(f"sqlite:///{path}"))
+        grow(connection, 1)
+        reader.execute("begin")
+        reader.execute("select count(*) from t").fetchone()
+        grow(connection, 200)
+        yield path, connection, mover, reader
+        mover.stop()
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("pragma journal_mode=wal")
         connection.execute(wal.AUTOMATIC)
         connection.execute("create table t (x blob)")
-        yield path, connection
+        yield connection
 
 
 def grow(connection: sqlite3.Connection, pages: int) -> None:
@@ -190,10 +208,7 @@ def test_the_pages_of_a_log_are_those_that_sqlite_counts(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "some.sqlite3"
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("pragma journal_mode=wal")
-        connection.execute(wal.AUTOMATIC)
-        connection.execute("create table t (x blob)")
+    with writing(path) as connection:
         for pages in steps:
             if pages < 0:  # brought over: the log begins anew with the next commit, and its file stays as it is
                 connection.execute("pragma wal_checkpoint(RESTART)")
@@ -247,44 +262,22 @@ async def test_no_commit_waits_until_the_log_is_brought_over(sqlite_url: str, mo
             go_on.set()
 
 
-def test_the_writer_goes_on_while_a_long_reading_keeps_a_log_that_grew_far(
-    database: tuple[Path, sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wal, "USUAL_PAGES", 10)
-    monkeypatch.setattr(wal, "MOST_PAGES", 100)
-    path, connection = database
+def test_the_writer_goes_on_while_a_long_reading_keeps_a_log_that_grew_far(reading: Reading) -> None:
+    _, connection, mover, _ = reading
     connection.execute("pragma busy_timeout=2000")  # a commit that waits longer is refused
-    mover = WalCheckpointer(connect(f"sqlite:///{path}"))
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
-        grow(connection, 1)
-        reader.execute("begin")
-        reader.execute("select count(*) from t").fetchone()
-        grow(connection, 200)
 
-        async def grown() -> int:
-            grow(connection, 20)
-            mover.notify_commit()
-            return mover.checkpoints
-
-        asyncio.run(eventually(grown, lambda moved: moved >= 3))
-        reader.execute("commit")
-    mover.stop()
-
-
-def test_a_log_that_a_reading_keeps_begins_anew_once_it_is_over(
-    database: tuple[Path, sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wal, "USUAL_PAGES", 10)
-    monkeypatch.setattr(wal, "MOST_PAGES", 100)
-    path, connection = database
-    mover = WalCheckpointer(connect(f"sqlite:///{path}"))
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
-        grow(connection, 1)
-        reader.execute("begin")
-        reader.execute("select count(*) from t").fetchone()
-        grow(connection, 200)
+    async def grown() -> int:
+        grow(connection, 20)
         mover.notify_commit()
-        reader.execute("commit")
+        return mover.checkpoints
+
+    asyncio.run(eventually(grown, lambda moved: moved >= 3))
+
+
+def test_a_log_that_a_reading_keeps_begins_anew_once_it_is_over(reading: Reading) -> None:
+    path, connection, mover, reader = reading
+    mover.notify_commit()
+    reader.execute("commit")
     grow(connection, 20)
     mover.notify_commit()
     asyncio.run(eventually(lambda: mover.checkpoints > 0, bool))

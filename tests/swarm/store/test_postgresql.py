@@ -59,7 +59,6 @@ class Wire:
 
 @contextmanager
 def wire(url: str) -> Iterator[tuple[str, Wire]]:
-    """Lead a database's address over a wire."""
     to = sa.make_url(url)
     made = Wire(to.host or "127.0.0.1", to.port or 5432)
     try:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +27,7 @@ from swarm.store import (
     StoredEvent,
     StreamMoved,
 )
-from tests.swarm.store.support import began, ended, facts, job, node, opened, played, reopened, train_step
+from tests.swarm.store.support import began, ended, execute, facts, job, node, opened, played, reopened, train_step
 
 
 async def trained(url: str, wanted: Job, steps: int, first: int = 1) -> None:
@@ -39,14 +38,10 @@ async def trained(url: str, wanted: Job, steps: int, first: int = 1) -> None:
 
 
 def rewrite(url: str, digest: str, without: str) -> None:
-    """Let the one training be as a release wrote it that did not know a field."""
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        recorded = json.loads(connection.execute(sa.text("select job from trainings")).scalar_one())
-        del recorded[without]
-        change = sa.text("update trainings set job = :job, job_digest = :digest")
-        connection.execute(change, {"job": json.dumps(recorded), "digest": digest})
-    engine.dispose()
+    ((job,),) = execute(url, "select job from trainings")
+    recorded = {name: value for name, value in json.loads(job).items() if name != without}
+    change = "update trainings set job = :job, job_digest = :digest"
+    execute(url, change, job=json.dumps(recorded), digest=digest)
 
 
 async def test_what_a_release_without_a_field_trained_goes_on_under_the_digest_it_had(url: str) -> None:
@@ -73,14 +68,10 @@ async def test_the_same_job_with_more_steps_goes_on_and_with_fewer_than_are_done
 
 
 async def test_of_several_that_a_job_goes_on_with_it_takes_its_own_else_the_furthest(url: str) -> None:
-    """An earlier release began a training for each number of steps."""
     falls = {"lr_schedule": "linear"}  # each number of steps is a training of its own
     for steps in (2, 4):
         await trained(url, job(steps=steps, **falls), steps)
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("update trainings set job = replace(job, 'linear', 'constant')"))
-    engine.dispose()
+    execute(url, "update trainings set job = replace(job, 'linear', 'constant')")
     assert (await reopened(url, job(steps=2))).step == 2
     assert (await reopened(url, job(steps=8))).step == 4
 
@@ -250,13 +241,6 @@ async def test_streams_and_dropped_episodes_come_back(url: str) -> None:
     assert [sample.episode for sample in found.pool] == ["b"]
 
 
-async def test_evaluations_are_counted_and_wait_for_no_batch(url: str) -> None:
-    async with opened(url) as (store, _):
-        await store.write(*played("e", kind="eval", group=None), ended("e", group=None))
-    found = await reopened(url)
-    assert (found.pool, found.counts) == ([], {"ended": 1, "evaluated": 1})
-
-
 async def test_another_job_has_its_own_training_and_the_first_goes_on_where_it_was(url: str) -> None:
     first, second = job(seed=1), job(seed=2)
     async with opened(url, first) as (store, _):
@@ -293,9 +277,8 @@ async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None
 async def test_events_are_kept(url: str) -> None:
     async with opened(url) as (store, _):
         store.note(StoredEvent("state", 1.5, {"to": "ROLLING"}), StoredEvent("recovered", 2.5, {"step": 3}))
-    with sa.create_engine(url).connect() as connection:
-        rows = connection.execute(sa.text("select kind, at, details from events order by serial")).all()
-    assert [tuple(row) for row in rows] == [("state", 1.5, '{"to": "ROLLING"}'), ("recovered", 2.5, '{"step": 3}')]
+    rows = execute(url, "select kind, at, details from events order by serial")
+    assert rows == [("state", 1.5, '{"to": "ROLLING"}'), ("recovered", 2.5, '{"step": 3}')]
 
 
 async def test_a_text_no_database_takes_is_written_without_what_it_refuses(url: str) -> None:
@@ -387,7 +370,6 @@ def test_the_grouping_of_changes_means_nothing(
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Iterator[int]]:
-    """A database, and numbers that make a training of its own for each example."""
     return f"sqlite:///{tmp_path_factory.mktemp('store')}/store.sqlite3", itertools.count()
 
 

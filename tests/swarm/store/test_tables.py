@@ -6,7 +6,6 @@ import math
 import struct
 
 import pytest
-import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +23,10 @@ from swarm.store import (
 )
 from swarm.store.tables import choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
 from swarm.wire import EvaluationSummary
-from tests.swarm.store.support import began, ended, job, node, opened, played, reopened, train_step
+from tests.swarm.store.support import began, ended, execute, job, node, opened, played, reopened, train_step
 
 
 async def play_step(store: SqlStore, step: int) -> None:
-    """Play and consume a step of one trained, one given up and one evaluation episode, with a checkpoint."""
     trained, lost, seen = f"trained-{step}", f"lost-{step}", f"seen-{step}"
     await store.write(*played(trained), ended(trained))
     await store.write(*played(lost, calls=1), EpisodeClosed(lost, "fenced", 2, reason="lease_expired"))
@@ -98,21 +96,16 @@ async def test_what_a_killed_server_left_is_collected_by_the_next(url: str) -> N
     async with opened(url, wanted) as (store, _):
         for step in (1, 2):
             await play_step(store, step)
-    with sa.create_engine(url).begin() as connection:  # as if it had died before it tidied up
-        connection.execute(sa.text("update episodes set calls = null, tokens = null where id = 'trained-1'"))
+    # as if it had died before it tidied up
+    execute(url, "update episodes set calls = null, tokens = null where id = 'trained-1'")
     async with opened(url, wanted) as (store, _):
         await store.write(began("x"))
         await store.write()
-        with sa.create_engine(url).connect() as connection:
-            left = connection.execute(
-                sa.text("select count(*) from episodes where calls is null and state = 'consumed'")
-            )
-            assert left.scalar() == 0
+        assert not execute(url, "select * from episodes where calls is null and state = 'consumed'")
 
 
 @pytest.mark.slow
 async def test_the_file_does_not_grow_for_ever(sqlite_url: str) -> None:
-    """Of ten times as many steps, the same file: freed pages are used again."""
     sizes: list[int] = []
     async with opened(sqlite_url, job(checkpoints_kept=1)) as (store, _):
         for step in range(1, 61):
@@ -122,8 +115,7 @@ async def test_the_file_does_not_grow_for_ever(sqlite_url: str) -> None:
             )
             await store.write(BatchScheduled(step, (name,)))
             await store.write(CheckpointSaved(step, f"step-{step}"))
-            with sa.create_engine(sqlite_url).connect() as connection:
-                sizes.append(connection.exec_driver_sql("PRAGMA page_count").scalar_one())
+            sizes += [size for (size,) in execute(sqlite_url, "PRAGMA page_count")]
     assert sizes[-1] <= sizes[5] + 10  # rows of episodes
     assert sizes[5] > 80  # the tokens of a step alone are 80 pages
 

@@ -27,7 +27,7 @@ from swarm.store import (
     writer,
 )
 from tests.swarm.server.support import eventually
-from tests.swarm.store.support import began, ended, node, opened, played, reopened
+from tests.swarm.store.support import began, ended, execute, node, opened, played, reopened
 
 CUT = sa.text(
     "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -57,7 +57,6 @@ async def on_a_small_disk(url: str) -> AsyncIterator[tuple[SqlStore, Callable[[]
 
 
 async def fill(store: SqlStore, name: str) -> list[int]:
-    """Capture calls until the disk is full; return the places of those that were acknowledged."""
     refusals: list[StoreUnavailable] = []
     for place in range(1000):
         try:
@@ -186,10 +185,7 @@ async def test_what_comes_after_a_kept_note_waits_with_it_though_one_between_nev
 async def test_a_schema_that_is_not_this_versions_is_not_tried_again(url: str, statement: str) -> None:
     async with opened(url) as (store, _):
         await store.write(*played("a"), ended("a"))
-        engine = sa.create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(sa.text(statement))
-        engine.dispose()
+        execute(url, statement)
         with pytest.raises(StoreRefused, match=r"for good: .*(nodes|drift).*restart") as refusal:
             await store.write(*played("b"))
         assert "\n" not in str(refusal.value)

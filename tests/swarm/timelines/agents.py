@@ -20,8 +20,6 @@ Messages = list[dict[str, Any]]
 
 
 class TrimmingRenderer(FakeRenderer):
-    """Trims every content, as many chat templates do."""
-
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         trimmed = [{**message, "content": message["content"].strip()} for message in messages]
         return super().render(trimmed, tools=tools, generation_prompt=generation_prompt)
@@ -158,7 +156,6 @@ class Agent:
 
 
 def _restated(message: dict[str, Any], place: int) -> dict[str, Any]:
-    """Return the same message as another client library would send it."""
     changed = {**message, "name": None, "annotations": []}
     if place % 2 and message["role"] == "assistant":
         changed["content"] = f"\n{message['content']} "

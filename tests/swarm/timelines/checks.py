@@ -78,7 +78,6 @@ class _Prefixes:
 
 
 def packed_rows(episodes: Sequence[Sequence[Node]]) -> PackedRows:
-    """Return the learner's packed tree of the linear rows of `episodes`."""
     made = [TrainEpisode(str(number), "group", 0.0, linear_rows(nodes)) for number, nodes in enumerate(episodes)]
     return PackedRows(sort_depth_first([row for own in train_rows(made) for row in own]))
 

@@ -71,13 +71,11 @@ class Desk:
         keep: int | None = None,
         tools: Tools | None = None,
     ) -> Served:
-        """Serve one call whose engine samples this answer, or only its first `keep` ids."""
         told = self.tools if tools is None else tools
         plan = self.tree.prompt(messages, told)
         return self.answer(plan, self.sampled(plan, content, reasoning, calls)[:keep], told)
 
     def sampled(self, plan: Prompt, content: str, reasoning: str = "", calls: Sequence[Call] = ()) -> list[int]:
-        """Return the ids a model would write this answer with behind its prompt."""
         written = self.family.write(content, reasoning, calls)
         opening, whole = (self.renderer.encode(plan.prompt_text + text) for text in ("", written))
         return whole[len(opening) :] if whole[: len(opening)] == opening else self.renderer.encode(written)
@@ -91,7 +89,6 @@ class Desk:
         return self.calls[-1]
 
     def _read(self, plan: Prompt, sampled: Sequence[int], tools: Tools) -> tuple[str, dict[str, Any]]:
-        """Return the text of sampled ids, and the message it is read as."""
         answers = self.renderer.answers
         ended = bool(sampled) and sampled[-1] in self.renderer.stop_ids
         text = self.renderer.decode(sampled[:-1] if ended else sampled, special=answers.special)

@@ -22,8 +22,6 @@ PARIS: Call = ("weather", {"city": "Paris"})
 
 
 class CountingRenderer(FakeRenderer):
-    """Counts the messages it is shown."""
-
     shown = 0
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:

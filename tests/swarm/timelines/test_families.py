@@ -28,7 +28,6 @@ def desk(name: str, *tools: dict[str, Any], spaced: bool = False) -> Desk:
 
 
 def settled(at: Desk) -> int:
-    """Check all views; return the number of linear rows."""
     rows = linear_rows(at.tree.nodes)
     check_rows(rows, at.calls)
     check_rows(unmerged_rows(at.tree.nodes), at.calls)
@@ -46,7 +45,6 @@ def chat(at: Desk, turns: int = 3, reasoning: str = "", *, dropped: bool = False
 
 
 def tool_run(at: Desk, *calls: Call, reasoning: str = "", content: str = "") -> None:
-    """Three calls of tools, an answer, and one to another question."""
     history = [system("You call tools."), user("What is the weather in Paris?")]
     for _ in range(3):
         served = at.serve(history, content, reasoning, calls)
@@ -297,18 +295,6 @@ def test_glm_that_opened_another_role_than_the_one_that_follows_forks() -> None:
     assert at.drift == [START, FORK]
     assert "<|observation|>" not in at.renderer.decode(at.calls[1].prompt, special=True)
     assert settled(at) == 2
-
-
-def test_a_system_prompt_is_folded_or_refused_as_the_template_says() -> None:
-    folded = desk("gemma").serve([system("Be kind."), user("a")], "one")
-    assert "Be kind.\n\na" in make_renderer("gemma").decode(folded.prompt)
-    with pytest.raises(BackendError, match="System role"):
-        desk("gemma2").serve([system("Be kind."), user("a")], "one")
-
-
-def test_qwens_default_system_prompt_is_the_templates_own() -> None:
-    shown = make_renderer("qwen2.5").decode(desk("qwen2.5").serve([user("a")], "one").prompt)
-    assert "helpful assistant" in shown
 
 
 def test_parallel_calls_a_template_cannot_show_are_refused_clearly() -> None:

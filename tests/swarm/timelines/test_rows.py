@@ -123,7 +123,6 @@ def marked(drawn: Sequence[tuple[tuple[int, list[int], list[int]], bool]]) -> li
 
 
 def entries(rows: Sequence[TrainRow]) -> Counter[tuple[tuple[int, ...], float]]:
-    """Return what is trained: the ids before a token and its own, with its log-prob."""
     return Counter(
         (row.ids[: place + 1], row.logprobs[place])
         for row in rows

@@ -13,10 +13,12 @@ from swarm.backends.fake import EOS_ID, FakeRenderer
 from swarm.rendering.messages import BackendError, Message, Tool
 from swarm.timelines import CallTree, Drift, Node, canonical, normalise
 from tests.swarm.timelines.agents import TrimmingRenderer
+from tests.swarm.timelines.desk import user
 
 
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
+@pytest.fixture
+def tree() -> CallTree:
+    return CallTree(FakeRenderer())
 
 
 def said(text: str) -> dict[str, Any]:
@@ -32,22 +34,19 @@ def serve(
     ids: list[int] | None = None,
     tools: Any = (),
 ) -> Node:
-    """One call whose engine samples `text`, with its end mark unless it was cut short."""
     sampled = ids if ids is not None else [*text.encode()] + ([] if cut else [EOS_ID])
     prompt = tree.prompt(messages, tools)
     count = len(sampled)
     return tree.add(prompt, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
 
 
-def test_a_first_call_is_the_template_of_its_messages() -> None:
-    tree = CallTree(FakeRenderer())
+def test_a_first_call_is_the_template_of_its_messages(tree: CallTree) -> None:
     prompt = tree.prompt([user("hi")])
     assert prompt.drift is Drift.START
     assert prompt.prompt_ids == (*b"<|user|>hi", EOS_ID, *b"<|assistant|>")
 
 
-def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new() -> None:
-    tree = CallTree(FakeRenderer())
+def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new(tree: CallTree) -> None:
     first = serve(tree, [user("a")], "1")
     prompt = tree.prompt([user("a"), said("1"), user("b")])
     assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
@@ -55,8 +54,7 @@ def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new() ->
     assert bytes(i for i in prompt.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
 
 
-def test_served_ids_survive_even_where_their_text_would_be_encoded_differently() -> None:
-    tree = CallTree(FakeRenderer())
+def test_served_ids_survive_even_where_their_text_would_be_encoded_differently(tree: CallTree) -> None:
     broken = [0xE4, 0xB8, EOS_ID]  # half a character: decoded to U+FFFD, whose encoding is other bytes
     text = FakeRenderer().decode(broken)
     first = serve(tree, [user("a")], text, ids=broken)
@@ -79,8 +77,7 @@ def test_the_longest_known_history_is_continued_and_what_else_was_answered_is_co
     assert (later.encode() in bytes(i for i in prompt.context if i != EOS_ID)) is (parent + 1 < calls or calls == 1)
 
 
-def test_a_second_conversation_and_few_shot_examples_are_starts() -> None:
-    tree = CallTree(FakeRenderer())
+def test_a_second_conversation_and_few_shot_examples_are_starts(tree: CallTree) -> None:
     assert tree.prompt([user("q"), said("example"), user("a")]).drift is Drift.START
     serve(tree, [user("a")], "1")
     assert tree.prompt([user("other")]).drift is Drift.START
@@ -97,8 +94,7 @@ def test_a_template_that_trims_answers_is_bridged_and_realigned() -> None:
     assert (third.parent, third.drift) == (second, Drift.REALIGN)
 
 
-def test_changed_or_reordered_tools_are_a_fork() -> None:
-    tree = CallTree(FakeRenderer())
+def test_changed_or_reordered_tools_are_a_fork(tree: CallTree) -> None:
     f, g = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in "fg")
     serve(tree, [user("a")], "1", tools=[f, g])
     history = [user("a"), said("1"), user("b")]
@@ -110,8 +106,7 @@ def test_changed_or_reordered_tools_are_a_fork() -> None:
         assert (prompt.parent, prompt.drift) == (None, Drift.FORK)
 
 
-def test_tools_of_calls_that_were_never_served_are_not_kept() -> None:
-    tree = CallTree(FakeRenderer())
+def test_tools_of_calls_that_were_never_served_are_not_kept(tree: CallTree) -> None:
     sizes = []
     for number in range(50):
         tree.prompt([user("hi")], [{"type": "function", "function": {"name": f"f{number}", "parameters": {}}}])
@@ -130,8 +125,7 @@ def test_calls_planned_at_once_with_new_tools_are_both_gone_on_with() -> None:
         assert tree.prompt([user(text), said("ok"), user("more")], tools).parent is node
 
 
-def test_calls_of_one_episode_interleave() -> None:
-    tree = CallTree(FakeRenderer())
+def test_calls_of_one_episode_interleave(tree: CallTree) -> None:
     root = serve(tree, [user("a")], "1")
     left, right = (tree.prompt([user("a"), said("1"), user(name)]) for name in "bc")
     second = tree.make_node(left, [50, EOS_ID], [-0.5] * 2, [0] * 2, text="2")
@@ -145,8 +139,7 @@ def test_calls_of_one_episode_interleave() -> None:
     assert (second.parent, third.parent, fourth.parent) == (root, root, third)
 
 
-def test_a_call_that_was_not_kept_leaves_a_gap_and_no_trace() -> None:
-    tree = CallTree(FakeRenderer())
+def test_a_call_that_was_not_kept_leaves_a_gap_and_no_trace(tree: CallTree) -> None:
     lost = tree.prompt([user("a")])
     tree.make_node(lost, [49, EOS_ID], [-0.5] * 2, [0] * 2, text="1")
     kept = serve(tree, [user("x")], "2")
@@ -154,15 +147,13 @@ def test_a_call_that_was_not_kept_leaves_a_gap_and_no_trace() -> None:
     assert tree.prompt([user("a"), said("1"), user("b")]).parent is None
 
 
-def test_of_two_calls_that_said_the_same_the_first_is_continued() -> None:
-    tree = CallTree(FakeRenderer())
+def test_of_two_calls_that_said_the_same_the_first_is_continued(tree: CallTree) -> None:
     first = serve(tree, [user("a")], "1")
     serve(tree, [user("a")], "1")
     assert tree.prompt([user("a"), said("1"), user("b")]).parent is first
 
 
-def test_a_tree_of_nodes_alone_gives_rows_and_plans_anew() -> None:
-    tree = CallTree(FakeRenderer())
+def test_a_tree_of_nodes_alone_gives_rows_and_plans_anew(tree: CallTree) -> None:
     serve(tree, [user("a")], "1")
     serve(tree, [user("a"), said("1"), user("b")], "2")
     again = CallTree(FakeRenderer(), tree.nodes)
@@ -186,8 +177,7 @@ def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again()
         assert (prompt.parent, prompt.drift) == (second, Drift.CLEAN)
 
 
-def test_drift_is_counted_when_the_call_finished_and_not_before() -> None:
-    tree = CallTree(FakeRenderer())
+def test_drift_is_counted_when_the_call_finished_and_not_before(tree: CallTree) -> None:
     tree.prompt([user("a")])
     assert sum(tree.drift.values()) == 0
     serve(tree, [user("a")], "1")
@@ -201,15 +191,12 @@ def test_what_the_template_refuses_is_refused() -> None:
         CallTree(FakeRenderer()).prompt([{"role": "user", "content": {"no": "text"}}])
 
 
-def test_ids_without_their_log_probs_are_refused() -> None:
-    tree = CallTree(FakeRenderer())
+def test_ids_without_their_log_probs_are_refused(tree: CallTree) -> None:
     with pytest.raises(ValueError, match="differ"):
         tree.add(tree.prompt([user("a")]), [1, 2], [-0.5], [0, 0], text="", answer=said(""))
 
 
 class SecretiveRenderer(FakeRenderer):
-    """Shows no words of tools."""
-
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         shown = [{**message, "content": ""} if message["role"] == "tool" else message for message in messages]
         return super().render(shown, tools=tools, generation_prompt=generation_prompt)
@@ -225,8 +212,7 @@ def test_a_template_that_hides_a_new_message_is_rendered_whole() -> None:
     assert prompt.prompt_ids == tuple(FakeRenderer().encode(text))
 
 
-def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled() -> None:
-    tree = CallTree(FakeRenderer())
+def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled(tree: CallTree) -> None:
     prompt = tree.prompt([user("a")])
     sampled = list(b"one STOP")
     node = tree.make_node(prompt, sampled, [-0.5] * len(sampled), [0] * len(sampled), text="one STOP")
@@ -236,8 +222,7 @@ def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled() -> None:
     assert prompt.prompt_ids[: len(node.path_ids())] == tuple(node.path_ids())
 
 
-def test_tool_results_in_the_words_of_a_user_are_told_apart_by_their_tag() -> None:
-    tree = CallTree(FakeRenderer())
+def test_tool_results_in_the_words_of_a_user_are_told_apart_by_their_tag(tree: CallTree) -> None:
     first = serve(tree, [user("a")], "1")
     prompt = tree.prompt([user("a"), said("1"), user("<tool_response>a\n</tool_response>")])
     assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
