@@ -25,6 +25,7 @@ from typing import Any, cast
 
 import psutil
 
+from sandboxes.shim import has_started
 from sandboxes.spec import (
     Exit,
     ExitReason,
@@ -70,19 +71,14 @@ def _is_member(process: psutil.Process, leader: int, began: float) -> bool:
 def terminate(processes: Iterable[psutil.Process]) -> None:
     """Send SIGTERM to each that still lives (psutil refuses a pid that was used again)."""
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.terminate()
-        except psutil.NoSuchProcess:
-            continue
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Send SIGKILL to each that still lives."""
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
 
 
 START_WAIT_S = 20.0
@@ -104,20 +100,16 @@ class ProcessHandle:
 
     @property
     def name(self) -> str:
-        """The spec's name."""
         return self._folder.name
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The spec's labels."""
         return cast(Mapping[str, str], (read(self._folder / "spec.json") or {}).get("labels", {}))
 
     def run_times(self) -> tuple[float, float | None]:
-        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
         return read_run_times(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
-        """Return how it ended, or None while it runs."""
         if (ended := self._exit()) is not None:
             return ended
         with self._try_lock() as free:
@@ -128,12 +120,10 @@ class ProcessHandle:
         return self._exit()
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait until it ends; None when the time is over first."""
         wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s)
         return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
-        """Return the end of its standard output and error, decoded with replacement."""
         text = b""
         for name in ("output.1.log", "output.log"):
             try:
@@ -238,11 +228,9 @@ class ProcessSandbox:
 
     @property
     def isolates(self) -> bool:
-        """False: a process of the same user is kept from nothing."""
         return False
 
     def run(self, spec: SandboxSpec) -> Handle:
-        """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
         _check(spec)
         folder = self._root / spec.name
         try:
@@ -253,14 +241,10 @@ class ProcessSandbox:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
 
     def adopt(self, name: str) -> Handle | None:
-        """Return the handle of what was launched under `name`, or None if nothing was."""
         folder = self._root / name
-        if not any((folder / file).exists() for file in ("started.json", "exit.json")):
-            return None
-        return ProcessHandle(folder)
+        return ProcessHandle(folder) if has_started(folder) else None
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        """Return handles of all sandboxes whose labels include `labels`, oldest first."""
         wanted = (labels or {}).items()
         specs = [(spec["created_at"], path.parent.name) for path in self._root.glob("*/spec.json")
                  if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip

@@ -117,7 +117,6 @@ class CommandWatch:
         self._selector.register(self._pipe, selectors.EVENT_READ)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
-        """Handle SIGTERM: end the command, then say it was stopped."""
         self._terminate("stopped")
 
     def wait(self) -> dict[str, Any]:
@@ -174,7 +173,6 @@ class CommandWatch:
 
 
 def spawn(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    """Start the command in a process group of its own, within the shim's session."""
     return subprocess.Popen(
         spec["command"],
         cwd=spec["directory"],
@@ -188,7 +186,6 @@ def spawn(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def supervise(folder: Path) -> None:
-    """Start the folder's command unless it was started before, and see it through."""
     since = time.time()
     if take_lock(folder) is None or has_started(folder):
         return

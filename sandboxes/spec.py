@@ -74,7 +74,6 @@ def describe_exit(code: int) -> str:
 
 
 def describe_signal(number: int) -> str:
-    """Return a signal by number and name, and what it often means."""
     try:
         name = signal.Signals(number).name
     except ValueError:  # one that Python has no name for
@@ -161,14 +160,10 @@ class Handle(Protocol):
     """A launched sandbox, by this controller or an earlier one."""
 
     @property
-    def name(self) -> str:
-        """The spec's name."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def labels(self) -> Mapping[str, str]:
-        """The spec's labels."""
-        ...
+    def labels(self) -> Mapping[str, str]: ...
 
     def run_times(self) -> tuple[float, float | None]:
         """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
@@ -252,7 +247,6 @@ def write_once(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Have the disk keep which files there are in `folder`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 
 def seconds(text: str) -> float:
-    """Return a time above 0."""
     try:
         found = float(text)
     except ValueError:
@@ -37,7 +36,6 @@ class BrokenEntryPoint(Exception):
 
 
 def list_installed(group: str) -> tuple[str, ...]:
-    """Return the names that installed packages bring in a group, sorted."""
     return tuple(sorted({found.name for found in entry_points(group=group)}))
 
 
@@ -47,7 +45,6 @@ def list_known(group: str, built_in: Sequence[str]) -> tuple[str, ...]:
 
 
 def backend_names() -> tuple[str, ...]:
-    """Return the names that a job's `backend` may have here."""
     return list_known(BACKENDS, BUILT_IN_BACKENDS)
 
 

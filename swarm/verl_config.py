@@ -137,7 +137,6 @@ class VerlAlgorithm:
 
     @property
     def has_critic(self) -> bool:
-        """Whether a critic learns beside the policy."""
         return self.estimator is not None and ESTIMATORS[self.estimator].critic
 
     @property
@@ -152,7 +151,6 @@ class VerlAlgorithm:
 
     @property
     def kind_of_loss(self) -> PolicyLoss | None:
-        """What is known of that loss."""
         if self.correction is not None and self.bypass:
             return CORRECTIONS[self.correction].loss
         return None if self.policy_loss is None else POLICY_LOSSES[self.policy_loss]
@@ -297,17 +295,14 @@ class VerlFields(Canonical):
 
     @property
     def algorithm(self) -> VerlAlgorithm:
-        """The functions of verl's that the job names."""
         return VerlAlgorithm(self.advantage_estimator, self.policy_loss, self.rollout_correction)
 
     @property
     def devices(self) -> int:
-        """Devices that learners and replicas take together."""
         return self.trainers if self.colocated else self.trainers + self.replicas * self.tensor_parallel
 
     @property
     def placed(self) -> str:
-        """What these devices are for, in words."""
         apart = f"{self.trainers} trainers, {self.replicas} replicas of {self.tensor_parallel}"
         return f"{apart}, one of each on a device in turns" if self.colocated else apart
 

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
@@ -115,7 +115,6 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _query_version(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
-    """Return what the engine says of its version, and a client that speaks it."""
     import docker
 
     with docker.APIClient(url, version="1.41", timeout=int(ANSWER_TIMEOUT_S)) as first:
@@ -124,7 +123,6 @@ def _query_version(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
 
 
 def _explain(url: str, source: str, error: Exception) -> str:
-    """Return the line that says why no engine was found."""
     if any(isinstance(cause, PermissionError) for cause in _causes(error)):
         return (
             f"expected an engine that this user may use at {url}; found its socket closed to them; add the user to the "
@@ -183,7 +181,6 @@ def find_lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def offers_gpus(facts: Mapping[str, Any]) -> bool:
-    """Return whether an engine that says `facts` of itself hands NVIDIA GPUs to containers."""
     named = [str(device.get("ID")) for device in facts.get("DiscoveredDevices") or ()]
     return "nvidia" in (facts.get("Runtimes") or {}) or any(name.startswith("nvidia.com/gpu") for name in named)
 
@@ -264,22 +261,15 @@ def remove(engine: ContainerEngine, container: str) -> None:
     """Remove a container and the volumes it alone has, dead or alive; nothing happens if there is none."""
     from docker.errors import NotFound
 
-    try:
-        with wrap_errors(engine, f"removing container {container}"):
-            engine.client.api.remove_container(container, v=True, force=True)
-    except NotFound:
-        return
+    with suppress(NotFound), wrap_errors(engine, f"removing container {container}"):
+        engine.client.api.remove_container(container, v=True, force=True)
 
 
 def remove_volume(engine: ContainerEngine, volume: str) -> None:
-    """Remove a volume; nothing happens if there is none."""
     from docker.errors import NotFound
 
-    try:
-        with wrap_errors(engine, f"removing volume {volume}"):
-            engine.client.api.remove_volume(volume, force=True)
-    except NotFound:
-        return
+    with suppress(NotFound), wrap_errors(engine, f"removing volume {volume}"):
+        engine.client.api.remove_volume(volume, force=True)
 
 
 def _line(error: object) -> str:

@@ -21,7 +21,7 @@ import socket
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -89,11 +89,9 @@ def short_name(path: Path) -> Iterator[str]:
 
 def _remove(path: Path, inode: int) -> None:
     """Remove our socket, unless a successor's stands in its place."""
-    try:
+    with suppress(FileNotFoundError):
         if path.stat().st_ino == inode:
             path.unlink()
-    except FileNotFoundError:
-        return
 
 
 SERVER_PORT = 8000

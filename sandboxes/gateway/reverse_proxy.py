@@ -96,13 +96,11 @@ class Forwarder:
         self._serve(agent)
 
     def finish(self, agent: AgentConnection) -> None:
-        """Stop connecting for an agent that waits no longer."""
         self._bytes.pop(agent, None)
         if (task := self._connecting.pop(agent, None)) is not None:
             task.cancel()
 
     async def close(self) -> None:
-        """Close the idle connections, and make no other."""
         await self._tasks.close()
         for server in list(self._idle):
             server.abort()
@@ -164,11 +162,9 @@ class NoUpstream:
         self.count = count
 
     def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
-        """Collect nothing."""
         return 0
 
     def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
-        """Refuse all."""
         raise RequestRejected(403, "no_server", "no swarm server is given to this sandbox")
 
     def finish(self, agent: AgentConnection) -> None:

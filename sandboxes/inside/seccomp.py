@@ -54,7 +54,6 @@ ARCHITECTURES = {
 
 
 def program(architecture: Architecture) -> list[Instruction]:
-    """Return the filter."""
     refused = _refuse(errno.EPERM)
     rules: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),

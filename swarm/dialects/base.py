@@ -111,29 +111,21 @@ class Reply:
 class StreamWriter(Protocol):
     """Writes one stream of server-sent events; all methods return the bytes to send."""
 
-    def opening(self) -> bytes:
-        """Return what comes before any piece."""
-        ...
+    def opening(self) -> bytes: ...
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the events of a piece of answer number `choice`; a tool call has its id."""
         ...
 
-    def finish(self, choice: int, reply: Reply) -> bytes:
-        """Return the events that end answer number `choice`."""
-        ...
+    def finish(self, choice: int, reply: Reply) -> bytes: ...
 
-    def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return the events that end the stream."""
-        ...
+    def closing(self, replies: Sequence[Reply]) -> bytes: ...
 
     def keep_alive(self) -> bytes:
         """Return what tells a waiting client that the answer is still coming."""
         ...
 
-    def fail(self, error: SwarmError) -> bytes:
-        """Return the events that end the stream with an error."""
-        ...
+    def fail(self, error: SwarmError) -> bytes: ...
 
 
 class Dialect(Protocol):
@@ -158,9 +150,7 @@ class Dialect(Protocol):
         """Return what writes the answer as a stream; how much was read is known before anything is sampled."""
         ...
 
-    def error(self, error: SwarmError) -> bytes:
-        """Return an error's JSON body."""
-        ...
+    def error(self, error: SwarmError) -> bytes: ...
 
 
 COMMENT = b": keep-alive\n\n"
@@ -183,7 +173,6 @@ def event(value: Mapping[str, Any]) -> bytes:
 
 
 def named_event(value: Mapping[str, Any]) -> bytes:
-    """Return an event that bears the name its data has as `type`."""
     return b"event: " + str(value["type"]).encode() + b"\n" + event(value)
 
 
@@ -208,12 +197,10 @@ client may make, unfolds into a server's whole memory."""
 
 
 def signature(text: str) -> str:
-    """Return the token of a text that is shown."""
     return _SIGNED + _encode(_digest(text))
 
 
 def seal(text: str) -> str:
-    """Return a token that carries a text."""
     raw = text.encode()
     packed = zlib.compress(raw)
     if len(raw) > _FOLDED * len(packed):

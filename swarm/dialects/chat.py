@@ -69,7 +69,6 @@ _ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "med
 
 
 def parse(body: bytes, model: str) -> CompletionRequest:
-    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
     name = fields.required_text("model")
     if name != model:
@@ -161,7 +160,6 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _function(fields: Fields, kind: str | None, what: str) -> Fields:
-    """Return the function of a tool or a call."""
     if kind != "function":
         raise field_error(fields.at("type"), f"only {what} of type 'function' are honoured, found {kind!r}")
     function = fields.inner("function")
@@ -280,11 +278,9 @@ class ChatDialect:
     echoes = False
 
     def parse(self, body: bytes, model: str) -> CompletionRequest:
-        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
     def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        """Return the whole chat completion as JSON."""
         choices = [_choice(number, request, reply) for number, reply in enumerate(replies)]
         head = _head(name, "chat.completion", model, request, replies[0].version)
         return to_json({**head, "choices": choices, "usage": _usage(replies)})
@@ -292,11 +288,9 @@ class ChatDialect:
     def writer(
         self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
     ) -> StreamWriter:
-        """Return what writes the chat completion as a stream."""
         return ChatWriter(_head(name, "chat.completion.chunk", model, request, version), request)
 
     def error(self, error: SwarmError) -> bytes:
-        """Return OpenAI's error object."""
         return to_json(error.to_wire())
 
 
@@ -309,26 +303,21 @@ class ChatWriter:
         self._calls: Counter[int] = Counter()
 
     def opening(self) -> bytes:
-        """Return the first chunk of each answer: the role."""
         first = {"role": "assistant", "content": ""}
         return b"".join(self._chunk(choice, first) for choice in range(self._request.n))
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
-        """Return the chunk of a piece; a tool call comes whole."""
         return self._chunk(choice, self._delta(choice, piece, call_id), tokens)
 
     def finish(self, choice: int, reply: Reply) -> bytes:
-        """Return the chunk that says why an answer ended."""
         return self._chunk(choice, {}, finish=_finish(reply))
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return the usage if asked for, and the end mark."""
         if not self._request.usage_in_stream:
             return _END
         return event({**self._head, "choices": [], "usage": _usage(replies)}) + _END
 
     def keep_alive(self) -> bytes:
-        """Return a comment."""
         return COMMENT
 
     def fail(self, error: SwarmError) -> bytes:
@@ -355,12 +344,10 @@ class ChatWriter:
 
 
 def models(name: str) -> bytes:
-    """Return the list of the one model."""
     return to_json({"object": "list", "data": [model_card(name)]})
 
 
 def model_card(name: str) -> dict[str, Any]:
-    """Return what is said of the one model."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
 
 

@@ -30,7 +30,6 @@ LONGEST_STOP = 1000
 
 
 def field_error(where: str, message: str) -> InvalidRequest:
-    """Return the error that names the field `where`."""
     return InvalidRequest(f"{where or 'body'}: {message}", param=where or None)
 
 
@@ -45,23 +44,18 @@ class Fields:
 
     @property
     def empty(self) -> bool:
-        """Every field was taken."""
         return not self._left
 
     def at(self, name: str) -> str:
-        """Return the path of one field."""
         return f"{self.where}.{name}" if self.where else name
 
     def take(self, name: str) -> Any:
-        """Return a field whatever it is, None if absent."""
         return self._left.pop(name, None)
 
     def text(self, name: str) -> str | None:
-        """Return a string."""
         return self._take_typed(name, str, "a string")
 
     def required_text(self, name: str) -> str:
-        """Return a string that must be there."""
         found = self.text(name)
         described = "a string"
         if found is None:
@@ -69,24 +63,19 @@ class Fields:
         return found
 
     def flag(self, name: str) -> bool | None:
-        """Return true or false."""
         return self._take_typed(name, bool, "true or false")
 
     def items(self, name: str) -> list[Any] | None:
-        """Return a list."""
         return self._take_typed(name, list, "a list")
 
     def object(self, name: str) -> dict[str, Any] | None:
-        """Return an object."""
         return self._take_typed(name, dict, "an object")
 
     def inner(self, name: str) -> Fields | None:
-        """Return an object to be read in turn."""
         found = self.take(name)
         return None if found is None else Fields(found, self.at(name))
 
     def integer(self, name: str, least: int, most: int | None = None) -> int | None:
-        """Return a whole number within bounds."""
         found = self.take(name)
         if found is None:
             return None
@@ -105,7 +94,6 @@ class Fields:
         return float(found)
 
     def choice(self, name: str, values: Sequence[str]) -> str | None:
-        """Return one of some words."""
         found = self.take(name)
         if found is not None and found not in values:
             raise field_error(self.at(name), f"expected one of {', '.join(values)}, found {abbreviate(found)}")
@@ -127,7 +115,6 @@ class Fields:
         return tuple(stops)
 
     def ignore(self, *names: str) -> None:
-        """Take fields that change nothing of the answer."""
         for name in names:
             self._left.pop(name, None)
 
@@ -154,7 +141,6 @@ class Fields:
 
 
 def body_fields(body: bytes) -> Fields:
-    """Return the request's body, which must be a JSON object."""
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -173,7 +159,6 @@ def _unreadable_error(body: bytes, error: ValueError) -> InvalidRequest:
 
 
 def _texts(found: Any) -> Iterator[tuple[str, str]]:
-    """Yield all strings of a JSON value, keys too, each with its path."""
     left = [("", found)]
     while left:
         where, value = left.pop()
@@ -209,7 +194,6 @@ def is_plain(found: Any) -> TypeGuard[Message]:
 
 
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Tool:
-    """Return a tool in the form of OpenAI's chat completions."""
     function: dict[str, Any] = {"name": name}
     if description is not None:
         function["description"] = description
@@ -259,7 +243,6 @@ def read_call_id(fields: Fields, name: str, called: Container[str]) -> str:
 
 
 def abbreviate(value: Any) -> str:
-    """Return a value as an error message shows it."""
     return _brief.repr(value)[:_SHOWN]
 
 

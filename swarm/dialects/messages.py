@@ -87,7 +87,6 @@ _LEFT_OUT = re.compile(
 
 
 def parse(body: bytes, model: str) -> CompletionRequest:
-    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
     max_tokens = fields.integer("max_tokens", 1)
     if max_tokens is None:
@@ -124,7 +123,6 @@ def parse_count(body: bytes, model: str) -> CompletionRequest:
 
 
 def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
-    """Read what both kinds of request have, and close the body."""
     refuse_thread(fields)
     name = fields.required_text("model")
     if name != model:
@@ -145,7 +143,6 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
 
 
 def _output(config: Fields | None) -> tuple[Mapping[str, Any] | None, str | None]:
-    """Return the schema an answer must follow, and the effort asked for."""
     if config is None:
         return None, None
     found, effort = config.inner("format"), config.text("effort")
@@ -188,7 +185,6 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _tool_choice(found: Fields | None) -> tuple[ToolChoice, bool]:
-    """Return the choice, and whether several calls in one answer are allowed."""
     if found is None:
         return ToolChoice(), True
     kind = found.choice("type", ("auto", "any", "tool", "none"))
@@ -263,7 +259,6 @@ def _assistant(found: Any, where: str, called: set[str]) -> Message:
 
 
 def _user(found: Any, where: str, called: set[str]) -> list[Message]:
-    """Return tool results and words in the order they stand."""
     read: list[Message] = []
     words: list[str] = []
     for block in _blocks(found, where):
@@ -376,7 +371,6 @@ def blocks(reply: Reply, *, omitted: bool) -> list[bytes]:
 
 
 def stop_fields(reply: Reply) -> dict[str, Any]:
-    """Return why the answer ended."""
     if reply.finish == "length":
         return {"stop_reason": "max_tokens", "stop_sequence": None}
     if reply.answer.tool_calls:
@@ -397,7 +391,6 @@ def usage(reply: Reply) -> dict[str, int]:
 
 
 def message(name: str, model: str, reply: Reply, *, omitted: bool) -> bytes:
-    """Return a whole message as JSON."""
     head = to_json(_head(name, model))
     rest = to_json({**stop_fields(reply), "usage": usage(reply)})
     return head[:-1] + b',"content":[' + b",".join(blocks(reply, omitted=omitted)) + b"]," + rest[1:]
@@ -435,7 +428,6 @@ class MessagesWriter:
         return named_event({"type": "message_start", "message": {**_head(self._name, self._model), **rest}})
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
-        """Return the events of a piece; a block is opened when the kind of piece changes."""
         if isinstance(piece, ToolCall):
             return self._close_block() + self._write_call(piece, call_id or "")
         if not piece.text:
@@ -450,14 +442,12 @@ class MessagesWriter:
         return opened + self._close_block()
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return why the answer ended, and the end."""
         (reply,) = replies
         return named_event({"type": "message_delta", "delta": stop_fields(reply), "usage": usage(reply)}) + named_event(
             {"type": "message_stop"}
         )
 
     def keep_alive(self) -> bytes:
-        """Return a ping."""
         return PING
 
     def fail(self, error: SwarmError) -> bytes:
@@ -477,7 +467,6 @@ class MessagesWriter:
         return b"" if self._omitted else self._delta({"type": "thinking_delta", "thinking": piece.text})
 
     def _close_block(self) -> bytes:
-        """Return the end of the open block, if one is."""
         if self._kind is None:
             return b""
         signed = b""
@@ -515,20 +504,16 @@ class MessagesDialect:
     echoes = False
 
     def parse(self, body: bytes, model: str) -> CompletionRequest:
-        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
     def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        """Return the whole message as JSON."""
         (reply,) = replies
         return message(name, model, reply, omitted=request.echo["omitted"])
 
     def writer(
         self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
     ) -> StreamWriter:
-        """Return what writes the message as a stream."""
         return MessagesWriter(name, model, prompt_tokens, omitted=request.echo["omitted"])
 
     def error(self, error: SwarmError) -> bytes:
-        """Return an error in Anthropic's form."""
         return to_json(error_object(rename_param(error, _NAMES)))

@@ -46,23 +46,19 @@ def reasoning_item(item_id: str, text: str, status: Status) -> Item:
 
 
 def message_item(item_id: str, parts: Sequence[Item], status: Status) -> Item:
-    """Return what was said."""
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": list(parts)}
 
 
 def text_part(text: str, logprobs: Sequence[Item]) -> Item:
-    """Return the text of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def call_item(item_id: str, call_id: str, name: str, arguments: str, status: Status) -> Item:
-    """Return a function call."""
     head = {"id": item_id, "type": "function_call", "status": status, "call_id": call_id}
     return {**head, "name": name, "arguments": arguments}
 
 
 def token_logprobs(tokens: Sequence[Token]) -> list[Item]:
-    """Return log-probs in the API's form."""
     return [
         {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
         for token in tokens
@@ -132,12 +128,10 @@ class ResponsesWriter:
         self._logprobs: list[Item] = []
 
     def opening(self) -> bytes:
-        """Return that the response exists and is being made."""
         begun = response(self._name, self._model, self._request, "in_progress", [], None)
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
-        """Return the events of a piece; an item is opened when the kind of piece changes."""
         if isinstance(piece, ToolCall):
             return self._close_item("completed") + self._write_call(piece, call_id or "")
         logprobs = token_logprobs(tokens) if isinstance(piece, Words) else []
@@ -154,14 +148,12 @@ class ResponsesWriter:
         return opened + self._close_item("incomplete" if reply.finish == "length" else "completed")
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return the whole response, completed or cut."""
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
         whole = response(self._name, self._model, self._request, status, self._done, reply)
         return self._event(f"response.{status}", response=whole)
 
     def keep_alive(self) -> bytes:
-        """Return a comment."""
         return COMMENT
 
     def fail(self, error: SwarmError) -> bytes:
@@ -208,7 +200,6 @@ class ResponsesWriter:
         return self._event("response.reasoning_text.delta", **fields)
 
     def _close_item(self, status: Status) -> bytes:
-        """Return the end of the open item, if one is."""
         if self._kind is None:
             return b""
         place, part = {**self._place, "content_index": 0}, self._part()
@@ -282,11 +273,9 @@ class ResponsesDialect:
     echoes = True
 
     def parse(self, body: bytes, model: str) -> CompletionRequest:
-        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
     def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        """Return the whole response as JSON."""
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
         whole = response(name, model, request, status, output_items(name, reply), reply)
@@ -295,9 +284,7 @@ class ResponsesDialect:
     def writer(
         self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
     ) -> StreamWriter:
-        """Return what writes the response as a stream."""
         return ResponsesWriter(name, model, request)
 
     def error(self, error: SwarmError) -> bytes:
-        """Return OpenAI's error object."""
         return to_json(rename_param(error, _NAMES).to_wire())

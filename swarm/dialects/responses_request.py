@@ -39,7 +39,6 @@ _ITEM_ID = re.compile(r"(?:msg|rs|fc)_(.+)_\d+")
 
 
 def messages_of(found: Any) -> tuple[Message, ...]:
-    """Return the messages of an `input`: a string, or a list of items."""
     if isinstance(found, str):
         return ({"role": "user", "content": found},)
     if not isinstance(found, list) or not found:
@@ -63,13 +62,11 @@ class _AssistantTurn:
     calls: list[dict[str, Any]] = field(default_factory=list)
 
     def takes(self, kind: str, response: str | None) -> bool:
-        """Return whether an item belongs to this turn."""
         if self.response is not None and response is not None:
             return self.response == response
         return kind != "message" or not self.words
 
     def message(self) -> Message:
-        """Return the turn in the form of OpenAI's chat completions."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self.words)}
         if self.reasoning:
             message["reasoning_content"] = "".join(self.reasoning)
@@ -91,19 +88,16 @@ class _Conversation:
         return tuple(self._messages)
 
     def add(self, message: Message) -> None:
-        """Take what is not the assistant's."""
         self._close_turn()
         self._messages.append(message)
 
     def say(self, role: str, text: str, item_id: str | None) -> None:
-        """Take words of anybody."""
         if role == "assistant":
             self.turn("message", item_id).words.append(text)
         else:
             self.add({"role": "user" if role == "user" else "system", "content": text})
 
     def turn(self, kind: str, item_id: str | None) -> _AssistantTurn:
-        """Return the turn an item of the assistant belongs to."""
         found = _ITEM_ID.fullmatch(item_id) if item_id else None
         response = found[1] if found else None
         if self._turn is None or not self._turn.takes(kind, response):
@@ -203,7 +197,6 @@ _PLAIN_FORMAT: Mapping[str, Any] = {"type": "text"}
 
 
 def parse(body: bytes, model: str) -> CompletionRequest:
-    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
     name = fields.required_text("model")
     if name != model:

@@ -71,7 +71,6 @@ class PlaySetup:
 
 
 def main() -> int:
-    """Run one of the two processes; return its exit code."""
     arguments = _parser().parse_args()
     processes.watch_parent()
     token = os.environ.get("AJET_TOKEN", "")
@@ -107,7 +106,6 @@ def _prewarm(arguments: argparse.Namespace) -> PlaySetup:
 
 
 def _folder_of(arguments: argparse.Namespace) -> Path:
-    """Return the folder of the user's files."""
     return Path((arguments.agent or arguments.reward).partition(":")[0]).absolute().parent
 
 
@@ -155,7 +153,6 @@ def _split(environment: Environment | None, split: Split) -> tuple[Task, ...]:
 
 
 async def _cancel_on_sigterm(work: Awaitable[None]) -> None:
-    """Do the work; SIGTERM ends it as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -52,7 +52,6 @@ FEWEST_TASKS: Final = 16
 
 
 def scheme_of(address: str) -> str | None:
-    """Return the scheme of an adapter's address; None for what is none."""
     scheme, colon, _ = address.partition(":")
     return scheme if colon and scheme in ADAPTERS else None
 
@@ -108,7 +107,6 @@ def options_of(query: str) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """Return what a text in an address means: true, false, a number, or the text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

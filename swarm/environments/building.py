@@ -162,7 +162,6 @@ def _check_counts(name: str, way: Way, drawn: TaskSplits, remedy: str) -> None:
 
 
 def _origin(way: Way, tasks: Sequence[Task]) -> str:
-    """Return where the tasks of too small splits came from, and how many of them say nothing new."""
     if way == "splits":
         return ""
     if way == "seeds":
@@ -199,7 +198,6 @@ def check(name: str, drawn: TaskSplits) -> None:
 
 
 def describe_too_large(name: str, split: Split, size: int, code: int = 0) -> str:
-    """Return what is said of an environment whose code and tasks of a split are more than one that plays is given."""
     beside = f" and {code / (1 << 20):.1f} MiB of code" if code else ""
     return (
         f"expected at most {MOST_GIVEN_BYTES >> 20} MiB of code and {split} tasks together in {name}, as whoever "
@@ -261,7 +259,6 @@ def write_tasks(
 
 
 def write_lines(environment: Environment, name: str, lines: Path, out: Path) -> dict[str, Any]:
-    """Write the tasks of a file of lines into a folder; return what a manifest says of them and their judge."""
     found = read_lines(lines)
     environment.name = name  # type: ignore[misc]  # of each one its own
     environment.title = f"the tasks of {lines.name}"  # type: ignore[misc]
@@ -423,7 +420,6 @@ OTHER_OPTIONS = "choose options that give more"
 
 
 def main() -> int:
-    """Draw, probe or measure; return the exit code."""
     arguments = _parser().parse_args()
     watch_parent()
     bound_memory(arguments.memory)
@@ -444,7 +440,6 @@ def main() -> int:
 
 
 def _run_action(arguments: argparse.Namespace, secret: bytes, out: TextIO) -> dict[str, Any] | None:
-    """Do what is asked; return its answer, None where it was told line by line."""
     if arguments.action == "measure":
         _measure(arguments, out)
         return None

@@ -50,7 +50,6 @@ class ArithGame(PlainGame):
         self._success = False
 
     def opening(self) -> list[Message]:
-        """Return the question."""
         return [{"role": "user", "content": f"{self._left}+{self._right}"}]
 
     def answer(self, message: Message) -> list[Message]:
@@ -60,7 +59,6 @@ class ArithGame(PlainGame):
         return []
 
     def outcome(self) -> Outcome:
-        """Return 1 for the right sum, 0 otherwise."""
         return Outcome(reward=float(self._success), success=self._success)
 
 
@@ -75,15 +73,12 @@ class Arith(PlainEnvironment):
     measures: ClassVar[str] = "the sum is right"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
-        """Return every ordered pair whose unordered pair is in `split`."""
         return _arith_tasks(split)
 
     def game(self, task: Task) -> ArithGame:
-        """Return a fresh play of `task`."""
         return ArithGame(task.data["left"], task.data["right"])
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
-        """Return the sum."""
         return str(task.data["left"] + task.data["right"])
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
@@ -133,7 +128,6 @@ class GuessGame(PlainGame):
         return self._low, self._high
 
     def opening(self) -> list[Message]:
-        """Return the question."""
         return [{"role": "user", "content": self._bounds()}]
 
     def answer(self, message: Message) -> list[Message]:
@@ -178,15 +172,12 @@ class Guess(PlainEnvironment):
     measures: ClassVar[str] = f"the number is found within {GUESSES} guesses"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
-        """Return every window and secret of `split`, by window, then secret."""
         return _guess_tasks(split)
 
     def game(self, task: Task) -> GuessGame:
-        """Return a fresh play of `task`."""
         return _game(task)
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
-        """Return the number."""
         return str(task.data["secret"])
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
@@ -250,7 +241,6 @@ class MarketGame(PlainGame):
         self._success = False
 
     def opening(self) -> list[Message]:
-        """Return the question."""
         return [{"role": "user", "content": f"{self._item}, delivery {self._delivery}"}]
 
     def answer(self, message: Message) -> list[Message]:
@@ -274,7 +264,6 @@ class MarketGame(PlainGame):
         return str(self._prices.get(str(call.arguments.get("item")), "no such item"))
 
     def outcome(self) -> Outcome:
-        """Return 1 for the right total, 0 otherwise."""
         return Outcome(reward=float(self._success), success=self._success)
 
 
@@ -289,15 +278,12 @@ class Market(PlainEnvironment):
     measures: ClassVar[str] = "the total of a looked-up price and the delivery is right"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
-        """Return every item, price and delivery of `split`, in this order."""
         return _market_tasks(split)
 
     def game(self, task: Task) -> MarketGame:
-        """Return a fresh play of `task`."""
         return MarketGame(task.data["item"], task.data["delivery"], task.data["prices"])
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
-        """Return the call for the item's price; once there was a result, the total."""
         if any(message["role"] == "tool" for message in messages):
             return str(task.data["prices"][task.data["item"]] + task.data["delivery"])
         return calling("price", item=task.data["item"])

@@ -34,7 +34,6 @@ _CLOSE: Final = 1e-6
 
 
 def is_deterministic(table: Transitions) -> bool:
-    """Return whether an action in a state always has the same consequence."""
     return all(len(follow) == 1 for actions in table.values() for follow in actions.values())
 
 
@@ -127,7 +126,6 @@ class ToyGame(Game):
         self._terminated = self._ended = False
 
     def opening(self) -> list[Message]:
-        """Return what is seen, and the names of the actions."""
         first = f"{describe_state(self.inside, self.state)}\nAnswer with one of: {', '.join(self.actions)}."
         return [{"role": "user", "content": first}]
 
@@ -160,7 +158,6 @@ class Toy(Environment):
         self._policies: dict[str, Mapping[int, int]] = {}
 
     def start_game(self, seed: int) -> ToyGame:
-        """Return the play of a seed."""
         import gymnasium
         from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
@@ -174,7 +171,6 @@ class Toy(Environment):
         return Task(str(seed), {"opening": game.opening()[0]["content"], **({} if decided else {"chance": seed})})
 
     def game(self, task: Task) -> ToyGame:
-        """Return a fresh play; raise InvalidRequest where the package here begins another."""
         game = self.start_game(int(task.id))
         require_same(task, "opening", game.opening()[0]["content"], "gymnasium")
         return game
@@ -184,7 +180,6 @@ class TabularToy(Toy):
     """A toy that says what follows each action: the best play can be computed."""
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
-        """Return the best action after the policy's answers so far."""
         game = self.game(task)
         for message in messages:
             if message["role"] == "assistant":

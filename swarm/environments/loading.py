@@ -47,16 +47,13 @@ class RewardGame(Game):
         self._messages: list[Message] = list(copy.deepcopy(task.data[PROMPT]))
 
     def opening(self) -> list[Message]:
-        """Return the task's prompt."""
         return list(self._messages)
 
     def answer(self, message: Message) -> list[Message]:
-        """Take the answer; the play is over."""
         self._messages.append(message)
         return []
 
     async def outcome(self) -> Outcome:
-        """Return what the function says of the conversation."""
         data = {name: value for name, value in self._task.data.items() if name != PROMPT}
         found = await call(self._reward, {"id": self._task.id, "data": copy.deepcopy(data)}, list(self._messages))
         if isinstance(found, tuple) and len(found) == 2:
@@ -72,13 +69,11 @@ class RewardTasks(Environment):
     measures: ClassVar[str] = "its reward function gives 1"
 
     def __init__(self, reward: Path | None, function: str = "") -> None:
-        """Load the reward function; raises InvalidRequest."""
         assert reward is not None
         place = f"{reward}:{function}" if function else str(reward)
         self._reward = load(place, "reward", takes="task, messages", add_package=ADD_PACKAGE)
 
     def game(self, task: Task) -> Game:
-        """Return a fresh play of a task."""
         return RewardGame(task, self._reward)
 
 
@@ -162,27 +157,21 @@ class PlayableEnvironment(Environment):
         return self._code
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        """Return the tasks of a split that were written down."""
         return self._custom.tasks(split)
 
     def game(self, task: Task) -> Game:
-        """Return a fresh play by the code."""
         return self._code.game(task)
 
     async def agent(self, episode: Any) -> Any:
-        """Play by the code's own agent."""
         return await self._code.agent(episode)
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
-        """Return the code's best answer."""
         return self._code.oracle(task, messages)
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
-        """Return one of the demonstrations that were written down."""
         return self._custom.imitate(task, rng)
 
     def has(self, part: str) -> bool:
-        """Return whether the code has a part of its own."""
         return self._code.has(part)
 
 

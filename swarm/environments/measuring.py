@@ -145,7 +145,6 @@ class UntrainedPlays:
     async def _try_play(
         self, player: str, answers: Answers, task: Task, played: _PlayStats, index: int, tell: Tell
     ) -> str:
-        """Play once; return what is wrong, in a line, or nothing."""
         rng = random.Random(f"{player} {index}")
         faulthandler.dump_traceback_later(self._bounds.seconds, exit=True)
         try:
@@ -162,7 +161,6 @@ class UntrainedPlays:
         return ""
 
     async def _play(self, answers: Answers, task: Task, played: _PlayStats, rng: random.Random) -> dict[str, Any]:
-        """Play once and write down what it came to; return the play, to be shown."""
         clock = _Clock()
         game = await clock.time(self._environment.game, task)
         messages = _messages(await clock.time(game.opening), "opening()")
@@ -274,5 +272,4 @@ def _value(schema: Any, words: Sequence[str], rng: random.Random) -> Any:
 
 
 def to_line(value: dict[str, Any]) -> str:
-    """Return what was told as a line of JSON."""
     return json.dumps(value, default=str) + "\n"

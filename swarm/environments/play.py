@@ -120,7 +120,6 @@ class EvaluationsFile:
         return {"evaluations": [self._made[version] for version in sorted(self._made)]}
 
     def __len__(self) -> int:
-        """Return how many evaluations there are."""
         return len(self._made)
 
 
@@ -157,7 +156,6 @@ class Transcripts:
             ]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the plays kept, in the order of the tasks asked for."""
         return [{"task_id": task, "messages": self._recorded[task]} for task in self._tasks if task in self._recorded]
 
 
@@ -237,7 +235,6 @@ def _truncate(text: str) -> str:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a value as JSON under a temporary name, then rename."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_text(json.dumps(value))

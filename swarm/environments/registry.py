@@ -72,12 +72,10 @@ def built_in_names() -> frozenset[str]:
 
 
 def add_folder(folder: Path) -> None:
-    """From now on find brought environments in `folder` too."""
     _CATALOGUE.add_folder(folder)
 
 
 def admit(environment: Environment) -> None:
-    """From now on know an environment by its name."""
     _CATALOGUE.admit(environment)
 
 

@@ -49,11 +49,9 @@ class ArenaGame(Game):
         return isinstance(self._inside.state, SinglePlayerState)
 
     def opening(self) -> list[Message]:
-        """Return the rules, and how the game stands."""
         return [{"role": "user", "content": self._first}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Make a move; return what the game says to it."""
         with self._chance():
             done, _ = self._arena.step(text_of(message))
         return [] if done else [{"role": "user", "content": self._read_observation()}]
@@ -92,11 +90,9 @@ class Arena(Environment):
         self._new = new
 
     def generate(self, seed: int) -> Task:
-        """Return the start of a seed."""
         return Task(str(seed), {"start": ArenaGame(self._new, seed_of(seed)).start})
 
     def game(self, task: Task) -> ArenaGame:
-        """Return a fresh play; raise InvalidRequest where the package here begins another."""
         game = ArenaGame(self._new, seed_of(int(task.id)))
         require_same(task, "start", game.start, "textarena")
         return game
@@ -148,7 +144,6 @@ def actions_of(toy: Any) -> Sequence[str]:
 
 
 def describe_state(toy: Any, state: Any) -> str:
-    """Return what a player sees in a state."""
     view = _VIEWS.get(type(toy).__name__)
     return view(toy, state) if view else f"state {state}"
 

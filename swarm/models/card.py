@@ -67,7 +67,6 @@ class ModelCard(BaseModel):
     """None: nothing was measured of these weights."""
 
     def readme(self) -> str:
-        """Return the card as a person reads it: Markdown below front matter, as model hubs read it."""
         tags = ["reinforcement-learning", "ajet", *(["lora"] if self.adapter != "none" else [])]
         front = ["library_name: peft" if self.adapter == "apart" else "library_name: transformers"]
         front += ["pipeline_tag: text-generation", "tags:", *(f"- {tag}" for tag in tags)]

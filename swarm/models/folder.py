@@ -101,7 +101,6 @@ def _look_at_weights(folder: Path) -> None:
 
 
 def _require_whole(path: Path) -> None:
-    """Raise InvalidRequest where a file of safetensors is not as long as its own header says."""
     size, expected = path.stat().st_size, _expected_bytes(path)
     if size != expected:
         raise InvalidRequest(
@@ -188,7 +187,6 @@ def folder_hash(folder: Path, memory: Path | None = None) -> str:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of a model folder that its tokenizer and its template consist of."""
     return sorted({path for pattern in _TOKENIZER for path in folder.glob(pattern) if path.is_file()})
 
 

@@ -19,7 +19,6 @@ _ANY: Mapping[str, Any] = {"type": "object"}
 
 
 def parameters(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the schema of each tool's arguments, by its name, in the order of `tools`."""
     functions = [tool.get("function", tool) for tool in tools]
     return {function["name"]: function.get("parameters") or _ANY for function in functions}
 
@@ -48,12 +47,10 @@ def as_json(text: str, schema: Mapping[str, Any]) -> str:
 
 
 def is_text(schema: Mapping[str, Any]) -> bool:
-    """Return whether a schema allows strings only."""
     return schema.get("type") in ("string", ["string"])
 
 
 def quote(text: str) -> str:
-    """Return `text` as a JSON string."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -71,7 +68,6 @@ def literal(text: str) -> str:
 
 
 def json_of(schema: Mapping[str, Any]) -> str:
-    """Return the directive that matches JSON of `schema`."""
     return f"%json {json.dumps({**schema, 'x-guidance': _SPACING}, ensure_ascii=False)}"
 
 

@@ -36,7 +36,6 @@ _suffix = re.compile(rf"^(\w+)\[suffix=({_STRING})\]: (/.+/)$", re.MULTILINE)
 
 
 def can_guide() -> bool:
-    """Return whether llguidance is installed."""
     return find_spec("llguidance") is not None
 
 
@@ -75,7 +74,6 @@ class Guides:
         return Guide(matcher, self._vocabulary)
 
     def _pair(self) -> tuple[Any, Any]:
-        """Return the model's tokenizer and llguidance's view of it."""
         from llguidance import LLTokenizer
 
         with self._lock:
@@ -107,7 +105,6 @@ class Guide:
         return torch.from_numpy(ids)
 
     def accept(self, token: int) -> None:
-        """Go on after `token`, which was allowed."""
         self._matcher.consume_token(token)
         self._check()
 

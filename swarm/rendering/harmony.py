@@ -123,9 +123,7 @@ class HarmonyFormat(PlainFormat):
     name = "harmony"
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return True: a tokenizer may have its marks as tokens."""
         return True
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader for the answer to `prompt`, whose last header may be open."""
         return _HarmonyReader(prompt[prompt.rfind(_START) :] if _START in prompt else "", bool(tools))

@@ -72,11 +72,9 @@ class FencedFormat(TaggedFormat):
         self._calls: Calls = _PythonCalls() if language == "tool_code" else _JsonCalls()
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls are written in the language."""
         return self._calls
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return False: its marks are plain text."""
         return False
 
 
@@ -107,7 +105,6 @@ class _Llama3Reader:
 
 
 def _may_call(text: str) -> bool:
-    """Return whether an answer that begins with `text` may be calls."""
     rest = text.lstrip()
     if _TAG.startswith(rest):
         return True
@@ -131,15 +128,12 @@ class Llama3Format(PlainFormat):
     name = "llama3"
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return True: a tokenizer may have its marks as tokens."""
         return True
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader for the answer to `prompt`."""
         return _Llama3Reader() if tools else super().reader(prompt)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return the grammar of one call."""
         return grammar(*json_calls(tools, '{"name": "', '", "parameters": ', "}"))
 
 
@@ -187,11 +181,9 @@ class MistralFormat(TaggedFormat):
         self._lists = lists
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls are written."""
         return _MistralCalls()
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return the grammar of one call, in the version the template writes."""
         choice, rules = self._list_grammar(tools) if self._lists else self._named_grammar(tools)
         rules["open"] = literal(_MistralCalls.open)
         return grammar(f"open ({choice})", rules, self.thinking(prompt))

@@ -60,7 +60,6 @@ class Thinking:
     close: str = "</think>"
 
     def is_open_in(self, prompt: str) -> bool:
-        """Return whether the template opened thinking at the prompt's end."""
         return prompt[-_TAIL:].rstrip().endswith(self.open)
 
 
@@ -80,9 +79,7 @@ class AnswerFormat(Protocol):
     """How one family writes its answers."""
 
     @property
-    def name(self) -> str:
-        """Name of the family's way, for logs and tests."""
-        ...
+    def name(self) -> str: ...
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
         """Return whether the marks it reads, beside these tools, may be special tokens: ids are decoded with them kept.
@@ -113,7 +110,6 @@ class AnswerFormat(Protocol):
 
 
 def assemble_answer(pieces: Sequence[Piece]) -> Answer:
-    """Return the answer that pieces are of."""
     return Answer(
         content="".join(piece.text for piece in pieces if isinstance(piece, Words)),
         reasoning="".join(piece.text for piece in pieces if isinstance(piece, Reasoning)),
@@ -181,9 +177,7 @@ class Renderer(Protocol):
         ...
 
     @property
-    def answers(self) -> AnswerFormat:
-        """How the model writes thinking and tool calls."""
-        ...
+    def answers(self) -> AnswerFormat: ...
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         """Return the chat template's text; raise BackendError for messages or tools the template refuses."""

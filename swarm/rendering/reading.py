@@ -108,7 +108,6 @@ def _skip(text: str, place: int) -> int:
 
 
 def partial_match_size(text: str, mark: str) -> int:
-    """Return how many characters at the end of `text` may be the beginning of `mark`."""
     longest = min(len(mark) - 1, len(text))
     return next((size for size in range(longest, 0, -1) if text.endswith(mark[:size])), 0)
 
@@ -120,7 +119,6 @@ class Pieces:
         self._pieces: list[Piece] = []
 
     def text(self, kind: type[Words] | type[Reasoning], text: str) -> None:
-        """Add more words or thinking."""
         if not text:
             return
         last = self._pieces[-1] if self._pieces else None
@@ -130,17 +128,14 @@ class Pieces:
             self._pieces.append(kind(text))
 
     def calls(self, calls: Sequence[ToolCall]) -> None:
-        """Add whole calls."""
         self._pieces += calls
 
     def take(self) -> Sequence[Piece]:
-        """Return what was collected, once."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
 
 def join_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """Return the pieces with neighbours of one kind made one."""
     found = Pieces()
     for piece in pieces:
         if isinstance(piece, ToolCall):
@@ -163,12 +158,10 @@ class StepReader:
         self._step = first
 
     def feed(self, text: str) -> Sequence[Piece]:
-        """Take more text; return the pieces that are certain now."""
         self._text += text
         return self._advance(over=False)
 
     def finish(self) -> Sequence[Piece]:
-        """Return what was held back."""
         return self._advance(over=True)
 
     def _advance(self, *, over: bool) -> Sequence[Piece]:
@@ -177,6 +170,5 @@ class StepReader:
         return self._pieces.take()
 
     def _give(self, kind: type[Words] | type[Reasoning], size: int) -> None:
-        """Give out the first `size` characters as words or thinking."""
         self._pieces.text(kind, self._text[:size])
         self._text = self._text[size:]

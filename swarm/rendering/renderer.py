@@ -74,7 +74,6 @@ class Encoding:
         self._characters = 0
 
     def ids(self, text: str) -> list[int]:
-        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
         if self._cut is None:
             return self._encode(text)
         ids: list[int] = []
@@ -172,7 +171,6 @@ _RESULT: Message = {"role": "tool", "content": "ok", "name": "f", "tool_call_id"
 
 
 def as_system(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with the role `developer` as `system`."""
     return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
 
 
@@ -242,7 +240,6 @@ class HFRenderer:
 
     @property
     def eos_id(self) -> int:
-        """Id that closes an assistant message in a history; where the template has none, the next user's opening."""
         return self._eos_id
 
     @property
@@ -252,19 +249,15 @@ class HFRenderer:
 
     @property
     def answers(self) -> AnswerFormat:
-        """How the model writes thinking and tool calls."""
         return self._answers
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
         return self._apply_template(messages, tools, generation_prompt)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
         return self._encoding.ids(text)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of `ids`; special tokens are left out unless `special`."""
         text: str = self._encoder.decode(list(ids), skip_special_tokens=not special)
         return text
 
@@ -281,7 +274,6 @@ class HFRenderer:
         return text
 
     def _find_ends(self, stops: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        """Return the id that closes an answer in a history, and all that end a sampled one."""
         special = set(self._tokenizer.all_special_ids)
         special |= {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
         closing = closing_id(self._apply_template, self.encode, special)
@@ -337,12 +329,10 @@ def render_with_timeout(render: Callable[[], T]) -> T:
 
 
 def _source(template: Any) -> str:
-    """Return the Jinja source of a chat template, which may be several by name."""
     return template if isinstance(template, str) else "\n".join(template.values())
 
 
 def _read_stop_ids(folder: Path) -> list[int]:
-    """Return the ids that generation_config.json, if there is one, says end an answer."""
     path = folder / "generation_config.json"
     if not path.is_file():
         return []

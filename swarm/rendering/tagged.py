@@ -48,19 +48,15 @@ class PlainFormat:
     name = "plain"
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return False: it reads no marks."""
         return False
 
     def thinking(self, prompt: str) -> Thinking | None:
-        """Return None: a prompt opens no thought."""
         return None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader that passes all text on."""
         return _PlainReader()
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return None: there is no way to write a call."""
         return None
 
 
@@ -214,19 +210,15 @@ class TaggedFormat(PlainFormat):
         self._leading = leading
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls | None:
-        """Return how calls of `tools` are written, None where the model writes none."""
         return None
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return True: a tokenizer may have its marks as tokens."""
         return True
 
     def thinking(self, prompt: str) -> Thinking | None:
-        """Return the marks of a thought that `prompt` opened."""
         return self._thinking if self._thinking and self._thinking.is_open_in(prompt) else None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader for the answer to `prompt`."""
         calls = self.calls(tools) if tools else None
         return TaggedReader(self._thinking, calls, opened=self.thinking(prompt) is not None, leading=self._leading)
 
@@ -259,15 +251,12 @@ class HermesFormat(TaggedFormat):
         super().__init__(Thinking() if thinks else None)
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls are written."""
         return _HermesCalls()
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return whether it reads any marks: a tokenizer may have them as tokens."""
         return self._thinking is not None or bool(tools)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return the grammar of one call."""
         choice, rules = json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
         marks = {"open": literal(_HermesCalls.open), "close": literal(_HermesCalls.close)}
         return grammar(f"open ({choice}) close", {**rules, **marks}, self.thinking(prompt))
@@ -334,7 +323,6 @@ class QwenXmlFormat(TaggedFormat):
         super().__init__(Thinking() if thinks else None)
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls of `tools` are written."""
         return _XmlCalls(_QWEN, tools)
 
 
@@ -347,7 +335,6 @@ class GlmFormat(TaggedFormat):
         super().__init__(Thinking(), leading="\n")
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls of `tools` are written."""
         return _XmlCalls(_GLM, tools)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
