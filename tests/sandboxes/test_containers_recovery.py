@@ -17,10 +17,7 @@ from typing import Any
 import pytest
 
 from sandboxes import DockerSandbox, Exit, SandboxError, spec
-from sandboxes.docker import container as containers
-from sandboxes.docker import container as handles
-from sandboxes.docker import container as settling
-from sandboxes.docker import launch
+from sandboxes.docker import container, launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal
@@ -193,7 +190,7 @@ def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatc
         return lock(folder)
 
     monkeypatch.setattr(box.api, "put_archive", slow)
-    monkeypatch.setattr(containers, "hold_lock", noted)
+    monkeypatch.setattr(container, "hold_lock", noted)
     with ThreadPoolExecutor(1) as pool:
         launched = pool.submit(box.sandbox.run, box.spec(SLEEPER, archive=pack({"word": b"here"})))
         assert loading.wait(DEADLINE_S)
@@ -226,7 +223,7 @@ def test_what_somebody_removes_during_a_launch_is_one_line_and_leaves_nothing(
 def test_a_container_whose_removal_got_stuck_is_lost(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state, in which an engine gives no log, cannot be provoked: it is faked."""
     handle = box.run(SLEEPER)
-    monkeypatch.setattr(handles, "inspect", lambda *_: {"State": {"Status": "dead", "Running": False}})
+    monkeypatch.setattr(container, "inspect", lambda *_: {"State": {"Status": "dead", "Running": False}})
     assert handle.poll() == Exit("lost", None)
     assert box.held == []
 
@@ -241,15 +238,15 @@ def test_a_container_that_is_being_removed_says_nothing_and_is_no_error(
         raise EngineRefusal("can not get logs from container which is dead or marked for removal")
 
     with monkeypatch.context() as patched:
-        patched.setattr(settling, "read_log", refuses)
-        patched.setattr(handles, "GOES_S", 0.1)
+        patched.setattr(container, "read_log", refuses)
+        patched.setattr(container, "GOES_S", 0.1)
         with pytest.raises(EngineRefusal, match="marked for removal"):
             handle.logs()
         for status in ("removing", "dead"):
             found: Any = {"State": {"Status": status, "Running": False}}
-            patched.setattr(handles, "inspect", lambda *_, found=found: found)
+            patched.setattr(container, "inspect", lambda *_, found=found: found)
             assert handle.logs() == ""
-        patched.setattr(handles, "inspect", lambda *_: None)
+        patched.setattr(container, "inspect", lambda *_: None)
         assert handle.logs() == ""
     box.api.remove_container(box.in_engine(), force=True)
     assert handle.wait(DEADLINE_S) == Exit("lost", None)

@@ -179,14 +179,10 @@ def test_a_socket_that_is_closed_to_this_user_is_said_to_be(tmp_path: Path) -> N
     ({**DOCKER, "Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}, "Podman 4"),
     ({**DOCKER, "Os": "windows"}, "switch it to Linux"),
     ({**DOCKER, "Version": "18.09.1", "ApiVersion": "1.39"}, r"20\.10 .* found 18\.09\.1 \(API 1\.39\)"),
+    ({"hello": "world"}, "none that answers"),
 ])  # fmt: skip
 def test_an_engine_that_is_unfit_is_refused(version: dict[str, Any], found: str) -> None:
     with fake_engine(version) as environ, pytest.raises(EngineNotFound, match=found):
-        connect(environ)
-
-
-def test_what_answers_but_is_no_engine_is_refused_in_a_line() -> None:
-    with fake_engine({"hello": "world"}) as environ, pytest.raises(EngineNotFound, match="none that answers"):
         connect(environ)
 
 

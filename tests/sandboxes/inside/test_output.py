@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.inside import init
-from sandboxes.inside import init as module
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES, InvalidResult, Output
 
 
@@ -84,7 +83,7 @@ def test_what_follows_output_that_was_not_taken_is_shown_as_the_end_alone() -> N
 
 
 def test_a_pipe_that_somebody_outside_holds_open_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OUTPUT_WAIT_S", 0.05)
+    monkeypatch.setattr(init, "OUTPUT_WAIT_S", 0.05)
     reader, writer = os.pipe()
     output = Output(lambda data: None, 100)
     taker = threading.Thread(target=output.take, args=(reader,), daemon=True)
@@ -96,7 +95,7 @@ def test_a_pipe_that_somebody_outside_holds_open_keeps_nobody(monkeypatch: pytes
 
 
 def test_an_engine_that_is_slow_to_take_the_output_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OUTPUT_WAIT_S", 0.02)
+    monkeypatch.setattr(init, "OUTPUT_WAIT_S", 0.02)
     taken: list[bytes] = []
     go = threading.Event()
 

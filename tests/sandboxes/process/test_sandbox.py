@@ -188,12 +188,6 @@ def test_list_finds_by_labels_oldest_first(ground: Ground) -> None:
     assert ground.sandbox.list({"study": "other"}) == []
 
 
-def test_a_killed_child_is_an_error_with_its_signal(ground: Ground) -> None:
-    handle = ground.run(SLEEPER)
-    os.kill(ground.pid(), signal.SIGKILL)
-    assert handle.wait(DEADLINE_S) == Exit("error", -signal.SIGKILL)
-
-
 @pytest.mark.parametrize(("end", "cleared"), [("os.kill(os.getpid(), 9)", True), ("sys.exit(3)", False), ("", False)])
 def test_what_a_killed_command_had_elsewhere_is_cleared_up_before_its_end_is_told(
     ground: Ground, end: str, cleared: bool
