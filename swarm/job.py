@@ -44,7 +44,6 @@ _STEPS = (
     "training more", "train more", "less training", "shorter training",
 )  # fmt: skip
 
-
 LONGEST_AGENT = 64
 """Bytes of an agent's name."""
 TINY_CONTEXT = 2048

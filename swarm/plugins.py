@@ -1,7 +1,5 @@
 """Entry points; typed command-line arguments.
 
-What installed packages bring by entry points: their names without importing anything, and one of them by its name.
-
 A package names what it brings in its metadata, `[project.entry-points."ajet.backends"]` with `NAME = "module:object"`;
 nothing of it is imported before its name is asked for. Names that ajet has itself are not taken over.
 """

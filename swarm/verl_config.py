@@ -1,14 +1,9 @@
 """A job's fields for the verl backend, and the names that verl has.
 
-The advantage estimators, policy losses and rollout corrections that verl 0.9.1 has by name, known without verl.
-
-Promises: the names are exactly verl's (a test in verl's environment compares them with its registries); a name that
-this backend cannot compute says what it needs and which one to take; a field of the job that a name leaves without a
-meaning is refused. Knows nothing of how anything is computed.
-
-What a job says to the backend `verl` alone: where Ray is, how many processes learn and answer, functions of verl's.
-
-Everything that other backends heed too (learning rate, clip, batch, dtype, ...) stands in the job itself.
+The names of advantage estimators, policy losses and rollout corrections are exactly those of verl 0.9.1 (a test in its
+environment compares them with its registries), known without it. A name that this backend cannot compute says what it
+needs and which one to take; a field of the job that a name leaves without a meaning is refused. What other backends
+heed too (learning rate, clip, batch, dtype, ...) stands in the job itself.
 """
 
 from __future__ import annotations

@@ -158,7 +158,6 @@ class Status(_Wire):
 TaskId = Annotated[str, Field(min_length=1, max_length=512)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-
 _ONE_TASK: JsonDict = {
     "oneOf": [
         {"required": ["task_id"], "properties": {"task_id": {"type": "string"}, "tasks": {"type": "null"}}},

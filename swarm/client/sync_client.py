@@ -1,7 +1,5 @@
 """SwarmClient over anyio's BlockingPortal; plain functions in threads.
 
-The same client without asyncio: calls block, and agents are plain functions.
-
 An event loop in a thread of its own does the work; each play of a plain agent has a thread of its own, too.
 """
 
@@ -235,7 +233,6 @@ class SyncTeam:
         self.task: Any = team.task
 
     def __getitem__(self, role: str) -> SyncEpisode:
-        """Return a member's episode."""
         return self.episodes[role]
 
     @staticmethod

@@ -33,7 +33,6 @@ DOWNLOAD_SILENCE_S = 1800.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer."""
 
-
 T = TypeVar("T")
 
 

@@ -156,7 +156,6 @@ class Dialect(Protocol):
 COMMENT = b": keep-alive\n\n"
 """What every client of server-sent events must skip."""
 
-
 _LINE_ENDS = tuple((letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x85\u2028\u2029")
 
 
@@ -243,6 +242,18 @@ def _digest(text: str) -> bytes:
 
 def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode()
+
+
+def token_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
+    """Return log-probs as both of OpenAI's APIs have them."""
+    return [
+        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
+        for token in tokens
+    ]
+
+
+def _logprob(text: str, value: float) -> dict[str, Any]:
+    return {"token": text, "logprob": value, "bytes": list(text.encode())}
 
 
 def answer_tokens(reply: Reply) -> Sequence[Token]:

@@ -27,6 +27,7 @@ from swarm.dialects.base import (
     Token,
     ToolChoice,
     event,
+    token_logprobs,
 )
 from swarm.dialects.fields import (
     Fields,
@@ -117,11 +118,9 @@ def _is_set(name: str, value: Any) -> bool:
 
 def _schema(found: Fields | None) -> Mapping[str, Any] | None:
     """Return the schema an answer must follow, {} for any object, None for free text."""
-    kind = None if found is None else found.choice("type", ("text", "json_object", "json_schema"))
     if found is None:
         return None
-    if kind is None:
-        raise field_error(found.at("type"), "expected text, json_object or json_schema, found none")
+    kind = found.required_choice("type", ("text", "json_object", "json_schema"), "text, json_object or json_schema")
     schema: Mapping[str, Any] | None = {} if kind == "json_object" else None
     if kind == "json_schema":
         inner = found.inner("json_schema")
@@ -202,9 +201,7 @@ def _messages(found: list[Any] | None) -> tuple[Message, ...]:
 
 def _message(fields: Fields, called: set[str]) -> Message:
     """Return one message; `called` are the ids of the tool calls before it, and gets its own."""
-    role = fields.choice("role", tuple(_ROLES))
-    if role is None:
-        raise field_error(fields.at("role"), f"expected one of {', '.join(_ROLES)}, found none")
+    role = fields.required_choice("role", tuple(_ROLES), f"one of {', '.join(_ROLES)}")
     message: dict[str, Any] = {"role": _ROLES[role]}
     content = fields.take("content")
     if content is None and role != "assistant":
@@ -267,7 +264,6 @@ _ROLES: Mapping[str, str] = {
     "assistant": "assistant",
     "tool": "tool",
 }
-
 
 _END = b"data: [DONE]\n\n"
 
@@ -338,7 +334,7 @@ class ChatWriter:
     def _chunk(
         self, choice: int, delta: Mapping[str, Any], tokens: Sequence[Token] = (), *, finish: str | None = None
     ) -> bytes:
-        logprobs = _logprobs_json(tokens) if tokens else None
+        logprobs = {"content": token_logprobs(tokens)} if tokens else None
         one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return event({**self._head, "choices": [one]})
 
@@ -359,7 +355,7 @@ def _choice(number: int, request: CompletionRequest, reply: Reply) -> dict[str, 
         message["reasoning_content"] = answer.reasoning
     if calls:
         message["tool_calls"] = calls
-    logprobs = None if request.logprobs is None else _logprobs_json(reply.tokens)
+    logprobs = None if request.logprobs is None else {"content": token_logprobs(reply.tokens)}
     return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": _finish(reply)}
 
 
@@ -390,15 +386,3 @@ def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
         "total_tokens": prompt + answers,
         "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
     }
-
-
-def _logprobs_json(tokens: Sequence[Token]) -> dict[str, Any]:
-    content = [
-        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
-        for token in tokens
-    ]
-    return {"content": content}
-
-
-def _logprob(text: str, value: float) -> dict[str, Any]:
-    return {"token": text, "logprob": value, "bytes": list(text.encode())}

@@ -57,9 +57,8 @@ class Fields:
 
     def required_text(self, name: str) -> str:
         found = self.text(name)
-        described = "a string"
         if found is None:
-            raise field_error(self.at(name), f"expected {described}, found none")
+            raise field_error(self.at(name), "expected a string, found none")
         return found
 
     def flag(self, name: str) -> bool | None:
@@ -98,6 +97,12 @@ class Fields:
         if found is not None and found not in values:
             raise field_error(self.at(name), f"expected one of {', '.join(values)}, found {abbreviate(found)}")
         return None if found is None else str(found)
+
+    def required_choice(self, name: str, values: Sequence[str], described: str) -> str:
+        found = self.choice(name, values)
+        if found is None:
+            raise field_error(self.at(name), f"expected {described}, found none")
+        return found
 
     def stops(self, name: str, *, alone: bool = False) -> tuple[str, ...]:
         """Return the strings that end an answer; () if absent. `alone`: one may stand without a list around it."""

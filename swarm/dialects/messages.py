@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import to_json
@@ -99,17 +100,13 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     fields.require_neutral(**_NEUTRAL)
     schema, effort = _output(fields.inner("output_config"))
     request = _parse_shared(fields, model)
-    return CompletionRequest(
-        messages=request.messages,
-        tools=request.tools,
-        tool_choice=request.tool_choice,
-        parallel_tool_calls=request.parallel_tool_calls,
+    return replace(
+        request,
         sampling=RequestedSampling(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema),
         train=train,
         stream=stream,
         usage_in_stream=True,
         left_out=(*request.left_out, *(["output_config.effort"] if effort is not None else [])),
-        echo=request.echo,
     )
 
 
@@ -151,8 +148,7 @@ def _output(config: Fields | None) -> tuple[Mapping[str, Any] | None, str | None
 
 
 def _schema(found: Fields) -> Mapping[str, Any]:
-    if found.choice("type", ("json_schema",)) is None:
-        raise field_error(found.at("type"), "expected json_schema, found none")
+    found.required_choice("type", ("json_schema",), "json_schema")
     schema = found.object("schema")
     found.close()
     return schema or {}
@@ -161,9 +157,9 @@ def _schema(found: Fields) -> Mapping[str, Any]:
 def _thinking(config: Fields | None) -> str | None:
     if config is None:
         return None
-    kind = config.choice("type", ("enabled", "disabled", "adaptive", "between_tools"))
-    if kind is None:
-        raise field_error(config.at("type"), "expected enabled, disabled or adaptive, found none")
+    config.required_choice(
+        "type", ("enabled", "disabled", "adaptive", "between_tools"), "enabled, disabled or adaptive"
+    )
     config.integer("budget_tokens", 1)
     display = config.choice("display", ("summarized", "omitted"))
     config.close()
@@ -187,9 +183,7 @@ def _tool(fields: Fields) -> Tool:
 def _tool_choice(found: Fields | None) -> tuple[ToolChoice, bool]:
     if found is None:
         return ToolChoice(), True
-    kind = found.choice("type", ("auto", "any", "tool", "none"))
-    if kind is None:
-        raise field_error(found.at("type"), "expected auto, any, tool or none, found none")
+    kind = found.required_choice("type", ("auto", "any", "tool", "none"), "auto, any, tool or none")
     name = found.required_text("name") if kind == "tool" else None
     parallel = not (found.flag("disable_parallel_tool_use") or False)
     found.close()
@@ -213,9 +207,7 @@ def _messages(turns: list[Any] | None) -> list[Message]:
             read.append(turn)
             continue
         fields = Fields(turn, f"messages.{number}")
-        role = fields.choice("role", ("user", "assistant", "system"))
-        if role is None:
-            raise field_error(fields.at("role"), "expected a role, found none")
+        role = fields.required_choice("role", ("user", "assistant", "system"), "a role")
         read += _turn(role, fields.take("content"), fields.at("content"), called)
         fields.close()
     if read and read[-1]["role"] == "assistant":
@@ -331,7 +323,6 @@ def _result(block: Fields, called: set[str]) -> Message:
 
 
 _TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _ignore_cache_control}
-
 
 Block = dict[str, Any]
 _KINDS: Mapping[int, str] = {

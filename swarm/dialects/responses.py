@@ -1,14 +1,8 @@
 """OpenAI Responses on the wire: reply and stream.
 
-Writes answers as OpenAI's Responses API does: output items, the response around them, and its event stream.
-
-Promises that what a stream ends with is what its events said, and that echoed fields say what held: `store` is
-false, `tools` are not strict, the sampling is that of the `Ask` it is given. Knows no requests.
-
-OpenAI's Responses API on the wire: `POST /v1/responses`.
-
-A request's items become the same messages the chat dialect would read, so that one episode may be played through
-either; what is honoured and what is refused stands in `reading`.
+What a stream of `POST /v1/responses` ends with is what its events said, and echoed fields say what held: `store` is
+false, `tools` are not strict, the sampling is that of the `Ask` it is given. A request's items become the same messages
+the chat dialect would read, so that one episode may be played through either (`responses_request`).
 """
 
 from __future__ import annotations
@@ -28,6 +22,7 @@ from swarm.dialects.base import (
     named_event,
     rename_param,
     seal,
+    token_logprobs,
 )
 from swarm.dialects.responses_request import parse
 from swarm.errors import InvalidRequest, SwarmError, Throttled
@@ -56,13 +51,6 @@ def text_part(text: str, logprobs: Sequence[Item]) -> Item:
 def call_item(item_id: str, call_id: str, name: str, arguments: str, status: Status) -> Item:
     head = {"id": item_id, "type": "function_call", "status": status, "call_id": call_id}
     return {**head, "name": name, "arguments": arguments}
-
-
-def token_logprobs(tokens: Sequence[Token]) -> list[Item]:
-    return [
-        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
-        for token in tokens
-    ]
 
 
 def output_items(name: str, reply: Reply) -> list[Item]:
@@ -226,10 +214,6 @@ class ResponsesWriter:
             )
             + self._finish_item(whole)
         )  # fmt: skip
-
-
-def _logprob(text: str, logprob: float) -> Item:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
 def _tool(function: Mapping[str, Any]) -> Item:

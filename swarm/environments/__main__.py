@@ -224,10 +224,7 @@ async def _evaluate_during(
     async for version, episodes in pending_evaluations(client, arguments.episodes):
         results = await play(episodes=episodes, seed=arguments.seed + version)
         require_version(results, version)
-        if arguments.episodes in (
-            None,
-            episodes,
-        ):  # else that version's are all there, and its server had forgotten some
+        if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
             write_json(arguments.out, file.add(outcomes(results, environment, arguments.split)))
     return {"evaluations": len(file)}
 

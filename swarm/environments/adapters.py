@@ -1,8 +1,6 @@
 """Adapters: environments of other packages, each by an address.
 
-An address is written as `reasoning-gym:chain_sum?max_terms=3`.
-
-Each package is imported inside functions, so that none is needed until it is named.
+An address is written as `reasoning-gym:chain_sum?max_terms=3`. A package is imported once it is named.
 An adapter only translates; what is posed and what is judged is the package's own. An address takes the options of what
 it names, and `tasks`: how many training tasks are drawn, with a quarter as many for the search and half as many hidden.
 """

@@ -76,11 +76,7 @@ TaskSplits = Mapping[Split, tuple[Task, ...]]
 
 
 def draw(environment: Environment, secret: bytes, remedy: str = OWN_SPLITS) -> tuple[Way, TaskSplits]:
-    """Return how an environment gives its tasks, and the tasks by split; raise InvalidRequest for what is unsound.
-
-    `remedy` is what its author can do where a split has too few. Whatever the environment's own code raises passes
-    through.
-    """
+    """Return how tasks are given, and they by split; InvalidRequest, with the `remedy`, where a split has too few."""
     way = way_of(environment)
     match way:
         case "splits":
@@ -115,10 +111,7 @@ def split_records(records: Sequence[Task], name: str) -> TaskSplits:
 
 
 def generate_tasks(environment: Environment, secret: bytes) -> TaskSplits:
-    """Return the tasks that an environment makes of seeds, each problem once.
-
-    Which split a problem is of follows from the secret and its words, so that a small world has some of each.
-    """
+    """Return the tasks of seeds, each problem once; secret and words say its split: a small world has some of each."""
     _check_sizes(environment)
     found: dict[Split, dict[str, Task]] = {split: {} for split in SPLITS}
     seeds, idle = _seeds(secret, environment.name), 0
@@ -240,11 +233,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 def write_tasks(
     environment: Environment, secret: bytes, out: Path, remedy: str = OWN_SPLITS, play_s: float = PLAY_S
 ) -> dict[str, Any]:
-    """Write tasks and demonstrations into a folder; return what a manifest says of the environment, and how many tasks
-    were asked for.
-
-    `remedy` is what the user can do where there are too few tasks; a demonstration may take `play_s`.
-    """
+    """Write tasks, and demonstrations of `play_s` at most, into a folder; return what a manifest says, and ASKED."""
     words = _describe(environment)
     way, drawn = draw(environment, secret, remedy)
     _write(drawn, out)
@@ -284,10 +273,7 @@ def _write(drawn: TaskSplits, out: Path) -> None:
 
 
 async def probe(environment: Environment, tasks: Mapping[Split, tuple[Task, ...]], play_s: float = PLAY_S) -> bool:
-    """Pose some tasks of each split by the code alone; return whether that code makes hidden tasks by itself.
-
-    Raises InvalidRequest for tasks that it cannot pose.
-    """
+    """Pose some tasks of each split by the code alone, or InvalidRequest; return whether it makes hidden ones."""
     if not environment.has("agent"):
         for own in tasks.values():
             for task in islice(own, POSED):
@@ -426,8 +412,12 @@ def main() -> int:
     bound_files()
     secret = bytes.fromhex(sys.stdin.read()) if arguments.action == "draw" else b""
     with _reserve_stdout() as out:
+        found: dict[str, Any] | None = None
         try:
-            found = _run_action(arguments, secret, out)
+            if arguments.action == "measure":
+                _measure(arguments, out)
+            else:
+                found = _draw_tasks(arguments, secret) if arguments.action == "draw" else _probe_tasks(arguments)
         except InvalidRequest as error:
             found = _format_refusal(str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever foreign code raises
@@ -437,13 +427,6 @@ def main() -> int:
         if found is not None:
             out.write(json.dumps(found) + "\n")
     return BAD if found is not None and REFUSED in found else 0
-
-
-def _run_action(arguments: argparse.Namespace, secret: bytes, out: TextIO) -> dict[str, Any] | None:
-    if arguments.action == "measure":
-        _measure(arguments, out)
-        return None
-    return _draw_tasks(arguments, secret) if arguments.action == "draw" else _probe_tasks(arguments)
 
 
 @contextmanager

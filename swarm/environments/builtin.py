@@ -175,14 +175,14 @@ class Guess(PlainEnvironment):
         return _guess_tasks(split)
 
     def game(self, task: Task) -> GuessGame:
-        return _game(task)
+        return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
         return str(task.data["secret"])
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by someone who roughly halves what is left, but often forgets the hints and often gives up."""
-        game = _game(task)
+        game = self.game(task)
         window = game.possible
         messages = game.opening()
         hint = messages[-1:]
@@ -200,10 +200,6 @@ def _mediocre(window: tuple[int, int], possible: tuple[int, int], rng: random.Ra
     if rng.random() < _ATTENTIVE:
         return str(min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER))))
     return str(rng.randint(*window))
-
-
-def _game(task: Task) -> GuessGame:
-    return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
 
 
 @cache

@@ -2,8 +2,6 @@
 
 Functions of gymnasium's tables: for each state and action a list of (chance, state, reward, whether it ends).
 
-The maps of gymnasium's FrozenLake: one for each task, of the size and density that are asked for.
-
 gymnasium's toys of numbered states and actions, put into words: `gymnasium:FrozenLake-v1?is_slippery=false`.
 
 Options are those of `gymnasium.make`. FrozenLake has a map for each task, of `size` and `p` (as `generate_random_map`

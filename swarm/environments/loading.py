@@ -68,8 +68,7 @@ class RewardTasks(Environment):
     solved_at: ClassVar[float] = 1.0
     measures: ClassVar[str] = "its reward function gives 1"
 
-    def __init__(self, reward: Path | None, function: str = "") -> None:
-        assert reward is not None
+    def __init__(self, reward: Path, function: str = "") -> None:
         place = f"{reward}:{function}" if function else str(reward)
         self._reward = load(place, "reward", takes="task, messages", add_package=ADD_PACKAGE)
 
@@ -147,32 +146,28 @@ class PlayableEnvironment(Environment):
     """A brought environment with its code: tasks and words as they were written down, plays by the code."""
 
     def __init__(self, custom: CustomEnvironment, code: Environment) -> None:
-        self._custom, self._code = custom, code
+        self._custom = custom
+        self.code = code  # makes demonstrations of a given task, where what was written down is of whatever task
         for name in ("name", "title", "synonyms", "measures", "reward_range", "solved_at", "facts"):
             setattr(self, name, getattr(custom, name))
-
-    @property
-    def code(self) -> Environment:
-        """Its code: it makes demonstrations of a given task, where what was written down is of whatever task."""
-        return self._code
 
     def tasks(self, split: Split) -> Sequence[Task]:
         return self._custom.tasks(split)
 
     def game(self, task: Task) -> Game:
-        return self._code.game(task)
+        return self.code.game(task)
 
     async def agent(self, episode: Any) -> Any:
-        return await self._code.agent(episode)
+        return await self.code.agent(episode)
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
-        return self._code.oracle(task, messages)
+        return self.code.oracle(task, messages)
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         return self._custom.imitate(task, rng)
 
     def has(self, part: str) -> bool:
-        return self._code.has(part)
+        return self.code.has(part)
 
 
 def load_playable(name: str) -> Environment:
@@ -189,7 +184,7 @@ def load_source(source: CodeSource, code: Path) -> Environment:
     if source.kind == "adapter":
         return adapt(source.place)
     if source.kind == "reward":
-        return RewardTasks(code / source.place if source.place else None, source.item)
+        return RewardTasks(code / source.place, source.item)
     module = import_file(code / source.place, ADD_PACKAGE) if source.kind == "folder" else _module(source.place, code)
     return _environment(module, source, code)
 
@@ -233,13 +228,9 @@ def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environm
     if not isinstance(environment, Environment):
         raise InvalidRequest(
             f"expected {source.item} in {where} to be an Environment; "
-            f"found {_describe_type(environment)}; name its class"
+            f"found {'nothing of that name' if environment is None else type(environment).__name__}; name its class"
         )
     return environment
-
-
-def _describe_type(value: Any) -> str:
-    return "nothing of that name" if value is None else type(value).__name__
 
 
 def _is_environment(value: Any) -> bool:

@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, calling, said, text_of
-from swarm.environments.play import judge_outcome
+from swarm.environments.play import chat_messages, judge_outcome
 from swarm.environments.user_code import RewardFailed, call, describe_place
 
 MOST_BYTES: Final = 12 << 30
@@ -163,7 +163,7 @@ class UntrainedPlays:
     async def _play(self, answers: Answers, task: Task, played: _PlayStats, rng: random.Random) -> dict[str, Any]:
         clock = _Clock()
         game = await clock.time(self._environment.game, task)
-        messages = _messages(await clock.time(game.opening), "opening()")
+        messages = chat_messages(await clock.time(game.opening), "opening")
         count = 0
         while (answer := answers(task, messages, game, rng)) is not None:
             if count == self._bounds.answers:
@@ -173,7 +173,7 @@ class UntrainedPlays:
             following = await clock.time(game.answer, dict(messages[-1]))
             if not following:
                 break
-            messages += _messages(following, "answer()")
+            messages += chat_messages(following, "answer")
         outcome: Outcome = judge_outcome(self._environment, await clock.time(game.outcome))
         require_declared(self._environment.facts, outcome.facts)
         played.rewards.append(outcome.reward)
@@ -253,12 +253,6 @@ def leak(peaks: Sequence[int]) -> float:
         return 0.0
     growths = ((peaks[2 * third] - peaks[third]) / third, (peaks[-1] - peaks[2 * third]) / (len(peaks) - 1 - 2 * third))
     return min(growths) if min(growths) >= LEAK_BYTES else 0.0
-
-
-def _messages(found: Any, what: str) -> list[Message]:
-    if not isinstance(found, list) or not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in found):
-        raise TypeError(f"expected a list of chat messages of {what}, found {found!r:.80}")
-    return list(found)
 
 
 def _value(schema: Any, words: Sequence[str], rng: random.Random) -> Any:

@@ -55,10 +55,14 @@ async def pending_evaluations(client: AsyncSwarmClient, episodes: int | None) ->
         if not status.awaited_evaluations:
             await asyncio.sleep(LOOK_S)
             continue
-        if episodes is not None and status.policy_version != played:  # else it forgot what was played
-            _require(status, episodes)
+        wanted = status.evaluation_episodes
+        if status.policy_version != played and episodes not in (None, wanted):  # else it forgot what was played
+            raise InvalidRequest(
+                f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
+                f"found one that waits for {wanted}: play as many as its job's evaluation_episodes"
+            )
         between = time.monotonic() - since
-        left = status.awaited_evaluations if status.policy_version == played else status.evaluation_episodes
+        left = status.awaited_evaluations if status.policy_version == played else wanted
         yield PendingEvaluation(status.policy_version, left)
         since, played = time.monotonic(), status.policy_version
         await asyncio.sleep(UNSEEN * between)
@@ -88,14 +92,6 @@ async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
         heard = time.monotonic()
         yield status
         heard = time.monotonic()  # what was done with it took its time
-
-
-def _require(status: Status, episodes: int) -> None:
-    if status.evaluation_episodes != episodes:
-        raise InvalidRequest(
-            f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
-            f"found one that waits for {status.evaluation_episodes}: play as many as its job's evaluation_episodes"
-        )
 
 
 def require_version(results: Sequence[EpisodeResult], version: int) -> None:
@@ -277,13 +273,12 @@ async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcom
 
 def chat_messages(found: Any, method: str) -> list[Message]:
     """Return a copy of the chat messages that a game's method gave; raises TypeError for what are none."""
-    if not isinstance(found, list | tuple) or not all(map(_is_message, found)):
+    if not (
+        isinstance(found, list | tuple)
+        and all(isinstance(value, dict) and isinstance(value.get("role"), str) for value in found)
+    ):
         raise TypeError(f"expected a list of chat messages of {method}(), found {found!r:.80}")
     return list(found)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str)
 
 
 def agent_of(environment: Environment, reward: Reward | None = None, on_play: OnPlay | None = None) -> Agent:

@@ -2,8 +2,6 @@
 
 Another version of a package may begin something else from the same seed. What it would judge is not what was posed.
 
-Problems with a judge, of reasoning-gym's generators: `reasoning-gym:chain_sum?max_terms=3`.
-
 Several generators make one environment in which a task's kind is its generator, and options say whose they are:
 `reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=3`. A task is its question; whoever judges makes the entry
 again, with the answer, from the generator and the seed in the task's id.

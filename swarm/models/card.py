@@ -108,7 +108,6 @@ _USE: Mapping[Adapter, str] = {
     "apart": "A LoRA adapter: `peft.PeftModel.from_pretrained(base, folder)` puts it on the model named below.",
 }
 
-
 _DECIDE = (
     "device", "dtype", "engine", "lora_rank", "gradient_checkpointing", "merging", "micro_batch_tokens", "max_context",
     "max_concurrency", "kv_cache_bytes",

@@ -160,7 +160,6 @@ _LOOKS: tuple[Callable[[Path], None], ...] = (
     _look_at_config, _look_at_weights, _look_at_tokenizer, _look_at_template
 )  # fmt: skip
 
-
 _TOKENIZER = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken",
     "*.jinja", "chat_template.*", "additional_chat_templates/*.jinja",

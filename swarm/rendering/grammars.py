@@ -51,6 +51,7 @@ def is_text(schema: Mapping[str, Any]) -> bool:
 
 
 def quote(text: str) -> str:
+    """Return `text` as a string of JSON, and of Lark."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -62,11 +63,6 @@ def object_of(values: Mapping[str, str]) -> str:
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 
 
-def literal(text: str) -> str:
-    """Return `text` as a Lark string."""
-    return json.dumps(text, ensure_ascii=False)
-
-
 def json_of(schema: Mapping[str, Any]) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': _SPACING}, ensure_ascii=False)}"
 
@@ -76,7 +72,7 @@ def grammar(call: str, rules: Mapping[str, str], thinking: Thinking | None = Non
     lines = [f"{name}: {rule}" for name, rule in rules.items()]
     if thinking is None:
         return "\n".join([f"start: {call}", *lines])
-    thought = f"thought[suffix={literal(thinking.close)}]: /(?s:.*)/"
+    thought = f"thought[suffix={quote(thinking.close)}]: /(?s:.*)/"
     return "\n".join([f'start: thought "\\n\\n" ({call})', *lines, thought])
 
 
@@ -91,6 +87,6 @@ def json_calls(tools: Sequence[Mapping[str, Any]], before: str, between: str, af
     """Return the choice of one tool, and its rules: `before` name `between` arguments `after`."""
     rules: dict[str, str] = {}
     for number, (name, schema) in enumerate(parameters(tools).items()):
-        rules[f"call_{number}"] = f"{literal(before + name + between)} args_{number} {literal(after)}"
+        rules[f"call_{number}"] = f"{quote(before + name + between)} args_{number} {quote(after)}"
         rules[f"args_{number}"] = json_of(schema)
     return " | ".join(name for name in rules if name.startswith("call_")), rules

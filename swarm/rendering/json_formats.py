@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from swarm.rendering.grammars import grammar, json_calls, json_of, literal, parameters
+from swarm.rendering.grammars import grammar, json_calls, json_of, parameters, quote
 from swarm.rendering.messages import Piece, Reader, Thinking, ToolCall, Words
 from swarm.rendering.reading import UnterminatedString, is_sendable, members, parse_call, split_values
 from swarm.rendering.tagged import Calls, PlainFormat, TaggedFormat
@@ -185,15 +185,15 @@ class MistralFormat(TaggedFormat):
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         choice, rules = self._list_grammar(tools) if self._lists else self._named_grammar(tools)
-        rules["open"] = literal(_MistralCalls.open)
+        rules["open"] = quote(_MistralCalls.open)
         return grammar(f"open ({choice})", rules, self.thinking(prompt))
 
     def _list_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
         return json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
 
     def _named_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
-        rules = {"arguments": literal(_ARGUMENTS_MARK)}
+        rules = {"arguments": quote(_ARGUMENTS_MARK)}
         for number, (name, schema) in enumerate(parameters(tools).items()):
-            rules[f"call_{number}"] = f"{literal(name)} arguments args_{number}"
+            rules[f"call_{number}"] = f"{quote(name)} arguments args_{number}"
             rules[f"args_{number}"] = json_of(schema)
         return " | ".join(name for name in rules if name.startswith("call_")), rules

@@ -1,7 +1,5 @@
 """Message, Tool, Renderer protocol, AnswerFormat, BackendError.
 
-What an answer is made of, and the seam behind which each family of models writes it its own way.
-
 A format reads the text of an answer (never ids) and gives it back in pieces, in the order they were written.
 Promises: the pieces of a text are the same however it is cut into feeds; a tool call comes whole or not at all;
 what only looks like a tool call and cannot be read stays in the words, so that nothing sampled is hidden.
@@ -132,7 +130,6 @@ def chat_message(answer: Answer, call_ids: Sequence[str]) -> dict[str, object]:
 
 Message = Mapping[str, Any]
 """A chat message in OpenAI's form: role, content, `reasoning_content` and tool fields where there are any."""
-
 
 Tool = Mapping[str, Any]
 """A function tool in OpenAI's form: {"type": "function", "function": {"name", "description", "parameters"}}."""

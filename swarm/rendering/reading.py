@@ -1,15 +1,9 @@
 """Incremental reading of answers, and JSON as the model wrote it.
 
-JSON as a model wrote it: what an object's members are, each still in the model's own text.
-
-Promises: text is given back as it was written, never parsed and written anew; only strict JSON counts (no NaN, no
-raw line break in a string), for a client must be able to read it. Text that ends inside a string raises
-`UnterminatedString`: the mark that was taken for the end of a call is a part of that string.
-
-What the readers of all families share: steps over the text that came so far, and the pieces they yield.
-
-Promises: neighbouring pieces of one kind become one; a piece is given out once.
-Knows no family's marks.
+Text is given back as it was written, never parsed and written anew; only strict JSON counts (no NaN, no raw line break
+in a string), for a client must be able to read it. Text that ends inside a string raises `UnterminatedString`: the mark
+that was taken for the end of a call is a part of that string. Readers are steps over the text that came so far;
+neighbouring pieces of one kind become one, and a piece is given out once.
 """
 
 from __future__ import annotations

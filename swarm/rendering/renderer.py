@@ -225,11 +225,11 @@ class HFRenderer:
         self._encoder.no_padding()
         self._encoding = Encoding(self._encoder, ())
         self.template = source = _source(tokenizer.chat_template)
-        self._answers = detect(source)
+        self.answers: AnswerFormat = detect(source)
         self._knows_developer = "developer" in source
         self._short_ids = False
         self._short_ids = not takes_call_ids(self._apply_template)
-        self._eos_id, self._stop_ids = self._find_ends(stops)
+        self.eos_id, self.stop_ids = self._find_ends(stops)
         self._encoding = self._make_encoding()
 
     @property
@@ -237,19 +237,6 @@ class HFRenderer:
         """One more than the greatest id that this tokenizer makes of a text."""
         vocabulary: dict[str, int] = self._encoder.get_vocab(with_added_tokens=True)
         return 1 + max(vocabulary.values())
-
-    @property
-    def eos_id(self) -> int:
-        return self._eos_id
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """All ids that end an answer: to words, to a call of a tool, then those its configuration names."""
-        return self._stop_ids
-
-    @property
-    def answers(self) -> AnswerFormat:
-        return self._answers
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         return self._apply_template(messages, tools, generation_prompt)
@@ -284,7 +271,7 @@ class HFRenderer:
     def _make_encoding(self) -> Encoding:
         """Return an encoding that cuts text at ends of answers, if this tokenizer gives the same ids for the parts."""
         added = self._tokenizer.added_tokens_decoder
-        ends = [added[token] for token in {self._eos_id, *self._stop_ids} if token in added]
+        ends = [added[token] for token in {self.eos_id, *self.stop_ids} if token in added]
         cuts = sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
         parted = Encoding(self._encoder, cuts)
         probe = "".join(f" a  b\n{cut} \n c {cut}" for cut in cuts)

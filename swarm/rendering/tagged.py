@@ -1,15 +1,12 @@
 """Tool-call formats with tags: Hermes, Qwen, GLM XML, and plain answers.
 
-Answers in which marks in the text set thinking and tool calls apart from words: the reader and the base of formats.
-
-Promises: words and thinking stream as they come, and only what may be the beginning of a mark (and the line breaks
+Words and thinking stream as they come, and only what may be the beginning of a mark (and the line breaks
 a template writes before one) is held back; a call that cannot be read goes back into the words with its mark, and
 so does one that was cut. Thinking is read only where an answer begins. Line breaks that templates write around
 thinking, and what they write before a call, belong to the template and not to the text: rendering gives them back.
 
-Calls as XML-like marks around each argument: GLM-4.5 and later, and Qwen3-Coder and Qwen3.5.
-
-Strings stand there without quotes, so the tool's schema tells a number from a string that looks like one.
+GLM-4.5 and later, Qwen3-Coder and Qwen3.5 write calls as XML-like marks around each argument, strings without quotes:
+the tool's schema tells a number from a string that looks like one.
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ from swarm.rendering.grammars import (
     is_text,
     json_calls,
     json_of,
-    literal,
     object_of,
     parameters,
     properties,
+    quote,
 )
 from swarm.rendering.messages import Piece, Reader, Reasoning, Thinking, ToolCall, Words
 from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, parse_call, partial_match_size
@@ -258,7 +255,7 @@ class HermesFormat(TaggedFormat):
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         choice, rules = json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
-        marks = {"open": literal(_HermesCalls.open), "close": literal(_HermesCalls.close)}
+        marks = {"open": quote(_HermesCalls.open), "close": quote(_HermesCalls.close)}
         return grammar(f"open ({choice}) close", {**rules, **marks}, self.thinking(prompt))
 
 
@@ -339,11 +336,11 @@ class GlmFormat(TaggedFormat):
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return the grammar of one call: its arguments in the schema's order, strings without `<`."""
-        rules = {name: literal(mark) for name, mark in _MARKS.items()}
+        rules = {name: quote(mark) for name, mark in _MARKS.items()}
         calls: list[str] = []
         for number, (name, schema) in enumerate(parameters(tools).items()):
             pairs = _pairs(f"arg_{number}", schema, rules)
-            calls.append(" ".join([literal(f"{name}\n"), *pairs]))
+            calls.append(" ".join([quote(f"{name}\n"), *pairs]))
         return grammar(f"open ({' | '.join(calls)}) close", rules, self.thinking(prompt))
 
 
@@ -359,7 +356,7 @@ def _pairs(prefix: str, schema: Mapping[str, Any], rules: dict[str, str]) -> lis
     for number, (key, kind) in enumerate(properties(schema).items()):
         rules[f"{prefix}_{number}"] = _value(kind, schema)
         value = f'value_open {prefix}_{number} value_close "\\n"'
-        pair = f'key_open {literal(key)} key_close "\\n" {value}'
+        pair = f'key_open {quote(key)} key_close "\\n" {value}'
         pairs.append(pair if key in schema.get("required", ()) else f"({pair})?")
     return pairs
 
@@ -367,4 +364,4 @@ def _pairs(prefix: str, schema: Mapping[str, Any], rules: dict[str, str]) -> lis
 def _value(kind: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     if not is_text(kind):
         return json_of({**kind, **{key: schema[key] for key in ("$defs", "definitions") if key in schema}})
-    return " | ".join(map(literal, kind["enum"])) if "enum" in kind else "/[^<]*/"
+    return " | ".join(map(quote, kind["enum"])) if "enum" in kind else "/[^<]*/"

@@ -34,7 +34,6 @@ WAIT_S = 180.0
 SECRET = "sk-proj-Zq8Lr2TnVb6YxWc0KdHs4GmJ9PfUaE1R"
 """Of the form of a real key, and of no use anywhere."""
 
-
 SPEC = SandboxSpec(
     "attack", ("true",), Path("/"), time_limit_s=120.0, results={REPORT: 1 << 20},
     limits=Limits(memory_bytes=256 << 20, workspace_bytes=16 << 20),

@@ -22,7 +22,6 @@ CHAT = ChatDialect()
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
-
 STORED = "provider_specific_fields"
 HI = {"role": "user", "content": "hi"}
 

@@ -25,7 +25,6 @@ from tests.swarm.rendering.support import (
 
 NOW = ToolCall("clock", "{}")
 
-
 ONE, OTHER = '{"name": "weather", "parameters": {"city": "Bonn"}}', '{"name": "clock", "parameters": {}}'
 MARK = '{"city": "[TOOL_CALLS]"}'
 CUT = '[TOOL_CALLS]clock[ARGS]{"a'
