@@ -43,10 +43,7 @@ ROUNDING_S = 1.0
 
 
 def session_members(leader: int, began: float, *, leader_lives: bool) -> list[psutil.Process]:
-    """Return the living processes of the session of `leader` that began at `began` (Unix seconds).
-
-    Zombies do not live. With a dead leader whose number another process bears, or after a reboot, there are none.
-    """
+    """Return the living (no zombies) of `leader`'s session begun at `began` (Unix s); none if its pid was reused."""
     if psutil.boot_time() > began + ROUNDING_S or (not leader_lives and _is_alive(leader)):
         return []
     return [process for process in psutil.process_iter() if _is_member(process, leader, began)]
@@ -133,10 +130,7 @@ class ProcessHandle:
         return text[-tail_bytes:].decode(errors="replace") if tail_bytes > 0 else ""
 
     def stop(self, grace_s: float = 5.0) -> Exit:
-        """End it and every process of its session, also those a dead shim left behind; idempotent.
-
-        On a full disk it is ended all the same, and OSError raised where that cannot be written down.
-        """
+        """End its session, also what a dead shim left; idempotent. On a full disk OSError, though it is ended."""
         if not self._cancel():
             with suppress(OSError):  # the shim is asked by a signal, too
                 write_once(self._folder / "stop.json", {"asked_at": time.time()})
@@ -201,10 +195,7 @@ class ProcessHandle:
 
     @contextmanager
     def _try_lock(self) -> Iterator[bool]:
-        """Yield whether the lock was free; if so it is held inside.
-
-        It is the shim's lock, and a shim has the standard library only: no `filelock`.
-        """
+        """Yield whether the lock was free, then held inside. No `filelock`: shims have the standard library only."""
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             yield _try_flock(lock)

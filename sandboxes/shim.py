@@ -59,10 +59,7 @@ def write_retrying(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def take_lock(folder: Path) -> int | None:
-    """Return the descriptor of the folder's lock, or None when another shim has it or the command was started.
-
-    Who only looks whether the lock is held takes it for a moment, hence the second tries.
-    """
+    """Return the folder's lock, or None if another shim has it (tried again: looks hold it) or it was started."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + LOCK_WAIT_S
     while time.monotonic() < deadline:

@@ -52,10 +52,7 @@ def last_lines(text: str, lines: int, most: int) -> str:
 
 
 def added_text(before: str, after: str) -> str:
-    """Return what `after` adds to `before`, both being the end of one growing text.
-
-    Where the two overlap by fewer than 256 characters, all of `after` is taken for new.
-    """
+    """Return what `after` adds to `before`, ends of one growing text: all, where they share under 256 characters."""
     after = after.lstrip(_CUT)  # of a character that the window cut in two
     head = after[: min(_ANCHOR, len(before))]
     start = before.find(head)
@@ -212,7 +209,6 @@ TICK_S = 0.02
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`, or None when there is no such file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -223,10 +219,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def read_run_times(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
-    """Return when the sandbox of a folder was launched and when it ended, if it has, in Unix seconds.
-
-    Raises SandboxError for a folder that was removed meanwhile.
-    """
+    """Return when a folder's sandbox was launched and, if it has, ended (Unix s); SandboxError if it was removed."""
     spec, end = read(folder / "spec.json"), read(folder / "exit.json")
     if spec is None or (ended is not None and end is None):
         raise SandboxError(f"expected the folder of sandbox {folder.name}; it was removed meanwhile: {folder}")
@@ -255,7 +248,6 @@ def fsync_folder(folder: Path) -> None:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_S) -> bool:
-    """Wait for the condition; return whether it came true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

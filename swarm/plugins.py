@@ -38,7 +38,6 @@ def list_installed(group: str) -> tuple[str, ...]:
 
 
 def list_known(group: str, built_in: Sequence[str]) -> tuple[str, ...]:
-    """Return all names of a group: those that ajet has itself, then those of packages."""
     return (*built_in, *(name for name in list_installed(group) if name not in built_in))
 
 

@@ -151,10 +151,7 @@ class VerlAlgorithm:
         return None if self.policy_loss is None else POLICY_LOSSES[self.policy_loss]
 
     def require_meaning(self, changed: Mapping[str, Any]) -> None:
-        """Raise ValueError for a field of the job that the names leave without a meaning, or that says another one.
-
-        changed: the job's fields that are not their defaults.
-        """
+        """Raise ValueError for one of `changed`, fields not at their default, that the names leave without meaning."""
         if self.bypass and self.policy_loss is not None:
             raise ValueError(
                 f"verl.policy_loss {self.policy_loss!r} means nothing with verl.rollout_correction {self.correction}, "

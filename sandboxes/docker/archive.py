@@ -55,10 +55,7 @@ def write_tar(files: Mapping[str, bytes], mode: int) -> bytes:
 
 
 def pack_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> bytes:
-    """Return a tar of the files below `folder`; raise SandboxError when one is no plain file, or they are too many.
-
-    Left out: whatever begins with a dot (settings, keys, version control) and Python's caches.
-    """
+    """Return a tar of a folder's files, bar dot names and Python's caches; SandboxError for odd or too many ones."""
     if not folder.is_dir():
         raise SandboxError(f"expected a folder to send into a container; found none at {folder}")
     files: dict[str, bytes] = {}

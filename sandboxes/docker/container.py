@@ -140,10 +140,9 @@ def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], f
     output, said = read_log(engine, container, out=True), read_log(engine, container, out=False)
     report = read_frames(said, spec.get("results", {}))
     ended = classify_exit(state, report, read(folder / "stop.json"))
+    trouble = f"\n[PID 1 says: {report.trouble.strip()}]\n" if report.trouble else ""
     try:
-        _write(
-            folder, output + (f"\n[PID 1 says: {report.trouble.strip()}]\n".encode() if report.trouble else b""), report
-        )
+        _write(folder, output + trouble.encode(), report)
         record_exit(folder, ended, report)
     except OSError as error:
         raise SandboxError(
@@ -323,7 +322,6 @@ class ContainerHandle:
         return text[-tail_bytes:].decode(errors="replace")
 
     def results(self) -> Mapping[str, Result]:
-        """Return what it left of the results the spec names, once it has ended."""
         found = (read(self._folder / "exit.json") or {}).get("results", {})
         return {name: Result(self._folder / "results" / name, **of) for name, of in found.items()}
 
@@ -336,10 +334,7 @@ class ContainerHandle:
         return cast(Mapping[str, str], (read(self._folder / "exit.json") or {}).get("refused", {}))
 
     def stop(self, grace_s: float = 5.0) -> Exit:
-        """End it: asked, told again after `grace_s` (its PID 1 kills everything and reports), killed; idempotent.
-
-        Its PID 1 waits `options.GRACE_S` at most, so that it ends though the controller dies in between.
-        """
+        """End it: asked, told again after `grace_s`, killed; idempotent. PID 1 waits GRACE_S at most, should we die."""
         asked = {"asked_at": time.time()}
         if self._exit() is None and _status(inspect(self._engine, self._container)) == "created":
             self._record_stop(asked)  # before a look at it would start it
@@ -378,10 +373,7 @@ class ContainerHandle:
         return _status(found) in ("running", "paused", "restarting", "removing") and not self._is_overdue()
 
     def _is_being_removed(self) -> bool:
-        """Return whether somebody removes it, so that the engine tells nothing of it any more.
-
-        Of one that is killed for it the engine says for a moment that it runs.
-        """
+        """Return whether somebody removes it: the engine then tells nothing of it, or that it runs, though killed."""
         gone = (None, "removing", "dead")
         return wait_until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
 

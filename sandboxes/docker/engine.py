@@ -102,7 +102,6 @@ def _find_address(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return the object in a file of docker's client, an empty one when there is no file."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
@@ -186,21 +185,14 @@ def offers_gpus(facts: Mapping[str, Any]) -> bool:
 
 
 def shares_this_kernel(facts: Mapping[str, Any]) -> bool:
-    """Return whether an engine that says `facts` of itself is on this machine, and lets containers use our sockets.
-
-    Desktop's virtual machine may share our kernel (WSL), but passes no sockets on. SELinux keeps containers from the
-    sockets of processes outside.
-    """
+    """Return whether the engine of `facts` is here and passes sockets to containers: not Desktop (WSL) or SELinux."""
     if facts.get("KernelVersion") != os.uname().release or "Docker Desktop" in str(facts.get("OperatingSystem")):
         return False
     return not any(option.startswith("name=selinux") for option in facts.get("SecurityOptions") or ())
 
 
 def _sees_our_files(client: docker.DockerClient) -> bool:
-    """Ask for a container with a new folder of ours in it, of an image that is not there: which of both is refused?
-
-    The engine looks for the folder first. Nothing is made.
-    """
+    """Ask for a container of no image with a new folder of ours, which the engine looks for first: which is refused?"""
     from docker.errors import APIError, ImageNotFound
     from docker.types import Mount
 
@@ -224,10 +216,7 @@ class EngineRefusal(SandboxError):
 
 @contextmanager
 def wrap_errors(engine: ContainerEngine, what: str) -> Iterator[None]:
-    """Turn the engine's troubles into SandboxError; nothing may be concluded from one but that it was not answered.
-
-    EngineRefused is an answer. A thing that does not exist (docker's NotFound) goes through to the caller.
-    """
+    """Turn the engine's troubles into SandboxError: no answer, but for EngineRefused. Docker's NotFound passes."""
     from docker.errors import APIError, DockerException, NotFound
     from requests.exceptions import RequestException
     from urllib3.exceptions import HTTPError
@@ -247,7 +236,6 @@ def wrap_errors(engine: ContainerEngine, what: str) -> Iterator[None]:
 
 
 def inspect(engine: ContainerEngine, container: str) -> Mapping[str, Any] | None:
-    """Return what the engine knows of `container`, or None when it says that there is no such one."""
     from docker.errors import NotFound
 
     try:

@@ -98,7 +98,6 @@ def container_name(name: str, installation: str) -> str:
 
 
 def labels(spec: SandboxSpec, installation: str, role: str) -> dict[str, str]:
-    """Return the labels by which a later controller knows what is its own."""
     own = {INSTALLATION: installation, NAME: spec.name, ROLE: role}
     return {**own, **{f"{OF_SPEC}{key}": value for key, value in spec.labels.items()}}
 
@@ -125,7 +124,6 @@ def log_bytes(spec: SandboxSpec) -> int:
 
 
 def container_options(spec: SandboxSpec, installation: str, *, volume: str | None) -> dict[str, Any]:
-    """Return the arguments of the SDK's `containers.create` for `spec`, whose input lies in `volume`."""
     from docker.types import DeviceRequest, LogConfig, Ulimit
 
     limits = spec.limits

@@ -225,7 +225,6 @@ class _TunnelEnd(Flow):
         self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the other end before anything is read."""
         super().connection_made(transport)
         self.halt(True)
 
@@ -244,7 +243,6 @@ class _TunnelEnd(Flow):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the other one too, once it has written what it holds."""
         other = self.unpair()
         if other is not None:
             other.transport.close()
@@ -367,9 +365,8 @@ class Egress:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 addresses = await self._find_addresses(outgoing)
-                server = await _connect_first(
-                    addresses, asked.port, ServerConnection if tunnel is None else tunnel.far_end
-                )
+                end = ServerConnection if tunnel is None else tunnel.far_end
+                server = await _connect_first(addresses, asked.port, end)
         except RequestRejected as refused:
             agent.halt(False)
             agent.refuse(refused)

@@ -38,10 +38,7 @@ class RequestRejected(Exception):
 
 
 class ProgressBound:
-    """Counts the bytes since a parser last completed something: a head, or trailers, that never end are noticed.
-
-    The parser itself bounds no head, and keeps all of it.
-    """
+    """Counts the bytes since a parser, which bounds no head and keeps all of it, last completed a head or trailers."""
 
     def __init__(self) -> None:
         self._moved = False
@@ -136,7 +133,6 @@ class Framing:
 
     @property
     def until_closed(self) -> bool:
-        """Whether only the end of the connection ends the body."""
         return not self.chunked and not self.none and self.length is None
 
 

@@ -78,7 +78,6 @@ class Connections:
             self._empty.set()
 
     async def close(self) -> None:
-        """Cut all of them, and return once they are closed."""
         self._closing = True
         for connection in list(self._open):
             connection.abort()
@@ -108,7 +107,6 @@ class BackgroundTasks:
         return task
 
     async def close(self) -> None:
-        """Cancel those that still run, and return once they have ended."""
         running = list(self._running)
         for task in running:
             task.cancel()
@@ -181,19 +179,14 @@ LINGER_S = 2.0
 class Service(Protocol):
     """Decides what the requests of all agents of one proxy may do, and where each goes."""
 
-    def count(self, what: str) -> None:
-        """Count a refusal's reason, or `forwarded`."""
-        ...
+    def count(self, what: str) -> None: ...
 
     def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
         """Return up to how many bytes a body is collected before `begin`; 0 if it streams. Raises RequestRejected."""
         ...
 
     def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
-        """Send a request on: `agent.send` its head, then `agent.attach` a server, now or later.
-
-        Raises RequestRejected.
-        """
+        """Send a request on: `agent.send` its head, then `agent.attach` a server, now or later; or RequestRejected."""
         ...
 
     def finish(self, agent: AgentConnection) -> None:
@@ -490,13 +483,9 @@ class Requester(Protocol):
     """Whose request is answered."""
 
     @property
-    def sent_whole(self) -> bool:
-        """Whether all of its request was passed on."""
-        ...
+    def sent_whole(self) -> bool: ...
 
-    def reply(self, status: int, reason: bytes, headers: list[Header]) -> bool:
-        """Take the head of the reply; return whether that is all of it."""
-        ...
+    def reply(self, status: int, reason: bytes, headers: list[Header]) -> bool: ...
 
     def reply_piece(self, data: bytes) -> None: ...
 
@@ -564,7 +553,6 @@ class ServerConnection(Flow):
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; a trailer is dropped."""
         if not self._answering:
             self._headers.append((name.lower(), value))
 

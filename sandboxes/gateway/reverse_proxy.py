@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -142,10 +143,8 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                made = loop.create_connection(
-                    lambda: ServerConnection(self._idle), self._host, self._port, ssl=self._tls
-                )
-                _, server = await made
+                made = partial(ServerConnection, self._idle)
+                _, server = await loop.create_connection(made, self._host, self._port, ssl=self._tls)
         except OSError:  # TimeoutError is one, and so is a certificate that proves nothing
             self._connecting.pop(agent, None)
             agent.halt(False)

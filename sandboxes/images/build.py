@@ -122,10 +122,7 @@ def identity(engine: ContainerEngine, name: str) -> str | None:
 
 @contextmanager
 def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[Container]:
-    """Yield a created container that runs the image's Python, without network or rights, and remove it.
-
-    It runs as root, so that it may write into what it was given, and as nobody else's: it runs our code only.
-    """
+    """Yield, then remove, a created container of the image's Python: for our code alone, as root, without network."""
     with wrap_errors(engine, f"running the Python of image {image[:19]}"):
         container = engine.client.containers.create(
             image,
@@ -193,7 +190,6 @@ _COMPILED = "/__pycache__/"
 
 
 def pack_tar(tree: Tree) -> bytes:
-    """Return the tree as a tar: sorted, owned by root, readable by all, without times."""
     return write_tar(tree, 0o644)
 
 
@@ -236,10 +232,7 @@ _UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-pack
 
 
 def compile_tree(engine: ContainerEngine, base: Base, tree: Tree) -> dict[str, bytes]:
-    """Return the tree, by path from the root of an image, with what the base's Python compiles from it.
-
-    What is no valid source stays uncompiled: packages ship such files as data.
-    """
+    """Return the tree, by path in an image, with what the base's Python compiles of it; not all source is valid."""
     return {**tree, **_compile(engine, base, tree, "/" + posixpath.commonpath(map(posixpath.dirname, tree)), ())}
 
 
@@ -318,10 +311,8 @@ def _applies(wanted: Requirement, extras: Iterable[str], markers: Mapping[str, s
 
 
 def _is_useless(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    return (
-        name.endswith(_USELESS) or path.startswith("bin/") or (folder.endswith(".dist-info") and name in _BOOKKEEPING)
-    )
+    top, _, name = path.rpartition("/")
+    return name.endswith(_USELESS) or path.startswith("bin/") or (top.endswith(".dist-info") and name in _BOOKKEEPING)
 
 
 def _pip(arguments: Sequence[str], base: Base, target: Path) -> None:

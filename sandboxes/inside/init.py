@@ -62,11 +62,7 @@ class Output:
             self._taking = False
 
     def settle(self, taker: threading.Thread) -> None:
-        """Wait for the thread that takes the output, once the container is empty.
-
-        A slow engine is waited for. A process outside may hold the pipe, handed over through a socket, and never end
-        it: that must not keep the container.
-        """
+        """Wait for the emptied container's output: for a slow engine, not for a pipe that is held outside."""
         taker.join(OUTPUT_WAIT_S)
         while taker.is_alive() and self._taking:
             taker.join(OUTPUT_WAIT_S)

@@ -180,7 +180,6 @@ class _Relay:
         self._settle(_Waiting(agent, self._listeners[listener]))
 
     def _settle(self, waiting: _Waiting) -> None:
-        """Splice an agent's connection, give it up, or let it wait."""
         try:
             gateway = _connect(waiting.path)
         except OSError as error:

@@ -574,9 +574,8 @@ class StreamTasks(Generic[TaskT]):
 
         Raises InvalidRequest for a stream or ids that no server can know.
         """
+        ids = self._ids if with_ids else None
         try:
-            return TaskList(
-                stream=self.stream, digest=self.digest, count=len(self._ids), ids=self._ids if with_ids else None
-            )
+            return TaskList(stream=self.stream, digest=self.digest, count=len(self._ids), ids=ids)
         except ValidationError as error:
             raise to_invalid_request(error) from None

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from swarm.client.async_client import EPISODE_TIMEOUT_S, AsyncSwarmClient, ExportFormat
@@ -106,9 +105,7 @@ class SwarmClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def asynchronous(self) -> AsyncSwarmClient:

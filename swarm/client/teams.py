@@ -485,11 +485,10 @@ class TeamMembers:
         """Begin the leader's task at another member, and keep the leases of those begun until there is room."""
         deadline, lost = time.monotonic() + WITHDRAW_S, self._lost()
         wait_s, allowed = min(_LONGEST_WAIT_S, leader.ttl_s / 3), self._timeout_s + CLEANUP_TIMEOUT_S
+        begin = partial(self.clients[role].begin, leader.task, stream=self._stream, wait_s=wait_s, timeout_s=allowed)
         while True:
             try:
-                return await _shield_begin(
-                    self.clients[role].begin(leader.task, stream=self._stream, wait_s=wait_s, timeout_s=allowed)
-                )
+                return await _shield_begin(begin())
             except Throttled:
                 if self._lost() != lost or time.monotonic() > deadline:
                     raise
@@ -500,9 +499,8 @@ class TeamMembers:
         self, begun: dict[str, Episode[Any]], role: str, task: HasId, stream: str = EVALUATION_STREAM
     ) -> None:
         allowed = self._timeout_s + CLEANUP_TIMEOUT_S
-        begun[role] = await _shield_begin(
-            self.clients[role].begin(task, kind="eval", stream=stream, wait_s=WAIT_S, timeout_s=allowed)
-        )
+        begin = self.clients[role].begin(task, kind="eval", stream=stream, wait_s=WAIT_S, timeout_s=allowed)
+        begun[role] = await _shield_begin(begin)
 
     def _finish(self, role: str) -> None:
         if role not in self.finished:

@@ -16,7 +16,6 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import aiohttp
@@ -47,9 +46,7 @@ class Transport:
         self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def open(self) -> aiohttp.ClientSession:

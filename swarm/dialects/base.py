@@ -144,9 +144,7 @@ class Dialect(Protocol):
         """Return the whole answer as JSON; `name` is unique and stable for a request that was sent again."""
         ...
 
-    def writer(
-        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
-    ) -> StreamWriter:
+    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
         """Return what writes the answer as a stream; how much was read is known before anything is sampled."""
         ...
 
@@ -160,10 +158,7 @@ _LINE_ENDS = tuple((letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x
 
 
 def event(value: Mapping[str, Any]) -> bytes:
-    """Return an event of one line of data; a number that JSON cannot write becomes null.
-
-    No end of a line that some clients see and others do not is left in it (U+0085, U+2028, U+2029).
-    """
+    """Return an event of one line of data, free of U+0085, U+2028, U+2029 (ends of lines to some); NaN becomes null."""
     data = to_json(value, inf_nan_mode="null")
     if not data.isascii():
         for raw, escaped in _LINE_ENDS:

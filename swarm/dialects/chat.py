@@ -232,9 +232,7 @@ def _assistant(fields: Fields, called: set[str]) -> Message:
     if any(thought):
         message["reasoning_content"] = thought[0] or thought[1]
     where = fields.at("tool_calls")
-    calls = [
-        _read_call(Fields(call, f"{where}.{number}")) for number, call in enumerate(fields.items("tool_calls") or [])
-    ]
+    calls = [_read_call(Fields(call, f"{where}.{at}")) for at, call in enumerate(fields.items("tool_calls") or [])]
     if calls:
         message["tool_calls"] = calls
         called.update(call["id"] for call in calls)
@@ -281,9 +279,7 @@ class ChatDialect:
         head = _head(name, "chat.completion", model, request, replies[0].version)
         return to_json({**head, "choices": choices, "usage": _usage(replies)})
 
-    def writer(
-        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
-    ) -> StreamWriter:
+    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
         return ChatWriter(_head(name, "chat.completion.chunk", model, request, version), request)
 
     def error(self, error: SwarmError) -> bytes:

@@ -177,10 +177,7 @@ def _texts(found: Any) -> Iterator[tuple[str, str]]:
 
 
 def join_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
-    """Return the text of content: a string, or text parts, whose texts are joined with nothing between.
-
-    `kinds` are the types of part that are text, each with what reads the rest of its fields.
-    """
+    """Return the text of content: a string, or joined parts; `kinds` are the types of text, each with its reader."""
     if isinstance(found, str):
         return found
     if not isinstance(found, list):
@@ -208,10 +205,7 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
 def read_tools(
     found: Sequence[Any], where: str, read: Callable[[Fields], Tool], left_out: re.Pattern[str]
 ) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """Return the tools a model is offered, and, once each, the kinds of those that are left out: it can answer without.
-
-    `left_out` matches a tool's type; its first group that matches is the kind. There are few, whatever a client sends.
-    """
+    """Return the tools offered, and each kind left out once: `left_out` matches types, its first group is the kind."""
     tools: list[Tool] = []
     kinds: dict[str, None] = {}
     for number, tool in enumerate(found):
@@ -229,7 +223,6 @@ def is_trained(fields: Fields) -> bool:
 
 
 def check_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
-    """Return the choice, if what must be called is one of `tools`."""
     known = [tool["function"]["name"] for tool in tools]
     if choice.mode == "required" and (not known or choice.name not in (None, *known)):
         wanted = "a tool" if choice.name is None else abbreviate(choice.name)

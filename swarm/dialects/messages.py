@@ -219,7 +219,6 @@ def _messages(turns: list[Any] | None) -> list[Message]:
 
 
 def _turn(role: str, found: Any, where: str, called: set[str]) -> Sequence[Message]:
-    """Return the messages of one turn; `called` are the ids of the tool calls before it, and gets its own."""
     if role == "system":
         return _system(found, where)
     return _user(found, where, called) if role == "user" else [_assistant(found, where, called)]
@@ -347,10 +346,7 @@ def thinking_block(text: str, *, omitted: bool) -> Block:
 
 
 def blocks(reply: Reply, *, omitted: bool) -> list[bytes]:
-    """Return the content of a whole answer as JSON; one without anything has one empty text.
-
-    The arguments of a call stand as the model wrote them, so that no number or depth is lost on the way.
-    """
+    """Return an answer's content as JSON, arguments as the model wrote them; an empty text where there is nothing."""
     answer = reply.answer
     found = [to_json(thinking_block(answer.reasoning, omitted=omitted))] if answer.reasoning else []
     if answer.content or not (found or answer.tool_calls):
@@ -388,10 +384,7 @@ def message(name: str, model: str, reply: Reply, *, omitted: bool) -> bytes:
 
 
 def error_object(error: SwarmError) -> Block:
-    """Return an error in Anthropic's form; `code` and `param` are this server's, as in all its protocols.
-
-    Agents of this protocol know a prompt that is too long by the first words of the message.
-    """
+    """Return an error in Anthropic's form, with our `code` and `param`; first words tell agents of a long prompt."""
     told = {**error.to_wire()["error"], "type": _KINDS.get(error.status, "api_error")}
     if isinstance(error, ContextExceeded):
         told["message"] = f"prompt is too long: {error.message}"
@@ -434,15 +427,13 @@ class MessagesWriter:
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
         (reply,) = replies
-        return named_event({"type": "message_delta", "delta": stop_fields(reply), "usage": usage(reply)}) + named_event(
-            {"type": "message_stop"}
-        )
+        delta = named_event({"type": "message_delta", "delta": stop_fields(reply), "usage": usage(reply)})
+        return delta + named_event({"type": "message_stop"})
 
     def keep_alive(self) -> bytes:
         return PING
 
     def fail(self, error: SwarmError) -> bytes:
-        """Return the error, which ends a stream without its `message_stop`."""
         return named_event(error_object(error))
 
     def _open_block(self, kind: type[Words] | type[Reasoning]) -> bytes:
@@ -501,10 +492,8 @@ class MessagesDialect:
         (reply,) = replies
         return message(name, model, reply, omitted=request.echo["omitted"])
 
-    def writer(
-        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
-    ) -> StreamWriter:
-        return MessagesWriter(name, model, prompt_tokens, omitted=request.echo["omitted"])
+    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
+        return MessagesWriter(name, model, prompt_size, omitted=request.echo["omitted"])
 
     def error(self, error: SwarmError) -> bytes:
         return to_json(error_object(rename_param(error, _NAMES)))

@@ -131,7 +131,6 @@ class ResponsesWriter:
         return opened + (self._delta(piece.text, logprobs) if piece.text else b"")
 
     def finish(self, choice: int, reply: Reply) -> bytes:
-        """Return the end of the last item; an answer without any gets an empty message."""
         opened = b"" if self._done or self._kind else self._open_item(Words)
         return opened + self._close_item("incomplete" if reply.finish == "length" else "completed")
 
@@ -265,9 +264,7 @@ class ResponsesDialect:
         whole = response(name, model, request, status, output_items(name, reply), reply)
         return to_json(whole, inf_nan_mode="null")  # what a client sent may hold a number too large for JSON
 
-    def writer(
-        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
-    ) -> StreamWriter:
+    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
         return ResponsesWriter(name, model, request)
 
     def error(self, error: SwarmError) -> bytes:

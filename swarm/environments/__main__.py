@@ -110,7 +110,6 @@ def _folder_of(arguments: argparse.Namespace) -> Path:
 
 
 def _setup(arguments: argparse.Namespace) -> PlaySetup:
-    """Return what the command line asks to play; raises InvalidRequest for options that do not fit together."""
     if not (arguments.agent or arguments.reward):
         return _load_setup(arguments)
     folder = _folder_of(arguments)
@@ -165,11 +164,7 @@ async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> 
     owner = os.environ.get(processes.OWNER, "play")
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         summary = await client.rollout(
-            setup.agent,
-            tasks,
-            concurrency=arguments.concurrency,
-            stream=arguments.stream,
-            timeout_s=arguments.timeout,
+            setup.agent, tasks, concurrency=arguments.concurrency, stream=arguments.stream, timeout_s=arguments.timeout
         )
     if arguments.out is None:
         sys.stdout.write(json.dumps(asdict(summary)) + "\n")

@@ -165,7 +165,6 @@ def _origin(way: Way, tasks: Sequence[Task]) -> str:
 
 
 def check(name: str, drawn: TaskSplits) -> None:
-    """Raise InvalidRequest where tasks are no tasks, or splits share one."""
     ids: dict[str, Split] = {}
     problems: dict[str, tuple[Split, str]] = {}
     for split, tasks in drawn.items():
@@ -344,7 +343,6 @@ def _demonstrations(environment: Environment, tasks: tuple[Task, ...], play_s: f
 
 
 def _describe(environment: Environment) -> dict[str, Any]:
-    """Return the words and ranges of an environment; raise InvalidRequest for those that are missing or no such."""
     kind = type(environment).__name__
     missing = [name for name in ("name", "title", "measures") if not isinstance(getattr(environment, name, None), str)]
     if missing:

@@ -53,7 +53,6 @@ class ArithGame(PlainGame):
         return [{"role": "user", "content": f"{self._left}+{self._right}"}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Judge the answer, which must hold exactly one number; the play is over either way."""
         numbers = _NUMBER.findall(text_of(message))
         self._success = len(numbers) == 1 and int(numbers[0]) == self._left + self._right
         return []
@@ -124,7 +123,6 @@ class GuessGame(PlainGame):
 
     @property
     def possible(self) -> tuple[int, int]:
-        """Lowest and highest number that the hints so far allow."""
         return self._low, self._high
 
     def opening(self) -> list[Message]:
@@ -151,10 +149,7 @@ class GuessGame(PlainGame):
         return f"above {self._low - 1} below {self._high + 1}"
 
     def outcome(self) -> Outcome:
-        """Return success for the number found; reward 1 for it, else up to one half for narrowing it down.
-
-        The partial reward is 0.5 times the share of the window's bits that the hints gave away.
-        """
+        """Return 1 for the number found, else 0.5 times the share of the window's bits that the hints gave away."""
         if self._found:
             return Outcome(reward=1.0, success=True)
         missing = math.log(self._high - self._low + 1) / math.log(self._width)
@@ -240,7 +235,6 @@ class MarketGame(PlainGame):
         return [{"role": "user", "content": f"{self._item}, delivery {self._delivery}"}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Answer each call with a price; judge what calls nothing, which must hold exactly one number: the total."""
         if self._left == 0:
             return []
         self._left -= 1

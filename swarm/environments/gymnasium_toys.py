@@ -87,10 +87,7 @@ _ONE_TASK: Final = (
 
 
 def maps_of(first: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the options of maps to be made; None for another environment, and for one whose map is named.
-
-    Raises InvalidRequest for a named map on which nothing is by chance, and for maps that nobody can make.
-    """
+    """Return the options of maps to be made, or None; InvalidRequest for named maps without chance, or impossible."""
     if type(first).__name__ != "FrozenLakeEnv":
         return None
     if {"desc", "map_name"} & options.keys():
@@ -128,7 +125,6 @@ class ToyGame(Game):
         return [{"role": "user", "content": first}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Take the action that is named last; return what is seen then."""
         named = [word for word in re.findall(r"\w+", text_of(message).lower()) if word in self.actions]
         if self._ended or not named:
             return []
@@ -203,7 +199,6 @@ class TabularToy(Toy):
 
 
 def make(name: str, options: Mapping[str, Any]) -> Toy:
-    """Return the environment of a toy; raise InvalidRequest for one that cannot be put into words."""
     import gymnasium
 
     try:

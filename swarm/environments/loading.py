@@ -210,9 +210,7 @@ def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environm
     if source.item:
         found = getattr(module, source.item, None)
     else:
-        own = [
-            value for value in vars(module).values() if _is_environment(value) and value.__module__ == module.__name__
-        ]
+        own = [each for each in vars(module).values() if _is_environment(each) and each.__module__ == module.__name__]
         if len(own) != 1:
             names = ", ".join(value.__name__ for value in own) or "none"
             raise InvalidRequest(
@@ -220,9 +218,8 @@ def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environm
             )
         found = own[0]
     try:
-        environment = (
-            found() if inspect.isclass(found) or (callable(found) and not isinstance(found, Environment)) else found
-        )
+        makes = inspect.isclass(found) or (callable(found) and not isinstance(found, Environment))
+        environment = found() if makes else found
     except Exception as error:
         raise InvalidRequest(explain_import_error(code / source.place, error, ADD_PACKAGE)) from error
     if not isinstance(environment, Environment):

@@ -47,10 +47,7 @@ def bound_files() -> None:
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this process has had at once.
-
-    Linux is asked for the peak of the program: that of the process is no less than what its parent had when it began.
-    """
+    """Return this process's peak of memory in bytes: on Linux the program's, as the process's counts its parent's."""
     status = Path("/proc/self/status")
     if status.is_file() and (found := _PEAK.search(status.read_text())) is not None:
         return int(found[1]) << 10
@@ -137,7 +134,6 @@ class UntrainedPlays:
         return {**players, "empty answers": lambda *_: said(""), "random answers": self._random}
 
     def _choose_tasks(self, player: str) -> list[Task]:
-        """Return the tasks of a player: the same for each, in an order of its own."""
         tasks = random.Random(0).sample(self._tasks, min(self._bounds.plays, len(self._tasks)))
         random.Random(player).shuffle(tasks)
         return tasks
@@ -244,10 +240,7 @@ class _Clock:
 
 
 def leak(peaks: Sequence[int]) -> float:
-    """Return the bytes that each play leaves behind, by the peaks of memory after each; 0 where they come to rest.
-
-    Peaks must have grown in the second third of the plays and in the last one alike.
-    """
+    """Return the bytes each play leaves behind, by the peaks after each: 0 unless the last two thirds grew alike."""
     third = len(peaks) // 3
     if len(peaks) < _FEWEST_PLAYS:
         return 0.0

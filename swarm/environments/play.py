@@ -69,11 +69,7 @@ async def pending_evaluations(client: AsyncSwarmClient, episodes: int | None) ->
 
 
 async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
-    """Yield the server's status again and again until its job is finished.
-
-    A server that is away, or off, is waited for as one that trains waits for it (ENGINE_OFF_S); raises ServerFailed at
-    once, Unreachable or EngineUnavailable then.
-    """
+    """Yield the server's status until its job is finished; ServerFailed at once, if away or off after ENGINE_OFF_S."""
     heard = time.monotonic()
     while True:
         try:
@@ -111,7 +107,6 @@ class EvaluationsFile:
         self._made = {found["policy_version"]: found for found in _read(path)}
 
     def add(self, evaluation: dict[str, Any]) -> dict[str, Any]:
-        """Take an evaluation in place of an earlier one of its version; return what the file is to hold."""
         self._made[evaluation["policy_version"]] = evaluation
         return {"evaluations": [self._made[version] for version in sorted(self._made)]}
 
@@ -166,10 +161,7 @@ async def evaluate(
     timeout_s: float,
     worst: Result = 0.0,
 ) -> list[EpisodeResult]:
-    """Let `agent` play `episodes` episodes of the tasks; return what each was worth, `worst` where it failed.
-
-    If there are fewer tasks than that, each is played equally often, give or take one.
-    """
+    """Let `agent` play `episodes` of the tasks, each equally often, +-1; return their worth, `worst` if it failed."""
     results: list[EpisodeResult] = []
     for sample, chosen in enumerate(rounds(tasks, episodes, seed)):
         played = await client.evaluate(agent, chosen, concurrency=concurrency, timeout_s=timeout_s, worst=worst)
@@ -194,10 +186,7 @@ def rounds(tasks: Sequence[Task], episodes: int, seed: int) -> list[list[Task]]:
 def outcomes(
     results: Sequence[EpisodeResult], environment: str | None, split: Split, kept: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return the results as the evaluator's file holds them, and the plays `kept` where there are any.
-
-    `environment` is None for tasks of no environment, whose agents need not say whether they succeeded.
-    """
+    """Return results as the evaluator's file has them, with plays `kept`; no `environment`: success may be unsaid."""
 
     def success(result: EpisodeResult) -> bool | None:
         return None if environment is None and result.success is None else bool(result.success)
@@ -248,10 +237,7 @@ _KEPT = ("role", "content", "tool_calls", "reasoning_content")
 
 
 async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcome]:
-    """Play one game to its end with the episode's policy; return the whole conversation and what it was worth.
-
-    What may block runs in a thread, so that no other play waits for it.
-    """
+    """Play a game with the episode's policy; return its conversation and worth. What may block runs in a thread."""
     plain = isinstance(game, PlainGame)
     messages = chat_messages(await _call_method(plain, game.opening), "opening")
     if not messages:
@@ -282,10 +268,7 @@ def chat_messages(found: Any, method: str) -> list[Message]:
 
 
 def agent_of(environment: Environment, reward: Reward | None = None, on_play: OnPlay | None = None) -> Agent:
-    """Return the agent that plays an environment's tasks: its own, or the one that carries its games' messages.
-
-    The environment judges, or `reward` does in its place; `on_play` hears of games only.
-    """
+    """Return the agent of an environment, or one that carries its games' messages; `on_play` hears of games only."""
     if environment.has("agent"):
 
         async def own(episode: Episode[Any]) -> Outcome:

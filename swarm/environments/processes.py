@@ -44,10 +44,7 @@ def watchdog_pipe() -> Iterator[int]:
 
 
 def watch_parent() -> None:
-    """From now on end this process, and its group, when the one that holds the lifeline is gone; nothing without one.
-
-    It is asked to end first, as by SIGTERM, and killed after GRACE_S, whatever its threads do.
-    """
+    """End this process and its group, killed after GRACE_S, once the holder of its lifeline, if any, is gone."""
     name = os.environ.pop(VARIABLE, None)
     if name is not None:
         os.set_inheritable(int(name), False)
@@ -77,7 +74,6 @@ class NotNeeded(SystemExit):
 
 
 def wait_for(word: str) -> None:
-    """Wait for a word; raise NotNeeded where standard input ends instead."""
     if sys.stdin.readline().strip() != word:
         raise NotNeeded
 

@@ -114,7 +114,6 @@ class AnsweredTasks(ReasoningTasks):
 
 
 def make(name: str, options: Mapping[str, Any]) -> Environment:
-    """Return the environment of generators that are joined by `+`; raises InvalidRequest."""
     from reasoning_gym.factory import DATASETS
 
     names = tuple(dict.fromkeys(name.split("+")))

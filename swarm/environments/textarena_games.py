@@ -43,7 +43,6 @@ class ArenaGame(Game):
 
     @property
     def for_one(self) -> bool:
-        """Whether it is a game for one player, whatever number it can be begun with."""
         from textarena import SinglePlayerState
 
         return isinstance(self._inside.state, SinglePlayerState)
@@ -99,7 +98,6 @@ class Arena(Environment):
 
 
 def make(name: str, options: Mapping[str, Any]) -> Arena:
-    """Return the environment of a game; raise InvalidRequest for one that cannot be played here by one player."""
     import textarena
     from textarena.envs.registration import ENV_REGISTRY
 
@@ -149,7 +147,6 @@ def describe_state(toy: Any, state: Any) -> str:
 
 
 def _frozen_lake(toy: Any, state: int) -> str:
-    """Draw the lake with the player at `@`, and say what lies around."""
     rows = [[cell.decode() for cell in row] for row in toy.desc.tolist()]
     row, column = divmod(int(state), toy.ncol)
     around = []

@@ -71,7 +71,6 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether a function, or an object that is called like one, is async."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 

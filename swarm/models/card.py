@@ -92,13 +92,10 @@ class ModelCard(BaseModel):
         ]
 
     def _describe_measured(self) -> str:
-        found = self.measured
-        if found is None:
+        if (seen := self.measured) is None:
             return "nothing: no evaluation episode was played with these weights"
-        success = "" if found.success is None else f", success {found.success:.4g}"
-        return (
-            f"mean reward {found.reward:.4g}{success} over {found.episodes} evaluation episodes of {found.tasks} tasks"
-        )
+        success = "" if seen.success is None else f", success {seen.success:.4g}"
+        return f"mean reward {seen.reward:.4g}{success} over {seen.episodes} evaluation episodes of {seen.tasks} tasks"
 
 
 _USE: Mapping[Adapter, str] = {

@@ -31,10 +31,7 @@ def properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def as_json(text: str, schema: Mapping[str, Any]) -> str:
-    """Return the JSON of a value that was written without quotes: a string where the schema says so.
-
-    Elsewhere text that is JSON (of whole characters) is taken as it is, and what is none is a string.
-    """
+    """Return the JSON of a value without quotes: a string if `schema` says so, or it is no JSON of whole characters."""
     if is_text(schema):
         return quote(text)
     try:
@@ -56,7 +53,6 @@ def quote(text: str) -> str:
 
 
 def object_of(values: Mapping[str, str]) -> str:
-    """Return the JSON object whose members have these texts of JSON as values."""
     return "{" + ", ".join(f"{quote(key)}: {value}" for key, value in values.items()) + "}"
 
 
@@ -77,7 +73,6 @@ def grammar(call: str, rules: Mapping[str, str], thinking: Thinking | None = Non
 
 
 def json_answer(schema: Mapping[str, Any], thinking: Thinking | None = None) -> str:
-    """Return the grammar of words that are JSON of `schema`, after the rest of an opened thought if any."""
     if thinking is None:
         return f"start: {json_of(schema)}"
     return grammar("json", {"json": json_of(schema)}, thinking)

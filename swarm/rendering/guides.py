@@ -46,10 +46,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 class Guides:
-    """Compiles grammars for one model of `vocabulary` logits, whose answers end with one of `stop_ids`.
-
-    `load` returns the fast tokenizer of `tokenizers` that the model uses. Safe to use from several threads.
-    """
+    """Compiles grammars, thread-safe, for a model of `vocabulary` logits and `stop_ids`; `load`: its fast tokenizer."""
 
     def __init__(self, load: Callable[[], Any], stop_ids: Sequence[int], vocabulary: int) -> None:
         self._load = load

@@ -114,11 +114,7 @@ class _HarmonyReader(StepReader):
 
 
 class HarmonyFormat(PlainFormat):
-    """Implements `AnswerFormat`.
-
-    A prompt opens no thought, which is a message of its own that an answer may leave out. Calls cannot be forced: their
-    marks are special ids that text cannot name.
-    """
+    """Implements `AnswerFormat`: a thought is its own message; calls, marked by ids no text names, cannot be forced."""
 
     name = "harmony"
 

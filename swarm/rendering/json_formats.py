@@ -169,10 +169,7 @@ def _parse_named_call(body: str) -> Sequence[ToolCall] | None:
 
 
 class MistralFormat(TaggedFormat):
-    """Implements `AnswerFormat`; the template puts a space before words.
-
-    It `thinks` where it knows `[THINK]`, and writes calls as one list (`lists`) where it does not know `[ARGS]`.
-    """
+    """Implements `AnswerFormat`, a space before words; `thinks`: it knows `[THINK]`; `lists` calls: not `[ARGS]`."""
 
     name = "mistral"
 

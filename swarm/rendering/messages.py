@@ -80,10 +80,7 @@ class AnswerFormat(Protocol):
     def name(self) -> str: ...
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return whether the marks it reads, beside these tools, may be special tokens: ids are decoded with them kept.
-
-        The stop id that ended the answer is no part of it: it must not be in the text.
-        """
+        """Return whether its marks, with these tools, may be special: ids (not the stop id) are decoded with them."""
         ...
 
     def thinking(self, prompt: str) -> Thinking | None:
@@ -91,10 +88,7 @@ class AnswerFormat(Protocol):
         ...
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader for the answer to `prompt`, whose end tells whether the template opened thinking.
-
-        Without `tools` nothing is read as a tool call.
-        """
+        """Return a reader for the answer to `prompt`, whose end tells of opened thinking; no `tools`, no calls."""
         ...
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
@@ -162,10 +156,7 @@ class Renderer(Protocol):
 
     @property
     def eos_id(self) -> int:
-        """Id that closes an assistant message in a history: an answer that was cut short gets it when it goes on.
-
-        Where a template closes none, the id that opens the next user's message.
-        """
+        """Id that closes a cut answer in a history; the next user's opening where a template closes none."""
         ...
 
     @property

@@ -140,11 +140,7 @@ def join_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 class StepReader:
-    """Implements `Reader` by steps over `_text`, what came and was not read yet.
-
-    A step is told whether the answer is over; it takes what it is certain of and returns whether another step may
-    follow at once.
-    """
+    """Implements `Reader` by steps over the unread `_text`: told if it is over, each returns if another may follow."""
 
     def __init__(self, first: Callable[[bool], bool]) -> None:
         self._pieces = Pieces()

@@ -114,10 +114,7 @@ _TOOL: Tool = {"type": "function", "function": {"name": "f", "description": "", 
 
 
 def closing_id(render: Render, encode: Encode, special: Collection[int]) -> int:
-    """Return the id that follows an answer when the conversation goes on: its end mark, or the next role's opening.
-
-    Raises BackendError if the template writes no special token there.
-    """
+    """Return the id after an answer: its end mark, or the next role's opening; BackendError if it is not special."""
     after = render([_USER, _SAID, _USER], (), True).rpartition(_PROBE)[2]
     found = next((token for token in encode(after) if token in special), None)
     if found is None:
@@ -129,10 +126,7 @@ def closing_id(render: Render, encode: Encode, special: Collection[int]) -> int:
 
 
 def end_ids(render: Render, encode: Encode, special: Collection[int]) -> Iterator[int]:
-    """Yield the ids a model of this template ends its answers with: to words, then to a call of a tool.
-
-    Where the template writes nothing after an answer, models end it by opening the next role.
-    """
+    """Yield the ids that end answers, in words, then in a call: a mark, or the next role's opening if there is none."""
     for answer, result in ((_SAID, _USER), (_make_call(), _RESULT)):
         try:
             last = render([_USER, answer], (_TOOL,), False)
@@ -209,10 +203,7 @@ T = TypeVar("T")
 
 
 class HFRenderer:
-    """Implements `Renderer` over a Hugging Face tokenizer with a chat template.
-
-    `stops` are further ids that end an answer, as the model's generation_config.json names them.
-    """
+    """Implements `Renderer` over a Hugging Face tokenizer; `stops`: further end ids, of generation_config.json."""
 
     def __init__(self, tokenizer: Any, stops: Sequence[int] = ()) -> None:
         if not getattr(tokenizer, "chat_template", None):
@@ -292,10 +283,7 @@ def load_renderer(folder: Path) -> HFRenderer:
 
 
 def render_with_timeout(render: Callable[[], T]) -> T:
-    """Return what is rendered of a few messages; BackendError where the template, which may loop, takes too long.
-
-    It is Python, in a thread of its own, which the exception that is raised in it ends.
-    """
+    """Return what is rendered of a few messages; BackendError where a template loops: an exception ends its thread."""
     done: Future[T] = Future()
 
     def work() -> None:

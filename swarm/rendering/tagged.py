@@ -197,10 +197,7 @@ class TaggedReader(StepReader):
 
 
 class TaggedFormat(PlainFormat):
-    """Implements `AnswerFormat` with a `TaggedReader`.
-
-    thinking: the marks of thoughts, None where the model writes none. leading: as of the reader.
-    """
+    """Implements `AnswerFormat` with a `TaggedReader`; `thinking`: the marks of thoughts, or None; `leading`: its."""
 
     def __init__(self, thinking: Thinking | None = None, *, leading: str = "") -> None:
         self._thinking = thinking
