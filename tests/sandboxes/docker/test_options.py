@@ -88,7 +88,6 @@ def test_what_carries_its_input_in_has_no_right_and_nothing_to_run() -> None:
 
 
 def logged(line: str) -> int:
-    """Return what the engine's log takes for a line."""
     entry = {"log": line, "stream": "stdout", "time": "2026-01-01T00:00:00.123456789Z"}
     return len(json.dumps(entry, separators=(",", ":"))) + 1
 

@@ -28,8 +28,6 @@ OF_ONE_HOP = [b"connection", b"keep-alive", b"te", b"upgrade", b"transfer-encodi
 
 
 class Read:
-    """What llhttp makes of bytes."""
-
     def __init__(self, data: bytes) -> None:
         self.headers: list[Header] = []
         self.heads = self.messages = 0
@@ -107,9 +105,7 @@ def test_a_refusal_says_when_to_try_again(status: int, again: bool) -> None:
         ("[2001:db8::7]:443", ["[2001:db8:0:0::7]:443"], ["[2001:db8::8]:443"]),
     ],
 )  # fmt: skip
-def test_an_entry_covers_its_host_and_port_and_nothing_beside(
-    entry: str, covered: list[str], not_covered: list[str]
-) -> None:
+def test_an_entry_covers_its_host_and_port_and_no_more(entry: str, covered: list[str], not_covered: list[str]) -> None:
     parsed = Destination.parse(entry)
     assert str(parsed) == entry
     for text in covered:

@@ -25,9 +25,7 @@ def taken(pieces: list[bytes], most_bytes: int) -> tuple[bytes, Output]:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(0, 1000))
-def test_output_is_kept_from_its_beginning_and_every_other_byte_is_accounted_for(
-    pieces: list[bytes], most_bytes: int
-) -> None:
+def test_output_is_kept_from_its_beginning_and_every_further_byte_counted(pieces: list[bytes], most_bytes: int) -> None:
     data = b"".join(pieces)
     written, output = taken(pieces, most_bytes)
     if written == data:

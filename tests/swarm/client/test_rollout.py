@@ -167,9 +167,7 @@ async def test_a_server_without_room_to_write_is_waited_for(
     assert (summary.episodes, summary.dropped) == (12, {"store_unavailable": 70})
 
 
-async def test_a_task_whose_plays_always_fail_is_skipped_counted_and_named(
-    served: Served, client: AsyncSwarmClient
-) -> None:
+async def test_a_task_whose_plays_all_fail_is_skipped_counted_named(served: Served, client: AsyncSwarmClient) -> None:
     async def agent(episode: Episode[Any]) -> float:
         await episode.chat(HI)
         return raises() if episode.task.id == "b" else 1.0
@@ -257,9 +255,7 @@ async def test_an_evaluations_play_that_its_agent_fails_counts_once_and_is_not_s
     }  # fmt: skip
 
 
-async def test_what_the_server_or_the_network_lost_of_an_evaluation_is_played_again(
-    served: Served, client: AsyncSwarmClient
-) -> None:
+async def test_what_server_or_network_lost_of_evaluations_is_replayed(served: Served, client: AsyncSwarmClient) -> None:
     lost = iter([Carrier(503), ConnectionResetError("gone"), caused_by(Carrier(502)), Limited("wait")])
 
     async def agent(episode: Episode[Any]) -> Result:

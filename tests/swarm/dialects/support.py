@@ -55,7 +55,6 @@ def kept(found: Reply) -> Message:
 
 
 def streamed(dialect: Dialect, body: dict[str, Any], pieces: Sequence[Piece], found: Reply) -> list[dict[str, Any]]:
-    """Return the data of all events of a stream."""
     ask = dialect.parse(json.dumps(body).encode(), MODEL)
     writer = dialect.writer(NAME, MODEL, ask, 3, found.prompt_tokens)
     raw = writer.opening()
@@ -77,6 +76,5 @@ def events(raw: bytes) -> list[dict[str, Any]]:
 
 
 def whole(dialect: Dialect, body: dict[str, Any], found: Reply) -> Any:
-    """Return the whole answer."""
     ask = dialect.parse(json.dumps(body).encode(), MODEL)
     return json.loads(dialect.format_reply(NAME, MODEL, ask, [found]))

@@ -145,9 +145,7 @@ def test_blocks_of_a_stream_open_and_close_in_turn(pieces: Sequence[Piece]) -> N
         ([ToolCall("add", "{}")], {"finish": "length"}, "max_tokens", None),
     ],
 )
-def test_why_an_answer_ended_is_said(
-    pieces: list[Piece], fields: dict[str, Any], reason: str, sequence: str | None
-) -> None:
+def test_why_an_answer_ended(pieces: list[Piece], fields: dict[str, Any], reason: str, sequence: str | None) -> None:
     found = reply(pieces, **fields)
     ends = [whole(DIALECT, body(), found), streamed(DIALECT, body(), pieces, found)[-2]["delta"]]
     assert [(end["stop_reason"], end["stop_sequence"]) for end in ends] == [(reason, sequence)] * 2

@@ -182,9 +182,7 @@ def test_what_comes_to_rest_is_none(peaks: list[int]) -> None:
     ("said", "fault"),
     [({}, "'calls' of every play, found none"), ({"calls": 5.0}, "declared range, 4 to 0, found 5; widen the range")],
 )
-def test_a_declared_fact_that_a_play_lacks_or_has_beyond_its_range_is_a_fault(
-    said: dict[str, float], fault: str
-) -> None:
+def test_a_declared_fact_that_a_play_lacks_or_has_beyond_range_is_a_fault(said: dict[str, float], fault: str) -> None:
     with pytest.raises(RewardFailed, match=fault):
         require_declared({"calls": (4.0, 0.0)}, said)
     require_declared({"calls": (4.0, 0.0)}, {"calls": 4.0, "more": 9.0})
