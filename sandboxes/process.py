@@ -25,6 +25,7 @@ from typing import Any, cast
 
 import psutil
 
+from sandboxes.shim import has_started
 from sandboxes.spec import (
     Exit,
     ExitReason,
@@ -42,10 +43,7 @@ ROUNDING_S = 1.0
 
 
 def session_members(leader: int, began: float, *, leader_lives: bool) -> list[psutil.Process]:
-    """Return the living processes of the session of `leader` that began at `began` (Unix seconds).
-
-    Zombies do not live. With a dead leader whose number another process bears, or after a reboot, there are none.
-    """
+    """Return the living (no zombies) of `leader`'s session begun at `began` (Unix s); none if its pid was reused."""
     if psutil.boot_time() > began + ROUNDING_S or (not leader_lives and _is_alive(leader)):
         return []
     return [process for process in psutil.process_iter() if _is_member(process, leader, began)]
@@ -70,19 +68,14 @@ def _is_member(process: psutil.Process, leader: int, began: float) -> bool:
 def terminate(processes: Iterable[psutil.Process]) -> None:
     """Send SIGTERM to each that still lives (psutil refuses a pid that was used again)."""
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.terminate()
-        except psutil.NoSuchProcess:
-            continue
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Send SIGKILL to each that still lives."""
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
 
 
 START_WAIT_S = 20.0
@@ -104,20 +97,16 @@ class ProcessHandle:
 
     @property
     def name(self) -> str:
-        """The spec's name."""
         return self._folder.name
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The spec's labels."""
         return cast(Mapping[str, str], (read(self._folder / "spec.json") or {}).get("labels", {}))
 
     def run_times(self) -> tuple[float, float | None]:
-        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
         return read_run_times(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
-        """Return how it ended, or None while it runs."""
         if (ended := self._exit()) is not None:
             return ended
         with self._try_lock() as free:
@@ -128,12 +117,10 @@ class ProcessHandle:
         return self._exit()
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait until it ends; None when the time is over first."""
         wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s)
         return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
-        """Return the end of its standard output and error, decoded with replacement."""
         text = b""
         for name in ("output.1.log", "output.log"):
             try:
@@ -143,10 +130,7 @@ class ProcessHandle:
         return text[-tail_bytes:].decode(errors="replace") if tail_bytes > 0 else ""
 
     def stop(self, grace_s: float = 5.0) -> Exit:
-        """End it and every process of its session, also those a dead shim left behind; idempotent.
-
-        On a full disk it is ended all the same, and OSError raised where that cannot be written down.
-        """
+        """End its session, also what a dead shim left; idempotent. On a full disk OSError, though it is ended."""
         if not self._cancel():
             with suppress(OSError):  # the shim is asked by a signal, too
                 write_once(self._folder / "stop.json", {"asked_at": time.time()})
@@ -211,10 +195,7 @@ class ProcessHandle:
 
     @contextmanager
     def _try_lock(self) -> Iterator[bool]:
-        """Yield whether the lock was free; if so it is held inside.
-
-        It is the shim's lock, and a shim has the standard library only: no `filelock`.
-        """
+        """Yield whether the lock was free, then held inside. No `filelock`: shims have the standard library only."""
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             yield _try_flock(lock)
@@ -238,11 +219,9 @@ class ProcessSandbox:
 
     @property
     def isolates(self) -> bool:
-        """False: a process of the same user is kept from nothing."""
         return False
 
     def run(self, spec: SandboxSpec) -> Handle:
-        """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
         _check(spec)
         folder = self._root / spec.name
         try:
@@ -253,14 +232,10 @@ class ProcessSandbox:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
 
     def adopt(self, name: str) -> Handle | None:
-        """Return the handle of what was launched under `name`, or None if nothing was."""
         folder = self._root / name
-        if not any((folder / file).exists() for file in ("started.json", "exit.json")):
-            return None
-        return ProcessHandle(folder)
+        return ProcessHandle(folder) if has_started(folder) else None
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        """Return handles of all sandboxes whose labels include `labels`, oldest first."""
         wanted = (labels or {}).items()
         specs = [(spec["created_at"], path.parent.name) for path in self._root.glob("*/spec.json")
                  if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip

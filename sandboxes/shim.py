@@ -59,10 +59,7 @@ def write_retrying(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def take_lock(folder: Path) -> int | None:
-    """Return the descriptor of the folder's lock, or None when another shim has it or the command was started.
-
-    Who only looks whether the lock is held takes it for a moment, hence the second tries.
-    """
+    """Return the folder's lock, or None if another shim has it (tried again: looks hold it) or it was started."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + LOCK_WAIT_S
     while time.monotonic() < deadline:
@@ -117,7 +114,6 @@ class CommandWatch:
         self._selector.register(self._pipe, selectors.EVENT_READ)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
-        """Handle SIGTERM: end the command, then say it was stopped."""
         self._terminate("stopped")
 
     def wait(self) -> dict[str, Any]:
@@ -174,7 +170,6 @@ class CommandWatch:
 
 
 def spawn(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    """Start the command in a process group of its own, within the shim's session."""
     return subprocess.Popen(
         spec["command"],
         cwd=spec["directory"],
@@ -188,7 +183,6 @@ def spawn(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def supervise(folder: Path) -> None:
-    """Start the folder's command unless it was started before, and see it through."""
     since = time.time()
     if take_lock(folder) is None or has_started(folder):
         return

@@ -52,10 +52,7 @@ def last_lines(text: str, lines: int, most: int) -> str:
 
 
 def added_text(before: str, after: str) -> str:
-    """Return what `after` adds to `before`, both being the end of one growing text.
-
-    Where the two overlap by fewer than 256 characters, all of `after` is taken for new.
-    """
+    """Return what `after` adds to `before`, ends of one growing text: all, where they share under 256 characters."""
     after = after.lstrip(_CUT)  # of a character that the window cut in two
     head = after[: min(_ANCHOR, len(before))]
     start = before.find(head)
@@ -74,7 +71,6 @@ def describe_exit(code: int) -> str:
 
 
 def describe_signal(number: int) -> str:
-    """Return a signal by number and name, and what it often means."""
     try:
         name = signal.Signals(number).name
     except ValueError:  # one that Python has no name for
@@ -161,14 +157,10 @@ class Handle(Protocol):
     """A launched sandbox, by this controller or an earlier one."""
 
     @property
-    def name(self) -> str:
-        """The spec's name."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def labels(self) -> Mapping[str, str]:
-        """The spec's labels."""
-        ...
+    def labels(self) -> Mapping[str, str]: ...
 
     def run_times(self) -> tuple[float, float | None]:
         """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
@@ -217,7 +209,6 @@ TICK_S = 0.02
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`, or None when there is no such file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -228,10 +219,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def read_run_times(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
-    """Return when the sandbox of a folder was launched and when it ended, if it has, in Unix seconds.
-
-    Raises SandboxError for a folder that was removed meanwhile.
-    """
+    """Return when a folder's sandbox was launched and, if it has, ended (Unix s); SandboxError if it was removed."""
     spec, end = read(folder / "spec.json"), read(folder / "exit.json")
     if spec is None or (ended is not None and end is None):
         raise SandboxError(f"expected the folder of sandbox {folder.name}; it was removed meanwhile: {folder}")
@@ -252,7 +240,6 @@ def write_once(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Have the disk keep which files there are in `folder`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -261,7 +248,6 @@ def fsync_folder(folder: Path) -> None:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_S) -> bool:
-    """Wait for the condition; return whether it came true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

@@ -33,7 +33,6 @@ class SwarmError(Exception):
         self.retry_after = retry_after
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the OpenAI error object for this error."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
 
@@ -187,7 +186,6 @@ def to_invalid_request(error: ValidationError) -> InvalidRequest:
 
 
 def _simplify_message(kind: str, message: str) -> str:
-    """Return pydantic's message in this project's words."""
     if kind == "extra_forbidden":
         return "there is no such field"
     if kind == "missing":

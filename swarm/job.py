@@ -44,7 +44,6 @@ _STEPS = (
     "training more", "train more", "less training", "shorter training",
 )  # fmt: skip
 
-
 LONGEST_AGENT = 64
 """Bytes of an agent's name."""
 TINY_CONTEXT = 2048
@@ -190,8 +189,7 @@ class Job(Canonical):
     steps: Annotated[int, Tunable(_STEPS, (20, 40, 80))] = Field(default=40, ge=1, le=1_000_000)
     """Training steps (policy updates from one batch each). Default 40."""
     episodes_per_step: Annotated[
-        int,
-        Tunable(("episodes per step", "batch size", "batchsize", "rollout batch", "batch"), (32, 64, 128, 256)),
+        int, Tunable(("episodes per step", "batch size", "batchsize", "rollout batch", "batch"), (32, 64, 128, 256))
     ] = Field(default=128, ge=2, le=65_536)
     """Episodes in one batch; the number of tasks in it is this over `group_size`. Default 128."""
     group_size: Annotated[
@@ -204,8 +202,7 @@ class Job(Canonical):
     ] = Field(default=8, ge=2, le=1024)  # fmt: skip
     """Episodes of one task in a batch; their mean reward is the baseline of each. Default 8."""
     learning_rate: Annotated[
-        float,
-        Tunable(("learning rate", "learning rates", "lr", "step size"), (3e-4, 1e-3, 3e-3)),
+        float, Tunable(("learning rate", "learning rates", "lr", "step size"), (3e-4, 1e-3, 3e-3))
     ] = Field(default=1e-3, ge=0, le=1)
     """AdamW's step size, after warm-up. Default 1e-3 for the tiny model; for a model of a folder 5e-4 with LoRA, 2e-5
     where all weights train (large models want 1e-6 to 1e-5). With 0 everything runs and nothing is learned, which

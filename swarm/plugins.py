@@ -1,7 +1,5 @@
 """Entry points; typed command-line arguments.
 
-What installed packages bring by entry points: their names without importing anything, and one of them by its name.
-
 A package names what it brings in its metadata, `[project.entry-points."ajet.backends"]` with `NAME = "module:object"`;
 nothing of it is imported before its name is asked for. Names that ajet has itself are not taken over.
 """
@@ -15,7 +13,6 @@ from typing import Any, Final
 
 
 def seconds(text: str) -> float:
-    """Return a time above 0."""
     try:
         found = float(text)
     except ValueError:
@@ -37,17 +34,14 @@ class BrokenEntryPoint(Exception):
 
 
 def list_installed(group: str) -> tuple[str, ...]:
-    """Return the names that installed packages bring in a group, sorted."""
     return tuple(sorted({found.name for found in entry_points(group=group)}))
 
 
 def list_known(group: str, built_in: Sequence[str]) -> tuple[str, ...]:
-    """Return all names of a group: those that ajet has itself, then those of packages."""
     return (*built_in, *(name for name in list_installed(group) if name not in built_in))
 
 
 def backend_names() -> tuple[str, ...]:
-    """Return the names that a job's `backend` may have here."""
     return list_known(BACKENDS, BUILT_IN_BACKENDS)
 
 

@@ -1,14 +1,9 @@
 """A job's fields for the verl backend, and the names that verl has.
 
-The advantage estimators, policy losses and rollout corrections that verl 0.9.1 has by name, known without verl.
-
-Promises: the names are exactly verl's (a test in verl's environment compares them with its registries); a name that
-this backend cannot compute says what it needs and which one to take; a field of the job that a name leaves without a
-meaning is refused. Knows nothing of how anything is computed.
-
-What a job says to the backend `verl` alone: where Ray is, how many processes learn and answer, functions of verl's.
-
-Everything that other backends heed too (learning rate, clip, batch, dtype, ...) stands in the job itself.
+The names of advantage estimators, policy losses and rollout corrections are exactly those of verl 0.9.1 (a test in its
+environment compares them with its registries), known without it. A name that this backend cannot compute says what it
+needs and which one to take; a field of the job that a name leaves without a meaning is refused. What other backends
+heed too (learning rate, clip, batch, dtype, ...) stands in the job itself.
 """
 
 from __future__ import annotations
@@ -137,7 +132,6 @@ class VerlAlgorithm:
 
     @property
     def has_critic(self) -> bool:
-        """Whether a critic learns beside the policy."""
         return self.estimator is not None and ESTIMATORS[self.estimator].critic
 
     @property
@@ -152,16 +146,12 @@ class VerlAlgorithm:
 
     @property
     def kind_of_loss(self) -> PolicyLoss | None:
-        """What is known of that loss."""
         if self.correction is not None and self.bypass:
             return CORRECTIONS[self.correction].loss
         return None if self.policy_loss is None else POLICY_LOSSES[self.policy_loss]
 
     def require_meaning(self, changed: Mapping[str, Any]) -> None:
-        """Raise ValueError for a field of the job that the names leave without a meaning, or that says another one.
-
-        changed: the job's fields that are not their defaults.
-        """
+        """Raise ValueError for one of `changed`, fields not at their default, that the names leave without meaning."""
         if self.bypass and self.policy_loss is not None:
             raise ValueError(
                 f"verl.policy_loss {self.policy_loss!r} means nothing with verl.rollout_correction {self.correction}, "
@@ -297,17 +287,14 @@ class VerlFields(Canonical):
 
     @property
     def algorithm(self) -> VerlAlgorithm:
-        """The functions of verl's that the job names."""
         return VerlAlgorithm(self.advantage_estimator, self.policy_loss, self.rollout_correction)
 
     @property
     def devices(self) -> int:
-        """Devices that learners and replicas take together."""
         return self.trainers if self.colocated else self.trainers + self.replicas * self.tensor_parallel
 
     @property
     def placed(self) -> str:
-        """What these devices are for, in words."""
         apart = f"{self.trainers} trainers, {self.replicas} replicas of {self.tensor_parallel}"
         return f"{apart}, one of each on a device in turns" if self.colocated else apart
 

@@ -43,14 +43,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
 
@@ -157,7 +150,6 @@ class Status(_Wire):
 
 TaskId = Annotated[str, Field(min_length=1, max_length=512)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
 
 _ONE_TASK: JsonDict = {
     "oneOf": [

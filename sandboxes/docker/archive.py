@@ -38,22 +38,24 @@ _KINDS = {
 def pack(files: Mapping[str, bytes]) -> bytes:
     """Return a tar of `files` (path to content); raise SandboxError when a path is not a plain relative one."""
     _check_names(files)
+    return write_tar(files, 0o755)
+
+
+def write_tar(files: Mapping[str, bytes], mode: int) -> bytes:
+    """Return a tar of `files` with `mode`, and of their folders: sorted, owned by root, without times."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for folder in sorted({parent for path in files for parent in _parents(path)}):
-            tar.addfile(_member(folder, tarfile.DIRTYPE))
+            tar.addfile(_member(folder, tarfile.DIRTYPE, 0o755))
         for path in sorted(files):
-            member = _member(path, tarfile.REGTYPE)
+            member = _member(path, tarfile.REGTYPE, mode)
             member.size = len(files[path])
             tar.addfile(member, io.BytesIO(files[path]))
     return buffer.getvalue()
 
 
 def pack_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> bytes:
-    """Return a tar of the files below `folder`; raise SandboxError when one is no plain file, or they are too many.
-
-    Left out: whatever begins with a dot (settings, keys, version control) and Python's caches.
-    """
+    """Return a tar of a folder's files, bar dot names and Python's caches; SandboxError for odd or too many ones."""
     if not folder.is_dir():
         raise SandboxError(f"expected a folder to send into a container; found none at {folder}")
     files: dict[str, bytes] = {}
@@ -124,7 +126,7 @@ def _check_path(path: str) -> None:
         "a path with .." if ".." in parts else
         "an empty part in a path" if "" in parts or "." in parts else
         "a control character in a path" if _CONTROL.search(path) else
-        "a path that is not UTF-8" if not _is_text(path) else
+        "a path that is not UTF-8" if path != path.encode(errors="ignore").decode() else
         "a path too long" if len(path.encode()) > MOST_NAME_BYTES else
         "a part too long in a path" if any(len(part.encode()) > MOST_PART_BYTES for part in parts) else
         # Docker looks at the first bytes of a tar, which are a name, to see whether it is compressed.
@@ -134,22 +136,14 @@ def _check_path(path: str) -> None:
         raise SandboxError(f"archive: expected plain relative paths; found {wrong}: {path[:200]!r}")
 
 
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _parents(path: str) -> list[str]:
     parts = path.split("/")[:-1]
     return ["/".join(parts[: end + 1]) for end in range(len(parts))]
 
 
-def _member(path: str, kind: bytes) -> tarfile.TarInfo:
+def _member(path: str, kind: bytes, mode: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(path)
-    member.type, member.mode = kind, 0o755
+    member.type, member.mode = kind, mode
     return member
 
 
@@ -164,7 +158,6 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _read_plain(path: Path, most_bytes: int) -> bytes:
-    """Return what is in a plain file, as far as it shows that this is too much."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:

@@ -31,6 +31,7 @@ from typing import Any, cast
 
 from sandboxes.docker import launch
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, wrap_errors
+from sandboxes.shim import has_started
 from sandboxes.spec import (
     Exit,
     ExitReason,
@@ -139,10 +140,9 @@ def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], f
     output, said = read_log(engine, container, out=True), read_log(engine, container, out=False)
     report = read_frames(said, spec.get("results", {}))
     ended = classify_exit(state, report, read(folder / "stop.json"))
+    trouble = f"\n[PID 1 says: {report.trouble.strip()}]\n" if report.trouble else ""
     try:
-        _write(
-            folder, output + (f"\n[PID 1 says: {report.trouble.strip()}]\n".encode() if report.trouble else b""), report
-        )
+        _write(folder, output + trouble.encode(), report)
         record_exit(folder, ended, report)
     except OSError as error:
         raise SandboxError(
@@ -174,17 +174,21 @@ def _infer_exit(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Ex
 
 
 def record_exit(folder: Path, ended: Exit, report: FrameReport | None = None) -> None:
-    """Write down how it ended, unless that is written already."""
     report = report or FrameReport(refused=dict.fromkeys((read(folder / "spec.json") or {}).get("results", {}), "lost"))
     hashes = {
         name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in report.results.items()
     }
-    value = {"reason": ended.reason, "code": ended.code, "ended_at": time.time(), "results": hashes}
-    counts = {
-        "dropped_bytes": report.ending.dropped_bytes if report.ending else None,
-        "oom_kills": report.ending.oom_kills if report.ending else None,
+    ending = report.ending
+    value = {
+        "reason": ended.reason,
+        "code": ended.code,
+        "ended_at": time.time(),
+        "results": hashes,
+        "refused": report.refused,
+        "dropped_bytes": ending.dropped_bytes if ending else None,
+        "oom_kills": ending.oom_kills if ending else None,
     }
-    write_once(folder / "exit.json", {**value, "refused": report.refused, **counts})
+    write_once(folder / "exit.json", value)
 
 
 def read_log(engine: ContainerEngine, container: str, *, out: bool, lines: int | None = None) -> bytes:
@@ -256,16 +260,10 @@ class Installation:
         with wrap_errors(self.engine, "asking for the engine's id"):
             return str(self.engine.client.api.info()["ID"])
 
-    def container(self, name: str) -> str:
-        """Return the engine's name of a sandbox."""
-        return launch.container_name(name, self.id)
-
     def start(self, name: str) -> None:
-        """Start the created container of a sandbox."""
         launch.start(self.engine, self.engine_id, self.id, name, self.root / name)
 
     def clear(self, name: str) -> None:
-        """Remove all that the engine holds of an ended sandbox."""
         launch.clear(self.engine, name, self.id)
         (self.root / name / "cleared").touch()
 
@@ -280,21 +278,17 @@ class ContainerHandle:
 
     @property
     def name(self) -> str:
-        """The spec's name."""
         return self._name
 
     @property
     def image(self) -> str | None:
-        """The id of its image."""
         return cast("str | None", self._spec().get("image"))
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The spec's labels."""
         return cast(Mapping[str, str], self._spec().get("labels", {}))
 
     def run_times(self) -> tuple[float, float | None]:
-        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
         return read_run_times(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
@@ -308,12 +302,10 @@ class ContainerHandle:
         return self._exit()
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait until it ends; None when the time is over first."""
         wait_until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s, TICK_S)
         return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
-        """Return the end of its standard output and error, also while it runs, decoded with replacement."""
         from docker.errors import NotFound
 
         if tail_bytes <= 0:
@@ -330,13 +322,11 @@ class ContainerHandle:
         return text[-tail_bytes:].decode(errors="replace")
 
     def results(self) -> Mapping[str, Result]:
-        """Return what it left of the results the spec names, once it has ended."""
         found = (read(self._folder / "exit.json") or {}).get("results", {})
         return {name: Result(self._folder / "results" / name, **of) for name, of in found.items()}
 
     @property
     def dropped_bytes(self) -> int:
-        """How much of its output was dropped, once it has ended."""
         return int((read(self._folder / "exit.json") or {}).get("dropped_bytes") or 0)
 
     def refused_results(self) -> Mapping[str, str]:
@@ -344,10 +334,7 @@ class ContainerHandle:
         return cast(Mapping[str, str], (read(self._folder / "exit.json") or {}).get("refused", {}))
 
     def stop(self, grace_s: float = 5.0) -> Exit:
-        """End it: asked, told again after `grace_s` (its PID 1 kills everything and reports), killed; idempotent.
-
-        Its PID 1 waits `options.GRACE_S` at most, so that it ends though the controller dies in between.
-        """
+        """End it: asked, told again after `grace_s`, killed; idempotent. PID 1 waits GRACE_S at most, should we die."""
         asked = {"asked_at": time.time()}
         if self._exit() is None and _status(inspect(self._engine, self._container)) == "created":
             self._record_stop(asked)  # before a look at it would start it
@@ -367,10 +354,7 @@ class ContainerHandle:
 
     @property
     def _container(self) -> str:
-        return self._installation.container(self._name)
-
-    def _lock(self) -> AbstractContextManager[None]:
-        return hold_lock(self._folder)
+        return launch.container_name(self._name, self._installation.id)
 
     def _spec(self) -> dict[str, Any]:
         return read(self._folder / "spec.json") or {}
@@ -386,14 +370,10 @@ class ContainerHandle:
             return None
 
     def _is_running(self, found: Mapping[str, Any] | None) -> bool:
-        """Return whether there is nothing to do but wait."""
         return _status(found) in ("running", "paused", "restarting", "removing") and not self._is_overdue()
 
     def _is_being_removed(self) -> bool:
-        """Return whether somebody removes it, so that the engine tells nothing of it any more.
-
-        Of one that is killed for it the engine says for a moment that it runs.
-        """
+        """Return whether somebody removes it: the engine then tells nothing of it, or that it runs, though killed."""
         gone = (None, "removing", "dead")
         return wait_until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
 
@@ -418,7 +398,7 @@ class ContainerHandle:
         from docker.errors import NotFound
 
         try:
-            with self._lock():
+            with hold_lock(self._folder):
                 self._settle()
         except NotFound:
             return  # removed between two questions: the next look finds it lost
@@ -476,7 +456,7 @@ class ContainerHandle:
         """Clear away what a controller that was killed after writing the end has left."""
         if not (self._folder / "cleared").exists():
             # How it ended is known whether or not the engine answers; the next look tries again.
-            with suppress(SandboxError), self._lock():
+            with suppress(SandboxError), hold_lock(self._folder):
                 self._installation.clear(self._name)
 
 
@@ -491,16 +471,13 @@ class DockerSandbox:
 
     @property
     def isolates(self) -> bool:
-        """True: see `sandboxes.docker.launch`."""
         return True
 
     @property
     def installation(self) -> str:
-        """The random id of this installation, a label of all it has in the engine."""
         return self._installation.id
 
     def run(self, spec: SandboxSpec) -> ContainerHandle:
-        """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
         from docker.errors import NotFound
 
         launch.check(spec)
@@ -520,7 +497,6 @@ class DockerSandbox:
         return ContainerHandle(self._installation, spec.name)
 
     def adopt(self, name: str) -> ContainerHandle | None:
-        """Return the handle of what was launched under `name`, or None if nothing was."""
         return ContainerHandle(self._installation, name) if self._has_started(name) else None
 
     def reap(self, labels: Mapping[str, str]) -> list[str]:
@@ -530,7 +506,6 @@ class DockerSandbox:
             return list(pool.map(self._reap, names))
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        """Return handles of all sandboxes whose labels include `labels`, oldest first."""
         wanted = (labels or {}).items()
         specs = [(spec["created_at"], path.parent.name) for path in self._installation.root.glob("*/spec.json")
                  if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
@@ -551,8 +526,7 @@ class DockerSandbox:
         return hold_lock(self._installation.root / name)
 
     def _has_started(self, name: str) -> bool:
-        """Return whether it was started and never must be again."""
-        return any((self._installation.root / name / file).exists() for file in ("started.json", "exit.json"))
+        return has_started(self._installation.root / name)
 
     def _launch(self, spec: SandboxSpec, folder: Path) -> None:
         ours = self._installation
@@ -567,7 +541,6 @@ class DockerSandbox:
             launch.record_start(ours.engine_id, folder)
 
     def _find_names(self, labels: Mapping[str, str]) -> set[str]:
-        """Return the names of the sandboxes of which the engine holds anything."""
         ours = {launch.INSTALLATION: self.installation, **{launch.OF_SPEC + key: of for key, of in labels.items()}}
         wanted: dict[str, Any] = {"label": [f"{key}={value}" for key, value in ours.items()]}
         api = self._installation.engine.client.api

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPException
@@ -102,7 +102,6 @@ def _find_address(environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return the object in a file of docker's client, an empty one when there is no file."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
@@ -115,7 +114,6 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _query_version(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
-    """Return what the engine says of its version, and a client that speaks it."""
     import docker
 
     with docker.APIClient(url, version="1.41", timeout=int(ANSWER_TIMEOUT_S)) as first:
@@ -124,7 +122,6 @@ def _query_version(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
 
 
 def _explain(url: str, source: str, error: Exception) -> str:
-    """Return the line that says why no engine was found."""
     if any(isinstance(cause, PermissionError) for cause in _causes(error)):
         return (
             f"expected an engine that this user may use at {url}; found its socket closed to them; add the user to the "
@@ -183,27 +180,19 @@ def find_lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def offers_gpus(facts: Mapping[str, Any]) -> bool:
-    """Return whether an engine that says `facts` of itself hands NVIDIA GPUs to containers."""
     named = [str(device.get("ID")) for device in facts.get("DiscoveredDevices") or ()]
     return "nvidia" in (facts.get("Runtimes") or {}) or any(name.startswith("nvidia.com/gpu") for name in named)
 
 
 def shares_this_kernel(facts: Mapping[str, Any]) -> bool:
-    """Return whether an engine that says `facts` of itself is on this machine, and lets containers use our sockets.
-
-    Desktop's virtual machine may share our kernel (WSL), but passes no sockets on. SELinux keeps containers from the
-    sockets of processes outside.
-    """
+    """Return whether the engine of `facts` is here and passes sockets to containers: not Desktop (WSL) or SELinux."""
     if facts.get("KernelVersion") != os.uname().release or "Docker Desktop" in str(facts.get("OperatingSystem")):
         return False
     return not any(option.startswith("name=selinux") for option in facts.get("SecurityOptions") or ())
 
 
 def _sees_our_files(client: docker.DockerClient) -> bool:
-    """Ask for a container with a new folder of ours in it, of an image that is not there: which of both is refused?
-
-    The engine looks for the folder first. Nothing is made.
-    """
+    """Ask for a container of no image with a new folder of ours, which the engine looks for first: which is refused?"""
     from docker.errors import APIError, ImageNotFound
     from docker.types import Mount
 
@@ -227,10 +216,7 @@ class EngineRefusal(SandboxError):
 
 @contextmanager
 def wrap_errors(engine: ContainerEngine, what: str) -> Iterator[None]:
-    """Turn the engine's troubles into SandboxError; nothing may be concluded from one but that it was not answered.
-
-    EngineRefused is an answer. A thing that does not exist (docker's NotFound) goes through to the caller.
-    """
+    """Turn the engine's troubles into SandboxError: no answer, but for EngineRefused. Docker's NotFound passes."""
     from docker.errors import APIError, DockerException, NotFound
     from requests.exceptions import RequestException
     from urllib3.exceptions import HTTPError
@@ -250,7 +236,6 @@ def wrap_errors(engine: ContainerEngine, what: str) -> Iterator[None]:
 
 
 def inspect(engine: ContainerEngine, container: str) -> Mapping[str, Any] | None:
-    """Return what the engine knows of `container`, or None when it says that there is no such one."""
     from docker.errors import NotFound
 
     try:
@@ -264,22 +249,15 @@ def remove(engine: ContainerEngine, container: str) -> None:
     """Remove a container and the volumes it alone has, dead or alive; nothing happens if there is none."""
     from docker.errors import NotFound
 
-    try:
-        with wrap_errors(engine, f"removing container {container}"):
-            engine.client.api.remove_container(container, v=True, force=True)
-    except NotFound:
-        return
+    with suppress(NotFound), wrap_errors(engine, f"removing container {container}"):
+        engine.client.api.remove_container(container, v=True, force=True)
 
 
 def remove_volume(engine: ContainerEngine, volume: str) -> None:
-    """Remove a volume; nothing happens if there is none."""
     from docker.errors import NotFound
 
-    try:
-        with wrap_errors(engine, f"removing volume {volume}"):
-            engine.client.api.remove_volume(volume, force=True)
-    except NotFound:
-        return
+    with suppress(NotFound), wrap_errors(engine, f"removing volume {volume}"):
+        engine.client.api.remove_volume(volume, force=True)
 
 
 def _line(error: object) -> str:

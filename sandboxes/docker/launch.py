@@ -1,13 +1,8 @@
 """How a container is launched: its options, its input volume, its start.
-
-What a container is allowed, in one place: from a spec to the engine's options. Pure; tests read it as a table.
-
 A container has no network but its own loopback, no file of this machine but its exchange folder (read-only, Unix
 sockets only), no capability, no way to gain a privilege, and a bound on everything it can take. What it may reach
 outside is decided behind the sockets (`sandboxes.gateway.gateway`). The engine's default seccomp profile stays on:
 naming none keeps it.
-
-Making and starting a container: its input in a volume, the container by its name, and only then its start.
 
 A controller may be killed after each step. The next one finds the container by its name and goes on from there, or
 finds none and removes what was left. The caller holds the folder's lock.
@@ -99,18 +94,15 @@ def _find_unbounded(spec: SandboxSpec) -> list[tuple[bool, str]]:
 
 
 def container_name(name: str, installation: str) -> str:
-    """Return the sandbox's name in the engine, which other installations may use, too."""
     return f"{name}.{installation}"
 
 
 def labels(spec: SandboxSpec, installation: str, role: str) -> dict[str, str]:
-    """Return the labels by which a later controller knows what is its own."""
     own = {INSTALLATION: installation, NAME: spec.name, ROLE: role}
     return {**own, **{f"{OF_SPEC}{key}": value for key, value in spec.labels.items()}}
 
 
 def init_config(spec: SandboxSpec) -> str:
-    """Return the argument of the container's PID 1."""
     return json.dumps(
         {
             "command": list(spec.command),
@@ -132,7 +124,6 @@ def log_bytes(spec: SandboxSpec) -> int:
 
 
 def container_options(spec: SandboxSpec, installation: str, *, volume: str | None) -> dict[str, Any]:
-    """Return the arguments of the SDK's `containers.create` for `spec`, whose input lies in `volume`."""
     from docker.types import DeviceRequest, LogConfig, Ulimit
 
     limits = spec.limits
@@ -224,13 +215,11 @@ CLIENT_LABEL = "ajet.client"
 
 
 def resource_names(name: str, installation: str) -> tuple[str, str, str]:
-    """Return the names of a sandbox's container, loader and volume in the engine."""
     container = container_name(name, installation)
     return container, f"{container}.loader", f"{container}.input"
 
 
 def clear(engine: ContainerEngine, name: str, installation: str) -> None:
-    """Remove all that the engine holds of a sandbox."""
     container, loader, volume = resource_names(name, installation)
     remove(engine, container)
     remove(engine, loader)
@@ -273,7 +262,6 @@ def start(engine: ContainerEngine, engine_id: str, installation: str, name: str,
 
 
 def record_start(engine_id: str, folder: Path) -> None:
-    """Write down that it was started, in which engine, and will never be again."""
     write_once(folder / "started.json", {"engine": engine_id, "started_at": time.time()})
 
 
@@ -331,7 +319,6 @@ def to_json(spec: SandboxSpec) -> dict[str, Any]:
 
 
 def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec) -> str:
-    """Put the archive into a volume of its own; return the volume's name."""
     assert spec.archive is not None
     packed = archive.pack(archive.check(spec.archive))
     _, loader, volume = resource_names(spec.name, installation)

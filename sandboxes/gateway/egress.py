@@ -68,7 +68,6 @@ def parse_host(text: str) -> str | Address:
 
 
 def parse_port(text: str) -> int:
-    """Return a port; raise ValueError for what is none."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
         raise ValueError(f"{text[:20]!r} is no port from 1 to 65535")
     return int(text)
@@ -93,10 +92,7 @@ class Destination:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `api.example.com:443`, `*.example.com:443`, `192.0.2.7:80` or `[2001:db8::7]:443`.
-
-        Raises SandboxError for anything else.
-        """
+        """Read `api.example.com:443`, `*.example.com:443`, `192.0.2.7:80` or `[2001:db8::7]:443`; else SandboxError."""
         below = text.startswith("*.")
         try:
             host, port = parse_address(text[2:] if below else text)
@@ -107,7 +103,6 @@ class Destination:
         return cls(host, port, below)
 
     def covers(self, host: str | Address, port: int) -> bool:
-        """Return whether a host and port asked for are of this entry."""
         if port != self.port:
             return False
         if self.below:
@@ -148,7 +143,6 @@ class EgressLog:
         self._lost = lost
 
     def write(self, entry: Mapping[str, object]) -> None:
-        """Append an entry."""
         line = json.dumps(entry).encode() + b"\n"
         try:
             with open(self._path, "ab") as file:
@@ -180,7 +174,6 @@ class ConnectTunnel:
         """Why it was cut; empty when its ends ended it."""
 
     def far_end(self) -> Flow:
-        """Return the end at the destination, to be connected."""
         return self._far
 
     def open(self, agent: AgentConnection, over: Callable[[], None]) -> None:
@@ -197,12 +190,10 @@ class ConnectTunnel:
             self._near.transport.close()
 
     def expire(self) -> None:
-        """Cut it: nothing went through for long."""
         self.reason = "idle"
         self.abort()
 
     def abort(self) -> None:
-        """Cut both ends."""
         self._far.abort()
         self._near.abort()
 
@@ -234,12 +225,10 @@ class _TunnelEnd(Flow):
         self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the other end before anything is read."""
         super().connection_made(transport)
         self.halt(True)
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on."""
         if self.other is not None:
             self._passed(len(data))
             self.other.transport.write(data)
@@ -254,7 +243,6 @@ class _TunnelEnd(Flow):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the other one too, once it has written what it holds."""
         other = self.unpair()
         if other is not None:
             other.transport.close()
@@ -284,7 +272,6 @@ class _RequestTarget:
 
     @classmethod
     def parse(cls, head: Head) -> _RequestTarget:
-        """Read the target of a request; raise RequestRejected."""
         try:
             if head.method == b"CONNECT":
                 return cls(*parse_address(head.target.decode("latin-1")))
@@ -305,7 +292,6 @@ class _RequestTarget:
 
     @property
     def authority(self) -> bytes:
-        """Host and port as a Host header names them."""
         host = f"[{self.host}]" if isinstance(self.host, ipaddress.IPv6Address) else str(self.host)
         return (host if self.port == 80 else f"{host}:{self.port}").encode()
 
@@ -322,7 +308,6 @@ class _OutgoingRequest:
 
 
 async def resolve_here(name: str, port: int) -> Sequence[Address]:
-    """Return the addresses of a name, as this machine sees it."""
     look = partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look)
     return [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
@@ -353,11 +338,9 @@ class Egress:
             self._count(f"egress {what}")
 
     def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
-        """Collect nothing."""
         return 0
 
     def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
-        """Check a request's destination against the allow-list, and connect to it."""
         asked = _RequestTarget.parse(head)
         outgoing = self._outgoing[agent] = _OutgoingRequest(asked, time.monotonic())
         if not any(entry.covers(asked.host, asked.port) for entry in self._allow):
@@ -366,7 +349,6 @@ class Egress:
         outgoing.task = self._tasks.start(self._connect(agent, head, outgoing))
 
     def finish(self, agent: AgentConnection) -> None:
-        """Log how a request ended, and stop connecting for it."""
         outgoing = self._outgoing.pop(agent, None)
         if outgoing is None:
             return
@@ -375,7 +357,6 @@ class Egress:
         self._write(outgoing, agent.bytes_up, agent.bytes_down)
 
     async def close(self) -> None:
-        """Stop connecting."""
         await self._tasks.close()
 
     async def _connect(self, agent: AgentConnection, head: Head, outgoing: _OutgoingRequest) -> None:
@@ -384,9 +365,8 @@ class Egress:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 addresses = await self._find_addresses(outgoing)
-                server = await _connect_first(
-                    addresses, asked.port, ServerConnection if tunnel is None else tunnel.far_end
-                )
+                end = ServerConnection if tunnel is None else tunnel.far_end
+                server = await _connect_first(addresses, asked.port, end)
         except RequestRejected as refused:
             agent.halt(False)
             agent.refuse(refused)
@@ -460,7 +440,6 @@ def _why_own_address(address: Address) -> str | None:
 
 
 async def _connect_first(addresses: Sequence[Address], port: int, make: Callable[[], Flow]) -> Flow:
-    """Connect to the first of the addresses that takes a connection; raise OSError if none does."""
     loop = asyncio.get_running_loop()
     last: OSError = ConnectionRefusedError()
     for address in addresses:

@@ -21,9 +21,8 @@ import socket
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sandboxes.gateway.egress import Destination, Egress, EgressLog, Resolve, resolve_here
@@ -89,11 +88,9 @@ def short_name(path: Path) -> Iterator[str]:
 
 def _remove(path: Path, inode: int) -> None:
     """Remove our socket, unless a successor's stands in its place."""
-    try:
+    with suppress(FileNotFoundError):
         if path.stat().st_ino == inode:
             path.unlink()
-    except FileNotFoundError:
-        return
 
 
 SERVER_PORT = 8000
@@ -137,12 +134,10 @@ class Gateway:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many requests were `forwarded`, and how many were not, by reason."""
         return self._counts
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """How many requests were refused, by reason."""
         return {reason: count for reason, count in self._counts.items() if reason not in NO_REFUSALS}
 
     async def __aenter__(self) -> Self:
@@ -166,15 +161,11 @@ class Gateway:
     async def _serve(self, stack: AsyncExitStack, port: int, service: Service, connections: Connections) -> None:
         sock = stack.enter_context(listen(self._folder / PORTS[port]))
         stack.push_async_callback(connections.close)
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_unix_server(
-            lambda: AgentConnection(service, connections), sock=sock, backlog=QUEUE
-        )
+        made = asyncio.get_running_loop().create_unix_server
+        listener = await made(lambda: AgentConnection(service, connections), sock=sock, backlog=QUEUE)
         stack.callback(listener.close)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     def _count(self, what: str) -> None:

@@ -38,17 +38,13 @@ class RequestRejected(Exception):
 
 
 class ProgressBound:
-    """Counts the bytes since a parser last completed something: a head, or trailers, that never end are noticed.
-
-    The parser itself bounds no head, and keeps all of it.
-    """
+    """Counts the bytes since a parser, which bounds no head and keeps all of it, last completed a head or trailers."""
 
     def __init__(self) -> None:
         self._moved = False
         self._bytes = 0
 
     def mark_progress(self) -> None:
-        """Learn that a message began, or that a head or a piece of a body is complete."""
         self._moved = True
 
     def count_bytes(self, size: int, *, in_head: bool) -> bool:
@@ -105,14 +101,12 @@ def _malformed_error(expected: str) -> RequestRejected:
 
 
 def strip_hop_headers(headers: Iterable[Header]) -> list[Header]:
-    """Return the headers that go on to the next hop."""
     kept = list(headers)
     named = {name.strip().lower() for key, value in kept if key == b"connection" for name in value.split(b",")}
     return [(name, value) for name, value in kept if name not in _OF_ONE_HOP and name not in named]
 
 
 def strip_claims(headers: Iterable[Header]) -> list[Header]:
-    """Return the headers without those in which only a proxy may speak of a request."""
     return [(name, value) for name, value in headers if name not in _CLAIMED and not name.startswith(b"x-forwarded")]
 
 
@@ -133,19 +127,16 @@ class Framing:
 
     @classmethod
     def choose(cls, status: int, headers: Iterable[Header], request: Head) -> Framing:
-        """Return the framing of a reply to `request`."""
         length = next((value for name, value in headers if name == b"content-length"), None)
         none = status in _WITHOUT_BODY or request.method == b"HEAD"
         return cls(length, length is None and not none and request.version == "1.1", none)
 
     @property
     def until_closed(self) -> bool:
-        """Whether only the end of the connection ends the body."""
         return not self.chunked and not self.none and self.length is None
 
 
 def reply_head(status: int, reason: bytes, headers: list[Header], framing: Framing, *, closing: bool) -> bytes:
-    """Return a reply's head."""
     lines = _lines(headers)
     if framing.chunked:
         lines += b"transfer-encoding: chunked\r\n"
@@ -157,7 +148,6 @@ def reply_head(status: int, reason: bytes, headers: list[Header], framing: Frami
 
 
 def chunk(data: bytes) -> bytes:
-    """Return a piece of a body in chunks."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 

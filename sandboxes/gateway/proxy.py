@@ -45,13 +45,9 @@ class TimedConnection(Protocol):
 
     deadline: float
 
-    def expire(self) -> None:
-        """Act on a deadline that has passed."""
-        ...
+    def expire(self) -> None: ...
 
-    def abort(self) -> None:
-        """Cut the connection."""
-        ...
+    def abort(self) -> None: ...
 
 
 class Connections:
@@ -66,11 +62,9 @@ class Connections:
 
     @property
     def full(self) -> bool:
-        """Whether there may be no other."""
         return len(self._open) >= self._most
 
     def add(self, connection: TimedConnection) -> None:
-        """Watch over a connection."""
         self._open.add(connection)
         if self._closing:
             connection.abort()
@@ -79,13 +73,11 @@ class Connections:
             self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def discard(self, connection: TimedConnection) -> None:
-        """Forget a connection."""
         self._open.discard(connection)
         if not self._open:
             self._empty.set()
 
     async def close(self) -> None:
-        """Cut all of them, and return once they are closed."""
         self._closing = True
         for connection in list(self._open):
             connection.abort()
@@ -109,14 +101,12 @@ class BackgroundTasks:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start one."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
 
     async def close(self) -> None:
-        """Cancel those that still run, and return once they have ended."""
         running = list(self._running)
         for task in running:
             task.cancel()
@@ -135,23 +125,19 @@ class Flow(asyncio.Protocol):
         self._full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self.transport = cast(asyncio.Transport, transport)
 
     def pause_writing(self) -> None:
-        """Stop reading from the other."""
         self._full = True
         if self.other is not None:
             self.other.halt(True)
 
     def resume_writing(self) -> None:
-        """Read from the other again."""
         self._full = False
         if self.other is not None:
             self.other.halt(False)
 
     def halt(self, halted: bool) -> None:
-        """Stop reading, or go on."""
         if halted is self.halted or self.transport.is_closing():
             return
         self.halted = halted
@@ -161,13 +147,11 @@ class Flow(asyncio.Protocol):
             self.transport.resume_reading()
 
     def pair(self, other: Flow) -> None:
-        """Pass between this one and another from now on."""
         self.other, other.other = other, self
         self.halt(other._full)
         other.halt(self._full)
 
     def unpair(self) -> Flow | None:
-        """End the pairing; return who the other was."""
         other, self.other = self.other, None
         if other is not None:
             other.other = None
@@ -176,11 +160,9 @@ class Flow(asyncio.Protocol):
         return other
 
     def on_peer_lost(self) -> None:
-        """Learn that the other is gone."""
         self.abort()
 
     def abort(self) -> None:
-        """Cut the connection."""
         self.transport.abort()
 
 
@@ -197,19 +179,14 @@ LINGER_S = 2.0
 class Service(Protocol):
     """Decides what the requests of all agents of one proxy may do, and where each goes."""
 
-    def count(self, what: str) -> None:
-        """Count a refusal's reason, or `forwarded`."""
-        ...
+    def count(self, what: str) -> None: ...
 
     def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
         """Return up to how many bytes a body is collected before `begin`; 0 if it streams. Raises RequestRejected."""
         ...
 
     def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
-        """Send a request on: `agent.send` its head, then `agent.attach` a server, now or later.
-
-        Raises RequestRejected.
-        """
+        """Send a request on: `agent.send` its head, then `agent.attach` a server, now or later; or RequestRejected."""
         ...
 
     def finish(self, agent: AgentConnection) -> None:
@@ -248,7 +225,6 @@ class AgentConnection(Flow):
         self._deaf = False  # what comes is not looked at any more
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the connection, if there is room for one more."""
         super().connection_made(transport)
         self._wait(SEND_TIMEOUT_S)
         if self._connections.full:
@@ -261,7 +237,6 @@ class AgentConnection(Flow):
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Cut the server's connection, too."""
         self._connections.discard(self)
         other = self.unpair()
         if other is not None:
@@ -269,7 +244,6 @@ class AgentConnection(Flow):
         self._finish()
 
     def expire(self) -> None:
-        """Act on a deadline that has passed."""
         if self._deaf:
             self.abort()
         elif self.halted:  # it is not the agent that is slow
@@ -283,7 +257,6 @@ class AgentConnection(Flow):
         self.deadline = asyncio.get_running_loop().time() + seconds
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes of the agent, and pass on what they amount to."""
         if self._deaf:
             return
         try:
@@ -301,7 +274,6 @@ class AgentConnection(Flow):
         self.flush()
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         if self._deaf:
             return
         if self.head is not None:
@@ -313,7 +285,6 @@ class AgentConnection(Flow):
         self._wait(SEND_TIMEOUT_S)
 
     def on_url(self, url: bytes) -> None:
-        """Take (a part of) the target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -325,7 +296,6 @@ class AgentConnection(Flow):
             self.refuse(_large_head())
 
     def on_headers_complete(self) -> None:
-        """Have the request checked and sent on."""
         if self._deaf:
             return
         parser = self._parser
@@ -357,7 +327,6 @@ class AgentConnection(Flow):
             self._write(CONTINUE)
 
     def on_body(self, data: bytes) -> None:
-        """Pass a piece of the body on."""
         self._bound.mark_progress()
         self._body_bytes += len(data)
         if self._deaf or self.head is None:
@@ -372,7 +341,6 @@ class AgentConnection(Flow):
             self.send(data if self.head.length is not None else chunk(data))
 
     def on_message_complete(self) -> None:
-        """Learn that the request is complete."""
         if self._deaf or self.head is None:
             return
         self.sent_whole = True
@@ -393,7 +361,6 @@ class AgentConnection(Flow):
             self.refuse(refused)
 
     def send(self, data: bytes) -> None:
-        """Pass bytes to the server, once there is one."""
         self.bytes_up += len(data)
         self._up += data
 
@@ -413,7 +380,6 @@ class AgentConnection(Flow):
         return self._rest
 
     def attach(self, server: Flow) -> None:
-        """Be served by a server from now on."""
         self.pair(server)
         self.flush()
 
@@ -427,11 +393,9 @@ class AgentConnection(Flow):
         return self.head.method == b"HEAD"
 
     def reply_piece(self, data: bytes) -> None:
-        """Pass a piece of the reply's body on."""
         self._write(chunk(data) if self._framing is not None and self._framing.chunked else data)
 
     def end_reply(self) -> None:
-        """End the reply, and be ready for the next request."""
         if self._framing is not None and self._framing.chunked:
             self._write(LAST_CHUNK)
         self._close_reply()
@@ -498,7 +462,6 @@ class AgentConnection(Flow):
         self._down.append(data)
 
     def flush(self) -> None:
-        """Write what is buffered."""
         if self._up and self.other is not None:
             data, self._up = self._up, bytearray()
             self.other.transport.write(data)
@@ -520,25 +483,15 @@ class Requester(Protocol):
     """Whose request is answered."""
 
     @property
-    def sent_whole(self) -> bool:
-        """Whether all of its request was passed on."""
-        ...
+    def sent_whole(self) -> bool: ...
 
-    def reply(self, status: int, reason: bytes, headers: list[Header]) -> bool:
-        """Take the head of the reply; return whether that is all of it."""
-        ...
+    def reply(self, status: int, reason: bytes, headers: list[Header]) -> bool: ...
 
-    def reply_piece(self, data: bytes) -> None:
-        """Take a piece of the reply's body."""
-        ...
+    def reply_piece(self, data: bytes) -> None: ...
 
-    def end_reply(self) -> None:
-        """Take the end of the reply."""
-        ...
+    def end_reply(self) -> None: ...
 
-    def flush(self) -> None:
-        """Write what is buffered."""
-        ...
+    def flush(self) -> None: ...
 
 
 class ServerConnection(Flow):
@@ -562,7 +515,6 @@ class ServerConnection(Flow):
         return cast("Requester | None", self.other)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the agent that the server is gone."""
         if self._pool is not None and self in self._pool:
             self._pool.remove(self)
         agent = self.unpair()
@@ -576,7 +528,6 @@ class ServerConnection(Flow):
         return False
 
     def data_received(self, data: bytes) -> None:
-        """Parse what the server sends, and pass it on."""
         requester = self._requester
         if requester is None:  # no request is in flight
             self.abort()
@@ -592,7 +543,6 @@ class ServerConnection(Flow):
         requester.flush()
 
     def on_message_begin(self) -> None:
-        """Begin a reply."""
         self._headers, self._reason = [], b""
         self._in_head = True
         self._bound.mark_progress()
@@ -600,11 +550,9 @@ class ServerConnection(Flow):
             self.abort()
 
     def on_status(self, reason: bytes) -> None:
-        """Take (a part of) the reason."""
         self._reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; a trailer is dropped."""
         if not self._answering:
             self._headers.append((name.lower(), value))
 
@@ -625,13 +573,11 @@ class ServerConnection(Flow):
             self._finish(reusable=False)
 
     def on_body(self, data: bytes) -> None:
-        """Pass a piece on."""
         self._bound.mark_progress()
         if self._answering and self._requester is not None:
             self._requester.reply_piece(data)
 
     def on_message_complete(self) -> None:
-        """End the reply."""
         if self._answering:
             self._finish(reusable=self._parser.should_keep_alive())
 

@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -96,13 +97,11 @@ class Forwarder:
         self._serve(agent)
 
     def finish(self, agent: AgentConnection) -> None:
-        """Stop connecting for an agent that waits no longer."""
         self._bytes.pop(agent, None)
         if (task := self._connecting.pop(agent, None)) is not None:
             task.cancel()
 
     async def close(self) -> None:
-        """Close the idle connections, and make no other."""
         await self._tasks.close()
         for server in list(self._idle):
             server.abort()
@@ -144,10 +143,8 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                made = loop.create_connection(
-                    lambda: ServerConnection(self._idle), self._host, self._port, ssl=self._tls
-                )
-                _, server = await made
+                made = partial(ServerConnection, self._idle)
+                _, server = await loop.create_connection(made, self._host, self._port, ssl=self._tls)
         except OSError:  # TimeoutError is one, and so is a certificate that proves nothing
             self._connecting.pop(agent, None)
             agent.halt(False)
@@ -164,11 +161,9 @@ class NoUpstream:
         self.count = count
 
     def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
-        """Collect nothing."""
         return 0
 
     def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
-        """Refuse all."""
         raise RequestRejected(403, "no_server", "no swarm server is given to this sandbox")
 
     def finish(self, agent: AgentConnection) -> None:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from sandboxes.docker.archive import write_tar
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal, wrap_errors
 from sandboxes.shim import write_atomic
 from sandboxes.spec import SandboxError, hold_lock
@@ -110,7 +111,6 @@ def inspect(engine: ContainerEngine, name: str, cache: Path) -> Base:
 
 
 def identity(engine: ContainerEngine, name: str) -> str | None:
-    """Return the id of a present image, or None."""
     from docker.errors import ImageNotFound
 
     try:
@@ -122,10 +122,7 @@ def identity(engine: ContainerEngine, name: str) -> str | None:
 
 @contextmanager
 def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[Container]:
-    """Yield a created container that runs the image's Python, without network or rights, and remove it.
-
-    It runs as root, so that it may write into what it was given, and as nobody else's: it runs our code only.
-    """
+    """Yield, then remove, a created container of the image's Python: for our code alone, as root, without network."""
     with wrap_errors(engine, f"running the Python of image {image[:19]}"):
         container = engine.client.containers.create(
             image,
@@ -147,7 +144,6 @@ def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[
 
 
 def last_line(container: Container) -> str:
-    """Return the last line of what a container said, for an error."""
     lines = container.logs(tail=20).decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "nothing"
 
@@ -194,16 +190,7 @@ _COMPILED = "/__pycache__/"
 
 
 def pack_tar(tree: Tree) -> bytes:
-    """Return the tree as a tar: sorted, owned by root, readable by all, without times."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for folder in _folders(tree):
-            tar.addfile(_entry(folder, tarfile.DIRTYPE, 0o755))
-        for path in sorted(tree):
-            entry = _entry(path, tarfile.REGTYPE, 0o644)
-            entry.size = len(tree[path])
-            tar.addfile(entry, io.BytesIO(tree[path]))
-    return out.getvalue()
+    return write_tar(tree, 0o644)
 
 
 def unpack_tar(data: bytes) -> dict[str, bytes]:
@@ -224,7 +211,6 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 
 
 def prefix_paths(prefix: str, tree: Tree) -> dict[str, bytes]:
-    """Return the tree moved into the folder `prefix`."""
     return {f"{prefix}/{path}": content for path, content in tree.items()}
 
 
@@ -239,17 +225,6 @@ def digest(*parts: str | Tree) -> str:
     return whole.hexdigest()
 
 
-def _folders(tree: Tree) -> list[str]:
-    parents = (path.split("/")[:-1] for path in tree)
-    return sorted({"/".join(parts[: depth + 1]) for parts in parents for depth in range(len(parts))})
-
-
-def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(name)
-    entry.type, entry.mode, entry.mtime = kind, mode, 0
-    return entry
-
-
 TIMEOUT_S = 900.0
 _COMPILE = ("-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash")
 _UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-packages)/"
@@ -257,10 +232,7 @@ _UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-pack
 
 
 def compile_tree(engine: ContainerEngine, base: Base, tree: Tree) -> dict[str, bytes]:
-    """Return the tree, by path from the root of an image, with what the base's Python compiles from it.
-
-    What is no valid source stays uncompiled: packages ship such files as data.
-    """
+    """Return the tree, by path in an image, with what the base's Python compiles of it; not all source is valid."""
     return {**tree, **_compile(engine, base, tree, "/" + posixpath.commonpath(map(posixpath.dirname, tree)), ())}
 
 
@@ -339,10 +311,8 @@ def _applies(wanted: Requirement, extras: Iterable[str], markers: Mapping[str, s
 
 
 def _is_useless(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    return (
-        name.endswith(_USELESS) or path.startswith("bin/") or (folder.endswith(".dist-info") and name in _BOOKKEEPING)
-    )
+    top, _, name = path.rpartition("/")
+    return name.endswith(_USELESS) or path.startswith("bin/") or (top.endswith(".dist-info") and name in _BOOKKEEPING)
 
 
 def _pip(arguments: Sequence[str], base: Base, target: Path) -> None:
@@ -437,7 +407,6 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
 
 
 def inside_files() -> Tree:
-    """Return our files that run in every container, as they lie in `/opt/ajet`."""
     return {path: content for path, content in read_tree(INSIDE).items() if path != "__init__.py"}
 
 
@@ -446,7 +415,6 @@ def _dockerfile() -> bytes:
 
 
 def _packages_image(engine: ContainerEngine, base: Base, pins: tuple[str, ...], note: Note) -> str:
-    """Return the tag of the image that adds the pinned packages to the base."""
     tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
     if identity(engine, tag) is None:
         note(f"fetching {len(pins)} packages of the client for Python {base.python}")
@@ -502,7 +470,6 @@ _EXPECTED = "expected a name with versions, as `numpy>=2`, since only built pack
 
 
 def _resolve_extra(engine: ContainerEngine, parent: Image, wanted: tuple[str, ...], base: Base) -> Tree:
-    """Return the packages that the requirements add to those of the client."""
     pins = str(engine.client.images.get(parent.id).labels.get("ajet.requirements", "")).split()
     own: set[str] = {canonicalize_name(Requirement(pin).name) for pin in pins}
     return drop_packages(resolve(wanted, pins, base), own)

@@ -29,6 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 TAIL_BYTES = 65_536
@@ -51,7 +52,6 @@ class Output:
 
     @property
     def dropped(self) -> int:
-        """Bytes that are shown nowhere."""
         return self._dropped - len(self._tail)
 
     def take(self, pipe: int) -> None:
@@ -62,17 +62,12 @@ class Output:
             self._taking = False
 
     def settle(self, taker: threading.Thread) -> None:
-        """Wait for the thread that takes the output, once the container is empty.
-
-        A slow engine is waited for. A process outside may hold the pipe, handed over through a socket, and never end
-        it: that must not keep the container.
-        """
+        """Wait for the emptied container's output: for a slow engine, not for a pipe that is held outside."""
         taker.join(OUTPUT_WAIT_S)
         while taker.is_alive() and self._taking:
             taker.join(OUTPUT_WAIT_S)
 
     def feed(self, data: bytes) -> None:
-        """Take some output."""
         head = b"" if self._cut else self._head(data)
         self._bytes_left -= len(head)
         self._lines_left -= head.count(b"\n")
@@ -81,7 +76,6 @@ class Output:
         self._emit(head)
 
     def finish(self) -> None:
-        """Write the end of what was cut off."""
         if self._dropped:
             note = f"\n[{self.dropped} bytes of output were dropped here; the last {len(self._tail)} follow]\n"
             self._emit(note.encode() + bytes(self._tail))
@@ -136,13 +130,11 @@ def open_result(workspace: int, name: str, most_bytes: int) -> int:
 
 
 def describe_open_error(error: OSError) -> str:
-    """Return the reason in words."""
     words = {errno.ENOENT: "missing", errno.ELOOP: "a symbolic link", errno.ENOTDIR: "its folder is not a folder"}
     return words.get(error.errno or 0, f"cannot be opened: {error.strerror}")
 
 
 def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
-    """Raise Refused unless this is a file that can be a result."""
     if not stat.S_ISREG(found.st_mode):
         raise InvalidResult("not a regular file")
     if found.st_nlink != 1:
@@ -154,7 +146,6 @@ def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
 
 
 def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the frames of one result."""
     digest = hashlib.sha256()
     try:
         file = open_result(workspace, name, most_bytes)
@@ -263,7 +254,6 @@ class Watch:
             signal_group(self._child, signal.SIGTERM)
 
     def _reap(self) -> bool:
-        """Bury the dead; return whether anybody lives."""
         for _ in range(REAPED_AT_ONCE):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -294,19 +284,13 @@ def is_stop_request(heard: signal.struct_siginfo | None) -> bool:
 
 
 def signal_group(leader: int, number: int) -> None:
-    """Signal the command's process group."""
-    try:
+    with suppress(ProcessLookupError):  # it is empty
         os.killpg(leader, number)
-    except ProcessLookupError:
-        return  # it is empty
 
 
 def kill_all() -> None:
-    """Kill every process but this one."""
-    try:
+    with suppress(ProcessLookupError):  # there is none
         os.kill(-1, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # there is none
 
 
 def forbid_inspection() -> None:
@@ -352,7 +336,6 @@ def serve_ports(ports: Mapping[int, str], output: Output) -> bool:
 
 
 def import_sibling(module: str) -> Any:
-    """Return a module that lies beside this file."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -372,19 +355,16 @@ def oom_kills() -> int:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data`, however slowly it is taken."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def emit(frame: Mapping[str, Any]) -> None:
-    """Write one frame."""
     write_all(2, json.dumps(frame, separators=(",", ":")).encode() + b"\n")
 
 
 def watch(config: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str, int]:
-    """Run the ordered command to its end."""
     if not serve_ports({int(port): path for port, path in config["ports"].items()}, output):
         return "stopped", -signal.SIGTERM
     inward, outward = os.pipe()
@@ -404,7 +384,6 @@ def watch(config: Mapping[str, Any], output: Output, oom_score: int) -> tuple[st
 
 
 def main(config: Mapping[str, Any], folder: str = WORKSPACE) -> int:
-    """Do as ordered; return the container's exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # cannot be opened once inspection is forbidden
     forbid_inspection()

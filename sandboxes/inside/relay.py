@@ -71,7 +71,6 @@ class _Flow:
             self.held = bytes(buffer[sent:size])
 
     def end(self) -> None:
-        """End the sending to the sink, as the source has ended its own."""
         self.ended = True
         if not self.sink_gone:
             try:
@@ -81,7 +80,6 @@ class _Flow:
                 raise _SinkClosed from error
 
     def flush(self) -> None:
-        """Pass on what is held, as far as the sink takes it."""
         self.held = self.held[self._send(memoryview(self.held)) :]
 
     @property
@@ -113,7 +111,6 @@ class _Splice:
 
     @property
     def over(self) -> bool:
-        """Whether both have ended."""
         return self.from_agent.ended and self.to_agent.ended
 
 
@@ -141,7 +138,6 @@ class _Relay:
         self._accepting = False
 
     def run(self) -> None:
-        """Splice for ever."""
         while True:
             self._listen()
             for key, events in self._selector.select(RETRY_S if self._waiting or not self._accepting else None):
@@ -155,7 +151,6 @@ class _Relay:
                 self._retry_at = time.monotonic() + RETRY_S
 
     def _listen(self) -> None:
-        """Watch the listeners while there is room for another connection."""
         if self._accepting or self._open >= MOST_CONNECTIONS:
             return
         for listener in self._listeners:
@@ -185,7 +180,6 @@ class _Relay:
         self._settle(_Waiting(agent, self._listeners[listener]))
 
     def _settle(self, waiting: _Waiting) -> None:
-        """Splice an agent's connection, give it up, or let it wait."""
         try:
             gateway = _connect(waiting.path)
         except OSError as error:
@@ -201,7 +195,6 @@ class _Relay:
         self._watch(splice.to_agent)
 
     def _work(self, flow: _Flow, events: int) -> None:
-        """Do what the source of `flow` is ready for."""
         if flow.source.fileno() < 0:  # closed by an event of the same round
             return
         flushed = bool(events & selectors.EVENT_WRITE and flow.back.held)

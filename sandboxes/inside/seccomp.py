@@ -54,7 +54,6 @@ ARCHITECTURES = {
 
 
 def program(architecture: Architecture) -> list[Instruction]:
-    """Return the filter."""
     refused = _refuse(errno.EPERM)
     rules: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -75,7 +74,6 @@ def program(architecture: Architecture) -> list[Instruction]:
 
 
 def _match_call(number: int, judgement: list[Instruction]) -> list[Instruction]:
-    """Return instructions that judge calls of one number, and pass over all others."""
     return [(_EQUAL, 0, len(judgement), number), *judgement]
 
 
@@ -92,12 +90,7 @@ def _allow_zero(*arguments: int) -> list[Instruction]:
 def _allow_among(argument: int, values: tuple[int, ...]) -> list[Instruction]:
     """Return instructions that allow a call whose argument, an int, is one of `values`, and refuse it otherwise."""
     checks = [(_EQUAL, len(values) - place, 0, int(value)) for place, value in enumerate(values)]
-    return [
-        (_LOAD, 0, 0, _ARGUMENTS + 8 * argument),
-        *checks,
-        _refuse(errno.EAFNOSUPPORT),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
+    return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *checks, _refuse(errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _refuse(code: int) -> Instruction:
@@ -109,10 +102,7 @@ class _Program(ctypes.Structure):
 
 
 def install() -> None:
-    """Filter this thread's system calls from now on, and those of all that it starts. Raises OSError.
-
-    It needs no right, for no new privileges can be gained here anyway (no-new-privileges).
-    """
+    """Filter this thread's system calls and all its children's; no-new-privileges needs no right. Raises OSError."""
     architecture = ARCHITECTURES.get(os.uname().machine)
     if architecture is None:
         raise OSError(errno.ENOTSUP, f"no filter of system calls for {os.uname().machine}")

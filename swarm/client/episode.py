@@ -294,22 +294,18 @@ def facts_of(result: Result) -> Mapping[str, float]:
 def parse_reward(result: Result) -> tuple[float, bool | None]:
     """Return reward and success of an agent's answer; raise WrongResult for anything that is not a result."""
     try:
-        return _parse_reward(result)
+        if isinstance(result, bool):
+            return float(result), result
+        if isinstance(result, int | float):
+            return float(result), None
+        if isinstance(result, tuple):
+            reward, success = result
+            return float(reward), bool(success)
+        if hasattr(result, "reward") and hasattr(result, "success"):
+            return float(result.reward), None if result.success is None else bool(result.success)
+        raise TypeError(type(result).__name__)
     except (TypeError, ValueError) as error:
         found = "nothing (None)" if result is None else f"{type(result).__name__}: {result!r:.60}"
         raise WrongResult(
             f"expected an agent to return a reward, (reward, solved) or an Outcome; found {found}"
         ) from error
-
-
-def _parse_reward(result: Result) -> tuple[float, bool | None]:
-    if isinstance(result, bool):
-        return float(result), result
-    if isinstance(result, int | float):
-        return float(result), None
-    if isinstance(result, tuple):
-        reward, success = result
-        return float(reward), bool(success)
-    if hasattr(result, "reward") and hasattr(result, "success"):
-        return float(result.reward), None if result.success is None else bool(result.success)
-    raise TypeError(type(result).__name__)

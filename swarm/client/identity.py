@@ -144,7 +144,6 @@ class ClientIdentity:
             self._lock = None
 
     def _create_record(self) -> int:
-        """Make the record; it gets its name only once it is locked."""
         folder = self._folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -155,7 +154,7 @@ class ClientIdentity:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(lock, json.dumps({"boot": _boot_id(), "secret": self.secret}).encode())
-            os.rename(new, self._path)
+            os.rename(new, self._path)  # only now, as it is locked
         except OSError:  # a full disk: nothing is left behind, so that the next episode may find room
             os.close(lock)
             new.unlink(missing_ok=True)

@@ -496,23 +496,20 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         """End the episode; send it again while the server cannot write it down, boots, or is away."""
         reward, success = parse_reward(result)
         by_call, by_agent = (getattr(result, name, None) for name in ("by_call", "by_agent"))
-        deadline = time.monotonic() + ENGINE_OFF_S
-        while True:
-            try:
-                return await episode.end(reward, success, by_call=by_call, by_agent=by_agent)
-            except (EngineUnavailable, Unreachable) as error:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(error.retry_after or _RESEND_S)
+        return await retry_until_ready(
+            lambda: episode.end(reward, success, by_call=by_call, by_agent=by_agent), (EngineUnavailable, Unreachable)
+        )
 
 
-async def retry_until_ready(call: Callable[[], Awaitable[T]]) -> T:
-    """Return what a call gives once the engine serves; raise EngineUnavailable when it was off for ENGINE_OFF_S."""
+async def retry_until_ready(
+    call: Callable[[], Awaitable[T]], away: tuple[type[SwarmError], ...] = (EngineUnavailable,)
+) -> T:
+    """Return what a call gives once the engine serves; raise what says it is `away` after ENGINE_OFF_S of that."""
     deadline = time.monotonic() + ENGINE_OFF_S
     while True:
         try:
             return await call()
-        except EngineUnavailable as error:
+        except away as error:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(error.retry_after or _RESEND_S)
@@ -577,9 +574,8 @@ class StreamTasks(Generic[TaskT]):
 
         Raises InvalidRequest for a stream or ids that no server can know.
         """
+        ids = self._ids if with_ids else None
         try:
-            return TaskList(
-                stream=self.stream, digest=self.digest, count=len(self._ids), ids=self._ids if with_ids else None
-            )
+            return TaskList(stream=self.stream, digest=self.digest, count=len(self._ids), ids=ids)
         except ValidationError as error:
             raise to_invalid_request(error) from None

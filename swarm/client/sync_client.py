@@ -1,7 +1,5 @@
 """SwarmClient over anyio's BlockingPortal; plain functions in threads.
 
-The same client without asyncio: calls block, and agents are plain functions.
-
 An event loop in a thread of its own does the work; each play of a plain agent has a thread of its own, too.
 """
 
@@ -11,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from swarm.client.async_client import EPISODE_TIMEOUT_S, AsyncSwarmClient, ExportFormat
@@ -108,9 +105,7 @@ class SwarmClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def asynchronous(self) -> AsyncSwarmClient:
@@ -235,7 +230,6 @@ class SyncTeam:
         self.task: Any = team.task
 
     def __getitem__(self, role: str) -> SyncEpisode:
-        """Return a member's episode."""
         return self.episodes[role]
 
     @staticmethod

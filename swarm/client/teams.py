@@ -57,7 +57,7 @@ from swarm.errors import (
     Throttled,
     Unreachable,
 )
-from swarm.wire import EVALUATION_STREAM, Ack, Status
+from swarm.wire import EVALUATION_STREAM, Ack
 
 if TYPE_CHECKING:
     from swarm.job import Job
@@ -94,7 +94,6 @@ class LinkedEpisodes:
         self._deciding = False
 
     def __getitem__(self, role: str) -> Episode[Any]:
-        """Return a member's episode."""
         return self.episodes[role]
 
     @property
@@ -255,7 +254,6 @@ async def _beat(episode: Episode[Any], by: Transports | None) -> None:
 
 
 def _credit_fields(result: Result) -> dict[str, Any]:
-    """Return what a result says of single calls and agents."""
     return {name: getattr(result, name, None) for name in ("by_call", "by_agent")}
 
 
@@ -487,11 +485,10 @@ class TeamMembers:
         """Begin the leader's task at another member, and keep the leases of those begun until there is room."""
         deadline, lost = time.monotonic() + WITHDRAW_S, self._lost()
         wait_s, allowed = min(_LONGEST_WAIT_S, leader.ttl_s / 3), self._timeout_s + CLEANUP_TIMEOUT_S
+        begin = partial(self.clients[role].begin, leader.task, stream=self._stream, wait_s=wait_s, timeout_s=allowed)
         while True:
             try:
-                return await _shield_begin(
-                    self.clients[role].begin(leader.task, stream=self._stream, wait_s=wait_s, timeout_s=allowed)
-                )
+                return await _shield_begin(begin())
             except Throttled:
                 if self._lost() != lost or time.monotonic() > deadline:
                     raise
@@ -502,9 +499,8 @@ class TeamMembers:
         self, begun: dict[str, Episode[Any]], role: str, task: HasId, stream: str = EVALUATION_STREAM
     ) -> None:
         allowed = self._timeout_s + CLEANUP_TIMEOUT_S
-        begun[role] = await _shield_begin(
-            self.clients[role].begin(task, kind="eval", stream=stream, wait_s=WAIT_S, timeout_s=allowed)
-        )
+        begin = self.clients[role].begin(task, kind="eval", stream=stream, wait_s=WAIT_S, timeout_s=allowed)
+        begun[role] = await _shield_begin(begin)
 
     def _finish(self, role: str) -> None:
         if role not in self.finished:
@@ -530,7 +526,9 @@ async def require_members(clients: Mapping[str, AsyncSwarmClient], leader: str |
         raise InvalidRequest(f"expected a decider among {sorted(clients)}, found {leader!r}")
     _require_own_servers(clients)
     statuses = dict(zip(clients, await asyncio.gather(*(c.status() for c in clients.values())), strict=True))
-    _require_jobs(statuses)
+    for role, status in statuses.items():
+        if status.group_size is None:
+            raise InvalidRequest(f"the server of {role} has no job yet; call ensure_training(job) of its client first")
     sizes = {role: status.group_size for role, status in statuses.items() if not status.finished}
     if len(set(sizes.values())) > 1:
         said = ", ".join(f"{role} {size}" for role, size in sizes.items())
@@ -551,12 +549,6 @@ def _require_own_servers(clients: Mapping[str, AsyncSwarmClient]) -> None:
             )
 
 
-def _require_jobs(statuses: Mapping[str, Status]) -> None:
-    for role, status in statuses.items():
-        if status.group_size is None:
-            raise InvalidRequest(f"the server of {role} has no job yet; call ensure_training(job) of its client first")
-
-
 async def _shield_begin(begin: Coroutine[Any, Any, Episode[Any]]) -> Episode[Any]:
     """Return what is begun; one that is begun while its wait is cancelled is given back, and not left to its lease."""
     beginning = asyncio.create_task(begin)
@@ -571,7 +563,6 @@ async def _shield_begin(begin: Coroutine[Any, Any, Episode[Any]]) -> Episode[Any
 
 
 async def _give_back(episodes: Iterable[Episode[Any]]) -> None:
-    """Give up what was begun for a team that lacks a member."""
     reason = "another member of its team had no room, or could not begin"
     await run_shielded(*(episode.abort(reason) for episode in episodes))
 

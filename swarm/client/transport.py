@@ -16,7 +16,6 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import aiohttp
@@ -33,7 +32,6 @@ DOWNLOAD_SILENCE_S = 1800.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer."""
 
-
 T = TypeVar("T")
 
 
@@ -48,9 +46,7 @@ class Transport:
         self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def open(self) -> aiohttp.ClientSession:

@@ -111,29 +111,21 @@ class Reply:
 class StreamWriter(Protocol):
     """Writes one stream of server-sent events; all methods return the bytes to send."""
 
-    def opening(self) -> bytes:
-        """Return what comes before any piece."""
-        ...
+    def opening(self) -> bytes: ...
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the events of a piece of answer number `choice`; a tool call has its id."""
         ...
 
-    def finish(self, choice: int, reply: Reply) -> bytes:
-        """Return the events that end answer number `choice`."""
-        ...
+    def finish(self, choice: int, reply: Reply) -> bytes: ...
 
-    def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return the events that end the stream."""
-        ...
+    def closing(self, replies: Sequence[Reply]) -> bytes: ...
 
     def keep_alive(self) -> bytes:
         """Return what tells a waiting client that the answer is still coming."""
         ...
 
-    def fail(self, error: SwarmError) -> bytes:
-        """Return the events that end the stream with an error."""
-        ...
+    def fail(self, error: SwarmError) -> bytes: ...
 
 
 class Dialect(Protocol):
@@ -152,29 +144,21 @@ class Dialect(Protocol):
         """Return the whole answer as JSON; `name` is unique and stable for a request that was sent again."""
         ...
 
-    def writer(
-        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
-    ) -> StreamWriter:
+    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
         """Return what writes the answer as a stream; how much was read is known before anything is sampled."""
         ...
 
-    def error(self, error: SwarmError) -> bytes:
-        """Return an error's JSON body."""
-        ...
+    def error(self, error: SwarmError) -> bytes: ...
 
 
 COMMENT = b": keep-alive\n\n"
 """What every client of server-sent events must skip."""
 
-
 _LINE_ENDS = tuple((letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x85\u2028\u2029")
 
 
 def event(value: Mapping[str, Any]) -> bytes:
-    """Return an event of one line of data; a number that JSON cannot write becomes null.
-
-    No end of a line that some clients see and others do not is left in it (U+0085, U+2028, U+2029).
-    """
+    """Return an event of one line of data, free of U+0085, U+2028, U+2029 (ends of lines to some); NaN becomes null."""
     data = to_json(value, inf_nan_mode="null")
     if not data.isascii():
         for raw, escaped in _LINE_ENDS:
@@ -183,7 +167,6 @@ def event(value: Mapping[str, Any]) -> bytes:
 
 
 def named_event(value: Mapping[str, Any]) -> bytes:
-    """Return an event that bears the name its data has as `type`."""
     return b"event: " + str(value["type"]).encode() + b"\n" + event(value)
 
 
@@ -208,12 +191,10 @@ client may make, unfolds into a server's whole memory."""
 
 
 def signature(text: str) -> str:
-    """Return the token of a text that is shown."""
     return _SIGNED + _encode(_digest(text))
 
 
 def seal(text: str) -> str:
-    """Return a token that carries a text."""
     raw = text.encode()
     packed = zlib.compress(raw)
     if len(raw) > _FOLDED * len(packed):
@@ -256,6 +237,18 @@ def _digest(text: str) -> bytes:
 
 def _encode(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode()
+
+
+def token_logprobs(tokens: Sequence[Token]) -> list[dict[str, Any]]:
+    """Return log-probs as both of OpenAI's APIs have them."""
+    return [
+        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
+        for token in tokens
+    ]
+
+
+def _logprob(text: str, value: float) -> dict[str, Any]:
+    return {"token": text, "logprob": value, "bytes": list(text.encode())}
 
 
 def answer_tokens(reply: Reply) -> Sequence[Token]:

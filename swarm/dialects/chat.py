@@ -27,6 +27,7 @@ from swarm.dialects.base import (
     Token,
     ToolChoice,
     event,
+    token_logprobs,
 )
 from swarm.dialects.fields import (
     Fields,
@@ -69,7 +70,6 @@ _ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "med
 
 
 def parse(body: bytes, model: str) -> CompletionRequest:
-    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
     name = fields.required_text("model")
     if name != model:
@@ -118,11 +118,9 @@ def _is_set(name: str, value: Any) -> bool:
 
 def _schema(found: Fields | None) -> Mapping[str, Any] | None:
     """Return the schema an answer must follow, {} for any object, None for free text."""
-    kind = None if found is None else found.choice("type", ("text", "json_object", "json_schema"))
     if found is None:
         return None
-    if kind is None:
-        raise field_error(found.at("type"), "expected text, json_object or json_schema, found none")
+    kind = found.required_choice("type", ("text", "json_object", "json_schema"), "text, json_object or json_schema")
     schema: Mapping[str, Any] | None = {} if kind == "json_object" else None
     if kind == "json_schema":
         inner = found.inner("json_schema")
@@ -161,7 +159,6 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _function(fields: Fields, kind: str | None, what: str) -> Fields:
-    """Return the function of a tool or a call."""
     if kind != "function":
         raise field_error(fields.at("type"), f"only {what} of type 'function' are honoured, found {kind!r}")
     function = fields.inner("function")
@@ -204,9 +201,7 @@ def _messages(found: list[Any] | None) -> tuple[Message, ...]:
 
 def _message(fields: Fields, called: set[str]) -> Message:
     """Return one message; `called` are the ids of the tool calls before it, and gets its own."""
-    role = fields.choice("role", tuple(_ROLES))
-    if role is None:
-        raise field_error(fields.at("role"), f"expected one of {', '.join(_ROLES)}, found none")
+    role = fields.required_choice("role", tuple(_ROLES), f"one of {', '.join(_ROLES)}")
     message: dict[str, Any] = {"role": _ROLES[role]}
     content = fields.take("content")
     if content is None and role != "assistant":
@@ -237,9 +232,7 @@ def _assistant(fields: Fields, called: set[str]) -> Message:
     if any(thought):
         message["reasoning_content"] = thought[0] or thought[1]
     where = fields.at("tool_calls")
-    calls = [
-        _read_call(Fields(call, f"{where}.{number}")) for number, call in enumerate(fields.items("tool_calls") or [])
-    ]
+    calls = [_read_call(Fields(call, f"{where}.{at}")) for at, call in enumerate(fields.items("tool_calls") or [])]
     if calls:
         message["tool_calls"] = calls
         called.update(call["id"] for call in calls)
@@ -270,7 +263,6 @@ _ROLES: Mapping[str, str] = {
     "tool": "tool",
 }
 
-
 _END = b"data: [DONE]\n\n"
 
 
@@ -280,23 +272,17 @@ class ChatDialect:
     echoes = False
 
     def parse(self, body: bytes, model: str) -> CompletionRequest:
-        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
     def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        """Return the whole chat completion as JSON."""
         choices = [_choice(number, request, reply) for number, reply in enumerate(replies)]
         head = _head(name, "chat.completion", model, request, replies[0].version)
         return to_json({**head, "choices": choices, "usage": _usage(replies)})
 
-    def writer(
-        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
-    ) -> StreamWriter:
-        """Return what writes the chat completion as a stream."""
+    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
         return ChatWriter(_head(name, "chat.completion.chunk", model, request, version), request)
 
     def error(self, error: SwarmError) -> bytes:
-        """Return OpenAI's error object."""
         return to_json(error.to_wire())
 
 
@@ -309,26 +295,21 @@ class ChatWriter:
         self._calls: Counter[int] = Counter()
 
     def opening(self) -> bytes:
-        """Return the first chunk of each answer: the role."""
         first = {"role": "assistant", "content": ""}
         return b"".join(self._chunk(choice, first) for choice in range(self._request.n))
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
-        """Return the chunk of a piece; a tool call comes whole."""
         return self._chunk(choice, self._delta(choice, piece, call_id), tokens)
 
     def finish(self, choice: int, reply: Reply) -> bytes:
-        """Return the chunk that says why an answer ended."""
         return self._chunk(choice, {}, finish=_finish(reply))
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return the usage if asked for, and the end mark."""
         if not self._request.usage_in_stream:
             return _END
         return event({**self._head, "choices": [], "usage": _usage(replies)}) + _END
 
     def keep_alive(self) -> bytes:
-        """Return a comment."""
         return COMMENT
 
     def fail(self, error: SwarmError) -> bytes:
@@ -349,18 +330,16 @@ class ChatWriter:
     def _chunk(
         self, choice: int, delta: Mapping[str, Any], tokens: Sequence[Token] = (), *, finish: str | None = None
     ) -> bytes:
-        logprobs = _logprobs_json(tokens) if tokens else None
+        logprobs = {"content": token_logprobs(tokens)} if tokens else None
         one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return event({**self._head, "choices": [one]})
 
 
 def models(name: str) -> bytes:
-    """Return the list of the one model."""
     return to_json({"object": "list", "data": [model_card(name)]})
 
 
 def model_card(name: str) -> dict[str, Any]:
-    """Return what is said of the one model."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
 
 
@@ -372,7 +351,7 @@ def _choice(number: int, request: CompletionRequest, reply: Reply) -> dict[str, 
         message["reasoning_content"] = answer.reasoning
     if calls:
         message["tool_calls"] = calls
-    logprobs = None if request.logprobs is None else _logprobs_json(reply.tokens)
+    logprobs = None if request.logprobs is None else {"content": token_logprobs(reply.tokens)}
     return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": _finish(reply)}
 
 
@@ -403,15 +382,3 @@ def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
         "total_tokens": prompt + answers,
         "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
     }
-
-
-def _logprobs_json(tokens: Sequence[Token]) -> dict[str, Any]:
-    content = [
-        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
-        for token in tokens
-    ]
-    return {"content": content}
-
-
-def _logprob(text: str, value: float) -> dict[str, Any]:
-    return {"token": text, "logprob": value, "bytes": list(text.encode())}

@@ -30,7 +30,6 @@ LONGEST_STOP = 1000
 
 
 def field_error(where: str, message: str) -> InvalidRequest:
-    """Return the error that names the field `where`."""
     return InvalidRequest(f"{where or 'body'}: {message}", param=where or None)
 
 
@@ -45,48 +44,37 @@ class Fields:
 
     @property
     def empty(self) -> bool:
-        """Every field was taken."""
         return not self._left
 
     def at(self, name: str) -> str:
-        """Return the path of one field."""
         return f"{self.where}.{name}" if self.where else name
 
     def take(self, name: str) -> Any:
-        """Return a field whatever it is, None if absent."""
         return self._left.pop(name, None)
 
     def text(self, name: str) -> str | None:
-        """Return a string."""
         return self._take_typed(name, str, "a string")
 
     def required_text(self, name: str) -> str:
-        """Return a string that must be there."""
         found = self.text(name)
-        described = "a string"
         if found is None:
-            raise field_error(self.at(name), f"expected {described}, found none")
+            raise field_error(self.at(name), "expected a string, found none")
         return found
 
     def flag(self, name: str) -> bool | None:
-        """Return true or false."""
         return self._take_typed(name, bool, "true or false")
 
     def items(self, name: str) -> list[Any] | None:
-        """Return a list."""
         return self._take_typed(name, list, "a list")
 
     def object(self, name: str) -> dict[str, Any] | None:
-        """Return an object."""
         return self._take_typed(name, dict, "an object")
 
     def inner(self, name: str) -> Fields | None:
-        """Return an object to be read in turn."""
         found = self.take(name)
         return None if found is None else Fields(found, self.at(name))
 
     def integer(self, name: str, least: int, most: int | None = None) -> int | None:
-        """Return a whole number within bounds."""
         found = self.take(name)
         if found is None:
             return None
@@ -105,11 +93,16 @@ class Fields:
         return float(found)
 
     def choice(self, name: str, values: Sequence[str]) -> str | None:
-        """Return one of some words."""
         found = self.take(name)
         if found is not None and found not in values:
             raise field_error(self.at(name), f"expected one of {', '.join(values)}, found {abbreviate(found)}")
         return None if found is None else str(found)
+
+    def required_choice(self, name: str, values: Sequence[str], described: str) -> str:
+        found = self.choice(name, values)
+        if found is None:
+            raise field_error(self.at(name), f"expected {described}, found none")
+        return found
 
     def stops(self, name: str, *, alone: bool = False) -> tuple[str, ...]:
         """Return the strings that end an answer; () if absent. `alone`: one may stand without a list around it."""
@@ -127,7 +120,6 @@ class Fields:
         return tuple(stops)
 
     def ignore(self, *names: str) -> None:
-        """Take fields that change nothing of the answer."""
         for name in names:
             self._left.pop(name, None)
 
@@ -154,7 +146,6 @@ class Fields:
 
 
 def body_fields(body: bytes) -> Fields:
-    """Return the request's body, which must be a JSON object."""
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -173,7 +164,6 @@ def _unreadable_error(body: bytes, error: ValueError) -> InvalidRequest:
 
 
 def _texts(found: Any) -> Iterator[tuple[str, str]]:
-    """Yield all strings of a JSON value, keys too, each with its path."""
     left = [("", found)]
     while left:
         where, value = left.pop()
@@ -187,10 +177,7 @@ def _texts(found: Any) -> Iterator[tuple[str, str]]:
 
 
 def join_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
-    """Return the text of content: a string, or text parts, whose texts are joined with nothing between.
-
-    `kinds` are the types of part that are text, each with what reads the rest of its fields.
-    """
+    """Return the text of content: a string, or joined parts; `kinds` are the types of text, each with its reader."""
     if isinstance(found, str):
         return found
     if not isinstance(found, list):
@@ -209,7 +196,6 @@ def is_plain(found: Any) -> TypeGuard[Message]:
 
 
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Tool:
-    """Return a tool in the form of OpenAI's chat completions."""
     function: dict[str, Any] = {"name": name}
     if description is not None:
         function["description"] = description
@@ -219,10 +205,7 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
 def read_tools(
     found: Sequence[Any], where: str, read: Callable[[Fields], Tool], left_out: re.Pattern[str]
 ) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """Return the tools a model is offered, and, once each, the kinds of those that are left out: it can answer without.
-
-    `left_out` matches a tool's type; its first group that matches is the kind. There are few, whatever a client sends.
-    """
+    """Return the tools offered, and each kind left out once: `left_out` matches types, its first group is the kind."""
     tools: list[Tool] = []
     kinds: dict[str, None] = {}
     for number, tool in enumerate(found):
@@ -240,7 +223,6 @@ def is_trained(fields: Fields) -> bool:
 
 
 def check_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
-    """Return the choice, if what must be called is one of `tools`."""
     known = [tool["function"]["name"] for tool in tools]
     if choice.mode == "required" and (not known or choice.name not in (None, *known)):
         wanted = "a tool" if choice.name is None else abbreviate(choice.name)
@@ -259,7 +241,6 @@ def read_call_id(fields: Fields, name: str, called: Container[str]) -> str:
 
 
 def abbreviate(value: Any) -> str:
-    """Return a value as an error message shows it."""
     return _brief.repr(value)[:_SHOWN]
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import to_json
@@ -87,7 +88,6 @@ _LEFT_OUT = re.compile(
 
 
 def parse(body: bytes, model: str) -> CompletionRequest:
-    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
     max_tokens = fields.integer("max_tokens", 1)
     if max_tokens is None:
@@ -100,17 +100,13 @@ def parse(body: bytes, model: str) -> CompletionRequest:
     fields.require_neutral(**_NEUTRAL)
     schema, effort = _output(fields.inner("output_config"))
     request = _parse_shared(fields, model)
-    return CompletionRequest(
-        messages=request.messages,
-        tools=request.tools,
-        tool_choice=request.tool_choice,
-        parallel_tool_calls=request.parallel_tool_calls,
+    return replace(
+        request,
         sampling=RequestedSampling(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema),
         train=train,
         stream=stream,
         usage_in_stream=True,
         left_out=(*request.left_out, *(["output_config.effort"] if effort is not None else [])),
-        echo=request.echo,
     )
 
 
@@ -124,7 +120,6 @@ def parse_count(body: bytes, model: str) -> CompletionRequest:
 
 
 def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
-    """Read what both kinds of request have, and close the body."""
     refuse_thread(fields)
     name = fields.required_text("model")
     if name != model:
@@ -145,7 +140,6 @@ def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
 
 
 def _output(config: Fields | None) -> tuple[Mapping[str, Any] | None, str | None]:
-    """Return the schema an answer must follow, and the effort asked for."""
     if config is None:
         return None, None
     found, effort = config.inner("format"), config.text("effort")
@@ -154,8 +148,7 @@ def _output(config: Fields | None) -> tuple[Mapping[str, Any] | None, str | None
 
 
 def _schema(found: Fields) -> Mapping[str, Any]:
-    if found.choice("type", ("json_schema",)) is None:
-        raise field_error(found.at("type"), "expected json_schema, found none")
+    found.required_choice("type", ("json_schema",), "json_schema")
     schema = found.object("schema")
     found.close()
     return schema or {}
@@ -164,9 +157,9 @@ def _schema(found: Fields) -> Mapping[str, Any]:
 def _thinking(config: Fields | None) -> str | None:
     if config is None:
         return None
-    kind = config.choice("type", ("enabled", "disabled", "adaptive", "between_tools"))
-    if kind is None:
-        raise field_error(config.at("type"), "expected enabled, disabled or adaptive, found none")
+    config.required_choice(
+        "type", ("enabled", "disabled", "adaptive", "between_tools"), "enabled, disabled or adaptive"
+    )
     config.integer("budget_tokens", 1)
     display = config.choice("display", ("summarized", "omitted"))
     config.close()
@@ -188,12 +181,9 @@ def _tool(fields: Fields) -> Tool:
 
 
 def _tool_choice(found: Fields | None) -> tuple[ToolChoice, bool]:
-    """Return the choice, and whether several calls in one answer are allowed."""
     if found is None:
         return ToolChoice(), True
-    kind = found.choice("type", ("auto", "any", "tool", "none"))
-    if kind is None:
-        raise field_error(found.at("type"), "expected auto, any, tool or none, found none")
+    kind = found.required_choice("type", ("auto", "any", "tool", "none"), "auto, any, tool or none")
     name = found.required_text("name") if kind == "tool" else None
     parallel = not (found.flag("disable_parallel_tool_use") or False)
     found.close()
@@ -217,9 +207,7 @@ def _messages(turns: list[Any] | None) -> list[Message]:
             read.append(turn)
             continue
         fields = Fields(turn, f"messages.{number}")
-        role = fields.choice("role", ("user", "assistant", "system"))
-        if role is None:
-            raise field_error(fields.at("role"), "expected a role, found none")
+        role = fields.required_choice("role", ("user", "assistant", "system"), "a role")
         read += _turn(role, fields.take("content"), fields.at("content"), called)
         fields.close()
     if read and read[-1]["role"] == "assistant":
@@ -231,7 +219,6 @@ def _messages(turns: list[Any] | None) -> list[Message]:
 
 
 def _turn(role: str, found: Any, where: str, called: set[str]) -> Sequence[Message]:
-    """Return the messages of one turn; `called` are the ids of the tool calls before it, and gets its own."""
     if role == "system":
         return _system(found, where)
     return _user(found, where, called) if role == "user" else [_assistant(found, where, called)]
@@ -263,7 +250,6 @@ def _assistant(found: Any, where: str, called: set[str]) -> Message:
 
 
 def _user(found: Any, where: str, called: set[str]) -> list[Message]:
-    """Return tool results and words in the order they stand."""
     read: list[Message] = []
     words: list[str] = []
     for block in _blocks(found, where):
@@ -337,7 +323,6 @@ def _result(block: Fields, called: set[str]) -> Message:
 
 _TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _ignore_cache_control}
 
-
 Block = dict[str, Any]
 _KINDS: Mapping[int, str] = {
     400: "invalid_request_error",
@@ -361,10 +346,7 @@ def thinking_block(text: str, *, omitted: bool) -> Block:
 
 
 def blocks(reply: Reply, *, omitted: bool) -> list[bytes]:
-    """Return the content of a whole answer as JSON; one without anything has one empty text.
-
-    The arguments of a call stand as the model wrote them, so that no number or depth is lost on the way.
-    """
+    """Return an answer's content as JSON, arguments as the model wrote them; an empty text where there is nothing."""
     answer = reply.answer
     found = [to_json(thinking_block(answer.reasoning, omitted=omitted))] if answer.reasoning else []
     if answer.content or not (found or answer.tool_calls):
@@ -376,7 +358,6 @@ def blocks(reply: Reply, *, omitted: bool) -> list[bytes]:
 
 
 def stop_fields(reply: Reply) -> dict[str, Any]:
-    """Return why the answer ended."""
     if reply.finish == "length":
         return {"stop_reason": "max_tokens", "stop_sequence": None}
     if reply.answer.tool_calls:
@@ -397,17 +378,13 @@ def usage(reply: Reply) -> dict[str, int]:
 
 
 def message(name: str, model: str, reply: Reply, *, omitted: bool) -> bytes:
-    """Return a whole message as JSON."""
     head = to_json(_head(name, model))
     rest = to_json({**stop_fields(reply), "usage": usage(reply)})
     return head[:-1] + b',"content":[' + b",".join(blocks(reply, omitted=omitted)) + b"]," + rest[1:]
 
 
 def error_object(error: SwarmError) -> Block:
-    """Return an error in Anthropic's form; `code` and `param` are this server's, as in all its protocols.
-
-    Agents of this protocol know a prompt that is too long by the first words of the message.
-    """
+    """Return an error in Anthropic's form, with our `code` and `param`; first words tell agents of a long prompt."""
     told = {**error.to_wire()["error"], "type": _KINDS.get(error.status, "api_error")}
     if isinstance(error, ContextExceeded):
         told["message"] = f"prompt is too long: {error.message}"
@@ -435,7 +412,6 @@ class MessagesWriter:
         return named_event({"type": "message_start", "message": {**_head(self._name, self._model), **rest}})
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
-        """Return the events of a piece; a block is opened when the kind of piece changes."""
         if isinstance(piece, ToolCall):
             return self._close_block() + self._write_call(piece, call_id or "")
         if not piece.text:
@@ -450,18 +426,14 @@ class MessagesWriter:
         return opened + self._close_block()
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return why the answer ended, and the end."""
         (reply,) = replies
-        return named_event({"type": "message_delta", "delta": stop_fields(reply), "usage": usage(reply)}) + named_event(
-            {"type": "message_stop"}
-        )
+        delta = named_event({"type": "message_delta", "delta": stop_fields(reply), "usage": usage(reply)})
+        return delta + named_event({"type": "message_stop"})
 
     def keep_alive(self) -> bytes:
-        """Return a ping."""
         return PING
 
     def fail(self, error: SwarmError) -> bytes:
-        """Return the error, which ends a stream without its `message_stop`."""
         return named_event(error_object(error))
 
     def _open_block(self, kind: type[Words] | type[Reasoning]) -> bytes:
@@ -477,7 +449,6 @@ class MessagesWriter:
         return b"" if self._omitted else self._delta({"type": "thinking_delta", "thinking": piece.text})
 
     def _close_block(self) -> bytes:
-        """Return the end of the open block, if one is."""
         if self._kind is None:
             return b""
         signed = b""
@@ -515,20 +486,14 @@ class MessagesDialect:
     echoes = False
 
     def parse(self, body: bytes, model: str) -> CompletionRequest:
-        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
     def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        """Return the whole message as JSON."""
         (reply,) = replies
         return message(name, model, reply, omitted=request.echo["omitted"])
 
-    def writer(
-        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
-    ) -> StreamWriter:
-        """Return what writes the message as a stream."""
-        return MessagesWriter(name, model, prompt_tokens, omitted=request.echo["omitted"])
+    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
+        return MessagesWriter(name, model, prompt_size, omitted=request.echo["omitted"])
 
     def error(self, error: SwarmError) -> bytes:
-        """Return an error in Anthropic's form."""
         return to_json(error_object(rename_param(error, _NAMES)))

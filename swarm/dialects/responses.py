@@ -1,14 +1,8 @@
 """OpenAI Responses on the wire: reply and stream.
 
-Writes answers as OpenAI's Responses API does: output items, the response around them, and its event stream.
-
-Promises that what a stream ends with is what its events said, and that echoed fields say what held: `store` is
-false, `tools` are not strict, the sampling is that of the `Ask` it is given. Knows no requests.
-
-OpenAI's Responses API on the wire: `POST /v1/responses`.
-
-A request's items become the same messages the chat dialect would read, so that one episode may be played through
-either; what is honoured and what is refused stands in `reading`.
+What a stream of `POST /v1/responses` ends with is what its events said, and echoed fields say what held: `store` is
+false, `tools` are not strict, the sampling is that of the `Ask` it is given. A request's items become the same messages
+the chat dialect would read, so that one episode may be played through either (`responses_request`).
 """
 
 from __future__ import annotations
@@ -28,6 +22,7 @@ from swarm.dialects.base import (
     named_event,
     rename_param,
     seal,
+    token_logprobs,
 )
 from swarm.dialects.responses_request import parse
 from swarm.errors import InvalidRequest, SwarmError, Throttled
@@ -46,27 +41,16 @@ def reasoning_item(item_id: str, text: str, status: Status) -> Item:
 
 
 def message_item(item_id: str, parts: Sequence[Item], status: Status) -> Item:
-    """Return what was said."""
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": list(parts)}
 
 
 def text_part(text: str, logprobs: Sequence[Item]) -> Item:
-    """Return the text of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def call_item(item_id: str, call_id: str, name: str, arguments: str, status: Status) -> Item:
-    """Return a function call."""
     head = {"id": item_id, "type": "function_call", "status": status, "call_id": call_id}
     return {**head, "name": name, "arguments": arguments}
-
-
-def token_logprobs(tokens: Sequence[Token]) -> list[Item]:
-    """Return log-probs in the API's form."""
-    return [
-        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
-        for token in tokens
-    ]
 
 
 def output_items(name: str, reply: Reply) -> list[Item]:
@@ -132,12 +116,10 @@ class ResponsesWriter:
         self._logprobs: list[Item] = []
 
     def opening(self) -> bytes:
-        """Return that the response exists and is being made."""
         begun = response(self._name, self._model, self._request, "in_progress", [], None)
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
-        """Return the events of a piece; an item is opened when the kind of piece changes."""
         if isinstance(piece, ToolCall):
             return self._close_item("completed") + self._write_call(piece, call_id or "")
         logprobs = token_logprobs(tokens) if isinstance(piece, Words) else []
@@ -149,19 +131,16 @@ class ResponsesWriter:
         return opened + (self._delta(piece.text, logprobs) if piece.text else b"")
 
     def finish(self, choice: int, reply: Reply) -> bytes:
-        """Return the end of the last item; an answer without any gets an empty message."""
         opened = b"" if self._done or self._kind else self._open_item(Words)
         return opened + self._close_item("incomplete" if reply.finish == "length" else "completed")
 
     def closing(self, replies: Sequence[Reply]) -> bytes:
-        """Return the whole response, completed or cut."""
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
         whole = response(self._name, self._model, self._request, status, self._done, reply)
         return self._event(f"response.{status}", response=whole)
 
     def keep_alive(self) -> bytes:
-        """Return a comment."""
         return COMMENT
 
     def fail(self, error: SwarmError) -> bytes:
@@ -208,7 +187,6 @@ class ResponsesWriter:
         return self._event("response.reasoning_text.delta", **fields)
 
     def _close_item(self, status: Status) -> bytes:
-        """Return the end of the open item, if one is."""
         if self._kind is None:
             return b""
         place, part = {**self._place, "content_index": 0}, self._part()
@@ -235,10 +213,6 @@ class ResponsesWriter:
             )
             + self._finish_item(whole)
         )  # fmt: skip
-
-
-def _logprob(text: str, logprob: float) -> Item:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
 def _tool(function: Mapping[str, Any]) -> Item:
@@ -282,22 +256,16 @@ class ResponsesDialect:
     echoes = True
 
     def parse(self, body: bytes, model: str) -> CompletionRequest:
-        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
 
     def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
-        """Return the whole response as JSON."""
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
         whole = response(name, model, request, status, output_items(name, reply), reply)
         return to_json(whole, inf_nan_mode="null")  # what a client sent may hold a number too large for JSON
 
-    def writer(
-        self, name: str, model: str, request: CompletionRequest, version: int, prompt_tokens: int
-    ) -> StreamWriter:
-        """Return what writes the response as a stream."""
+    def writer(self, name: str, model: str, request: CompletionRequest, version: int, prompt_size: int) -> StreamWriter:
         return ResponsesWriter(name, model, request)
 
     def error(self, error: SwarmError) -> bytes:
-        """Return OpenAI's error object."""
         return to_json(rename_param(error, _NAMES).to_wire())

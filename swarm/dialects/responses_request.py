@@ -39,7 +39,6 @@ _ITEM_ID = re.compile(r"(?:msg|rs|fc)_(.+)_\d+")
 
 
 def messages_of(found: Any) -> tuple[Message, ...]:
-    """Return the messages of an `input`: a string, or a list of items."""
     if isinstance(found, str):
         return ({"role": "user", "content": found},)
     if not isinstance(found, list) or not found:
@@ -63,13 +62,11 @@ class _AssistantTurn:
     calls: list[dict[str, Any]] = field(default_factory=list)
 
     def takes(self, kind: str, response: str | None) -> bool:
-        """Return whether an item belongs to this turn."""
         if self.response is not None and response is not None:
             return self.response == response
         return kind != "message" or not self.words
 
     def message(self) -> Message:
-        """Return the turn in the form of OpenAI's chat completions."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self.words)}
         if self.reasoning:
             message["reasoning_content"] = "".join(self.reasoning)
@@ -91,19 +88,16 @@ class _Conversation:
         return tuple(self._messages)
 
     def add(self, message: Message) -> None:
-        """Take what is not the assistant's."""
         self._close_turn()
         self._messages.append(message)
 
     def say(self, role: str, text: str, item_id: str | None) -> None:
-        """Take words of anybody."""
         if role == "assistant":
             self.turn("message", item_id).words.append(text)
         else:
             self.add({"role": "user" if role == "user" else "system", "content": text})
 
     def turn(self, kind: str, item_id: str | None) -> _AssistantTurn:
-        """Return the turn an item of the assistant belongs to."""
         found = _ITEM_ID.fullmatch(item_id) if item_id else None
         response = found[1] if found else None
         if self._turn is None or not self._turn.takes(kind, response):
@@ -127,9 +121,7 @@ def _read_item(item: Fields, conversation: _Conversation) -> None:
 
 
 def _read_message(item: Fields, conversation: _Conversation) -> None:
-    role = item.choice("role", ("user", "assistant", "system", "developer"))
-    if role is None:
-        raise field_error(item.at("role"), "expected a role, found none")
+    role = item.required_choice("role", ("user", "assistant", "system", "developer"), "a role")
     content = join_text(item.take("content"), item.at("content"), _TEXTS)
     item_id = item.text("id")
     item.ignore("status", "phase")
@@ -188,7 +180,6 @@ _ITEMS: Mapping[str, Callable[[Fields, _Conversation], None]] = {
     "reasoning": _read_reasoning,
 }
 
-
 LOGPROBS = "message.output_text.logprobs"
 _SEALED = "reasoning.encrypted_content"
 _NO_INFLUENCE = (
@@ -203,13 +194,14 @@ _PLAIN_FORMAT: Mapping[str, Any] = {"type": "text"}
 
 
 def parse(body: bytes, model: str) -> CompletionRequest:
-    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
     fields = body_fields(body)
     name = fields.required_text("model")
     if name != model:
         raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
     instructions = fields.text("instructions")
-    messages = _add_instructions(instructions, messages_of(fields.take("input")))
+    messages = messages_of(fields.take("input"))
+    if instructions:
+        messages = ({"role": "system", "content": instructions}, *messages)
     tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
     format_, verbosity = _text(fields.inner("text"))
     advised = {"reasoning.effort": _effort(fields.inner("reasoning")), "text.verbosity": verbosity}
@@ -228,33 +220,22 @@ def parse(body: bytes, model: str) -> CompletionRequest:
         echo={"instructions": instructions, "metadata": fields.object("metadata") or {}, "format": format_},
     )
     fields.require_neutral(background=(False,), truncation=("disabled",), context_management=([],), moderation=())
-    _refuse_stored(fields)
+    for stored in ("previous_response_id", "conversation", "prompt"):
+        if fields.take(stored) is not None:
+            raise field_error(
+                stored, "the server keeps no responses, conversations or prompts; send the history as `input`"
+            )
     fields.ignore(*_NO_INFLUENCE)
     fields.close()
     return request
 
 
-def _refuse_stored(fields: Fields) -> None:
-    for name in ("previous_response_id", "conversation", "prompt"):
-        if fields.take(name) is not None:
-            raise field_error(
-                name, "the server keeps no responses, conversations or prompts; send the history as `input`"
-            )
-
-
-def _add_instructions(instructions: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    return ({"role": "system", "content": instructions}, *messages) if instructions else messages
-
-
 def _parse_sampling(fields: Fields, format_: Mapping[str, Any]) -> RequestedSampling:
-    schema = None
-    if format_["type"] != "text":
-        schema = format_.get("schema") or {}
     return RequestedSampling(
         max_tokens=fields.integer("max_output_tokens", 1),
         temperature=fields.number("temperature", 0, 5),
         top_p=fields.number("top_p", 1e-9, 1),
-        json_schema=schema,
+        json_schema=None if format_["type"] == "text" else format_.get("schema") or {},
     )
 
 
@@ -270,9 +251,8 @@ def _text(text: Fields | None) -> tuple[Mapping[str, Any], str | None]:
 def _format(found: Fields | None) -> Mapping[str, Any]:
     if found is None:
         return _PLAIN_FORMAT
-    kind = found.choice("type", ("text", "json_object", "json_schema"))
-    if kind is None:
-        raise field_error(found.at("type"), "expected one of text, json_object, json_schema, found none")
+    kinds = ("text", "json_object", "json_schema")
+    kind = found.required_choice("type", kinds, f"one of {', '.join(kinds)}")
     read: dict[str, Any] = {"type": kind}
     if kind == "json_schema":
         read |= {"name": found.required_text("name"), "schema": found.object("schema") or {}, "strict": True}

@@ -71,7 +71,6 @@ class PlaySetup:
 
 
 def main() -> int:
-    """Run one of the two processes; return its exit code."""
     arguments = _parser().parse_args()
     processes.watch_parent()
     token = os.environ.get("AJET_TOKEN", "")
@@ -107,12 +106,10 @@ def _prewarm(arguments: argparse.Namespace) -> PlaySetup:
 
 
 def _folder_of(arguments: argparse.Namespace) -> Path:
-    """Return the folder of the user's files."""
     return Path((arguments.agent or arguments.reward).partition(":")[0]).absolute().parent
 
 
 def _setup(arguments: argparse.Namespace) -> PlaySetup:
-    """Return what the command line asks to play; raises InvalidRequest for options that do not fit together."""
     if not (arguments.agent or arguments.reward):
         return _load_setup(arguments)
     folder = _folder_of(arguments)
@@ -155,7 +152,6 @@ def _split(environment: Environment | None, split: Split) -> tuple[Task, ...]:
 
 
 async def _cancel_on_sigterm(work: Awaitable[None]) -> None:
-    """Do the work; SIGTERM ends it as Ctrl-C does."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -168,11 +164,7 @@ async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> 
     owner = os.environ.get(processes.OWNER, "play")
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         summary = await client.rollout(
-            setup.agent,
-            tasks,
-            concurrency=arguments.concurrency,
-            stream=arguments.stream,
-            timeout_s=arguments.timeout,
+            setup.agent, tasks, concurrency=arguments.concurrency, stream=arguments.stream, timeout_s=arguments.timeout
         )
     if arguments.out is None:
         sys.stdout.write(json.dumps(asdict(summary)) + "\n")
@@ -227,10 +219,7 @@ async def _evaluate_during(
     async for version, episodes in pending_evaluations(client, arguments.episodes):
         results = await play(episodes=episodes, seed=arguments.seed + version)
         require_version(results, version)
-        if arguments.episodes in (
-            None,
-            episodes,
-        ):  # else that version's are all there, and its server had forgotten some
+        if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
             write_json(arguments.out, file.add(outcomes(results, environment, arguments.split)))
     return {"evaluations": len(file)}
 

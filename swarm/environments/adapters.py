@@ -1,8 +1,6 @@
 """Adapters: environments of other packages, each by an address.
 
-An address is written as `reasoning-gym:chain_sum?max_terms=3`.
-
-Each package is imported inside functions, so that none is needed until it is named.
+An address is written as `reasoning-gym:chain_sum?max_terms=3`. A package is imported once it is named.
 An adapter only translates; what is posed and what is judged is the package's own. An address takes the options of what
 it names, and `tasks`: how many training tasks are drawn, with a quarter as many for the search and half as many hidden.
 """
@@ -52,7 +50,6 @@ FEWEST_TASKS: Final = 16
 
 
 def scheme_of(address: str) -> str | None:
-    """Return the scheme of an adapter's address; None for what is none."""
     scheme, colon, _ = address.partition(":")
     return scheme if colon and scheme in ADAPTERS else None
 
@@ -108,7 +105,6 @@ def options_of(query: str) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """Return what a text in an address means: true, false, a number, or the text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

@@ -76,11 +76,7 @@ TaskSplits = Mapping[Split, tuple[Task, ...]]
 
 
 def draw(environment: Environment, secret: bytes, remedy: str = OWN_SPLITS) -> tuple[Way, TaskSplits]:
-    """Return how an environment gives its tasks, and the tasks by split; raise InvalidRequest for what is unsound.
-
-    `remedy` is what its author can do where a split has too few. Whatever the environment's own code raises passes
-    through.
-    """
+    """Return how tasks are given, and they by split; InvalidRequest, with the `remedy`, where a split has too few."""
     way = way_of(environment)
     match way:
         case "splits":
@@ -115,10 +111,7 @@ def split_records(records: Sequence[Task], name: str) -> TaskSplits:
 
 
 def generate_tasks(environment: Environment, secret: bytes) -> TaskSplits:
-    """Return the tasks that an environment makes of seeds, each problem once.
-
-    Which split a problem is of follows from the secret and its words, so that a small world has some of each.
-    """
+    """Return the tasks of seeds, each problem once; secret and words say its split: a small world has some of each."""
     _check_sizes(environment)
     found: dict[Split, dict[str, Task]] = {split: {} for split in SPLITS}
     seeds, idle = _seeds(secret, environment.name), 0
@@ -162,7 +155,6 @@ def _check_counts(name: str, way: Way, drawn: TaskSplits, remedy: str) -> None:
 
 
 def _origin(way: Way, tasks: Sequence[Task]) -> str:
-    """Return where the tasks of too small splits came from, and how many of them say nothing new."""
     if way == "splits":
         return ""
     if way == "seeds":
@@ -173,7 +165,6 @@ def _origin(way: Way, tasks: Sequence[Task]) -> str:
 
 
 def check(name: str, drawn: TaskSplits) -> None:
-    """Raise InvalidRequest where tasks are no tasks, or splits share one."""
     ids: dict[str, Split] = {}
     problems: dict[str, tuple[Split, str]] = {}
     for split, tasks in drawn.items():
@@ -199,7 +190,6 @@ def check(name: str, drawn: TaskSplits) -> None:
 
 
 def describe_too_large(name: str, split: Split, size: int, code: int = 0) -> str:
-    """Return what is said of an environment whose code and tasks of a split are more than one that plays is given."""
     beside = f" and {code / (1 << 20):.1f} MiB of code" if code else ""
     return (
         f"expected at most {MOST_GIVEN_BYTES >> 20} MiB of code and {split} tasks together in {name}, as whoever "
@@ -242,11 +232,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 def write_tasks(
     environment: Environment, secret: bytes, out: Path, remedy: str = OWN_SPLITS, play_s: float = PLAY_S
 ) -> dict[str, Any]:
-    """Write tasks and demonstrations into a folder; return what a manifest says of the environment, and how many tasks
-    were asked for.
-
-    `remedy` is what the user can do where there are too few tasks; a demonstration may take `play_s`.
-    """
+    """Write tasks, and demonstrations of `play_s` at most, into a folder; return what a manifest says, and ASKED."""
     words = _describe(environment)
     way, drawn = draw(environment, secret, remedy)
     _write(drawn, out)
@@ -261,7 +247,6 @@ def write_tasks(
 
 
 def write_lines(environment: Environment, name: str, lines: Path, out: Path) -> dict[str, Any]:
-    """Write the tasks of a file of lines into a folder; return what a manifest says of them and their judge."""
     found = read_lines(lines)
     environment.name = name  # type: ignore[misc]  # of each one its own
     environment.title = f"the tasks of {lines.name}"  # type: ignore[misc]
@@ -287,10 +272,7 @@ def _write(drawn: TaskSplits, out: Path) -> None:
 
 
 async def probe(environment: Environment, tasks: Mapping[Split, tuple[Task, ...]], play_s: float = PLAY_S) -> bool:
-    """Pose some tasks of each split by the code alone; return whether that code makes hidden tasks by itself.
-
-    Raises InvalidRequest for tasks that it cannot pose.
-    """
+    """Pose some tasks of each split by the code alone, or InvalidRequest; return whether it makes hidden ones."""
     if not environment.has("agent"):
         for own in tasks.values():
             for task in islice(own, POSED):
@@ -361,7 +343,6 @@ def _demonstrations(environment: Environment, tasks: tuple[Task, ...], play_s: f
 
 
 def _describe(environment: Environment) -> dict[str, Any]:
-    """Return the words and ranges of an environment; raise InvalidRequest for those that are missing or no such."""
     kind = type(environment).__name__
     missing = [name for name in ("name", "title", "measures") if not isinstance(getattr(environment, name, None), str)]
     if missing:
@@ -423,15 +404,18 @@ OTHER_OPTIONS = "choose options that give more"
 
 
 def main() -> int:
-    """Draw, probe or measure; return the exit code."""
     arguments = _parser().parse_args()
     watch_parent()
     bound_memory(arguments.memory)
     bound_files()
     secret = bytes.fromhex(sys.stdin.read()) if arguments.action == "draw" else b""
     with _reserve_stdout() as out:
+        found: dict[str, Any] | None = None
         try:
-            found = _run_action(arguments, secret, out)
+            if arguments.action == "measure":
+                _measure(arguments, out)
+            else:
+                found = _draw_tasks(arguments, secret) if arguments.action == "draw" else _probe_tasks(arguments)
         except InvalidRequest as error:
             found = _format_refusal(str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever foreign code raises
@@ -441,14 +425,6 @@ def main() -> int:
         if found is not None:
             out.write(json.dumps(found) + "\n")
     return BAD if found is not None and REFUSED in found else 0
-
-
-def _run_action(arguments: argparse.Namespace, secret: bytes, out: TextIO) -> dict[str, Any] | None:
-    """Do what is asked; return its answer, None where it was told line by line."""
-    if arguments.action == "measure":
-        _measure(arguments, out)
-        return None
-    return _draw_tasks(arguments, secret) if arguments.action == "draw" else _probe_tasks(arguments)
 
 
 @contextmanager

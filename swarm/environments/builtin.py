@@ -50,17 +50,14 @@ class ArithGame(PlainGame):
         self._success = False
 
     def opening(self) -> list[Message]:
-        """Return the question."""
         return [{"role": "user", "content": f"{self._left}+{self._right}"}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Judge the answer, which must hold exactly one number; the play is over either way."""
         numbers = _NUMBER.findall(text_of(message))
         self._success = len(numbers) == 1 and int(numbers[0]) == self._left + self._right
         return []
 
     def outcome(self) -> Outcome:
-        """Return 1 for the right sum, 0 otherwise."""
         return Outcome(reward=float(self._success), success=self._success)
 
 
@@ -75,15 +72,12 @@ class Arith(PlainEnvironment):
     measures: ClassVar[str] = "the sum is right"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
-        """Return every ordered pair whose unordered pair is in `split`."""
         return _arith_tasks(split)
 
     def game(self, task: Task) -> ArithGame:
-        """Return a fresh play of `task`."""
         return ArithGame(task.data["left"], task.data["right"])
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
-        """Return the sum."""
         return str(task.data["left"] + task.data["right"])
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
@@ -129,11 +123,9 @@ class GuessGame(PlainGame):
 
     @property
     def possible(self) -> tuple[int, int]:
-        """Lowest and highest number that the hints so far allow."""
         return self._low, self._high
 
     def opening(self) -> list[Message]:
-        """Return the question."""
         return [{"role": "user", "content": self._bounds()}]
 
     def answer(self, message: Message) -> list[Message]:
@@ -157,10 +149,7 @@ class GuessGame(PlainGame):
         return f"above {self._low - 1} below {self._high + 1}"
 
     def outcome(self) -> Outcome:
-        """Return success for the number found; reward 1 for it, else up to one half for narrowing it down.
-
-        The partial reward is 0.5 times the share of the window's bits that the hints gave away.
-        """
+        """Return 1 for the number found, else 0.5 times the share of the window's bits that the hints gave away."""
         if self._found:
             return Outcome(reward=1.0, success=True)
         missing = math.log(self._high - self._low + 1) / math.log(self._width)
@@ -178,20 +167,17 @@ class Guess(PlainEnvironment):
     measures: ClassVar[str] = f"the number is found within {GUESSES} guesses"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
-        """Return every window and secret of `split`, by window, then secret."""
         return _guess_tasks(split)
 
     def game(self, task: Task) -> GuessGame:
-        """Return a fresh play of `task`."""
-        return _game(task)
+        return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
-        """Return the number."""
         return str(task.data["secret"])
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by someone who roughly halves what is left, but often forgets the hints and often gives up."""
-        game = _game(task)
+        game = self.game(task)
         window = game.possible
         messages = game.opening()
         hint = messages[-1:]
@@ -209,10 +195,6 @@ def _mediocre(window: tuple[int, int], possible: tuple[int, int], rng: random.Ra
     if rng.random() < _ATTENTIVE:
         return str(min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER))))
     return str(rng.randint(*window))
-
-
-def _game(task: Task) -> GuessGame:
-    return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
 
 
 @cache
@@ -250,11 +232,9 @@ class MarketGame(PlainGame):
         self._success = False
 
     def opening(self) -> list[Message]:
-        """Return the question."""
         return [{"role": "user", "content": f"{self._item}, delivery {self._delivery}"}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Answer each call with a price; judge what calls nothing, which must hold exactly one number: the total."""
         if self._left == 0:
             return []
         self._left -= 1
@@ -274,7 +254,6 @@ class MarketGame(PlainGame):
         return str(self._prices.get(str(call.arguments.get("item")), "no such item"))
 
     def outcome(self) -> Outcome:
-        """Return 1 for the right total, 0 otherwise."""
         return Outcome(reward=float(self._success), success=self._success)
 
 
@@ -289,15 +268,12 @@ class Market(PlainEnvironment):
     measures: ClassVar[str] = "the total of a looked-up price and the delivery is right"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
-        """Return every item, price and delivery of `split`, in this order."""
         return _market_tasks(split)
 
     def game(self, task: Task) -> MarketGame:
-        """Return a fresh play of `task`."""
         return MarketGame(task.data["item"], task.data["delivery"], task.data["prices"])
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
-        """Return the call for the item's price; once there was a result, the total."""
         if any(message["role"] == "tool" for message in messages):
             return str(task.data["prices"][task.data["item"]] + task.data["delivery"])
         return calling("price", item=task.data["item"])

@@ -116,19 +116,16 @@ _EXPECTED = 'a JSON list of tasks like {"id": "sum-1", "data": {"left": 1, "righ
 
 
 def to_json(tasks: Iterable[Task]) -> str:
-    """Return the file's text for tasks."""
     return json.dumps(
         [{"id": task.id, "data": dict(task.data)} | ({"kind": task.kind} if task.kind else {}) for task in tasks]
     )
 
 
 def from_json(text: bytes | str) -> tuple[Task, ...]:
-    """Return the tasks of a text that `to_json` wrote."""
     return tuple(Task(value["id"], value["data"], value.get("kind", "")) for value in json.loads(text))
 
 
 def read_tasks(path: Path) -> tuple[Task, ...]:
-    """Return the tasks of a file in their order; raises InvalidRequest."""
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:
@@ -304,7 +301,6 @@ class CustomEnvironment(Environment):
         self.code()
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
-        """Return the messages of one of the demonstrations that it was brought with."""
         return list(self.demonstrate(task, rng).messages)
 
     def demonstrate(self, task: Task, rng: random.Random) -> Demonstration:
@@ -341,14 +337,12 @@ def _how_to_repair(folder: Path) -> str:
 
 
 def demonstrations_to_json(plays: Sequence[Demonstration]) -> str:
-    """Return demonstrations as JSON: a list of messages each, or an object of messages and tools where it has some."""
     return json.dumps(
         [{"messages": list(p.messages), "tools": list(p.tools)} if p.tools else list(p.messages) for p in plays]
     )
 
 
 def demonstrations_from_json(content: bytes) -> tuple[Demonstration, ...]:
-    """Return the demonstrations that `demonstrations_to_json` wrote."""
     plays = json.loads(content)
     return tuple(Demonstration(**play) if isinstance(play, dict) else Demonstration(play) for play in plays)
 
@@ -359,7 +353,6 @@ def is_custom(name: str) -> bool:
 
 
 def data_hash(folder: Path) -> str:
-    """Return the sha256 over the tasks and demonstrations in a folder; raises OSError."""
     files = [folder / "tasks" / f"{split}.json" for split in ("train", "search", "hidden")]
     if (folder / DEMONSTRATIONS).is_file():
         files.append(folder / DEMONSTRATIONS)
@@ -375,5 +368,4 @@ def files_hash(files: Mapping[str, bytes]) -> str:
 
 
 def describe_manifest(manifest: Manifest) -> dict[str, Any]:
-    """Return what a script may want to know of one, as JSON values."""
     return {"environment": manifest.full_name, **manifest.model_dump(mode="json")}

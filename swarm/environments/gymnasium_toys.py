@@ -2,8 +2,6 @@
 
 Functions of gymnasium's tables: for each state and action a list of (chance, state, reward, whether it ends).
 
-The maps of gymnasium's FrozenLake: one for each task, of the size and density that are asked for.
-
 gymnasium's toys of numbered states and actions, put into words: `gymnasium:FrozenLake-v1?is_slippery=false`.
 
 Options are those of `gymnasium.make`. FrozenLake has a map for each task, of `size` and `p` (as `generate_random_map`
@@ -34,7 +32,6 @@ _CLOSE: Final = 1e-6
 
 
 def is_deterministic(table: Transitions) -> bool:
-    """Return whether an action in a state always has the same consequence."""
     return all(len(follow) == 1 for actions in table.values() for follow in actions.values())
 
 
@@ -90,10 +87,7 @@ _ONE_TASK: Final = (
 
 
 def maps_of(first: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the options of maps to be made; None for another environment, and for one whose map is named.
-
-    Raises InvalidRequest for a named map on which nothing is by chance, and for maps that nobody can make.
-    """
+    """Return the options of maps to be made, or None; InvalidRequest for named maps without chance, or impossible."""
     if type(first).__name__ != "FrozenLakeEnv":
         return None
     if {"desc", "map_name"} & options.keys():
@@ -127,12 +121,10 @@ class ToyGame(Game):
         self._terminated = self._ended = False
 
     def opening(self) -> list[Message]:
-        """Return what is seen, and the names of the actions."""
         first = f"{describe_state(self.inside, self.state)}\nAnswer with one of: {', '.join(self.actions)}."
         return [{"role": "user", "content": first}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Take the action that is named last; return what is seen then."""
         named = [word for word in re.findall(r"\w+", text_of(message).lower()) if word in self.actions]
         if self._ended or not named:
             return []
@@ -160,7 +152,6 @@ class Toy(Environment):
         self._policies: dict[str, Mapping[int, int]] = {}
 
     def start_game(self, seed: int) -> ToyGame:
-        """Return the play of a seed."""
         import gymnasium
         from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
@@ -174,7 +165,6 @@ class Toy(Environment):
         return Task(str(seed), {"opening": game.opening()[0]["content"], **({} if decided else {"chance": seed})})
 
     def game(self, task: Task) -> ToyGame:
-        """Return a fresh play; raise InvalidRequest where the package here begins another."""
         game = self.start_game(int(task.id))
         require_same(task, "opening", game.opening()[0]["content"], "gymnasium")
         return game
@@ -184,7 +174,6 @@ class TabularToy(Toy):
     """A toy that says what follows each action: the best play can be computed."""
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
-        """Return the best action after the policy's answers so far."""
         game = self.game(task)
         for message in messages:
             if message["role"] == "assistant":
@@ -210,7 +199,6 @@ class TabularToy(Toy):
 
 
 def make(name: str, options: Mapping[str, Any]) -> Toy:
-    """Return the environment of a toy; raise InvalidRequest for one that cannot be put into words."""
     import gymnasium
 
     try:

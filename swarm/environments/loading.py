@@ -47,16 +47,13 @@ class RewardGame(Game):
         self._messages: list[Message] = list(copy.deepcopy(task.data[PROMPT]))
 
     def opening(self) -> list[Message]:
-        """Return the task's prompt."""
         return list(self._messages)
 
     def answer(self, message: Message) -> list[Message]:
-        """Take the answer; the play is over."""
         self._messages.append(message)
         return []
 
     async def outcome(self) -> Outcome:
-        """Return what the function says of the conversation."""
         data = {name: value for name, value in self._task.data.items() if name != PROMPT}
         found = await call(self._reward, {"id": self._task.id, "data": copy.deepcopy(data)}, list(self._messages))
         if isinstance(found, tuple) and len(found) == 2:
@@ -71,14 +68,11 @@ class RewardTasks(Environment):
     solved_at: ClassVar[float] = 1.0
     measures: ClassVar[str] = "its reward function gives 1"
 
-    def __init__(self, reward: Path | None, function: str = "") -> None:
-        """Load the reward function; raises InvalidRequest."""
-        assert reward is not None
+    def __init__(self, reward: Path, function: str = "") -> None:
         place = f"{reward}:{function}" if function else str(reward)
         self._reward = load(place, "reward", takes="task, messages", add_package=ADD_PACKAGE)
 
     def game(self, task: Task) -> Game:
-        """Return a fresh play of a task."""
         return RewardGame(task, self._reward)
 
 
@@ -152,38 +146,28 @@ class PlayableEnvironment(Environment):
     """A brought environment with its code: tasks and words as they were written down, plays by the code."""
 
     def __init__(self, custom: CustomEnvironment, code: Environment) -> None:
-        self._custom, self._code = custom, code
+        self._custom = custom
+        self.code = code  # makes demonstrations of a given task, where what was written down is of whatever task
         for name in ("name", "title", "synonyms", "measures", "reward_range", "solved_at", "facts"):
             setattr(self, name, getattr(custom, name))
 
-    @property
-    def code(self) -> Environment:
-        """Its code: it makes demonstrations of a given task, where what was written down is of whatever task."""
-        return self._code
-
     def tasks(self, split: Split) -> Sequence[Task]:
-        """Return the tasks of a split that were written down."""
         return self._custom.tasks(split)
 
     def game(self, task: Task) -> Game:
-        """Return a fresh play by the code."""
-        return self._code.game(task)
+        return self.code.game(task)
 
     async def agent(self, episode: Any) -> Any:
-        """Play by the code's own agent."""
-        return await self._code.agent(episode)
+        return await self.code.agent(episode)
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
-        """Return the code's best answer."""
-        return self._code.oracle(task, messages)
+        return self.code.oracle(task, messages)
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
-        """Return one of the demonstrations that were written down."""
         return self._custom.imitate(task, rng)
 
     def has(self, part: str) -> bool:
-        """Return whether the code has a part of its own."""
-        return self._code.has(part)
+        return self.code.has(part)
 
 
 def load_playable(name: str) -> Environment:
@@ -200,7 +184,7 @@ def load_source(source: CodeSource, code: Path) -> Environment:
     if source.kind == "adapter":
         return adapt(source.place)
     if source.kind == "reward":
-        return RewardTasks(code / source.place if source.place else None, source.item)
+        return RewardTasks(code / source.place, source.item)
     module = import_file(code / source.place, ADD_PACKAGE) if source.kind == "folder" else _module(source.place, code)
     return _environment(module, source, code)
 
@@ -226,9 +210,7 @@ def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environm
     if source.item:
         found = getattr(module, source.item, None)
     else:
-        own = [
-            value for value in vars(module).values() if _is_environment(value) and value.__module__ == module.__name__
-        ]
+        own = [each for each in vars(module).values() if _is_environment(each) and each.__module__ == module.__name__]
         if len(own) != 1:
             names = ", ".join(value.__name__ for value in own) or "none"
             raise InvalidRequest(
@@ -236,21 +218,16 @@ def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environm
             )
         found = own[0]
     try:
-        environment = (
-            found() if inspect.isclass(found) or (callable(found) and not isinstance(found, Environment)) else found
-        )
+        makes = inspect.isclass(found) or (callable(found) and not isinstance(found, Environment))
+        environment = found() if makes else found
     except Exception as error:
         raise InvalidRequest(explain_import_error(code / source.place, error, ADD_PACKAGE)) from error
     if not isinstance(environment, Environment):
         raise InvalidRequest(
             f"expected {source.item} in {where} to be an Environment; "
-            f"found {_describe_type(environment)}; name its class"
+            f"found {'nothing of that name' if environment is None else type(environment).__name__}; name its class"
         )
     return environment
-
-
-def _describe_type(value: Any) -> str:
-    return "nothing of that name" if value is None else type(value).__name__
 
 
 def _is_environment(value: Any) -> bool:

@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, calling, said, text_of
-from swarm.environments.play import judge_outcome
+from swarm.environments.play import chat_messages, judge_outcome
 from swarm.environments.user_code import RewardFailed, call, describe_place
 
 MOST_BYTES: Final = 12 << 30
@@ -47,10 +47,7 @@ def bound_files() -> None:
 
 
 def peak_memory() -> int:
-    """Return the most bytes of memory that this process has had at once.
-
-    Linux is asked for the peak of the program: that of the process is no less than what its parent had when it began.
-    """
+    """Return this process's peak of memory in bytes: on Linux the program's, as the process's counts its parent's."""
     status = Path("/proc/self/status")
     if status.is_file() and (found := _PEAK.search(status.read_text())) is not None:
         return int(found[1]) << 10
@@ -137,7 +134,6 @@ class UntrainedPlays:
         return {**players, "empty answers": lambda *_: said(""), "random answers": self._random}
 
     def _choose_tasks(self, player: str) -> list[Task]:
-        """Return the tasks of a player: the same for each, in an order of its own."""
         tasks = random.Random(0).sample(self._tasks, min(self._bounds.plays, len(self._tasks)))
         random.Random(player).shuffle(tasks)
         return tasks
@@ -145,7 +141,6 @@ class UntrainedPlays:
     async def _try_play(
         self, player: str, answers: Answers, task: Task, played: _PlayStats, index: int, tell: Tell
     ) -> str:
-        """Play once; return what is wrong, in a line, or nothing."""
         rng = random.Random(f"{player} {index}")
         faulthandler.dump_traceback_later(self._bounds.seconds, exit=True)
         try:
@@ -162,10 +157,9 @@ class UntrainedPlays:
         return ""
 
     async def _play(self, answers: Answers, task: Task, played: _PlayStats, rng: random.Random) -> dict[str, Any]:
-        """Play once and write down what it came to; return the play, to be shown."""
         clock = _Clock()
         game = await clock.time(self._environment.game, task)
-        messages = _messages(await clock.time(game.opening), "opening()")
+        messages = chat_messages(await clock.time(game.opening), "opening")
         count = 0
         while (answer := answers(task, messages, game, rng)) is not None:
             if count == self._bounds.answers:
@@ -175,7 +169,7 @@ class UntrainedPlays:
             following = await clock.time(game.answer, dict(messages[-1]))
             if not following:
                 break
-            messages += _messages(following, "answer()")
+            messages += chat_messages(following, "answer")
         outcome: Outcome = judge_outcome(self._environment, await clock.time(game.outcome))
         require_declared(self._environment.facts, outcome.facts)
         played.rewards.append(outcome.reward)
@@ -246,21 +240,12 @@ class _Clock:
 
 
 def leak(peaks: Sequence[int]) -> float:
-    """Return the bytes that each play leaves behind, by the peaks of memory after each; 0 where they come to rest.
-
-    Peaks must have grown in the second third of the plays and in the last one alike.
-    """
+    """Return the bytes each play leaves behind, by the peaks after each: 0 unless the last two thirds grew alike."""
     third = len(peaks) // 3
     if len(peaks) < _FEWEST_PLAYS:
         return 0.0
     growths = ((peaks[2 * third] - peaks[third]) / third, (peaks[-1] - peaks[2 * third]) / (len(peaks) - 1 - 2 * third))
     return min(growths) if min(growths) >= LEAK_BYTES else 0.0
-
-
-def _messages(found: Any, what: str) -> list[Message]:
-    if not isinstance(found, list) or not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in found):
-        raise TypeError(f"expected a list of chat messages of {what}, found {found!r:.80}")
-    return list(found)
 
 
 def _value(schema: Any, words: Sequence[str], rng: random.Random) -> Any:
@@ -274,5 +259,4 @@ def _value(schema: Any, words: Sequence[str], rng: random.Random) -> Any:
 
 
 def to_line(value: dict[str, Any]) -> str:
-    """Return what was told as a line of JSON."""
     return json.dumps(value, default=str) + "\n"

@@ -55,21 +55,21 @@ async def pending_evaluations(client: AsyncSwarmClient, episodes: int | None) ->
         if not status.awaited_evaluations:
             await asyncio.sleep(LOOK_S)
             continue
-        if episodes is not None and status.policy_version != played:  # else it forgot what was played
-            _require(status, episodes)
+        wanted = status.evaluation_episodes
+        if status.policy_version != played and episodes not in (None, wanted):  # else it forgot what was played
+            raise InvalidRequest(
+                f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
+                f"found one that waits for {wanted}: play as many as its job's evaluation_episodes"
+            )
         between = time.monotonic() - since
-        left = status.awaited_evaluations if status.policy_version == played else status.evaluation_episodes
+        left = status.awaited_evaluations if status.policy_version == played else wanted
         yield PendingEvaluation(status.policy_version, left)
         since, played = time.monotonic(), status.policy_version
         await asyncio.sleep(UNSEEN * between)
 
 
 async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
-    """Yield the server's status again and again until its job is finished.
-
-    A server that is away, or off, is waited for as one that trains waits for it (ENGINE_OFF_S); raises ServerFailed at
-    once, Unreachable or EngineUnavailable then.
-    """
+    """Yield the server's status until its job is finished; ServerFailed at once, if away or off after ENGINE_OFF_S."""
     heard = time.monotonic()
     while True:
         try:
@@ -90,14 +90,6 @@ async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
         heard = time.monotonic()  # what was done with it took its time
 
 
-def _require(status: Status, episodes: int) -> None:
-    if status.evaluation_episodes != episodes:
-        raise InvalidRequest(
-            f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
-            f"found one that waits for {status.evaluation_episodes}: play as many as its job's evaluation_episodes"
-        )
-
-
 def require_version(results: Sequence[EpisodeResult], version: int) -> None:
     """Raise InvalidRequest unless all plays began with one version's weights: training waited for none of the rest."""
     if other := [result for result in results if result.policy_version != version]:
@@ -115,12 +107,10 @@ class EvaluationsFile:
         self._made = {found["policy_version"]: found for found in _read(path)}
 
     def add(self, evaluation: dict[str, Any]) -> dict[str, Any]:
-        """Take an evaluation in place of an earlier one of its version; return what the file is to hold."""
         self._made[evaluation["policy_version"]] = evaluation
         return {"evaluations": [self._made[version] for version in sorted(self._made)]}
 
     def __len__(self) -> int:
-        """Return how many evaluations there are."""
         return len(self._made)
 
 
@@ -157,7 +147,6 @@ class Transcripts:
             ]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the plays kept, in the order of the tasks asked for."""
         return [{"task_id": task, "messages": self._recorded[task]} for task in self._tasks if task in self._recorded]
 
 
@@ -172,10 +161,7 @@ async def evaluate(
     timeout_s: float,
     worst: Result = 0.0,
 ) -> list[EpisodeResult]:
-    """Let `agent` play `episodes` episodes of the tasks; return what each was worth, `worst` where it failed.
-
-    If there are fewer tasks than that, each is played equally often, give or take one.
-    """
+    """Let `agent` play `episodes` of the tasks, each equally often, +-1; return their worth, `worst` if it failed."""
     results: list[EpisodeResult] = []
     for sample, chosen in enumerate(rounds(tasks, episodes, seed)):
         played = await client.evaluate(agent, chosen, concurrency=concurrency, timeout_s=timeout_s, worst=worst)
@@ -200,10 +186,7 @@ def rounds(tasks: Sequence[Task], episodes: int, seed: int) -> list[list[Task]]:
 def outcomes(
     results: Sequence[EpisodeResult], environment: str | None, split: Split, kept: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return the results as the evaluator's file holds them, and the plays `kept` where there are any.
-
-    `environment` is None for tasks of no environment, whose agents need not say whether they succeeded.
-    """
+    """Return results as the evaluator's file has them, with plays `kept`; no `environment`: success may be unsaid."""
 
     def success(result: EpisodeResult) -> bool | None:
         return None if environment is None and result.success is None else bool(result.success)
@@ -237,7 +220,6 @@ def _truncate(text: str) -> str:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a value as JSON under a temporary name, then rename."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_text(json.dumps(value))
@@ -255,10 +237,7 @@ _KEPT = ("role", "content", "tool_calls", "reasoning_content")
 
 
 async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcome]:
-    """Play one game to its end with the episode's policy; return the whole conversation and what it was worth.
-
-    What may block runs in a thread, so that no other play waits for it.
-    """
+    """Play a game with the episode's policy; return its conversation and worth. What may block runs in a thread."""
     plain = isinstance(game, PlainGame)
     messages = chat_messages(await _call_method(plain, game.opening), "opening")
     if not messages:
@@ -280,20 +259,16 @@ async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcom
 
 def chat_messages(found: Any, method: str) -> list[Message]:
     """Return a copy of the chat messages that a game's method gave; raises TypeError for what are none."""
-    if not isinstance(found, list | tuple) or not all(map(_is_message, found)):
+    if not (
+        isinstance(found, list | tuple)
+        and all(isinstance(value, dict) and isinstance(value.get("role"), str) for value in found)
+    ):
         raise TypeError(f"expected a list of chat messages of {method}(), found {found!r:.80}")
     return list(found)
 
 
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str)
-
-
 def agent_of(environment: Environment, reward: Reward | None = None, on_play: OnPlay | None = None) -> Agent:
-    """Return the agent that plays an environment's tasks: its own, or the one that carries its games' messages.
-
-    The environment judges, or `reward` does in its place; `on_play` hears of games only.
-    """
+    """Return the agent of an environment, or one that carries its games' messages; `on_play` hears of games only."""
     if environment.has("agent"):
 
         async def own(episode: Episode[Any]) -> Outcome:

@@ -1,8 +1,7 @@
 """Processes that play: parent watchdog and prewarmed worker.
 
-The lifeline: a process that plays on behalf of another one ends with it, however that one ended.
-
-The other process, and only it, holds the writing end of a pipe; the kernel closes that when the process is gone.
+The lifeline: a process that plays on behalf of another one ends with it, however that one ended: the other, alone, has
+the writing end of a pipe, which the kernel closes when it is gone.
 
 A warm standby: a process that has imported everything but the agent, and loads and plays it when it is told to.
 
@@ -10,7 +9,7 @@ A warm standby: a process that has imported everything but the agent, and loads 
     begin    nothing of the former agent is open any more: play
 
 Both words come as lines on standard input; its end before them ends the process quietly. Importing what an agent needs
-is most of the time from a save to the first play of the new code, and much of it is the same for every version.
+is most of the time from a save to the first play of the new code.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ def watchdog_pipe() -> Iterator[int]:
 
 
 def watch_parent() -> None:
-    """From now on end this process, and its group, when the one that holds the lifeline is gone; nothing without one.
-
-    It is asked to end first, as by SIGTERM, and killed after GRACE_S, whatever its threads do.
-    """
+    """End this process and its group, killed after GRACE_S, once the holder of its lifeline, if any, is gone."""
     name = os.environ.pop(VARIABLE, None)
     if name is not None:
         os.set_inheritable(int(name), False)
@@ -78,7 +74,6 @@ class NotNeeded(SystemExit):
 
 
 def wait_for(word: str) -> None:
-    """Wait for a word; raise NotNeeded where standard input ends instead."""
     if sys.stdin.readline().strip() != word:
         raise NotNeeded
 

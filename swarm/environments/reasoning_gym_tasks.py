@@ -2,8 +2,6 @@
 
 Another version of a package may begin something else from the same seed. What it would judge is not what was posed.
 
-Problems with a judge, of reasoning-gym's generators: `reasoning-gym:chain_sum?max_terms=3`.
-
 Several generators make one environment in which a task's kind is its generator, and options say whose they are:
 `reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=3`. A task is its question; whoever judges makes the entry
 again, with the answer, from the generator and the seed in the task's id.
@@ -25,7 +23,6 @@ SEEDS: Final = 1 << 32
 
 
 def seed_of(seed: int) -> int:
-    """Return the seed that a package is given for one of ours."""
     return seed % SEEDS
 
 
@@ -48,18 +45,15 @@ class ReasoningGame(Game):
         self._said = ""
 
     def opening(self) -> list[Message]:
-        """Return how to answer, in the package's words, and the question."""
         from reasoning_gym.utils import SYSTEM_PROMPTS
 
         return [{"role": "system", "content": SYSTEM_PROMPTS["default"]}, {"role": "user", "content": self._question}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Take the answer; the play is over."""
         self._said = text_of(message)
         return []
 
     def outcome(self) -> Outcome:
-        """Return the package's score."""
         from reasoning_gym.utils import extract_answer
 
         found = extract_answer(self._said)
@@ -91,7 +85,6 @@ class ReasoningTasks(Environment):
         return Task(f"{name}-{seed // len(names)}", {"question": question}, name if len(names) > 1 else "")
 
     def game(self, task: Task) -> ReasoningGame:
-        """Return a fresh play; raise InvalidRequest where the package here poses another problem."""
         name, entry = self._find_entry(task)
         require_same(task, "question", entry["question"], "reasoning-gym")
         return ReasoningGame(entry["question"], entry, self._generators[name])
@@ -111,7 +104,6 @@ class AnsweredTasks(ReasoningTasks):
     """The problems of generators that all give an answer with the question."""
 
     def oracle(self, task: Task, messages: Sequence[Message]) -> str:
-        """Return the package's answer."""
         return f"<answer>{self._find_entry(task)[1]['answer']}</answer>"
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
@@ -122,7 +114,6 @@ class AnsweredTasks(ReasoningTasks):
 
 
 def make(name: str, options: Mapping[str, Any]) -> Environment:
-    """Return the environment of generators that are joined by `+`; raises InvalidRequest."""
     from reasoning_gym.factory import DATASETS
 
     names = tuple(dict.fromkeys(name.split("+")))

@@ -57,27 +57,22 @@ _CATALOGUE = _Catalogue()
 
 
 def environments() -> Mapping[str, Environment]:
-    """Return every environment that is known here by its name: built in, or brought and used in this process."""
     return _CATALOGUE
 
 
 def get_built_in(name: str) -> PlainEnvironment:
-    """Return the built-in environment called `name`; KeyError if there is none."""
     return {environment.name: environment for environment in _BUILT_IN}[name]
 
 
 def built_in_names() -> frozenset[str]:
-    """Return the names that no other environment may have."""
     return frozenset(environment.name for environment in _BUILT_IN)
 
 
 def add_folder(folder: Path) -> None:
-    """From now on find brought environments in `folder` too."""
     _CATALOGUE.add_folder(folder)
 
 
 def admit(environment: Environment) -> None:
-    """From now on know an environment by its name."""
     _CATALOGUE.admit(environment)
 
 

@@ -43,17 +43,14 @@ class ArenaGame(Game):
 
     @property
     def for_one(self) -> bool:
-        """Whether it is a game for one player, whatever number it can be begun with."""
         from textarena import SinglePlayerState
 
         return isinstance(self._inside.state, SinglePlayerState)
 
     def opening(self) -> list[Message]:
-        """Return the rules, and how the game stands."""
         return [{"role": "user", "content": self._first}]
 
     def answer(self, message: Message) -> list[Message]:
-        """Make a move; return what the game says to it."""
         with self._chance():
             done, _ = self._arena.step(text_of(message))
         return [] if done else [{"role": "user", "content": self._read_observation()}]
@@ -92,18 +89,15 @@ class Arena(Environment):
         self._new = new
 
     def generate(self, seed: int) -> Task:
-        """Return the start of a seed."""
         return Task(str(seed), {"start": ArenaGame(self._new, seed_of(seed)).start})
 
     def game(self, task: Task) -> ArenaGame:
-        """Return a fresh play; raise InvalidRequest where the package here begins another."""
         game = ArenaGame(self._new, seed_of(int(task.id)))
         require_same(task, "start", game.start, "textarena")
         return game
 
 
 def make(name: str, options: Mapping[str, Any]) -> Arena:
-    """Return the environment of a game; raise InvalidRequest for one that cannot be played here by one player."""
     import textarena
     from textarena.envs.registration import ENV_REGISTRY
 
@@ -148,13 +142,11 @@ def actions_of(toy: Any) -> Sequence[str]:
 
 
 def describe_state(toy: Any, state: Any) -> str:
-    """Return what a player sees in a state."""
     view = _VIEWS.get(type(toy).__name__)
     return view(toy, state) if view else f"state {state}"
 
 
 def _frozen_lake(toy: Any, state: int) -> str:
-    """Draw the lake with the player at `@`, and say what lies around."""
     rows = [[cell.decode() for cell in row] for row in toy.desc.tolist()]
     row, column = divmod(int(state), toy.ncol)
     around = []

@@ -71,7 +71,6 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether a function, or an object that is called like one, is async."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
@@ -87,7 +86,6 @@ def _split(place: str, default: str) -> tuple[Path, str]:
 
 
 def import_file(path: Path, add_package: str = HOW_TO_ADD_A_PACKAGE) -> ModuleType:
-    """Import a file and return its module; raises InvalidRequest."""
     name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"file_{abs(hash(str(path)))}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -108,7 +106,6 @@ def import_file(path: Path, add_package: str = HOW_TO_ADD_A_PACKAGE) -> ModuleTy
 
 
 def explain_import_error(path: Path, error: BaseException, add_package: str = HOW_TO_ADD_A_PACKAGE) -> str:
-    """Return in one line why a file cannot be imported."""
     if isinstance(error, SyntaxError):
         where = f"{Path(error.filename or path).name}, line {error.lineno}"
         return f"cannot read {path}: {where}: {error.msg}: {(error.text or '').strip()!r}; mend the line"
@@ -120,7 +117,6 @@ def explain_import_error(path: Path, error: BaseException, add_package: str = HO
 
 
 def describe_place(error: BaseException) -> str:
-    """Return the place in the loaded code where an exception came from, as ` (FILE, line N)`, or nothing."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _folders.isdisjoint(Path(frame.filename).parents)]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
@@ -153,7 +149,6 @@ MOST_FILES: Final = 500
 
 
 def code_files(folder: Path) -> list[Path]:
-    """Return the files of the folder that count, in the order of their paths."""
     found: list[Path] = []
     for path in _walk_code(folder):
         found.append(path)
@@ -221,7 +216,6 @@ class Reward:
 
     @classmethod
     def load(cls, place: str) -> Reward:
-        """Load `FILE.py[:NAME]`; raises InvalidRequest."""
         return cls(load(place, "reward", takes="task, messages, outcome"))
 
     async def __call__(self, task: Task, messages: list[Message], outcome: Outcome) -> Outcome:

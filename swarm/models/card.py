@@ -67,7 +67,6 @@ class ModelCard(BaseModel):
     """None: nothing was measured of these weights."""
 
     def readme(self) -> str:
-        """Return the card as a person reads it: Markdown below front matter, as model hubs read it."""
         tags = ["reinforcement-learning", "ajet", *(["lora"] if self.adapter != "none" else [])]
         front = ["library_name: peft" if self.adapter == "apart" else "library_name: transformers"]
         front += ["pipeline_tag: text-generation", "tags:", *(f"- {tag}" for tag in tags)]
@@ -93,13 +92,10 @@ class ModelCard(BaseModel):
         ]
 
     def _describe_measured(self) -> str:
-        found = self.measured
-        if found is None:
+        if (seen := self.measured) is None:
             return "nothing: no evaluation episode was played with these weights"
-        success = "" if found.success is None else f", success {found.success:.4g}"
-        return (
-            f"mean reward {found.reward:.4g}{success} over {found.episodes} evaluation episodes of {found.tasks} tasks"
-        )
+        success = "" if seen.success is None else f", success {seen.success:.4g}"
+        return f"mean reward {seen.reward:.4g}{success} over {seen.episodes} evaluation episodes of {seen.tasks} tasks"
 
 
 _USE: Mapping[Adapter, str] = {
@@ -108,7 +104,6 @@ _USE: Mapping[Adapter, str] = {
     "`transformers.AutoModelForCausalLM.from_pretrained` loads this folder.",
     "apart": "A LoRA adapter: `peft.PeftModel.from_pretrained(base, folder)` puts it on the model named below.",
 }
-
 
 _DECIDE = (
     "device", "dtype", "engine", "lora_rank", "gradient_checkpointing", "merging", "micro_batch_tokens", "max_context",

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,7 @@ _LONGEST_HEADER = 100 << 20
 
 
 def model_place(path: str, models: Path) -> Path:
-    """Return where the folder of a model lies: a bare name is one in `models`, all else a path.
-
-    A name that is not there is one of the working directory, where that has such a folder.
-    """
+    """Return where a model lies: a bare name is in `models`, or else in the working directory; the rest are paths."""
     kept, bare = models / path, "/" not in path and path not in ("", ".", "..")
     return kept if bare and (kept.is_dir() or not Path(path).is_dir()) else Path(path)
 
@@ -101,7 +98,6 @@ def _look_at_weights(folder: Path) -> None:
 
 
 def _require_whole(path: Path) -> None:
-    """Raise InvalidRequest where a file of safetensors is not as long as its own header says."""
     size, expected = path.stat().st_size, _expected_bytes(path)
     if size != expected:
         raise InvalidRequest(
@@ -157,10 +153,7 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-_LOOKS: tuple[Callable[[Path], None], ...] = (
-    _look_at_config, _look_at_weights, _look_at_tokenizer, _look_at_template
-)  # fmt: skip
-
+_LOOKS = (_look_at_config, _look_at_weights, _look_at_tokenizer, _look_at_template)
 
 _TOKENIZER = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken",
@@ -173,10 +166,7 @@ _YOUNG_S = 2.0
 
 
 def folder_hash(folder: Path, memory: Path | None = None) -> str:
-    """Return the hash of a model folder, in hex; `memory` is a folder in which hashes of files are remembered.
-
-    Raises OSError where a file cannot be read. A memory that cannot be read or written is none.
-    """
+    """Return a model folder's hash in hex; files' hashes are kept in `memory` if possible. OSError if unreadable."""
     known = _read(memory)
     fresh: dict[str, Any] = {}
     found = hashlib.sha256()
@@ -188,7 +178,6 @@ def folder_hash(folder: Path, memory: Path | None = None) -> str:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of a model folder that its tokenizer and its template consist of."""
     return sorted({path for pattern in _TOKENIZER for path in folder.glob(pattern) if path.is_file()})
 
 

@@ -19,7 +19,6 @@ _ANY: Mapping[str, Any] = {"type": "object"}
 
 
 def parameters(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the schema of each tool's arguments, by its name, in the order of `tools`."""
     functions = [tool.get("function", tool) for tool in tools]
     return {function["name"]: function.get("parameters") or _ANY for function in functions}
 
@@ -32,10 +31,7 @@ def properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def as_json(text: str, schema: Mapping[str, Any]) -> str:
-    """Return the JSON of a value that was written without quotes: a string where the schema says so.
-
-    Elsewhere text that is JSON (of whole characters) is taken as it is, and what is none is a string.
-    """
+    """Return the JSON of a value without quotes: a string if `schema` says so, or it is no JSON of whole characters."""
     if is_text(schema):
         return quote(text)
     try:
@@ -48,30 +44,22 @@ def as_json(text: str, schema: Mapping[str, Any]) -> str:
 
 
 def is_text(schema: Mapping[str, Any]) -> bool:
-    """Return whether a schema allows strings only."""
     return schema.get("type") in ("string", ["string"])
 
 
 def quote(text: str) -> str:
-    """Return `text` as a JSON string."""
+    """Return `text` as a string of JSON, and of Lark."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def object_of(values: Mapping[str, str]) -> str:
-    """Return the JSON object whose members have these texts of JSON as values."""
     return "{" + ", ".join(f"{quote(key)}: {value}" for key, value in values.items()) + "}"
 
 
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 
 
-def literal(text: str) -> str:
-    """Return `text` as a Lark string."""
-    return json.dumps(text, ensure_ascii=False)
-
-
 def json_of(schema: Mapping[str, Any]) -> str:
-    """Return the directive that matches JSON of `schema`."""
     return f"%json {json.dumps({**schema, 'x-guidance': _SPACING}, ensure_ascii=False)}"
 
 
@@ -80,12 +68,11 @@ def grammar(call: str, rules: Mapping[str, str], thinking: Thinking | None = Non
     lines = [f"{name}: {rule}" for name, rule in rules.items()]
     if thinking is None:
         return "\n".join([f"start: {call}", *lines])
-    thought = f"thought[suffix={literal(thinking.close)}]: /(?s:.*)/"
+    thought = f"thought[suffix={quote(thinking.close)}]: /(?s:.*)/"
     return "\n".join([f'start: thought "\\n\\n" ({call})', *lines, thought])
 
 
 def json_answer(schema: Mapping[str, Any], thinking: Thinking | None = None) -> str:
-    """Return the grammar of words that are JSON of `schema`, after the rest of an opened thought if any."""
     if thinking is None:
         return f"start: {json_of(schema)}"
     return grammar("json", {"json": json_of(schema)}, thinking)
@@ -95,6 +82,6 @@ def json_calls(tools: Sequence[Mapping[str, Any]], before: str, between: str, af
     """Return the choice of one tool, and its rules: `before` name `between` arguments `after`."""
     rules: dict[str, str] = {}
     for number, (name, schema) in enumerate(parameters(tools).items()):
-        rules[f"call_{number}"] = f"{literal(before + name + between)} args_{number} {literal(after)}"
+        rules[f"call_{number}"] = f"{quote(before + name + between)} args_{number} {quote(after)}"
         rules[f"args_{number}"] = json_of(schema)
     return " | ".join(name for name in rules if name.startswith("call_")), rules

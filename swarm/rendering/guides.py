@@ -20,23 +20,18 @@ from swarm.rendering.messages import GrammarRefused
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 
-
 _mark = re.compile(rf"^(\w+): ({_STRING})$", re.MULTILINE)
 
-
 _multiple = re.compile(r'"multipleOf": ([0-9.eE+-]+)')
-
 
 MOST_REMAINDERS = 100_000
 """llguidance makes a state for every remainder of a `multipleOf`, of several ones for those of their least common
 multiple: this many take about a second, and a number of nine digits would take an hour and all memory."""
 
-
 _suffix = re.compile(rf"^(\w+)\[suffix=({_STRING})\]: (/.+/)$", re.MULTILINE)
 
 
 def can_guide() -> bool:
-    """Return whether llguidance is installed."""
     return find_spec("llguidance") is not None
 
 
@@ -51,10 +46,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 class Guides:
-    """Compiles grammars for one model of `vocabulary` logits, whose answers end with one of `stop_ids`.
-
-    `load` returns the fast tokenizer of `tokenizers` that the model uses. Safe to use from several threads.
-    """
+    """Compiles grammars, thread-safe, for a model of `vocabulary` logits and `stop_ids`; `load`: its fast tokenizer."""
 
     def __init__(self, load: Callable[[], Any], stop_ids: Sequence[int], vocabulary: int) -> None:
         self._load = load
@@ -75,7 +67,6 @@ class Guides:
         return Guide(matcher, self._vocabulary)
 
     def _pair(self) -> tuple[Any, Any]:
-        """Return the model's tokenizer and llguidance's view of it."""
         from llguidance import LLTokenizer
 
         with self._lock:
@@ -107,7 +98,6 @@ class Guide:
         return torch.from_numpy(ids)
 
     def accept(self, token: int) -> None:
-        """Go on after `token`, which was allowed."""
         self._matcher.consume_token(token)
         self._check()
 

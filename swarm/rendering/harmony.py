@@ -114,18 +114,12 @@ class _HarmonyReader(StepReader):
 
 
 class HarmonyFormat(PlainFormat):
-    """Implements `AnswerFormat`.
-
-    A prompt opens no thought, which is a message of its own that an answer may leave out. Calls cannot be forced: their
-    marks are special ids that text cannot name.
-    """
+    """Implements `AnswerFormat`: a thought is its own message; calls, marked by ids no text names, cannot be forced."""
 
     name = "harmony"
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return True: a tokenizer may have its marks as tokens."""
         return True
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader for the answer to `prompt`, whose last header may be open."""
         return _HarmonyReader(prompt[prompt.rfind(_START) :] if _START in prompt else "", bool(tools))

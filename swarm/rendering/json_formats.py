@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from swarm.rendering.grammars import grammar, json_calls, json_of, literal, parameters
+from swarm.rendering.grammars import grammar, json_calls, json_of, parameters, quote
 from swarm.rendering.messages import Piece, Reader, Thinking, ToolCall, Words
 from swarm.rendering.reading import UnterminatedString, is_sendable, members, parse_call, split_values
 from swarm.rendering.tagged import Calls, PlainFormat, TaggedFormat
@@ -72,11 +72,9 @@ class FencedFormat(TaggedFormat):
         self._calls: Calls = _PythonCalls() if language == "tool_code" else _JsonCalls()
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls are written in the language."""
         return self._calls
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return False: its marks are plain text."""
         return False
 
 
@@ -107,7 +105,6 @@ class _Llama3Reader:
 
 
 def _may_call(text: str) -> bool:
-    """Return whether an answer that begins with `text` may be calls."""
     rest = text.lstrip()
     if _TAG.startswith(rest):
         return True
@@ -131,15 +128,12 @@ class Llama3Format(PlainFormat):
     name = "llama3"
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return True: a tokenizer may have its marks as tokens."""
         return True
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader for the answer to `prompt`."""
         return _Llama3Reader() if tools else super().reader(prompt)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return the grammar of one call."""
         return grammar(*json_calls(tools, '{"name": "', '", "parameters": ', "}"))
 
 
@@ -175,10 +169,7 @@ def _parse_named_call(body: str) -> Sequence[ToolCall] | None:
 
 
 class MistralFormat(TaggedFormat):
-    """Implements `AnswerFormat`; the template puts a space before words.
-
-    It `thinks` where it knows `[THINK]`, and writes calls as one list (`lists`) where it does not know `[ARGS]`.
-    """
+    """Implements `AnswerFormat`, a space before words; `thinks`: it knows `[THINK]`; `lists` calls: not `[ARGS]`."""
 
     name = "mistral"
 
@@ -187,21 +178,19 @@ class MistralFormat(TaggedFormat):
         self._lists = lists
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls are written."""
         return _MistralCalls()
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return the grammar of one call, in the version the template writes."""
         choice, rules = self._list_grammar(tools) if self._lists else self._named_grammar(tools)
-        rules["open"] = literal(_MistralCalls.open)
+        rules["open"] = quote(_MistralCalls.open)
         return grammar(f"open ({choice})", rules, self.thinking(prompt))
 
     def _list_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
         return json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
 
     def _named_grammar(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
-        rules = {"arguments": literal(_ARGUMENTS_MARK)}
+        rules = {"arguments": quote(_ARGUMENTS_MARK)}
         for number, (name, schema) in enumerate(parameters(tools).items()):
-            rules[f"call_{number}"] = f"{literal(name)} arguments args_{number}"
+            rules[f"call_{number}"] = f"{quote(name)} arguments args_{number}"
             rules[f"args_{number}"] = json_of(schema)
         return " | ".join(name for name in rules if name.startswith("call_")), rules

@@ -1,7 +1,5 @@
 """Message, Tool, Renderer protocol, AnswerFormat, BackendError.
 
-What an answer is made of, and the seam behind which each family of models writes it its own way.
-
 A format reads the text of an answer (never ids) and gives it back in pieces, in the order they were written.
 Promises: the pieces of a text are the same however it is cut into feeds; a tool call comes whole or not at all;
 what only looks like a tool call and cannot be read stays in the words, so that nothing sampled is hidden.
@@ -60,7 +58,6 @@ class Thinking:
     close: str = "</think>"
 
     def is_open_in(self, prompt: str) -> bool:
-        """Return whether the template opened thinking at the prompt's end."""
         return prompt[-_TAIL:].rstrip().endswith(self.open)
 
 
@@ -80,15 +77,10 @@ class AnswerFormat(Protocol):
     """How one family writes its answers."""
 
     @property
-    def name(self) -> str:
-        """Name of the family's way, for logs and tests."""
-        ...
+    def name(self) -> str: ...
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return whether the marks it reads, beside these tools, may be special tokens: ids are decoded with them kept.
-
-        The stop id that ended the answer is no part of it: it must not be in the text.
-        """
+        """Return whether its marks, with these tools, may be special: ids (not the stop id) are decoded with them."""
         ...
 
     def thinking(self, prompt: str) -> Thinking | None:
@@ -96,10 +88,7 @@ class AnswerFormat(Protocol):
         ...
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader for the answer to `prompt`, whose end tells whether the template opened thinking.
-
-        Without `tools` nothing is read as a tool call.
-        """
+        """Return a reader for the answer to `prompt`, whose end tells of opened thinking; no `tools`, no calls."""
         ...
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
@@ -113,7 +102,6 @@ class AnswerFormat(Protocol):
 
 
 def assemble_answer(pieces: Sequence[Piece]) -> Answer:
-    """Return the answer that pieces are of."""
     return Answer(
         content="".join(piece.text for piece in pieces if isinstance(piece, Words)),
         reasoning="".join(piece.text for piece in pieces if isinstance(piece, Reasoning)),
@@ -136,7 +124,6 @@ def chat_message(answer: Answer, call_ids: Sequence[str]) -> dict[str, object]:
 
 Message = Mapping[str, Any]
 """A chat message in OpenAI's form: role, content, `reasoning_content` and tool fields where there are any."""
-
 
 Tool = Mapping[str, Any]
 """A function tool in OpenAI's form: {"type": "function", "function": {"name", "description", "parameters"}}."""
@@ -169,10 +156,7 @@ class Renderer(Protocol):
 
     @property
     def eos_id(self) -> int:
-        """Id that closes an assistant message in a history: an answer that was cut short gets it when it goes on.
-
-        Where a template closes none, the id that opens the next user's message.
-        """
+        """Id that closes a cut answer in a history; the next user's opening where a template closes none."""
         ...
 
     @property
@@ -181,9 +165,7 @@ class Renderer(Protocol):
         ...
 
     @property
-    def answers(self) -> AnswerFormat:
-        """How the model writes thinking and tool calls."""
-        ...
+    def answers(self) -> AnswerFormat: ...
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         """Return the chat template's text; raise BackendError for messages or tools the template refuses."""

@@ -1,15 +1,9 @@
 """Incremental reading of answers, and JSON as the model wrote it.
 
-JSON as a model wrote it: what an object's members are, each still in the model's own text.
-
-Promises: text is given back as it was written, never parsed and written anew; only strict JSON counts (no NaN, no
-raw line break in a string), for a client must be able to read it. Text that ends inside a string raises
-`UnterminatedString`: the mark that was taken for the end of a call is a part of that string.
-
-What the readers of all families share: steps over the text that came so far, and the pieces they yield.
-
-Promises: neighbouring pieces of one kind become one; a piece is given out once.
-Knows no family's marks.
+Text is given back as it was written, never parsed and written anew; only strict JSON counts (no NaN, no raw line break
+in a string), for a client must be able to read it. Text that ends inside a string raises `UnterminatedString`: the mark
+that was taken for the end of a call is a part of that string. Readers are steps over the text that came so far;
+neighbouring pieces of one kind become one, and a piece is given out once.
 """
 
 from __future__ import annotations
@@ -108,7 +102,6 @@ def _skip(text: str, place: int) -> int:
 
 
 def partial_match_size(text: str, mark: str) -> int:
-    """Return how many characters at the end of `text` may be the beginning of `mark`."""
     longest = min(len(mark) - 1, len(text))
     return next((size for size in range(longest, 0, -1) if text.endswith(mark[:size])), 0)
 
@@ -120,7 +113,6 @@ class Pieces:
         self._pieces: list[Piece] = []
 
     def text(self, kind: type[Words] | type[Reasoning], text: str) -> None:
-        """Add more words or thinking."""
         if not text:
             return
         last = self._pieces[-1] if self._pieces else None
@@ -130,17 +122,14 @@ class Pieces:
             self._pieces.append(kind(text))
 
     def calls(self, calls: Sequence[ToolCall]) -> None:
-        """Add whole calls."""
         self._pieces += calls
 
     def take(self) -> Sequence[Piece]:
-        """Return what was collected, once."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
 
 def join_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """Return the pieces with neighbours of one kind made one."""
     found = Pieces()
     for piece in pieces:
         if isinstance(piece, ToolCall):
@@ -151,11 +140,7 @@ def join_pieces(pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 class StepReader:
-    """Implements `Reader` by steps over `_text`, what came and was not read yet.
-
-    A step is told whether the answer is over; it takes what it is certain of and returns whether another step may
-    follow at once.
-    """
+    """Implements `Reader` by steps over the unread `_text`: told if it is over, each returns if another may follow."""
 
     def __init__(self, first: Callable[[bool], bool]) -> None:
         self._pieces = Pieces()
@@ -163,12 +148,10 @@ class StepReader:
         self._step = first
 
     def feed(self, text: str) -> Sequence[Piece]:
-        """Take more text; return the pieces that are certain now."""
         self._text += text
         return self._advance(over=False)
 
     def finish(self) -> Sequence[Piece]:
-        """Return what was held back."""
         return self._advance(over=True)
 
     def _advance(self, *, over: bool) -> Sequence[Piece]:
@@ -177,6 +160,5 @@ class StepReader:
         return self._pieces.take()
 
     def _give(self, kind: type[Words] | type[Reasoning], size: int) -> None:
-        """Give out the first `size` characters as words or thinking."""
         self._pieces.text(kind, self._text[:size])
         self._text = self._text[size:]

@@ -74,7 +74,6 @@ class Encoding:
         self._characters = 0
 
     def ids(self, text: str) -> list[int]:
-        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
         if self._cut is None:
             return self._encode(text)
         ids: list[int] = []
@@ -115,10 +114,7 @@ _TOOL: Tool = {"type": "function", "function": {"name": "f", "description": "", 
 
 
 def closing_id(render: Render, encode: Encode, special: Collection[int]) -> int:
-    """Return the id that follows an answer when the conversation goes on: its end mark, or the next role's opening.
-
-    Raises BackendError if the template writes no special token there.
-    """
+    """Return the id after an answer: its end mark, or the next role's opening; BackendError if it is not special."""
     after = render([_USER, _SAID, _USER], (), True).rpartition(_PROBE)[2]
     found = next((token for token in encode(after) if token in special), None)
     if found is None:
@@ -130,10 +126,7 @@ def closing_id(render: Render, encode: Encode, special: Collection[int]) -> int:
 
 
 def end_ids(render: Render, encode: Encode, special: Collection[int]) -> Iterator[int]:
-    """Yield the ids a model of this template ends its answers with: to words, then to a call of a tool.
-
-    Where the template writes nothing after an answer, models end it by opening the next role.
-    """
+    """Yield the ids that end answers, in words, then in a call: a mark, or the next role's opening if there is none."""
     for answer, result in ((_SAID, _USER), (_make_call(), _RESULT)):
         try:
             last = render([_USER, answer], (_TOOL,), False)
@@ -172,7 +165,6 @@ _RESULT: Message = {"role": "tool", "content": "ok", "name": "f", "tool_call_id"
 
 
 def as_system(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with the role `developer` as `system`."""
     return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
 
 
@@ -211,10 +203,7 @@ T = TypeVar("T")
 
 
 class HFRenderer:
-    """Implements `Renderer` over a Hugging Face tokenizer with a chat template.
-
-    `stops` are further ids that end an answer, as the model's generation_config.json names them.
-    """
+    """Implements `Renderer` over a Hugging Face tokenizer; `stops`: further end ids, of generation_config.json."""
 
     def __init__(self, tokenizer: Any, stops: Sequence[int] = ()) -> None:
         if not getattr(tokenizer, "chat_template", None):
@@ -227,11 +216,11 @@ class HFRenderer:
         self._encoder.no_padding()
         self._encoding = Encoding(self._encoder, ())
         self.template = source = _source(tokenizer.chat_template)
-        self._answers = detect(source)
+        self.answers: AnswerFormat = detect(source)
         self._knows_developer = "developer" in source
         self._short_ids = False
         self._short_ids = not takes_call_ids(self._apply_template)
-        self._eos_id, self._stop_ids = self._find_ends(stops)
+        self.eos_id, self.stop_ids = self._find_ends(stops)
         self._encoding = self._make_encoding()
 
     @property
@@ -240,31 +229,13 @@ class HFRenderer:
         vocabulary: dict[str, int] = self._encoder.get_vocab(with_added_tokens=True)
         return 1 + max(vocabulary.values())
 
-    @property
-    def eos_id(self) -> int:
-        """Id that closes an assistant message in a history; where the template has none, the next user's opening."""
-        return self._eos_id
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """All ids that end an answer: to words, to a call of a tool, then those its configuration names."""
-        return self._stop_ids
-
-    @property
-    def answers(self) -> AnswerFormat:
-        """How the model writes thinking and tool calls."""
-        return self._answers
-
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
         return self._apply_template(messages, tools, generation_prompt)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
         return self._encoding.ids(text)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of `ids`; special tokens are left out unless `special`."""
         text: str = self._encoder.decode(list(ids), skip_special_tokens=not special)
         return text
 
@@ -281,7 +252,6 @@ class HFRenderer:
         return text
 
     def _find_ends(self, stops: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-        """Return the id that closes an answer in a history, and all that end a sampled one."""
         special = set(self._tokenizer.all_special_ids)
         special |= {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
         closing = closing_id(self._apply_template, self.encode, special)
@@ -292,7 +262,7 @@ class HFRenderer:
     def _make_encoding(self) -> Encoding:
         """Return an encoding that cuts text at ends of answers, if this tokenizer gives the same ids for the parts."""
         added = self._tokenizer.added_tokens_decoder
-        ends = [added[token] for token in {self._eos_id, *self._stop_ids} if token in added]
+        ends = [added[token] for token in {self.eos_id, *self.stop_ids} if token in added]
         cuts = sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
         parted = Encoding(self._encoder, cuts)
         probe = "".join(f" a  b\n{cut} \n c {cut}" for cut in cuts)
@@ -313,10 +283,7 @@ def load_renderer(folder: Path) -> HFRenderer:
 
 
 def render_with_timeout(render: Callable[[], T]) -> T:
-    """Return what is rendered of a few messages; BackendError where the template, which may loop, takes too long.
-
-    It is Python, in a thread of its own, which the exception that is raised in it ends.
-    """
+    """Return what is rendered of a few messages; BackendError where a template loops: an exception ends its thread."""
     done: Future[T] = Future()
 
     def work() -> None:
@@ -337,12 +304,10 @@ def render_with_timeout(render: Callable[[], T]) -> T:
 
 
 def _source(template: Any) -> str:
-    """Return the Jinja source of a chat template, which may be several by name."""
     return template if isinstance(template, str) else "\n".join(template.values())
 
 
 def _read_stop_ids(folder: Path) -> list[int]:
-    """Return the ids that generation_config.json, if there is one, says end an answer."""
     path = folder / "generation_config.json"
     if not path.is_file():
         return []

@@ -1,15 +1,12 @@
 """Tool-call formats with tags: Hermes, Qwen, GLM XML, and plain answers.
 
-Answers in which marks in the text set thinking and tool calls apart from words: the reader and the base of formats.
-
-Promises: words and thinking stream as they come, and only what may be the beginning of a mark (and the line breaks
+Words and thinking stream as they come, and only what may be the beginning of a mark (and the line breaks
 a template writes before one) is held back; a call that cannot be read goes back into the words with its mark, and
 so does one that was cut. Thinking is read only where an answer begins. Line breaks that templates write around
 thinking, and what they write before a call, belong to the template and not to the text: rendering gives them back.
 
-Calls as XML-like marks around each argument: GLM-4.5 and later, and Qwen3-Coder and Qwen3.5.
-
-Strings stand there without quotes, so the tool's schema tells a number from a string that looks like one.
+GLM-4.5 and later, Qwen3-Coder and Qwen3.5 write calls as XML-like marks around each argument, strings without quotes:
+the tool's schema tells a number from a string that looks like one.
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ from swarm.rendering.grammars import (
     is_text,
     json_calls,
     json_of,
-    literal,
     object_of,
     parameters,
     properties,
+    quote,
 )
 from swarm.rendering.messages import Piece, Reader, Reasoning, Thinking, ToolCall, Words
 from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, parse_call, partial_match_size
@@ -48,19 +45,15 @@ class PlainFormat:
     name = "plain"
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return False: it reads no marks."""
         return False
 
     def thinking(self, prompt: str) -> Thinking | None:
-        """Return None: a prompt opens no thought."""
         return None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader that passes all text on."""
         return _PlainReader()
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return None: there is no way to write a call."""
         return None
 
 
@@ -204,29 +197,22 @@ class TaggedReader(StepReader):
 
 
 class TaggedFormat(PlainFormat):
-    """Implements `AnswerFormat` with a `TaggedReader`.
-
-    thinking: the marks of thoughts, None where the model writes none. leading: as of the reader.
-    """
+    """Implements `AnswerFormat` with a `TaggedReader`; `thinking`: the marks of thoughts, or None; `leading`: its."""
 
     def __init__(self, thinking: Thinking | None = None, *, leading: str = "") -> None:
         self._thinking = thinking
         self._leading = leading
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls | None:
-        """Return how calls of `tools` are written, None where the model writes none."""
         return None
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return True: a tokenizer may have its marks as tokens."""
         return True
 
     def thinking(self, prompt: str) -> Thinking | None:
-        """Return the marks of a thought that `prompt` opened."""
         return self._thinking if self._thinking and self._thinking.is_open_in(prompt) else None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
-        """Return a reader for the answer to `prompt`."""
         calls = self.calls(tools) if tools else None
         return TaggedReader(self._thinking, calls, opened=self.thinking(prompt) is not None, leading=self._leading)
 
@@ -259,17 +245,14 @@ class HermesFormat(TaggedFormat):
         super().__init__(Thinking() if thinks else None)
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls are written."""
         return _HermesCalls()
 
     def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
-        """Return whether it reads any marks: a tokenizer may have them as tokens."""
         return self._thinking is not None or bool(tools)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
-        """Return the grammar of one call."""
         choice, rules = json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
-        marks = {"open": literal(_HermesCalls.open), "close": literal(_HermesCalls.close)}
+        marks = {"open": quote(_HermesCalls.open), "close": quote(_HermesCalls.close)}
         return grammar(f"open ({choice}) close", {**rules, **marks}, self.thinking(prompt))
 
 
@@ -334,7 +317,6 @@ class QwenXmlFormat(TaggedFormat):
         super().__init__(Thinking() if thinks else None)
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls of `tools` are written."""
         return _XmlCalls(_QWEN, tools)
 
 
@@ -347,16 +329,15 @@ class GlmFormat(TaggedFormat):
         super().__init__(Thinking(), leading="\n")
 
     def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
-        """Return how calls of `tools` are written."""
         return _XmlCalls(_GLM, tools)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return the grammar of one call: its arguments in the schema's order, strings without `<`."""
-        rules = {name: literal(mark) for name, mark in _MARKS.items()}
+        rules = {name: quote(mark) for name, mark in _MARKS.items()}
         calls: list[str] = []
         for number, (name, schema) in enumerate(parameters(tools).items()):
             pairs = _pairs(f"arg_{number}", schema, rules)
-            calls.append(" ".join([literal(f"{name}\n"), *pairs]))
+            calls.append(" ".join([quote(f"{name}\n"), *pairs]))
         return grammar(f"open ({' | '.join(calls)}) close", rules, self.thinking(prompt))
 
 
@@ -372,7 +353,7 @@ def _pairs(prefix: str, schema: Mapping[str, Any], rules: dict[str, str]) -> lis
     for number, (key, kind) in enumerate(properties(schema).items()):
         rules[f"{prefix}_{number}"] = _value(kind, schema)
         value = f'value_open {prefix}_{number} value_close "\\n"'
-        pair = f'key_open {literal(key)} key_close "\\n" {value}'
+        pair = f'key_open {quote(key)} key_close "\\n" {value}'
         pairs.append(pair if key in schema.get("required", ()) else f"({pair})?")
     return pairs
 
@@ -380,4 +361,4 @@ def _pairs(prefix: str, schema: Mapping[str, Any], rules: dict[str, str]) -> lis
 def _value(kind: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     if not is_text(kind):
         return json_of({**kind, **{key: schema[key] for key in ("$defs", "definitions") if key in schema}})
-    return " | ".join(map(literal, kind["enum"])) if "enum" in kind else "/[^<]*/"
+    return " | ".join(map(quote, kind["enum"])) if "enum" in kind else "/[^<]*/"

@@ -19,7 +19,6 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SL
 
 
 def spec(image: Image, code: str, name: str = "one", **more: Any) -> SandboxSpec:
-    """Return a spec of a container that runs `code`."""
     command = ("python3", "-I", "-S", "-c", code)
     return SandboxSpec(name, command, Path("/"), image=image.id, **{"labels": {"study": "s"}, **more})
 
@@ -27,16 +26,12 @@ def spec(image: Image, code: str, name: str = "one", **more: Any) -> SandboxSpec
 def held(engine: ContainerEngine, sandbox: DockerSandbox) -> list[str]:
     """Return the names of all containers and volumes that the engine has of this installation."""
     ours: Any = {"label": [f"{INSTALLATION}={sandbox.installation}"]}
-    containers = [
-        str(name) for found in engine.client.api.containers(all=True, filters=ours) for name in found["Names"]
-    ]
+    containers = [str(name) for one in engine.client.api.containers(all=True, filters=ours) for name in one["Names"]]
     return sorted(containers + [volume["Name"] for volume in engine.client.api.volumes(filters=ours)["Volumes"] or []])
 
 
 @dataclass
 class Box:
-    """Runs small Python programs in containers of one installation."""
-
     sandbox: DockerSandbox
     image: Image
     engine: ContainerEngine
@@ -51,7 +46,6 @@ class Box:
         return held(self.engine, self.sandbox)
 
     def in_engine(self, name: str = "one") -> str:
-        """Return the engine's name of the sandbox `name`."""
         return f"{name}.{self.sandbox.installation}"
 
     def state(self, name: str = "one") -> str:
@@ -72,7 +66,6 @@ class Box:
         return self.run(code, **more).wait(DEADLINE_S)
 
     def up(self, code: str = SLEEPER, name: str = "one", **more: Any) -> ContainerHandle:
-        """Run a program until it says that it is up."""
         handle = self.run(code, name, **more)
         assert wait_until(lambda: handle.logs() == "up\n", DEADLINE_S)
         return handle

@@ -22,8 +22,6 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Seen:
-    """What reached a server."""
-
     requests: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -43,7 +41,6 @@ class Seen:
 
 @contextlib.asynccontextmanager
 async def serving(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Serve on loopback; yields the port."""
     made = web.Server(handler, handler_cancellation=True, access_log=None)
     listener = await asyncio.get_running_loop().create_server(made, "127.0.0.1", port, ssl=tls)
     try:
@@ -55,8 +52,6 @@ async def serving(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = 
 
 @contextlib.asynccontextmanager
 async def speaking(speak: Speak) -> AsyncIterator[int]:
-    """Serve bytes on loopback; yields the port."""
-
     async def spoken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await speak(reader, writer)
@@ -72,8 +67,6 @@ async def speaking(speak: Speak) -> AsyncIterator[int]:
 
 @dataclass
 class Raw:
-    """An agent that sends whatever it likes."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -83,11 +76,9 @@ class Raw:
         return await self.reply()
 
     async def status(self, data: bytes) -> int:
-        """Send bytes, and return the status of the reply to them."""
         return (await self.ask(data))[0]
 
     async def reply(self) -> tuple[int, dict[str, str], bytes]:
-        """Read one reply."""
         async with asyncio.timeout(DEADLINE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
             first, *lines = head.strip().split("\r\n")
@@ -102,7 +93,6 @@ class Raw:
 
 @contextlib.asynccontextmanager
 async def raw(path: Path) -> AsyncIterator[Raw]:
-    """Connect to a Unix socket."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         yield Raw(reader, writer)
@@ -113,12 +103,10 @@ async def raw(path: Path) -> AsyncIterator[Raw]:
 
 
 def error_of(body: bytes) -> dict[str, Any]:
-    """Return the error object of a refusal."""
     return dict(json.loads(body)["error"])
 
 
 async def eventually(look: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait until it is so."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             seen = look()
@@ -128,7 +116,6 @@ async def eventually(look: Callable[[], bool | Awaitable[bool]]) -> None:
 
 
 def request(method: str, path: str, body: bytes = b"", *, more: bytes = b"", host: bytes = HOST) -> bytes:
-    """Return the bytes of a request."""
     framed = b"Content-Length: %d\r\n" % len(body) if method == "POST" else b""
     return f"{method} {path} HTTP/1.1\r\n".encode() + host + more + framed + b"\r\n" + body
 
@@ -137,7 +124,6 @@ GET = request("GET", "/health")
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Say what is heard, and end when it ends."""
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
@@ -145,7 +131,6 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def send(writer: asyncio.StreamWriter, body: bytes) -> None:
-    """Send all of it, and end."""
     writer.write(body)
     await writer.drain()
     writer.write_eof()
@@ -179,6 +164,5 @@ class Endless:
 
 
 async def soon(event: asyncio.Event) -> None:
-    """Wait for an event."""
     async with asyncio.timeout(DEADLINE_S):
         await event.wait()

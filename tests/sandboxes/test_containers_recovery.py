@@ -17,10 +17,7 @@ from typing import Any
 import pytest
 
 from sandboxes import DockerSandbox, Exit, SandboxError, spec
-from sandboxes.docker import container as containers
-from sandboxes.docker import container as handles
-from sandboxes.docker import container as settling
-from sandboxes.docker import launch
+from sandboxes.docker import container, launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.container import ContainerHandle
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal
@@ -64,7 +61,6 @@ def controller(box: Box, code: str, die_at: str = "", when: str = "") -> subproc
 
 
 def killed(box: Box, die_at: str, when: str) -> None:
-    """Run a controller until it is killed, there."""
     dying = controller(box, COPY, die_at, when)
     dying.communicate(b"go\n")
     assert dying.returncode == -signal.SIGKILL
@@ -193,7 +189,7 @@ def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatc
         return lock(folder)
 
     monkeypatch.setattr(box.api, "put_archive", slow)
-    monkeypatch.setattr(containers, "hold_lock", noted)
+    monkeypatch.setattr(container, "hold_lock", noted)
     with ThreadPoolExecutor(1) as pool:
         launched = pool.submit(box.sandbox.run, box.spec(SLEEPER, archive=pack({"word": b"here"})))
         assert loading.wait(DEADLINE_S)
@@ -202,9 +198,7 @@ def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatc
     assert box.held == []
 
 
-def test_what_somebody_removes_during_a_launch_is_one_line_and_leaves_nothing(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_removed_in_a_launch_is_one_line_and_leaves_nothing(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(launch, "check_image", lambda *_: None)  # it was still there
         gone = replace(box.spec("pass", archive=pack({"word": b"here"})), image="sha256:" + "0" * 64)
@@ -226,14 +220,12 @@ def test_what_somebody_removes_during_a_launch_is_one_line_and_leaves_nothing(
 def test_a_container_whose_removal_got_stuck_is_lost(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state, in which an engine gives no log, cannot be provoked: it is faked."""
     handle = box.run(SLEEPER)
-    monkeypatch.setattr(handles, "inspect", lambda *_: {"State": {"Status": "dead", "Running": False}})
+    monkeypatch.setattr(container, "inspect", lambda *_: {"State": {"Status": "dead", "Running": False}})
     assert handle.poll() == Exit("lost", None)
     assert box.held == []
 
 
-def test_a_container_that_is_being_removed_says_nothing_and_is_no_error(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_being_removed_says_nothing_and_is_no_error(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine refuses the log of a container that somebody removes at that moment."""
     handle = box.run(SLEEPER)
 
@@ -241,15 +233,15 @@ def test_a_container_that_is_being_removed_says_nothing_and_is_no_error(
         raise EngineRefusal("can not get logs from container which is dead or marked for removal")
 
     with monkeypatch.context() as patched:
-        patched.setattr(settling, "read_log", refuses)
-        patched.setattr(handles, "GOES_S", 0.1)
+        patched.setattr(container, "read_log", refuses)
+        patched.setattr(container, "GOES_S", 0.1)
         with pytest.raises(EngineRefusal, match="marked for removal"):
             handle.logs()
         for status in ("removing", "dead"):
             found: Any = {"State": {"Status": status, "Running": False}}
-            patched.setattr(handles, "inspect", lambda *_, found=found: found)
+            patched.setattr(container, "inspect", lambda *_, found=found: found)
             assert handle.logs() == ""
-        patched.setattr(handles, "inspect", lambda *_: None)
+        patched.setattr(container, "inspect", lambda *_: None)
         assert handle.logs() == ""
     box.api.remove_container(box.in_engine(), force=True)
     assert handle.wait(DEADLINE_S) == Exit("lost", None)
@@ -282,7 +274,6 @@ class Wire:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def cut(self) -> None:
-        """End every connection, and take no more."""
         for end in (self._listener, *self._ends):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -317,7 +308,6 @@ def wire(engine: ContainerEngine, tmp_path: Path) -> Iterator[Wire]:
 
 @pytest.fixture
 def wired(engine: ContainerEngine, wire: Wire, tmp_path: Path) -> Iterator[ContainerEngine]:
-    """The engine behind the wire."""
     import docker
 
     client = docker.DockerClient(f"unix://{tmp_path}/wire.sock", version="auto")
@@ -325,9 +315,7 @@ def wired(engine: ContainerEngine, wire: Wire, tmp_path: Path) -> Iterator[Conta
     client.close()
 
 
-def test_an_engine_that_goes_away_is_one_line_and_nothing_is_concluded(
-    box: Box, wire: Wire, wired: ContainerEngine
-) -> None:
+def test_an_engine_that_goes_is_one_line_and_nothing_is_concluded(box: Box, wire: Wire, wired: ContainerEngine) -> None:
     assert box.run("pass", "quiet").wait(DEADLINE_S) == Exit("finished", 0)
     handle = DockerSandbox(box.root, wired).run(box.spec(SLEEPER))
     assert handle.poll() is None

@@ -175,9 +175,7 @@ def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, eng
     assert layers[0] == layers[1]
 
 
-def test_a_changed_source_is_another_image_over_the_same_packages(
-    image: Image, engine: ContainerEngine, tmp_path: Path
-) -> None:
+def test_a_changed_source_is_a_new_image_on_old_packages(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
     context = client_context(Home(tmp_path, ""))
     changed = replace(context, sources={**context.sources, "swarm/word.py": b"WORD = 'changed'"})
     notes: list[str] = []
@@ -215,7 +213,6 @@ def test_the_standard_library_can_be_compiled_for_a_base_that_comes_without(
 
 @pytest.fixture
 def bare_base(engine: ContainerEngine) -> Iterator[str]:
-    """A base image with no Python in it."""
     tar = io.BytesIO(pack_tar({"etc/nothing": b""}))
     engine.client.api.import_image_from_data(tar.getvalue(), repository="ajet-test-bare", tag="latest")
     yield "ajet-test-bare:latest"
@@ -253,7 +250,6 @@ def test_a_base_is_asked_once(
 
 
 def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], needs: tuple[str, ...] = ()) -> None:
-    """Write a wheel that any Python can take."""
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     inside = {
@@ -269,7 +265,6 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], needs
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: Image, engine: ContainerEngine) -> Path:
-    """A folder that is all that pip can find packages in."""
     folder = tmp_path / "index"
     folder.mkdir()
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull}.items():

@@ -8,16 +8,10 @@ from hypothesis import strategies as st
 from sandboxes.spec import added_text, escape_control, last_lines
 
 
-def test_a_terminal_is_not_steered() -> None:
+def test_text_steers_no_terminal_and_is_neither_turned_nor_hidden_and_letters_of_the_world_stay() -> None:
     assert escape_control("\x1b[2J\x1b]0;mine\x07done\r100 %\x9b1m") == r"\x1b[2J\x1b]0;mine\x07done\r100 %\x9b1m"
-
-
-def test_text_is_neither_turned_nor_hidden() -> None:
     assert escape_control("pay \u202eeno\u200b") == r"pay \u202eeno\u200b"
     assert escape_control("say\U000e0061\u3164\U000e0101\ud800") == r"say\U000e0061\u3164\U000e0101\ud800"
-
-
-def test_lines_tabs_and_letters_of_the_world_stay() -> None:
     assert escape_control("α\tβ\r\n漢字 😀\n") == "α\tβ\n漢字 😀\n"
 
 

@@ -60,10 +60,7 @@ def test_a_field_that_is_added_later_changes_no_digest_while_it_is_at_its_defaul
         ({"model": {"kind": "path", "path": "m"}}, "132be4d50a885341be3e764c38db2d1f323aa4122422bedb033acd28843165b9"),
         ({"backend": "verl"}, "58f919b5926643b812a54a2dac56493ec32223e65787b8d7f1babda41c86b35d"),
         (
-            {
-                "backend": "verl",
-                "verl": {"trainers": 2, "advantage_estimator": "gae", "critic": {"discount": 0.9}},
-            },
+            {"backend": "verl", "verl": {"trainers": 2, "advantage_estimator": "gae", "critic": {"discount": 0.9}}},
             "62f87ffbfc9dda706931ba2e72ce02343c3ac154327e8f28ddf0ae1d078275ab",
         ),
     ],

@@ -21,5 +21,4 @@ def attempts(module: str) -> dict[str, str]:
 
 
 def hostile_files() -> dict[str, bytes]:
-    """Return the attacker's files by name."""
     return {path.name: path.read_bytes() for path in HOSTILE.glob("*.py")}

@@ -34,7 +34,6 @@ WAIT_S = 180.0
 SECRET = "sk-proj-Zq8Lr2TnVb6YxWc0KdHs4GmJ9PfUaE1R"
 """Of the form of a real key, and of no use anywhere."""
 
-
 SPEC = SandboxSpec(
     "attack", ("true",), Path("/"), time_limit_s=120.0, results={REPORT: 1 << 20},
     limits=Limits(memory_bytes=256 << 20, workspace_bytes=16 << 20),
@@ -43,19 +42,15 @@ SPEC = SandboxSpec(
 
 @dataclass
 class Attack:
-    """One container with an attacker in it."""
-
     handle: ContainerHandle
     spec: SandboxSpec
 
     def ended(self, timeout_s: float = WAIT_S) -> Exit:
-        """Wait for its end."""
         exit_ = self.handle.wait(timeout_s)
         assert exit_ is not None, f"{self.spec.name} still runs after {timeout_s:g} s:\n{self.handle.logs()[-2000:]}"
         return exit_
 
     def report(self) -> Any:
-        """Return what the attacker reported of itself."""
         exit_ = self.ended()
         found = self.handle.results().get(REPORT)
         assert found is not None, f"no report; it ended as {exit_}:\n{self.handle.logs()[-2000:]}"

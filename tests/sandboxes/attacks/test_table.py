@@ -24,7 +24,6 @@ ATTEMPTED = {"test_walls.py", "test_table.py"}
 
 
 def rows(title: str) -> list[list[str]]:
-    """Return the cells of the table below a bold title."""
     table = TEXT.split(f"**{title}**", 1)[1].split("\n\n", 2)[1]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 

@@ -80,7 +80,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 
 def resolvers() -> dict[str, list[str]]:
-    """Return what this machine asks for names."""
     lines = [line.split() for line in Path("/etc/resolv.conf").read_text().splitlines() if line.strip()]
     return {
         "resolvers": [line[1] for line in lines if line[0] == "nameserver"],

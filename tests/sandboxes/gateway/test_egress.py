@@ -72,7 +72,6 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def tunnel(self, port: int) -> AsyncIterator[Raw]:
-        """Open a tunnel to a port of this machine."""
         async with self.raw() as agent:
             agent.writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert (await agent.reply())[0] == 200
@@ -192,9 +191,7 @@ async def test_a_name_that_stands_for_an_address_of_our_own_leads_nowhere(tmp_pa
         assert out.log[0]["host"] == "rebound.example.com"
 
 
-async def test_an_address_of_our_own_leads_nowhere_even_if_it_is_public(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_address_of_our_own_leads_nowhere_even_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(egress, "why_not_public", lambda _: None)
     for address in ("127.0.0.1", "::1"):
         async with speaking(echo) as port, proxy(tmp_path, f"a.example:{port}", names=FakeNames([address])) as out:
@@ -309,9 +306,7 @@ async def test_an_agent_that_goes_away_early_is_not_connected_for(tmp_path: Path
     assert [(line["verdict"], line["reason"]) for line in out.log] == [("failed", "the agent went away")]
 
 
-async def test_names_that_do_not_resolve_use_up_no_threads_but_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_names_that_do_not_resolve_use_only_own_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer, asked = threading.Event(), list[str]()
 
     def slow(name: str, *_: object, **__: object) -> list[Any]:
@@ -355,9 +350,7 @@ async def test_a_tunnel_through_which_nothing_goes_is_cut(tmp_path: Path, monkey
         await eventually(lambda: [line["reason"] for line in out.log] == ["idle"])
 
 
-async def test_open_tunnels_count_towards_the_bound_on_connections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_open_tunnels_count_for_the_bound_on_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandboxes.gateway.gateway.MOST_WAYS_OUT", 2)
     async with (
         speaking(echo) as port,

@@ -52,8 +52,6 @@ def admit_all(_: Request) -> str | None:
 
 @dataclass
 class Opened:
-    """A gateway, and the agent's side of it."""
-
     gateway: Gateway
     folder: Path
     http: aiohttp.ClientSession
@@ -105,8 +103,6 @@ async def recorded(
 
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return what makes a time limit of agents short."""
-
     def shorten(limit: str, seconds: float = 0.05) -> None:
         monkeypatch.setattr(proxy, limit, seconds)
         monkeypatch.setattr(proxy, "SWEEP_S", 0.01)
@@ -118,9 +114,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ("Authorization", f"Bearer {PLACEHOLDER}", f"Bearer {TOKEN}"), ("X-API-Key", PLACEHOLDER, TOKEN),
     *(("Authorization", key, key) for key in ("Bearer an-episode's", f"Bearer {PLACEHOLDER}x", f"Basic {PLACEHOLDER}")),
 ])  # fmt: skip
-async def test_exactly_the_placeholder_is_replaced_by_the_runs_token(
-    tmp_path: Path, name: str, sent: str, arrives: str
-) -> None:
+async def test_just_the_placeholder_becomes_the_runs_token(tmp_path: Path, name: str, sent: str, arrives: str) -> None:
     async with recorded(tmp_path) as (both, seen):
         async with both.http.post("/v1/chat/completions", data=b"{}", headers={name: sent}) as reply:
             assert reply.status == 200
@@ -295,9 +289,7 @@ async def test_a_head_request_an_old_client_and_one_that_waits_for_a_sign_are_se
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=6), st.data())
-async def test_however_the_bytes_of_requests_are_cut_the_same_requests_arrive(
-    bodies: list[bytes], data: st.DataObject
-) -> None:
+async def test_however_bytes_of_requests_are_cut_the_same_arrive(bodies: list[bytes], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
         async with recorded(Path(folder)) as (both, seen), both.raw() as agent:
             for number, body in enumerate(bodies):
@@ -314,9 +306,7 @@ async def test_however_the_bytes_of_requests_are_cut_the_same_requests_arrive(
 
 
 @given(st.binary(max_size=300), st.booleans(), st.data())
-async def test_however_the_bytes_of_a_reply_are_cut_the_same_reply_arrives(
-    body: bytes, chunked: bool, data: st.DataObject
-) -> None:
+async def test_however_a_replys_bytes_are_cut_the_same_arrives(body: bytes, chunked: bool, data: st.DataObject) -> None:
     framed = CHUNKED + b"\r\n" if chunked else b"Content-Length: %d\r\n\r\n" % len(body)
     pieces = b"%x\r\n%b\r\n" % (len(body), body) if chunked and body else body
     sent = b"HTTP/1.1 200 OK\r\n" + framed + pieces + (b"0\r\nTrailer: x\r\n\r\n" if chunked else b"")
@@ -338,7 +328,6 @@ async def test_however_the_bytes_of_a_reply_are_cut_the_same_reply_arrives(
 
 
 def only_training(request: Request) -> str | None:
-    """An example of a judge."""
     if request.path == "/job":
         return "job"
     if (request.method, request.path) == ("POST", "/episodes") and request.body.get("kind") != "train":
@@ -512,9 +501,7 @@ async def test_trailers_that_do_not_end_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"]
 )
-async def test_a_server_whose_head_does_not_end_or_whose_coding_is_not_read_is_given_up(
-    tmp_path: Path, head: bytes
-) -> None:
+async def test_a_server_whose_head_does_not_end_or_whose_coding_is_unread_is_left(tmp_path: Path, head: bytes) -> None:
     async with speaking(Endless(head, b"\r\n\r\n")) as port, opened(tmp_path, port) as both:
         assert await both.get() == 502
 
@@ -566,9 +553,7 @@ async def test_a_server_may_take_its_time(tmp_path: Path, sweeps: Callable[[str]
         assert await both.get() == 200
 
 
-async def test_who_is_held_up_by_a_server_that_reads_slowly_is_not_slow(
-    tmp_path: Path, sweeps: Callable[..., None]
-) -> None:
+async def test_who_is_held_up_by_a_slow_server_is_not_slow(tmp_path: Path, sweeps: Callable[..., None]) -> None:
     sweeps("SEND_TIMEOUT_S", 1.0)  # what a busy machine may keep the client itself from sending
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -616,9 +601,7 @@ async def test_a_server_that_speaks_unasked_is_heard_by_nobody(tmp_path: Path) -
         await soon(cut)
 
 
-async def test_an_agent_that_asks_nothing_more_is_cut_off_in_the_end(
-    tmp_path: Path, sweeps: Callable[[str], None]
-) -> None:
+async def test_an_agent_that_asks_no_more_is_cut_off_in_the_end(tmp_path: Path, sweeps: Callable[[str], None]) -> None:
     sweeps("IDLE_TIMEOUT_S")
     async with recorded(tmp_path) as (both, _), both.raw() as idle:
         assert await idle.status(GET) == 200
@@ -646,9 +629,7 @@ async def test_a_request_is_sent_once_however_its_connection_ends(tmp_path: Path
         assert (len(heads), both.counts) == (2, {"forwarded": 1, "lost": 1})
 
 
-async def test_too_many_connections_are_refused_and_those_open_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_connections_are_refused_the_open_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandboxes.gateway.gateway.MOST_CALLS", 3)
     async with recorded(tmp_path) as (both, _), contextlib.AsyncExitStack() as stack:
         agents = [await stack.enter_async_context(both.raw()) for _ in range(3)]
@@ -701,7 +682,7 @@ async def test_a_process_that_may_have_more_descriptors_takes_them(tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_missing_parent_is_made_for_the_owner_alone_and_a_path_may_be_longer_than_a_sockets_name(
+async def test_a_missing_parent_is_made_for_the_owner_alone_and_paths_may_outgrow_a_socket_name(
     tmp_path: Path,
 ) -> None:
     for parent in (tmp_path / "new", tmp_path / ("d" * 100) / ("e" * 100)):
@@ -728,9 +709,7 @@ async def test_an_upstream_that_is_no_plain_address_is_refused(tmp_path: Path, u
             pass
 
 
-async def test_what_is_collected_to_be_judged_counts_before_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_collected_to_be_judged_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task list may be large, and each of hundreds of connections may send one slowly."""
     monkeypatch.setattr(reverse_proxy, "MOST_BYTES_AT_ONCE", 1000)
     async with recorded(tmp_path) as (both, _):
@@ -744,9 +723,7 @@ async def test_what_is_collected_to_be_judged_counts_before_it_is_there(
         await eventually(lambda: answered(200))
 
 
-async def test_a_sandbox_sends_so_much_at_once_and_more_once_it_is_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sandbox_sends_so_much_and_more_when_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reverse_proxy, "MOST_BYTES_AT_ONCE", 1000)
     arrived, answer = asyncio.Event(), asyncio.Event()
 

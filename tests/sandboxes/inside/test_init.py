@@ -129,7 +129,6 @@ if os.fork() == 0:
 while not os.path.exists('up'): time.sleep(0.01)
 """
 
-
 OTHERS = """
 def others():
     try:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.inside import init
-from sandboxes.inside import init as module
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES, InvalidResult, Output
 
 
@@ -26,9 +25,7 @@ def taken(pieces: list[bytes], most_bytes: int) -> tuple[bytes, Output]:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(0, 1000))
-def test_output_is_kept_from_its_beginning_and_every_other_byte_is_accounted_for(
-    pieces: list[bytes], most_bytes: int
-) -> None:
+def test_output_is_kept_from_its_beginning_and_every_further_byte_counted(pieces: list[bytes], most_bytes: int) -> None:
     data = b"".join(pieces)
     written, output = taken(pieces, most_bytes)
     if written == data:
@@ -84,7 +81,7 @@ def test_what_follows_output_that_was_not_taken_is_shown_as_the_end_alone() -> N
 
 
 def test_a_pipe_that_somebody_outside_holds_open_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OUTPUT_WAIT_S", 0.05)
+    monkeypatch.setattr(init, "OUTPUT_WAIT_S", 0.05)
     reader, writer = os.pipe()
     output = Output(lambda data: None, 100)
     taker = threading.Thread(target=output.take, args=(reader,), daemon=True)
@@ -96,7 +93,7 @@ def test_a_pipe_that_somebody_outside_holds_open_keeps_nobody(monkeypatch: pytes
 
 
 def test_an_engine_that_is_slow_to_take_the_output_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OUTPUT_WAIT_S", 0.02)
+    monkeypatch.setattr(init, "OUTPUT_WAIT_S", 0.02)
     taken: list[bytes] = []
     go = threading.Event()
 

@@ -41,7 +41,6 @@ async def gateway(path: Path, speak: Speak) -> AsyncIterator[None]:
 
 
 async def ask(port: int, words: bytes = b"asked") -> bytes:
-    """Say something at a port, and return what comes back."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(words)
     writer.write_eof()

@@ -68,7 +68,6 @@ def records(folder: Path) -> list[Path]:
 
 
 async def take_over(folder: Path, refusal: SwarmError | None = None) -> list[str]:
-    """Enter and leave; return whom the server was told of."""
     mine, released = ClientIdentity(URL, "mine", folder), Released(refusal)
     await mine.enter(released)
     mine.leave()
@@ -120,9 +119,7 @@ async def test_clients_of_one_process_and_name_leave_each_other_alone(tmp_path: 
     [(EngineUnavailable("boots"), True), (InvalidKey("a wrong token"), True), (Forbidden("a door"), False)],
 )
 @pytest.mark.slow
-async def test_a_server_that_cannot_be_told_now_is_told_by_the_next_client(
-    tmp_path: Path, refusal: SwarmError, again: bool
-) -> None:
+async def test_a_server_that_is_deaf_is_told_by_the_next_one(tmp_path: Path, refusal: SwarmError, again: bool) -> None:
     name = dead(tmp_path)
     await take_over(tmp_path, refusal)
     assert await take_over(tmp_path) == ([name] if again else [])
@@ -181,9 +178,7 @@ def test_a_server_that_is_stopped_in_its_tracks_is_there(tmp_path: Path) -> None
         process.send_signal(signal.SIGCONT)
 
 
-def test_a_server_starts_though_a_client_looks_for_it_at_that_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_starts_though_a_client_looks_for_it_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "server.lock").touch()
     with (tmp_path / "server.lock").open("rb") as look:
         fcntl.flock(look, fcntl.LOCK_SH)

@@ -308,9 +308,7 @@ async def test_an_agent_sees_address_key_and_model_of_each_member(both: Pair) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("speaker", "listener"), [(2, 8), (8, 2), (4, 6)])
-async def test_members_take_batches_of_their_own_size_by_their_own_step_clock(
-    tmp_path: Path, speaker: int, listener: int
-) -> None:
+async def test_members_take_batches_of_their_size_by_their_clock(tmp_path: Path, speaker: int, listener: int) -> None:
     sizes = {"speaker": speaker, "listener": listener}
     jobs = {role: {"episodes_per_step": size, "steps": 24 // size} for role, size in sizes.items()}
     async with pair(tmp_path, **jobs) as both:
@@ -323,9 +321,7 @@ async def test_members_take_batches_of_their_own_size_by_their_own_step_clock(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["speaker", "listener"])
-async def test_a_member_whose_job_is_finished_plays_on_untrained_until_the_others_are(
-    tmp_path: Path, first: str
-) -> None:
+async def test_a_member_whose_job_is_finished_plays_on_untrained_until_others_are(tmp_path: Path, first: str) -> None:
     async with pair(tmp_path, **{first: {"steps": 1}}) as both:
         (other,) = REWARDS.keys() - {first}
         summary = await Team.rollout(both.clients, TASKS, play, concurrency=2)
@@ -466,9 +462,7 @@ async def test_one_server_may_restart_while_teams_play(tmp_path: Path) -> None:
         ({"speaker": 1.0, "listener": None}, "None"),
     ],
 )
-async def test_an_answer_that_is_no_reward_for_each_role_ends_the_rollout_with_one_line(
-    both: Pair, answer: Any, found: str
-) -> None:
+async def test_an_answer_without_reward_for_each_role_ends_all_in_one_line(both: Pair, answer: Any, found: str) -> None:
     plays: list[Team] = []
 
     async def wrong(team: Team) -> Any:
@@ -496,9 +490,7 @@ async def broken(_: Team) -> Mapping[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("agent", "why"), [(alone, "call of 'listener'"), (broken, "tool broke")])
-async def test_an_agent_that_never_calls_a_member_or_always_fails_ends_the_rollout(
-    both: Pair, agent: Any, why: str
-) -> None:
+async def test_an_agent_that_calls_no_member_or_always_fails_ends_the_rollout(both: Pair, agent: Any, why: str) -> None:
     with pytest.raises(AgentFailed, match=why):
         await Team.rollout(both.clients, TASKS, agent, concurrency=2)
     assert [both.rollout(role).counts["ended"] for role in REWARDS] == [0, 0]
@@ -546,9 +538,7 @@ async def test_evaluation_plays_each_task_at_all_members_and_trains_none(both: P
     assert [both.rollout(role).counts["evaluated"] for role in REWARDS] == [12, 12]
 
 
-async def test_a_leaders_episode_is_given_back_where_another_member_has_no_room(
-    both: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_leaders_episode_is_given_back_if_another_is_full(both: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(team_members, "WITHDRAW_S", 0.1)
     held = [await both.clients["listener"].begin(NamedTask(name)) for name in ("x", "y")]  # both groups of a batch
     playing = asyncio.create_task(Team.rollout(both.clients, TASKS, play, concurrency=2))

@@ -129,21 +129,6 @@ async def test_the_kernel_is_told_to_ask_whether_a_silent_connection_is_there() 
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
-async def test_the_loop_goes_on_while_a_function_works() -> None:
-    working, go_on = threading.Event(), threading.Event()
-
-    def slow() -> str:
-        working.set()
-        assert go_on.wait(120)
-        return "done"
-
-    call = asyncio.create_task(run_in_thread(slow))
-    while not working.is_set():  # noqa: ASYNC110 - a thread sets it
-        await asyncio.sleep(0)
-    go_on.set()
-    assert await call == "done"
-
-
 async def test_a_function_sees_the_context_of_its_caller() -> None:
     colour = contextvars.ContextVar("colour", default="none")
     colour.set("red")

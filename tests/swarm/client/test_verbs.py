@@ -204,7 +204,7 @@ async def test_a_slow_agent_keeps_its_lease(tmp_path: Path) -> None:
     assert len(set(beats)) == 4
 
 
-async def test_a_rollout_does_not_wait_for_ever_for_an_engine_that_is_off(
+async def test_a_rollout_does_not_always_wait_for_an_off_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "ENGINE_OFF_S", 0.2)

@@ -37,7 +37,6 @@ class Packages:
 
     @property
     def folder(self) -> Path:
-        """Where it lies, once it is whole."""
         digest = hashlib.sha256((HERE / self.pins).read_bytes()).hexdigest()[:16]
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return caches / "ajet-ci" / f"clients-{digest}"
@@ -92,7 +91,6 @@ def _forget_old() -> None:
 
 
 def main() -> int:
-    """Install all sets; say which could not be."""
     failed = 0
     for packages in (SWE_AGENT, ADAPTED, COMMAND_LINES):
         try:

@@ -62,9 +62,7 @@ def python(packages: Path) -> Mapping[str, str]:
 
 @pytest.mark.parametrize("thought", ["", THOUGHT], ids=["plain", "thinking"])
 @pytest.mark.parametrize("keep", ["objects", "dumped"])
-async def test_a_loop_on_litellm_sends_back_what_it_stored_of_an_answer(
-    tmp_path: Path, keep: str, thought: str
-) -> None:
+async def test_a_loop_on_litellm_sends_back_what_it_kept_of_an_answer(tmp_path: Path, keep: str, thought: str) -> None:
     packages = SWE_AGENT.there()
     turns = [thought + "let me see\n" + calls("weather", city="Bonn"), "sunny"]
     async with playing(tmp_path, *turns) as (served, lease):
@@ -86,9 +84,7 @@ async def test_a_loop_on_litellm_sends_back_what_it_stored_of_an_answer(
     ],
     ids=["calls", "text"],
 )
-async def test_mini_swe_agent_goes_past_its_second_call(
-    tmp_path: Path, kind: str, config: str, turns: list[str]
-) -> None:
+async def test_mini_swe_agent_goes_past_two_calls(tmp_path: Path, kind: str, config: str, turns: list[str]) -> None:
     packages = SWE_AGENT.there()
     async with playing(tmp_path, *turns) as (served, lease):
         agent = (sys.executable, "-S", HERE / "swe_agent.py")

@@ -23,7 +23,6 @@ def roomy(**fields: Any) -> Job:
 
 
 def calls(name: str, /, **arguments: Any) -> str:
-    """Return how the model writes a tool call."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
@@ -46,7 +45,6 @@ def tree(served: Served, lease: dict[str, Any]) -> CallTree:
 
 
 def spoken(found: CallTree) -> list[str]:
-    """Return what was sampled in each call, in their order."""
     return [bytes(token for token in node.sampled if token < 256).decode() for node in found.nodes]
 
 

@@ -406,7 +406,6 @@ class Weather(BaseModel):
 
 
 async def parse(lease: Lease, protocol: str) -> Any:
-    """Ask for a `Weather` by the SDK's own helper."""
     ask: list[Any] = [{"role": "user", "content": "How is the weather?"}]
     if protocol == "messages":
         async with claude(lease) as sdk:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from swarm.backends.protocols import Finish
 from swarm.dialects.base import Dialect, Reply, Token
-from swarm.rendering.messages import Message, Piece, Reasoning, ToolCall, Words, assemble_answer
+from swarm.rendering.messages import Message, Piece, Reasoning, ToolCall, Words, assemble_answer, chat_message
 
 MODEL = "fake"
 NAME = "abc123"
@@ -21,7 +21,6 @@ _calls = st.builds(lambda name, found: ToolCall(name, json.dumps(found)), st.sam
 _texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 answers = st.lists(st.builds(Words, _texts) | st.builds(Reasoning, _texts) | _calls, max_size=6)
 """Pieces of an answer in any order."""
-
 
 _TYPES = (
     "message reasoning function_call function_call_output user assistant system developer tool text input_text "
@@ -52,20 +51,10 @@ def reply(
 
 def kept(found: Reply) -> Message:
     """Return the message the timeline keeps of an answer, in OpenAI's chat form."""
-    answer = found.answer
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.tool_calls:
-        message["tool_calls"] = [
-            {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call_id, call in zip(found.call_ids, answer.tool_calls, strict=True)
-        ]
-    return message
+    return chat_message(found.answer, found.call_ids)
 
 
 def streamed(dialect: Dialect, body: dict[str, Any], pieces: Sequence[Piece], found: Reply) -> list[dict[str, Any]]:
-    """Return the data of all events of a stream."""
     ask = dialect.parse(json.dumps(body).encode(), MODEL)
     writer = dialect.writer(NAME, MODEL, ask, 3, found.prompt_tokens)
     raw = writer.opening()
@@ -87,6 +76,5 @@ def events(raw: bytes) -> list[dict[str, Any]]:
 
 
 def whole(dialect: Dialect, body: dict[str, Any], found: Reply) -> Any:
-    """Return the whole answer."""
     ask = dialect.parse(json.dumps(body).encode(), MODEL)
     return json.loads(dialect.format_reply(NAME, MODEL, ask, [found]))

@@ -62,11 +62,6 @@ def test_the_items_of_one_turn_are_one_assistant_message() -> None:
     )  # fmt: skip
 
 
-def test_a_developer_is_the_system() -> None:
-    developer = {"role": "developer", "content": [{"type": "input_text", "text": "be brief"}]}
-    assert parse(input=[developer, USER]).messages == ({"role": "system", "content": "be brief"}, USER)
-
-
 def test_ids_and_second_messages_tell_turns_apart() -> None:
     said = [{"role": "assistant", "content": text} for text in ("a", "b")]
     assert parse(input=[USER, *said]).messages == (USER, *said)

@@ -22,7 +22,6 @@ CHAT = ChatDialect()
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
-
 STORED = "provider_specific_fields"
 HI = {"role": "user", "content": "hi"}
 
@@ -132,6 +131,9 @@ def test_messages_are_read_as_templates_want_them() -> None:
         ({"role": "user", "content": 5}, "content"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}, "content.0"),
         ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "content.0"),
+        ({"role": "user", "content": [{"type": "text"}]}, "content.0.text"),
+        ({"role": "user", "content": [{"type": "text", "text": "x", "weight": 3}]}, "content.0.weight"),
+        ({"role": "user", "content": ["x"]}, "content.0"),
         ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "file", "file": {}}]}, "content.1"),
         ({"role": "user", "content": "x", "tool_calls": [CALL]}, "tool_calls"),
         ({"role": "user", "content": "x", "mood": "good"}, "mood"),

@@ -15,21 +15,8 @@ from hypothesis import strategies as st
 
 from swarm.dialects import base
 from swarm.dialects.base import event, named_event, recover_thinking, seal, signature, unseal
-from swarm.dialects.fields import Fields, abbreviate, body_fields, join_text
+from swarm.dialects.fields import Fields, abbreviate, body_fields
 from swarm.errors import InvalidRequest
-
-TEXT: Any = {"text": lambda part: None}
-
-
-def test_what_nobody_took_is_refused_by_its_path() -> None:
-    fields = Fields({"a": 1, "b": None, "c": {"d": 2}})
-    assert fields.integer("a", 0) == 1
-    inner = fields.inner("c")
-    assert inner is not None
-    fields.close()
-    with pytest.raises(InvalidRequest) as found:
-        inner.close()
-    assert found.value.param == "c.d"
 
 
 @pytest.mark.parametrize(
@@ -62,25 +49,6 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
         body_fields(body)
     assert len(found.value.message) < 300
     assert ("expected JSON" in found.value.message) == (body in NO_JSON)
-
-
-def test_parts_are_joined_with_nothing_between() -> None:
-    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
-    assert join_text(parts, "content", TEXT) == "a b"
-    assert join_text("as it is", "content", TEXT) == "as it is"
-
-
-@pytest.mark.parametrize(
-    ("part", "param"),
-    [
-        ({"type": "image", "source": {}}, "content.0"), ({"type": "text"}, "content.0.text"),
-        ({"type": "text", "text": "x", "weight": 3}, "content.0.weight"), ("x", "content.0"),
-    ],
-)  # fmt: skip
-def test_a_part_that_is_no_text_is_refused_by_its_place(part: Any, param: str) -> None:
-    with pytest.raises(InvalidRequest) as found:
-        join_text([part], "content", TEXT)
-    assert found.value.param == param
 
 
 def test_a_value_is_shown_shortly_at_the_cost_of_what_is_shown() -> None:

@@ -53,6 +53,8 @@ def test_tasks_and_demonstrations_are_written_down_the_same_twice(tmp_path: Path
     assert known[0]["splits"] == dict.fromkeys(SPLITS, 8)
     assert (known[0]["demonstrations"], known[0]["oracle"], known[0]["own_agent"]) == (PLAYS, False, False)
     assert from_json((folders[0] / "tasks" / "hidden.json").read_bytes()) == tuple(Shown().tasks("hidden"))
+    plays = json.loads((folders[0] / DEMONSTRATIONS).read_bytes())
+    assert {play[0]["content"] for play in plays} <= {task.data["word"] for task in Shown().tasks("train")}
 
 
 def test_the_same_lines_are_split_the_same_whatever_their_file_is_called(tmp_path: Path) -> None:
@@ -79,12 +81,6 @@ def test_a_built_in_name_is_no_other_s(name: str, tmp_path: Path) -> None:
     environment.name = name  # type: ignore[misc]
     with pytest.raises(InvalidRequest, match=f"'{name}'"):
         write_tasks(environment, b"", tmp_path)
-
-
-def test_demonstrations_are_plays_of_training_tasks_alone(tmp_path: Path) -> None:
-    write_tasks(Shown(), b"", tmp_path)
-    plays = json.loads((tmp_path / DEMONSTRATIONS).read_bytes())
-    assert {play[0]["content"] for play in plays} <= {task.data["word"] for task in Shown().tasks("train")}
 
 
 @pytest.mark.parametrize(
@@ -186,9 +182,7 @@ def test_what_comes_to_rest_is_none(peaks: list[int]) -> None:
     ("said", "fault"),
     [({}, "'calls' of every play, found none"), ({"calls": 5.0}, "declared range, 4 to 0, found 5; widen the range")],
 )
-def test_a_declared_fact_that_a_play_lacks_or_has_beyond_its_range_is_a_fault(
-    said: dict[str, float], fault: str
-) -> None:
+def test_a_declared_fact_that_a_play_lacks_or_has_beyond_range_is_a_fault(said: dict[str, float], fault: str) -> None:
     with pytest.raises(RewardFailed, match=fault):
         require_declared({"calls": (4.0, 0.0)}, said)
     require_declared({"calls": (4.0, 0.0)}, {"calls": 4.0, "more": 9.0})

@@ -144,9 +144,7 @@ def test_what_an_agent_writes_does_not(folder: Path, name: str) -> None:
     assert (code_hash(folder), code_times(folder)) == (before, times)
 
 
-def test_it_is_of_contents_and_names_and_not_of_times_or_places(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_it_is_of_contents_and_names_not_time_or_place(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     copy = tmp_path_factory.mktemp("elsewhere")
     (copy / "parts").mkdir()
     for path in code_files(folder):

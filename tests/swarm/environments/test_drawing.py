@@ -59,7 +59,6 @@ def problems(drawn: TaskSplits) -> dict[str, set[str]]:
 
 
 def sides(tasks: Sequence[Task]) -> dict[str, str]:
-    """Which split each task is in, by its id."""
     return {task.id: split for split, own in split_records(tasks, "listed").items() for task in own}
 
 

@@ -74,9 +74,7 @@ def test_the_seed_alone_decides_what_is_evaluated_and_tasks_are_equally_often_gi
     assert sorted(played.values()) == [2] * (len(tasks) - 3) + [3] * 3
 
 
-def test_what_cannot_be_written_leaves_what_was_there_and_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_leaves_the_old_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "during.json"
     write_json(path, {"evaluations": []})
 
@@ -331,7 +329,6 @@ def environment(request: pytest.FixtureRequest) -> Environment:
 
 
 def outcomes(environment: Environment, plays: int, split: Split = "hidden") -> Iterator[Outcome]:
-    """Judge the scripted player's plays by fresh games."""
     rng = random.Random(0)
     tasks = environment.tasks(split)
     for _ in range(plays):
@@ -411,7 +408,7 @@ def test_a_split_is_fixed_for_good() -> None:
     assert found == ["train", "hidden", "hidden", "search", "train", "hidden"]
 
 
-def test_a_kind_of_task_is_told_of_every_task_and_each_kind_has_enough_to_tell_it_apart(
+def test_a_kind_of_task_is_told_of_every_task_and_each_has_enough_to_tell_it_apart(
     environment: Environment,
 ) -> None:
     kinds = Counter(task.kind for task in environment.tasks("hidden"))

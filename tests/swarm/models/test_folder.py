@@ -89,9 +89,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path, spoil: Callable[[Pa
 
 
 @pytest.mark.parametrize("kept", [8, 20, -1, None])
-def test_weights_that_were_not_copied_whole_or_go_on_are_seen_without_reading_them(
-    tmp_path: Path, kept: int | None
-) -> None:
+def test_weights_not_copied_whole_or_going_on_are_seen_without_reading_them(tmp_path: Path, kept: int | None) -> None:
     file = whole_folder(tmp_path / "m") / "model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole + b"\0" if kept is None else whole[:kept])

@@ -25,7 +25,6 @@ from tests.swarm.rendering.support import (
 
 NOW = ToolCall("clock", "{}")
 
-
 ONE, OTHER = '{"name": "weather", "parameters": {"city": "Bonn"}}', '{"name": "clock", "parameters": {}}'
 MARK = '{"city": "[TOOL_CALLS]"}'
 CUT = '[TOOL_CALLS]clock[ARGS]{"a'
@@ -119,9 +118,7 @@ XML_CALL = (
     ("city", "as_json"),
     [(text, json.dumps(text, ensure_ascii=False)) for text in ("Bonn", "5", "true", '"q"', "</tool_call>", "é")],
 )
-def test_values_without_quotes_are_read_by_the_tools_schema(
-    answers: AnswerFormat, call: str, city: str, as_json: str
-) -> None:
+def test_values_without_quotes_are_read_by_schema(answers: AnswerFormat, call: str, city: str, as_json: str) -> None:
     found = read(answers, f"\n<think>Hm.</think>\nSee.\n{call.format(city)}")
     assert found == Answer("See.", "Hm.", (ToolCall("weather", f'{{"city": {as_json}, "days": 2}}'),))
 

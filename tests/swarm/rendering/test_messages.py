@@ -31,9 +31,7 @@ TWO = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
     ],
     ids=["whole", "opened by the template", "closed by the template", "thinking cut", "call cut", "line breaks"],
 )  # fmt: skip
-def test_thinking_words_and_calls_come_apart_without_the_templates_line_breaks(
-    text: str, prompt: str, answer: Answer
-) -> None:
+def test_thinking_words_and_calls_come_apart_without_template_breaks(text: str, prompt: str, answer: Answer) -> None:
     assert read(HERMES, text, prompt) == answer
 
 

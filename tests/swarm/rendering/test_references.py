@@ -119,9 +119,7 @@ formats = pytest.mark.parametrize("answers", [HERMES, XML, GLM, LLAMA3, HARMONY]
 
 @formats
 @given(words, words, st.lists(arguments, max_size=3))
-def test_whole_answers_are_read_as_renderers_reads_them(
-    answers: AnswerFormat, said: str, thought: str, calls: list[Given]
-) -> None:
+def test_answers_are_read_as_by_renderers(answers: AnswerFormat, said: str, thought: str, calls: list[Given]) -> None:
     text = written(answers, said, thought, calls)
     assert ours(read(answers, text, "<|start|>assistant")) == theirs(answers, text)
 

@@ -147,9 +147,8 @@ def test_a_developer_is_a_system_where_the_template_knows_no_developer() -> None
     for name in ("qwen3", "llama3", "gemma"):
         renderer = make_renderer(name)
         assert renderer.render(told, generation_prompt=True) == renderer.render(system, generation_prompt=True)
-    assert "<|start|>developer<|message|># Instructions" in make_renderer("gpt-oss").render(
-        told, generation_prompt=True
-    )
+    text = make_renderer("gpt-oss").render(told, generation_prompt=True)
+    assert "<|start|>developer<|message|># Instructions" in text
 
 
 def test_tools_are_shown_as_the_template_shows_them() -> None:
