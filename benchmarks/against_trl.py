@@ -46,9 +46,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.pages.curves import Curve, band, draw, interval
-from rig.training.models import made
-from rig.training.training import Trained, TrainingProcess
+from rig.plots import Curve, band, draw, interval
+from rig.training import Trained, TrainingProcess, made
 
 from swarm.job import Job, TinyModel
 

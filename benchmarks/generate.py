@@ -145,7 +145,7 @@ def match(folder: Path, shape: Shape, threads: int, vllm_python: str | None) -> 
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(cores)[:threads])
     import torch
-    from rig.generation.engines import VLLM, Continuous, Ours, Padded, Static, saved_model
+    from rig.engines import VLLM, Continuous, Ours, Padded, Static, saved_model
 
     torch.set_num_threads(threads)
     progress(f"{shape.name}, {threads} threads: making the model and the contestants")
@@ -206,7 +206,7 @@ def played(fields: Match, load: Load, contestant: Any, repeat: int) -> Iterator[
 
 def requests_of(fields: Match, load: Load, repeat: int) -> list[Any]:
     """Return the requests of a load's first turn."""
-    from rig.generation.engines import Request
+    from rig.engines import Request
 
     prompts = ids_of(fields, f"{load.name} {repeat}", [prompt for prompt, _ in load.lengths()])
     return [Request(ids, answer) for ids, (_, answer) in zip(prompts, load.lengths(), strict=True)]
@@ -243,7 +243,7 @@ def deviation(model: Any, prompt: Sequence[int], answer: Any) -> float:
 
 def breakdown(fields: Match, load: Load) -> dict[str, Any]:
     """Return the shares of the time in which our engine answers `load`, by part."""
-    from rig.generation.shares import shares
+    from rig.profile import shares
 
     ours = fields.contestants["ours"]
     parts = shares(ours, lambda: sum(played(fields, load, ours, PROFILED)), requests_of(fields, load, AGAIN))

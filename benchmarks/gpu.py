@@ -31,9 +31,9 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from rig.engines import Continuous, Ours, Padded, Request
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.generation.engines import Continuous, Ours, Padded, Request
-from rig.training.conversations import MEMBERS, Workload, batch_of, conversations, ids_of
+from rig.in_process import MEMBERS, Workload, batch_of, conversations, ids_of
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from swarm.backends.local.learner import LocalLearner

@@ -25,10 +25,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rig.campaign_verdicts import INQUIRIES, NOISES, WORDS, InquiryCell, InquiryTally, missed, percent, simulate
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.inquiries.goals import INQUIRIES, WORDS, missed, percent
-from rig.inquiries.inquiries import NOISES, InquiryCell, InquiryTally, simulate
-from simlab.measurement.pool import to_stderr, work
+from simlab.scores import to_stderr, work
 
 from research.installation.machine import cores
 

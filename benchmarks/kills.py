@@ -43,10 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser
-from rig.orchestration.endings import Ending, apart, differences, ending
-from rig.orchestration.installed import Installation
-from rig.orchestration.killer import Killer
-from rig.orchestration.victims import left, victims
+from rig.installations import Ending, Installation, Killer, apart, differences, ending, left, victims
 
 NAME = "kills"
 LOOK_S = 0.2

@@ -3,7 +3,7 @@
     python benchmarks/landscape.py             records what is missing of 540 trainings: about 40 minutes of one core
     python benchmarks/landscape.py --quick     8 short trainings, kept nowhere
     python benchmarks/landscape.py --seeds 3   the whole grid for fewer seeds
-    python benchmarks/landscape.py --json      also packs it into benchmarks/simlab/worlds/landscapes/, and draws it:
+    python benchmarks/landscape.py --json      also packs it into benchmarks/simlab/landscape_data/, and draws it:
                                                benchmarks/results/landscape.{json,svg}
 
 Recorded are `arith` and `guess`, each over 5 learning rates, 3 group sizes and 3 numbers of epochs, with 6 seeds: GRPO
@@ -33,11 +33,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.pages.heat_maps import draw_landscapes
-from rig.training.models import made
-from rig.training.recording import Plan, Recording
-from rig.training.training import ONE_THREAD
-from simlab.worlds.landscape import FOLDER, SUFFIX, Landscape, names
+from rig.plots import draw_landscapes
+from rig.recorded_grid import Plan, Recording
+from rig.training import ONE_THREAD, made
+from simlab.landscapes import FOLDER, SUFFIX, Landscape, names
 
 KNOBS: dict[str, tuple[int | float, ...]] = {
     "learning_rate": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),

@@ -32,9 +32,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.pages.curves import Curve, Interval, band, draw, interval
-from rig.training.models import made
-from rig.training.training import Trained, TrainingProcess
+from rig.plots import Curve, Interval, band, draw, interval
+from rig.training import Trained, TrainingProcess, made
 
 from swarm.job import Job
 

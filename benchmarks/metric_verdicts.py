@@ -2,7 +2,7 @@
 
     python benchmarks/metric_verdicts.py [--metric NAME ...] [--quick] [--json] [--check] [--workers N]
 
-Simulated studies whose runs have a hidden curve (`simlab.worlds.hidden_curves`): evaluations before, during and after
+Simulated studies whose runs have a hidden curve (`simlab.curves`): evaluations before, during and after
 training are drawn from it, the shipped metric reads its number off them, and the shipped verdict judges look by look,
 by the test that designs lock. The truth is planted in the metric's own unit, and is that of the curves themselves.
 
@@ -29,12 +29,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rig.curve_verdicts import CurveStudy, simulate
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.verdicts.curved import CurveStudy, simulate
-from rig.verdicts.planted import ALPHA
-from simlab.measurement.pool import to_stderr, work
-from simlab.measurement.scores import Bar, Measured, counted
-from simlab.worlds.hidden_curves import CELLS, PACES, RATES, CurveWorld, Quantity, truth
+from rig.simulated_verdicts import ALPHA
+from simlab.curves import CELLS, PACES, RATES, CurveWorld, Quantity, truth
+from simlab.scores import Bar, Measured, counted, to_stderr, work
 
 from research.installation.machine import cores
 

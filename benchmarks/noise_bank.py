@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from rig.frame import circumstances, parser
-from rig.training.training import ONE_THREAD
+from rig.training import ONE_THREAD
 
 from research.design.noise_bank import BankFile, NoiseBank, Observation, ZeroLrRun, job_key, metric_key, model_key
 from research.design.pricing import EVALUATION_EPISODES

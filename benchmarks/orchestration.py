@@ -12,7 +12,7 @@ All seconds are those of a core: what else the machine does counts for nothing.
 an attempt that ends and the next that begins, in the controller's process and in the server's.
 *List*: an installation of 1,000 concluded studies, each with its files; `ajet study list` as a whole command, where
 nothing was kept of an earlier list, and where something was. *Days*: the ten days and 187 runs of the long haul
-(`benchmarks/simlab/haul`) at peace, looked at every five simulated minutes, and the memory of the process day by day.
+(`simlab/long_run.py`) at peace, looked at every five simulated minutes, and the memory of the process day by day.
 
 Goals: ten times the runs take at most 15 times as long a tick; Prefect takes less than a quarter of a second an
 attempt; the list of 1,000 studies takes less than a second, once they were read; a controller grows by less than 20 MiB
@@ -29,14 +29,10 @@ from typing import Any
 
 import psutil
 from rig.frame import circumstances, concluded, parser
-from rig.orchestration.long_study import Pattern
-from rig.orchestration.many_studies import ManyStudies
-from rig.orchestration.shown import shown
-from rig.orchestration.ticks import ticked
-from simlab.flights.flight import scratch
-from simlab.haul.voyage import sail
-from simlab.haul.voyages import DAYS, voyage_of
-from simlab.haul.weather import DAY_S
+from rig.studies_at_scale import ManyStudies, Pattern, shown, ticked
+from simlab.long_run import DAYS, sail, voyage_of
+from simlab.sim_run import scratch
+from simlab.weather import DAY_S
 
 from studies import StudyState
 

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(asyncio.run(steps(options.model.resolve(), variant, 1 + options.steps))[1:]))
         return 0
     from rig.frame import circumstances, concluded  # not in a variant's process, whose code may be another checkout's
-    from rig.training.pretrained import folder, missing
+    from rig.training import folder, missing
 
     if options.model is None and (reason := missing()) is not None:
         print(f"expected a model; {reason}, or name its folder", file=sys.stderr)

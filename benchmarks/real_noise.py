@@ -4,7 +4,7 @@
 
 Residuals of 1,800 real runs (Dopamine's Atari baselines: 6 agents, 60 games, 5 seeds each) are drawn again into studies
 without a difference and studies with the effect that so many seeds promise to see, and judged by the shipped
-`studies.verdicts.rules.judge` under the designs of before and of today (`rig.verdicts.planted`). `rig.verdicts.real`
+`studies.verdicts.rules.judge` under the designs of before and of today (`rig.simulated_verdicts`). `rig.real_verdicts`
 says how.
 
 What it can say: whether the verdicts hold for noise whose spread differs from agent to agent and from game to game as
@@ -27,9 +27,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser
-from rig.verdicts.planted import ALPHA, Procedure, promised
-from rig.verdicts.real import Way, as_published, resampled
-from simlab.measurement.scores import Bar, counted
+from rig.real_verdicts import Way, as_published, resampled
+from rig.simulated_verdicts import ALPHA, Procedure, promised
+from simlab.scores import Bar, counted
 
 STUDIES, QUICK = 3000, 60
 SEEDS = (3, 5, 8)

@@ -22,7 +22,7 @@ from pathlib import Path
 from performance import history
 from performance.catalogue import BENCHMARKS, Benchmark
 from performance.page import PAGE, render
-from performance.results import RESULTS, load
+from performance.writing import RESULTS, load
 
 ROOT = Path(__file__).parents[1]
 

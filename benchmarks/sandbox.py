@@ -35,12 +35,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from rig.contained_clients import FILES, Containers, Loop, Place, Processes, at_once, first_call, said
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.pages.curves import COLORS
-from rig.serving.contained import FILES, Containers, Loop, Place, Processes, at_once, first_call, said
-from rig.serving.load import ASKED, HEAD, Conversation
-from rig.serving.servers import ServerProcess, serving
-from rig.serving.started import begin, start
+from rig.load import ASKED, HEAD, Conversation
+from rig.plots import COLORS
+from rig.servers import ServerProcess, begin, serving, start
 
 from research.installation.home import Home
 from research.isolation.client_image import ensure_client_image

@@ -35,15 +35,24 @@ from statistics import fmean
 from typing import Any
 
 from performance.writing import table
+from rig import scale_measured
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.scale import weights
-from rig.scale.constants import Constants, constants, delta, traffic
-from rig.scale.forecast import Plan, call_down, call_up, forecast, stored
-from rig.scale.kinds import CALL
-from rig.scale.plays import Played, Shape, play
-from rig.scale.relay import Exchange
-from rig.scale.shown import computed, measured, sentences
-from rig.serving.servers import ServerProcess, serving
+from rig.scale_forecast import (
+    Constants,
+    Plan,
+    call_down,
+    call_up,
+    computed,
+    constants,
+    delta,
+    forecast,
+    measured,
+    sentences,
+    stored,
+    traffic,
+)
+from rig.scale_measured import CALL, Exchange, Played, Shape, play
+from rig.servers import ServerProcess, serving
 
 from swarm.job import Job
 
@@ -81,9 +90,9 @@ def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
         played = _played(server, folder / "server", quick=quick)
     found = constants(*(played[name] for name in ("1 ajet", "8 ajet", "8 long ajet", "8 openai, streamed", "silent")))
     weighed = {
-        "all weights, fp32": weights.measured(folder / "fp32", "float32"),
-        "all weights, bf16": weights.measured(folder / "bf16", "bfloat16"),
-        "LoRA of rank 16, bf16": weights.measured(folder / "lora", "bfloat16", lora_rank=16),
+        "all weights, fp32": scale_measured.measured(folder / "fp32", "float32"),
+        "all weights, bf16": scale_measured.measured(folder / "bf16", "bfloat16"),
+        "LoRA of rank 16, bf16": scale_measured.measured(folder / "lora", "bfloat16", lora_rank=16),
     }
     return {
         "traffic": [traffic(each) for name, each in played.items() if name[0].isdigit() and "long" not in name],

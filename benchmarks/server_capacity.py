@@ -15,7 +15,7 @@ makes load, several together are measured, whose calls/s are printed:
 - p50 latency at half of the server's calls/s, minus the bare route's at the same rate: at most 3 ms;
 - p99 latency at that rate over p50, both the server's: at most 8;
 - steps per hour of agents whose tools take longer than the server waits for silent ones, over the bound that the
-  tools' own time sets: at least 0.90. Four client processes share one stream's tasks (`rig/serving/slow_tools.py`);
+  tools' own time sets: at least 0.90. Four client processes share one stream's tasks (`rig/slow_tools.py`);
 - CPU time of a call as its conversation grows to 64 turns of equal length: at most twice that of its first turn.
   This is measured with a real tokenizer and chat template. The history is in every request, so its JSON is read and
   compared with what was served; it is not rendered, not tokenised and not written again. What a token of history and
@@ -40,10 +40,9 @@ from typing import Any
 
 import psutil
 from rig.frame import circumstances, concluded, parser
-from rig.serving.load import Conversation, LoadProcess, request
-from rig.serving.servers import ServerProcess, serving
-from rig.serving.slow_tools import slow_tools
-from rig.serving.started import begin, session, start
+from rig.load import Conversation, LoadProcess, request
+from rig.servers import ServerProcess, begin, serving, session, start
+from rig.slow_tools import slow_tools
 
 EPISODES = 1000
 TURNS = 8

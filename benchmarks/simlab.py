@@ -31,12 +31,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rig.calibration_page import write_page
 from rig.frame import RESULTS, circumstances, parser
-from rig.pages.calibration import write_page
-from simlab.inquiries import rivals
-from simlab.inquiries import suite as inquiries
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, to_stderr
+from simlab.scores import Progress, SuiteOutcome, to_stderr
 from simlab.suites import (
     baits,
     budget,
@@ -45,9 +42,11 @@ from simlab.suites import (
     effects,
     equivalence,
     faults,
+    inquiries,
     null,
     planners,
     regret,
+    rivals,
     search,
     traps,
 )

@@ -40,7 +40,7 @@ from statistics import median
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser
-from rig.serving.agents import GROUP_SIZE
+from rig.soak_agents import GROUP_SIZE
 from sqlalchemy import create_engine
 
 from swarm.client import AsyncSwarmClient
@@ -183,7 +183,7 @@ class Soak:
         log.touch()
         with (self.directory / "clients.log").open("ab") as errors:
             return subprocess.Popen(
-                [sys.executable, "-m", "rig.serving.agents", str(self.directory), str(log),
+                [sys.executable, "-m", "rig.soak_agents", str(self.directory), str(log),
                  str(1000 * self._seed + number)],
                 cwd=Path(__file__).parent, stdout=errors, stderr=errors,
             )  # fmt: skip

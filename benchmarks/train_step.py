@@ -33,7 +33,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rig.frame import circumstances, concluded, parser
-from rig.training.conversations import MEMBERS, Workload, batch_of, conversations, ids_of
+from rig.in_process import MEMBERS, Workload, batch_of, conversations, ids_of
 
 SCALE = 16
 SIZES = {
@@ -142,7 +142,7 @@ def learners_of(layouts: Sequence[str]) -> dict[str, Any]:
 
 def breakdown(load: Workload) -> dict[str, Any]:
     """Return where an update of each layout spends its time, by the profiler: microseconds for each of its ids."""
-    from rig.training.update_shares import PARTS, spent
+    from rig.in_process import PARTS, spent
 
     played, learners = conversations(load, SCALE, SIZES["vocab_size"]), learners_of(load.layouts)
     ids, parts = ids_of(played), {}

@@ -28,9 +28,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser
-from rig.verdicts.planted import ALPHA, Procedure, Rules, World, promised, simulate
-from simlab.measurement.pool import to_stderr, work
-from simlab.measurement.scores import Bar, Measured, counted
+from rig.simulated_verdicts import ALPHA, Procedure, Rules, World, promised, simulate
+from simlab.scores import Bar, Measured, counted, to_stderr, work
 
 from research.installation.machine import cores
 

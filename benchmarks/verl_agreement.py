@@ -37,14 +37,20 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rig.agreement.judged import of_environment
-from rig.agreement.margins import MARGINS
-from rig.agreement.served import AgreementSize, ServedTraining, job_of, trained
-from rig.agreement.trainings import BACKENDS, TrainingsFile
-from rig.cluster.python import require_verl
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.pages.curves import Curve, band, draw
-from rig.training.models import made
+from rig.plots import Curve, band, draw
+from rig.training import made
+from rig.verl_agreement import (
+    BACKENDS,
+    MARGINS,
+    AgreementSize,
+    ServedTraining,
+    TrainingsFile,
+    job_of,
+    of_environment,
+    trained,
+)
+from rig.verl_pair import require_verl
 
 from swarm.job import TinyModel
 

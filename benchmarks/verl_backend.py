@@ -37,13 +37,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rig.cluster.at_scale import GOAL, JUDGED, STEPS, forecast
-from rig.cluster.costs import line
-from rig.cluster.parts import ALL, PARTS
-from rig.cluster.python import require_verl
 from rig.frame import circumstances, concluded, parser
-from rig.training.models import made
-from rig.training.training import BENCHMARKS, ONE_THREAD
+from rig.spans import ALL, PARTS
+from rig.training import BENCHMARKS, ONE_THREAD, made
+from rig.verl_pair import require_verl
+from rig.verl_scale import GOAL, JUDGED, STEPS, forecast, line
 
 from swarm.job import TinyModel
 
@@ -68,7 +66,7 @@ def measured(python: str, folder: Path, *, quick: bool) -> dict[str, Any]:
     (folder / "order.json").write_text(json.dumps({"quick": quick, "models": str(models)}))
     roots = os.pathsep.join((str(BENCHMARKS.parent), str(BENCHMARKS)))
     subprocess.run(
-        [python, "-m", "rig.cluster.pair", str(folder)],
+        [python, "-m", "rig.verl_pair", str(folder)],
         check=True, cwd=BENCHMARKS, env={**os.environ, **ONE_THREAD, "PYTHONPATH": roots, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     found: dict[str, Any] = json.loads((folder / "measured.json").read_text())

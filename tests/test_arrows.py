@@ -38,10 +38,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "environments timelines", "client models rendering",
     ),
     "sandboxes": ("images", "docker", "gateway inside"),
-    "simlab": ("inquiries", "suites", "haul planners", "flights searches", "measurement worlds"),
-    "rig": (
-        "agreement", "pages", "cluster inquiries scale", "generation orchestration serving training verdicts",
-    ),
+    "simlab": ("suites",),
 }  # fmt: skip
 """The packages of each room: each imports of those on lower layers alone. What lies in a room's own folder is its
 ground, which imports of no package; `main` and each `__main__` is a top, which nothing imports."""

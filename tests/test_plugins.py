@@ -47,7 +47,7 @@ def test_every_test_file_lies_under_a_part_and_every_path_of_a_part_is_there() -
 
 def test_all_that_a_file_imports_is_found_and_what_that_imports() -> None:
     found = imported_by(ROOT, ["tests/benchmarks/test_error_rates.py"])
-    assert {"tests/conftest.py", "benchmarks/simlab/flights/records.py", "studies/statistics/comparison.py"} <= found
+    assert {"tests/conftest.py", "benchmarks/simlab/sim_records.py", "studies/statistics/comparison.py"} <= found
     assert "swarm/backends/local/learner.py" not in found
 
 

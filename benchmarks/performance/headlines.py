@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from rig.cluster.at_scale import ScaleStep
+from rig.verl_scale import ScaleStep
 
-from performance.results import Figures, Result
+from performance.writing import Figures, Result
 
 OF_A_DURATION = 0.2
 OF_A_RATIO = 0.1

@@ -9,7 +9,7 @@ from math import hypot
 from pathlib import Path
 
 from performance.headlines import headlines
-from performance.results import RESULTS, Result
+from performance.writing import RESULTS, Result
 
 FILE = RESULTS / "history" / "headlines.csv"
 

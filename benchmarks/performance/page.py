@@ -8,8 +8,7 @@ from pathlib import Path
 from performance import history
 from performance.catalogue import BENCHMARKS, Benchmark
 from performance.history import Entry
-from performance.results import RESULTS, Result, load
-from performance.writing import paragraph, table
+from performance.writing import RESULTS, Result, load, paragraph, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 HEAD = """\

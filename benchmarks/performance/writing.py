@@ -1,8 +1,11 @@
-"""How figures are written in Markdown: tables, shares and their intervals."""
+"""Result files, and how figures are written in Markdown."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -52,3 +55,39 @@ def signed(figure: Mapping[str, float], digits: int = 3) -> str:
     """Return a difference with its 95 % interval."""
     mean, low, high = (f"{figure[end]:+.{digits}f}" for end in ("mean", "low", "high"))
     return f"{mean} (95 % interval {low} to {high})"
+
+
+RESULTS = Path(__file__).parents[1] / "results"
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one benchmark measured; `date` (ISO) and `commit` are None where its file does not know them."""
+
+    name: str
+    figures: Figures
+    date: str | None
+    commit: str | None
+
+
+def load(name: str, folder: Path = RESULTS) -> Result | None:
+    """Return the result of a benchmark; None where it was never run at full size."""
+    path = folder / f"{name}.json"
+    return parse(name, json.loads(path.read_text())) if path.exists() else None
+
+
+def parse(name: str, figures: Figures) -> Result | None:
+    """Return figures with when they were measured; None for those of a `--quick` run, which are not relied on."""
+    around = next(
+        (found for found in (figures.get("circumstances"), figures, *_recorded(figures)) if found and "date" in found),
+        {"date": None},
+    )
+    return None if around.get("quick") else Result(name, figures, around["date"], around.get("commit"))
+
+
+def _recorded(figures: Figures) -> list[Figures]:
+    """Return the circumstances of the parts of a result that were measured apart, the newest first."""
+    parts = figures.get("environments", {})
+    found = [part["recorded"] for part in parts.values() if isinstance(part, dict) and "recorded" in part]
+    return sorted(found, key=lambda each: each["date"], reverse=True)

@@ -31,7 +31,7 @@ from statistics import fmean
 from typing import Any
 
 from pydantic import JsonValue
-from rig.training.training import BENCHMARKS, BOOT_S, ONE_THREAD
+from rig.training import BENCHMARKS, BOOT_S, ONE_THREAD
 
 from research.environments.install import load_environment
 from research.installation.home import Home
@@ -239,7 +239,7 @@ def _server(folder: Path) -> Iterator[tuple[str, str]]:
     (folder / "training.json").write_text(json.dumps({"models": str(folder / "models")}))
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "rig.training.training", "serve", str(folder)],
+            [sys.executable, "-m", "rig.training", "serve", str(folder)],
             cwd=BENCHMARKS, stdout=log, stderr=log, env={**os.environ, **ONE_THREAD},
         )  # fmt: skip
     address, deadline = folder / "server" / "server.json", time.monotonic() + BOOT_S

@@ -4,7 +4,7 @@ The promise (smallest effect of interest, power, looks, evaluation size, metric)
 `study.created`; older studies have the defaults. A draft is sound (every arm is a valid job that differs from the
 control in what is declared) and has no seeds yet.
 
-The numbers of the usual screen were chosen by simulation on `simlab.worlds.families.LEARNED_ON` and judged on other
+The numbers of the usual screen were chosen by simulation on `simlab.families.LEARNED_ON` and judged on other
 worlds (`benchmarks/simlab.py`, docs/calibration.md). They count whole runs, so they hold for any job. A screening run
 is half as long as a whole one and the best go to fresh seeds: halves favour what learns quickly and ends low. Where
 much shorter runs are known to tell (`telling`) they go first, and the best quarter of them is run whole.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from studies.errors import ReportError
 from studies.log.study import StudyState
+from studies.records.statements import value_of
 from studies.records.verdict import Verdict
 from studies.report import claims, design_tables, rounds, run_tables
 from studies.report.claims import Play, deviation_table, transcripts
@@ -47,16 +48,7 @@ from studies.report.rounds import (
 )
 from studies.report.summary import CampaignAnswer, Headline, campaign_answer, headline, words_at_end
 from studies.report.validity import checks, threats
-from studies.report.wording import (
-    command_line,
-    describe_comparison,
-    duration,
-    fine_percent,
-    moment,
-    one_line,
-    plural,
-    value_of,
-)
+from studies.report.wording import command_line, describe_comparison, duration, fine_percent, moment, one_line, plural
 from studies.verdicts.judge import verdict_follows
 
 _STANDING = {

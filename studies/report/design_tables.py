@@ -17,6 +17,7 @@ from studies.metrics import Refused, kind_of
 from studies.records.design import Arm, Design, Hypothesis, Metric
 from studies.records.procedure import CollapseRule, Noise, Screen, Watchdog
 from studies.records.runs import NOISE_ARM
+from studies.records.statements import value_of
 from studies.records.verdict import CollapseRate, Verdict
 from studies.report.claims import verdict_cell
 from studies.report.elements import Cell, Fact, Table, cell, pairs, table
@@ -32,7 +33,6 @@ from studies.report.wording import (
     plural,
     setting,
     span,
-    value_of,
 )
 from studies.statistics.comparison import spread
 from studies.verdicts.judge import gather

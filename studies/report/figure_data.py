@@ -13,11 +13,11 @@ from studies.log.study import RunState, StudyState
 from studies.records.alpha import AlphaLedger, AlphaLedgers
 from studies.records.design import Arm, Design
 from studies.records.runs import NOISE_ARM
-from studies.records.statements import metric_name
+from studies.records.statements import metric_name, value_of
 from studies.report.claims import claims
 from studies.report.elements import arm_interval, is_rate
 from studies.report.evidence import REWARDS, SUCCESS, Evidence
-from studies.report.wording import describe_comparison, label, metric_axis, value_of
+from studies.report.wording import describe_comparison, label, metric_axis
 from studies.statistics.comparison import Interval
 from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import DecidingInterval, deciding_interval

@@ -16,7 +16,7 @@ from typing import Any, Final
 from studies.log.study import StudyState
 from studies.records.base import JsonValue
 from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, SUCCESS, Design, Hypothesis, Metric
-from studies.records.statements import effect_of, metric_name
+from studies.records.statements import effect_of, metric_name, value_of
 from studies.records.verdict import Verdict
 from studies.report.wording import (
     duration,
@@ -28,7 +28,6 @@ from studies.report.wording import (
     plural,
     setting,
     span,
-    value_of,
 )
 from studies.verdicts.judge import gather
 from studies.verdicts.rules import LEAST_KEPT

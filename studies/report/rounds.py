@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from studies.log.study import PlannedExploration, PlannerAct, RunState, StudyState
 from studies.records.alpha import AlphaLedger, AlphaLedgers, LedgerEntry
 from studies.records.design import Arm
-from studies.records.statements import metric_name
+from studies.records.statements import metric_name, value_of
 from studies.records.verdict import mark_contradictions
 from studies.report.elements import Cell, Fact, Table, cell, every_state, pairs, table
 from studies.report.evidence import Evidence
@@ -22,17 +22,7 @@ from studies.report.run_tables import (
     run_row,
 )
 from studies.report.validity import warn_collapsed, warn_miscalibrated, warn_noise
-from studies.report.wording import (
-    NONE,
-    describe_comparison,
-    duration,
-    fine_percent,
-    number,
-    one_line,
-    percent,
-    plural,
-    value_of,
-)
+from studies.report.wording import NONE, describe_comparison, duration, fine_percent, number, one_line, percent, plural
 
 
 @dataclass(frozen=True, slots=True)

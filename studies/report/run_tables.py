@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from studies.log.study import ApprovalAnswer, AttemptState, PlannerNote, RunState, StudyState
 from studies.records.design import Arm, Design
-from studies.records.statements import metric_name
+from studies.records.statements import metric_name, value_of
 from studies.records.verdict import ORIGINS
 from studies.report.elements import (
     Cell,
@@ -31,7 +31,7 @@ from studies.report.elements import (
 )
 from studies.report.evidence import AFTER, BEFORE, Evidence
 from studies.report.theme import ARMS
-from studies.report.wording import NONE, duration, moment, number, one_line, plural, value_of
+from studies.report.wording import NONE, duration, moment, number, one_line, plural
 from studies.verdicts.judge import find_collapsed_runs
 
 PROCESS = "process"

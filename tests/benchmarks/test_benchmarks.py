@@ -13,7 +13,7 @@ from typing import Any
 
 import house
 import pytest
-from performance import history, results
+from performance import history, writing
 from performance.catalogue import BENCHMARKS
 from performance.headlines import OF, headlines
 from performance.history import Entry
@@ -21,7 +21,7 @@ from performance.page import PAGE, render
 from source.packages import circles, module_arrows
 
 ROOT = Path(__file__).parents[2]
-MEASURED = [each.name for each in BENCHMARKS if results.load(each.name) or each.missing is None]
+MEASURED = [each.name for each in BENCHMARKS if writing.load(each.name) or each.missing is None]
 ENTRY = Entry("soak", "kill to serving again, s", "aaa", "2026-01-01", 1.0, 0.3, "lower")
 
 
@@ -44,7 +44,7 @@ def test_the_page_is_what_the_results_give_today_with_each_command_day_and_commi
     assert page == render(), "run: python benchmarks/run_all.py --render"
     assert set(MEASURED) == {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
     for name in MEASURED:
-        result = results.load(name)
+        result = writing.load(name)
         assert result is not None
         assert f"`python benchmarks/{name}.py" in page
         assert f"measured {result.date} at commit {result.commit}" in page.replace("\n", " ")
@@ -52,7 +52,7 @@ def test_the_page_is_what_the_results_give_today_with_each_command_day_and_commi
 
 def test_the_history_holds_the_headlines_of_todays_results() -> None:
     held = {(each.benchmark, each.figure, each.commit): each for each in history.read()}
-    for result in filter(None, map(results.load, OF)):
+    for result in filter(None, map(writing.load, OF)):
         assert headlines(result)
         assert [each for each in history.entries(result)
                 if held.get((each.benchmark, each.figure, each.commit)) != each] == []  # fmt: skip
@@ -61,7 +61,7 @@ def test_the_history_holds_the_headlines_of_todays_results() -> None:
 def test_the_page_on_scale_has_the_tables_of_its_results() -> None:
     from scale import goals_missed, text
 
-    figures, page = json.loads((results.RESULTS / "scale.json").read_text()), (ROOT / "docs/scale.md").read_text()
+    figures, page = json.loads((writing.RESULTS / "scale.json").read_text()), (ROOT / "docs/scale.md").read_text()
     assert [line for line in text(figures) if " ".join(line.split()) not in " ".join(page.split())] == []
     assert goals_missed(figures) == []
 
@@ -80,7 +80,7 @@ def test_run_all_records_what_is_whole_and_tells_what_failed_or_is_worse(
     import run_all
 
     soak = next(each for each in BENCHMARKS if each.name == "soak")
-    found: dict[str, Any] = json.loads((results.RESULTS / "soak.json").read_text())
+    found: dict[str, Any] = json.loads((writing.RESULTS / "soak.json").read_text())
     past = tmp_path / "headlines.csv"
 
     def problems(code: int = 0, **changes: Any) -> list[str]:
@@ -122,7 +122,7 @@ def test_the_house_measures_name_each_goal_that_is_missed_and_each_limit_that_is
 
 
 def test_figures_carry_the_textbooks_intervals_and_are_held_to_their_bars() -> None:
-    from simlab.measurement.scores import Bar, clopper_pearson, counted, mean
+    from simlab.scores import Bar, clopper_pearson, counted, mean
 
     assert clopper_pearson(4, 20) == pytest.approx((0.0573340, 0.4366140), abs=1e-6)
     assert (mean("x", [1.0, 2.0, 3.0]).low or 0.0) == pytest.approx(2 - 2.48414, abs=1e-4)
@@ -132,9 +132,7 @@ def test_figures_carry_the_textbooks_intervals_and_are_held_to_their_bars() -> N
 
 
 def test_backends_agree_where_they_differ_by_less_than_the_margin() -> None:
-    from rig.agreement.judged import of_environment
-    from rig.agreement.served import ServedTraining
-    from rig.agreement.trainings import BACKENDS
+    from rig.verl_agreement import BACKENDS, ServedTraining, of_environment
 
     for apart, verdict in ((0.0, "equivalent"), (0.3, "supported"), (-0.3, "refuted")):
         done = [
@@ -146,8 +144,8 @@ def test_backends_agree_where_they_differ_by_less_than_the_margin() -> None:
 
 
 def test_simulated_studies_and_inquiries_are_judged_by_the_shipped_rules() -> None:
-    from rig.inquiries.inquiries import InquiryCell, inquiry, overdrawn
-    from rig.verdicts.planted import Procedure, World, promised, simulate
+    from rig.campaign_verdicts import InquiryCell, inquiry, overdrawn
+    from rig.simulated_verdicts import Procedure, World, promised, simulate
 
     rules = Procedure("after", 8, margin=promised(8))
     nothing, planted = (simulate(rules, World(), 30, planted=planted).figures() for planted in (False, True))
@@ -160,7 +158,7 @@ def test_simulated_studies_and_inquiries_are_judged_by_the_shipped_rules() -> No
 @pytest.mark.parametrize("planted", [False, True], ids=["of nothing", "of the promised effect"])
 def test_a_whole_simulated_study_claims_nothing_false(planted: bool) -> None:
     """How often, over many: test_error_rates.py."""
-    from simlab.flights.records import flown
+    from simlab.sim_records import flown
     from simlab.suites import effects, null
 
     place = effects.SIZES.index(effects.EFFECT / effects.TOTAL_SD)

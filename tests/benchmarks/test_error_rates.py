@@ -6,10 +6,9 @@ from itertools import accumulate
 from math import comb
 
 import pytest
-from simlab.flights.cases import TemptingCase, score
-from simlab.flights.records import FlightRecord, flown
+from simlab.noise import NAMES
+from simlab.sim_records import FlightRecord, TemptingCase, flown, score
 from simlab.suites import baits, budget, control, curves, effects, equivalence, faults, null, planners, search, traps
-from simlab.worlds.ugly_noise import NAMES
 
 pytestmark = pytest.mark.slow
 

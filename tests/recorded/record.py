@@ -31,9 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from simlab.flights.flight import Desk, Flight, board, fly_in, resume
-from simlab.flights.killing import DeadlyLog, killed
-from simlab.worlds.world import MainEffect, Planted, Scalar, Slope
+from simlab.sim_run import DeadlyLog, Desk, Flight, board, fly_in, killed, resume
+from simlab.worlds import MainEffect, Planted, Scalar, Slope
 
 from research.controller import interventions
 from research.installation.servers import SwarmProcess, find_swarm

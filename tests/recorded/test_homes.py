@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simlab.flights.flight import Desk, Flight, resume
-from simlab.worlds.world import Planted
+from simlab.sim_run import Desk, Flight, resume
+from simlab.worlds import Planted
 
 from research.installation.home import Home
 from studies import EventLog, EventType, StudyState, fold

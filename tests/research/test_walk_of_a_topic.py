@@ -86,11 +86,10 @@ class KnownNoise(NoiseBank):
 
 
 def simulated(**settings: Any) -> StudyController:
-    from simlab.flights.attempt_files import SimTracker
-    from simlab.flights.clock import SimClock
-    from simlab.flights.flight import MODEL
-    from simlab.flights.sandbox import SimSandbox
-    from simlab.worlds.world import MainEffect, Planted
+    from simlab.sim_clock import SimClock
+    from simlab.sim_run import MODEL
+    from simlab.sim_sandbox import SimSandbox, SimTracker
+    from simlab.worlds import MainEffect, Planted
 
     world = Planted(
         7, {"group_size": (4, 8, 16, 32)}, {"group_size": 8}, (MainEffect("group_size", {16: 0.2, 32: 0.2}),),

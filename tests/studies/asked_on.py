@@ -66,8 +66,8 @@ class Inquiry:
 
 
 def flown(home: Path) -> Inquiry:
-    from simlab.flights.flight import Flight, fly_in
-    from simlab.worlds.world import MainEffect, Planted
+    from simlab.sim_run import Flight, fly_in
+    from simlab.worlds import MainEffect, Planted
 
     from swarm.job import Job, tunables
 

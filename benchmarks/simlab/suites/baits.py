@@ -13,15 +13,12 @@ from functools import partial
 from typing import Any, Literal
 
 from research.runs.files import AttemptSpec
-from simlab.flights.attempt_files import SimulatedFiles, evaluation
-from simlab.flights.cases import CaseResult, TemptingCase, score
-from simlab.flights.flight import Flight
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, counted
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, silent, work
+from simlab.sim_records import CaseResult, TemptingCase, score
+from simlab.sim_run import Flight
+from simlab.sim_sandbox import SimulatedFiles, evaluation
 from simlab.suites.traps import difference, rows
-from simlab.worlds.topics import ComparisonTopic
-from simlab.worlds.world import MainEffect, Planted, Played
+from simlab.worlds import ComparisonTopic, MainEffect, Planted, Played
 
 NAME = "baits"
 QUESTION = "Does a confound pass for an effect?"

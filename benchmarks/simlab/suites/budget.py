@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from research.text import parse_budget
-from simlab.flights.flight import Flight, fly_in, scratch
-from simlab.flights.records import FlightRecord, flown, record
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, mean, share
-from simlab.worlds.topics import ASKS
-from simlab.worlds.world import MainEffect, Planted
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
+from simlab.sim_records import FlightRecord, flown, record
+from simlab.sim_run import Flight, fly_in, scratch
+from simlab.worlds import ASKS, MainEffect, Planted
 
 NAME = "budget"
 QUESTION = "Is what cannot be afforded refused with a price that works, and is no budget exceeded?"

@@ -12,12 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from simlab.flights.flight import Desk, Flight, FlightResult, fly
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, share
-from simlab.worlds.topics import ASKS
-from simlab.worlds.world import MainEffect, Planted
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, share, silent, work
+from simlab.sim_run import Desk, Flight, FlightResult, fly
+from simlab.worlds import ASKS, MainEffect, Planted
 from studies import EventType
 
 NAME = "control"

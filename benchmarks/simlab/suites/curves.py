@@ -1,6 +1,6 @@
 """Is a metric that is read off the hidden curve judged rightly, through the whole loop?
 
-Worlds whose runs have a hidden curve (`simlab.worlds.hidden_curves`), and studies that ask for another metric than
+Worlds whose runs have a hidden curve (`simlab.curves`), and studies that ask for another metric than
 success: the area under it, whole and below 0.7, the training episodes to 0.7, and the share of trainings that collapse.
 *Null*: the arms are equal in the metric. *Effect*: the treatment is better by the smallest effect of interest, which is
 the margin of equivalence as well. *Equivalence*: it is better by a fifth of that, among runs so quiet that *equivalent*
@@ -15,14 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from simlab.flights.flight import Flight
-from simlab.flights.records import FlightRecord, FlownClaim, coverage, flown
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, mean, share
-from simlab.worlds.curve_world import PlantedCurves
-from simlab.worlds.hidden_curves import CurveArm, CurveWorld, Quantity, drawn
-from simlab.worlds.topics import ASKS, ComparisonTopic
+from simlab.curves import CurveArm, CurveWorld, PlantedCurves, Quantity, drawn
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
+from simlab.sim_records import FlightRecord, FlownClaim, coverage, flown
+from simlab.sim_run import Flight
+from simlab.worlds import ASKS, ComparisonTopic
 
 NAME = "curves"
 QUESTION = "Is a metric that is read off the hidden curve judged rightly, through the whole loop?"

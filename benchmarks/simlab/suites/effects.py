@@ -1,7 +1,7 @@
 """How often is a planted difference found, with the right sign and size?
 
 Two sets of worlds. *Sizes*: clean noise, and a knob that moves the success rate by 0.5, 1, 2 or 3 standard deviations
-between seeds, up or down. *Cells*: each kind of ugliness and their mixture (`simlab.worlds.ugly_noise`), with the
+between seeds, up or down. *Cells*: each kind of ugliness and their mixture (`simlab.noise`), with the
 smallest effect of interest planted in trainings that do not collapse. The design promises power at it, and it is the
 margin of equivalence: one world tests power, signs and false equivalence.
 
@@ -15,15 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simlab.flights.flight import Flight
-from simlab.flights.records import FlightRecord, FlownClaim, coverage, flown
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, counted, mean, share
+from simlab.noise import MIXTURE, NAMES, Ugliness, ugliness
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, mean, share, silent, work
+from simlab.sim_records import FlightRecord, FlownClaim, coverage, flown
+from simlab.sim_run import Flight
 from simlab.suites.null import by_cell, judged_cells
-from simlab.worlds.topics import ASKS, ComparisonTopic
-from simlab.worlds.ugly_noise import MIXTURE, NAMES, Ugliness, ugliness
-from simlab.worlds.world import MainEffect, Planted
+from simlab.worlds import ASKS, ComparisonTopic, MainEffect, Planted
 
 NAME = "effects"
 QUESTION = "How often is a planted difference found, with the right sign and size?"

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from simlab.flights.flight import Flight
-from simlab.flights.records import FlightRecord, FlownClaim, flown
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, counted
-from simlab.worlds.topics import ASKS, ComparisonTopic
-from simlab.worlds.world import MainEffect, Planted
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, silent, work
+from simlab.sim_records import FlightRecord, FlownClaim, flown
+from simlab.sim_run import Flight
+from simlab.worlds import ASKS, ComparisonTopic, MainEffect, Planted
 
 NAME = "equivalence"
 QUESTION = "Is no difference found to be none, and a difference never?"

@@ -12,15 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from simlab.flights.faults import Faults, Rates
-from simlab.flights.flight import Flight, FlightResult, fly
-from simlab.flights.killing import fly_killed
-from simlab.flights.records import FlightRecord, flown
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, counted, share
-from simlab.worlds.topics import ASKS
-from simlab.worlds.world import MainEffect, Planted
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, share, silent, work
+from simlab.sim_records import FlightRecord, flown
+from simlab.sim_run import Flight, FlightResult, fly, fly_killed
+from simlab.sim_sandbox import Faults, Rates
+from simlab.worlds import ASKS, MainEffect, Planted
 
 NAME = "faults"
 QUESTION = "Does a study end the same whatever is killed, and are all runs accounted for whatever breaks?"

@@ -1,7 +1,7 @@
 """How often is a difference claimed where there is none?
 
 Worlds in which the knob that is asked about does nothing to trainings that do not collapse: every claim of a difference
-between those is false. Each kind of ugliness has a cell, and there is one of mixtures (`simlab.worlds.ugly_noise`).
+between those is false. Each kind of ugliness has a cell, and there is one of mixtures (`simlab.noise`).
 What is called equivalent stands beside it: a system that says nothing would keep the bar as well.
 """
 
@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simlab.flights.flight import Flight
-from simlab.flights.records import FlightRecord, coverage, flown
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, share
-from simlab.worlds.topics import ASKS
-from simlab.worlds.ugly_noise import MIXTURE, NAMES, ugliness
+from simlab.noise import MIXTURE, NAMES, ugliness
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, share, silent, work
+from simlab.sim_records import FlightRecord, coverage, flown
+from simlab.sim_run import Flight
+from simlab.worlds import ASKS
 
 NAME = "null"
 QUESTION = "How often is a difference claimed where there is none?"

@@ -13,16 +13,12 @@ from functools import partial
 from typing import Any
 
 from research.planners.protocol import Planner
-from simlab.flights.clock import SimClock
-from simlab.flights.flight import Flight, rules
-from simlab.flights.records import FlightRecord, FlownClaim, flown
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, counted, share
-from simlab.planners.endpoints import MOODS, talker
-from simlab.planners.simulated import Liar, RandomPlanner
-from simlab.worlds.topics import ASKS, ComparisonTopic
-from simlab.worlds.world import MainEffect, Planted
+from simlab.planners import MOODS, Liar, RandomPlanner, talker
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, share, silent, work
+from simlab.sim_clock import SimClock
+from simlab.sim_records import FlightRecord, FlownClaim, flown
+from simlab.sim_run import Flight, rules
+from simlab.worlds import ASKS, ComparisonTopic, MainEffect, Planted
 
 NAME = "planners"
 QUESTION = "Does it matter to what is claimed who plans?"

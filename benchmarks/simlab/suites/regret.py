@@ -19,16 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from research.design.comparison import CONFIRMED, default_screen, default_seeds
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, mean, share
-from simlab.searches.baselines import BASELINES, BaselineSearch, EveryArmEverySeed
-from simlab.searches.run_budget import SearchOutcome
-from simlab.searches.shipped import Shipped, mean_price
-from simlab.worlds.families import NOTHING, drawn, names
-from simlab.worlds.landscape import names as landscapes
-from simlab.worlds.recorded import Recorded
-from simlab.worlds.world import Configuration, Planted, World, best
+from simlab.families import NOTHING, drawn, names
+from simlab.landscapes import Recorded
+from simlab.landscapes import names as landscapes
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
+from simlab.search_baselines import BASELINES, BaselineSearch, EveryArmEverySeed
+from simlab.searches import SearchOutcome, Shipped, mean_price
+from simlab.worlds import Configuration, Planted, World, best
 from studies.records.procedure import Knob
 
 NAME = "regret"

@@ -11,12 +11,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simlab.flights.flight import Flight, FlightResult, fly
-from simlab.flights.records import FlownClaim, claims, place_of
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, mean, share
-from simlab.worlds.world import Effect, Hill, Interaction, JointEffect, Planted, Scalar, Slope, Threshold, best
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
+from simlab.sim_records import FlownClaim, claims, place_of
+from simlab.sim_run import Flight, FlightResult, fly
+from simlab.worlds import Effect, Hill, Interaction, JointEffect, Planted, Scalar, Slope, Threshold, best
 
 NAME = "search"
 QUESTION = "Does a question for the best values end near the best, with claims that are true?"

@@ -16,16 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from research.runs.files import AttemptSpec
-from simlab.flights.attempt_files import SimulatedFiles, evaluation, sha256, text_of
-from simlab.flights.cases import CaseResult, TemptingCase, score
-from simlab.flights.faults import Faults, Rates
-from simlab.flights.flight import Desk, Flight
-from simlab.flights.records import FlownClaim
-from simlab.measurement.outcome import SuiteOutcome
-from simlab.measurement.pool import Progress, silent, work
-from simlab.measurement.scores import Bar, Measured, counted
-from simlab.worlds.topics import ComparisonTopic
-from simlab.worlds.world import MainEffect, Planted, Played
+from simlab.scores import Bar, Measured, Progress, SuiteOutcome, counted, silent, work
+from simlab.sim_records import CaseResult, FlownClaim, TemptingCase, score
+from simlab.sim_run import Desk, Flight
+from simlab.sim_sandbox import Faults, Rates, SimulatedFiles, evaluation, sha256, text_of
+from simlab.worlds import ComparisonTopic, MainEffect, Planted, Played
 from studies import EventType
 
 NAME = "traps"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simlab.flights.attempt_files import SimulatedFiles
-from simlab.flights.clock import SimClock
-from simlab.flights.flight import Flight, fly_in, pricing, scratch
+from simlab.sim_clock import SimClock
+from simlab.sim_run import Flight, fly_in, pricing, scratch
+from simlab.sim_sandbox import SimulatedFiles
 from simlab.suites.traps import ASK, world
-from simlab.worlds.world import Played
+from simlab.worlds import Played
 
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from simlab.flights.flight import Flight, FlightResult, fly
+from simlab.sim_run import Flight, FlightResult, fly
 from simlab.suites.traps import ASK, world
 
 from research.planners.llm import LlmPlanner, OpenAiEndpoint

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simlab.flights.clock import SimClock
-from simlab.flights.flight import Desk, Flight, FlightResult, fly_in, scratch
+from simlab.sim_clock import SimClock
+from simlab.sim_run import Desk, Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
 from research.planners.llm import Endpoint as PlannerEndpoint

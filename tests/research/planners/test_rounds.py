@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simlab.flights.flight import Desk, Flight, FlightResult, fly
-from simlab.flights.killing import fly_killed
-from simlab.worlds.world import MainEffect, Planted
+from simlab.sim_run import Desk, Flight, FlightResult, fly, fly_killed
+from simlab.worlds import MainEffect, Planted
 
 from research.planners.context import PlannerContext, field_specs
 from research.planners.protocol import Check, PlannerTurn

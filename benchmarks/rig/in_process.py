@@ -1,0 +1,267 @@
+"""The same training in one process, and where an update spends its time.
+
+The same training by the local backend alone: engine, learner and call trees in one process, without a server.
+
+    python -m rig.in_process run FOLDER    trains what FOLDER/training.json says; writes FOLDER/trained.json
+
+Nothing is durable here and no episode has a lease: what this saves is what the swarm server costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+from rig.training import Step, Trained
+from swarm.backends.local.backend import LocalBackend
+from swarm.backends.protocols import Backend, Batch, GenerationRequest, Sampling, TrainEpisode
+from swarm.environments.base import Outcome, PlainEnvironment, Task, said
+from swarm.environments.registry import get_built_in
+from swarm.job import Job
+from swarm.rendering.messages import Message
+from swarm.timelines import CallTree, Drift, Node, linear_rows, token_counts, tree_tokens, unmerged_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode and what came of it."""
+
+    episode: TrainEpisode
+    outcome: Outcome
+
+
+class Player:
+    """Plays a job's environment with the engine of a backend that is started."""
+
+    def __init__(self, job: Job, backend: Backend) -> None:
+        self._job = job
+        self._backend = backend
+        self._environment: PlainEnvironment = get_built_in(job.environment)
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield the training tasks in the order of the job's seed, over and over."""
+        tasks = list(self._environment.tasks("train"))
+        random.Random(self._job.seed).shuffle(tasks)
+        return itertools.cycle(tasks)
+
+    async def played(self, step: int, tasks: Sequence[Task]) -> list[Played]:
+        """Play a group of each task, all at once."""
+        places = [(task, sample) for task in tasks for sample in range(self._job.group_size)]
+        return await asyncio.gather(*(self.play(f"{step}-{task.id}", task, sample) for task, sample in places))
+
+    async def play(self, group: str, task: Task, sample: int) -> Played:
+        """Play a task once, as the job samples."""
+        game, tree = self._environment.game(task), CallTree(self._backend.renderer)
+        episode = f"{group}-{sample}"
+        messages: list[Message] = [*game.opening()]
+        heard = True
+        while heard:
+            text = await self._said(tree, episode, messages)
+            following = game.answer(said(text))
+            heard = bool(following)
+            messages += [said(text), *following]
+        outcome = game.outcome()
+        return Played(TrainEpisode(episode, group, outcome.reward, linear_rows(tree.nodes)), outcome)
+
+    async def _said(self, tree: CallTree, episode: str, messages: list[Message]) -> str:
+        renderer, job = self._backend.renderer, self._job
+        prompt = tree.prompt(messages)
+        sampling = Sampling(job.max_tokens, job.temperature, stop_ids=tuple(renderer.stop_ids))
+        ids: list[int] = []
+        logprobs: list[float] = []
+        versions: list[int] = []
+        async for chunk in self._backend.engine.generate(
+            GenerationRequest(f"{episode}/{len(tree.nodes)}", prompt.prompt_ids, sampling)
+        ):
+            ids += chunk.ids
+            logprobs += chunk.logprobs
+            versions += [chunk.version] * len(chunk.ids)
+        text = renderer.decode(ids)
+        answer = {"role": "assistant", "content": text}
+        tree.add(prompt, ids, logprobs, versions, text=renderer.decode(ids, special=True), answer=answer)
+        return text
+
+
+class InProcess:
+    """Plays and learns, one step after another."""
+
+    def __init__(self, job: Job, models: Path) -> None:
+        self._job = job
+        self._backend = LocalBackend(job, models)
+        self._player = Player(job, self._backend)
+        self._steps: list[Step] = []
+
+    async def train(self, between: Callable[[int], Awaitable[None]] | None = None) -> Trained:
+        """Carry the whole job out; `between` is awaited before the first step, with 0, and after each step."""
+        await self._backend.start()
+        try:
+            began, before = time.perf_counter(), time.process_time()
+            tasks = self._player.tasks()
+            for step in range(self._job.steps + 1):
+                if step:
+                    await self._step(step, list(itertools.islice(tasks, self._job.tasks_per_step)), began)
+                if between:
+                    await between(step)
+            return Trained(tuple(self._steps), time.process_time() - before)
+        finally:
+            await self._backend.stop()
+
+    async def solved(self, tasks: Sequence[Task]) -> int:
+        """Play each task once with the present weights, as the job samples, and return how many are solved."""
+        played = await asyncio.gather(*(self._player.play(f"evaluation-{task.id}", task, 0) for task in tasks))
+        return sum(bool(one.outcome.success) for one in played)
+
+    async def _step(self, step: int, tasks: list[Task], began: float) -> None:
+        started = time.perf_counter()
+        played = await self._player.played(step, tasks)
+        rolled = time.perf_counter()
+        batch = Batch(step, tuple(one.episode for one in played))
+        await asyncio.to_thread(self._backend.learner.update, batch)
+        now = time.perf_counter()
+        self._steps.append(
+            Step(
+                at=now - began,
+                reward=sum(one.outcome.reward for one in played) / len(played),
+                success=sum(bool(one.outcome.success) for one in played) / len(played),
+                generate_s=rolled - started,
+                update_s=now - rolled,
+            )
+        )
+
+
+def _run(folder: Path) -> Trained:
+    order = json.loads((folder / "training.json").read_text())
+    return asyncio.run(InProcess(Job.model_validate(order["job"]), Path(order["models"])).train())
+
+
+MEMBERS = 8
+"""Conversations of a group."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Groups of conversations in full length; `thought` of an answer's tokens are left out of later prompts."""
+
+    prompt: int
+    answer: int
+    observed: int
+    turns: int
+    groups: int = 1
+    thought: int = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called in the table."""
+        return f"T = {self.turns}" + (", thinking dropped" if self.thought else "")
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """Where thinking is dropped, linear rows are the unmerged ones."""
+        return ("none", "tree") if self.thought else ("none", "linear", "tree")
+
+
+def conversations(load: Workload, scale: int, vocabulary: int) -> list[tuple[str, list[Node]]]:
+    """Return the calls of each episode, with its group; lengths are those of the load over `scale`."""
+    rng, known = Random(load.turns), range(vocabulary)
+
+    def words(length: int) -> tuple[int, ...]:
+        return tuple(rng.choices(known, k=max(1, round(length / scale))))
+
+    played = []
+    for group in range(load.groups):
+        task = words(load.prompt)
+        for _ in range(MEMBERS):
+            turns: list[tuple[tuple[int, ...], ...]] = [
+                (words(load.thought), words(load.answer - load.thought), words(load.observed))
+            ]
+            turns += [tuple(map(words, (load.thought, load.answer - load.thought, load.observed)))
+                      for _ in range(load.turns - 1)]  # fmt: skip
+            played.append((f"g{group}", thoughtful(task, turns) if load.thought else plain(task, turns)))
+    return played
+
+
+def plain(task: tuple[int, ...], turns: Sequence[tuple[tuple[int, ...], ...]]) -> list[Node]:
+    """Return the calls of a conversation in which each goes on from the one before."""
+    nodes: list[Node] = []
+    for _, reply, observed in turns:
+        nodes.append(node(len(nodes), nodes[-1] if nodes else None, task, reply))
+        task = observed
+    return nodes
+
+
+def thoughtful(task: tuple[int, ...], turns: Sequence[tuple[tuple[int, ...], ...]]) -> list[Node]:
+    """Return the calls of a conversation in which later prompts have no thinking in them."""
+    nodes: list[Node] = []
+    for thought, reply, observed in turns:
+        nodes.append(node(len(nodes), None, task, thought + reply))
+        task += reply + observed
+    return nodes
+
+
+def node(index: int, parent: Node | None, context: tuple[int, ...], sampled: tuple[int, ...]) -> Node:
+    """Return a call whose tokens were sampled with the log-prob that random weights give."""
+    return Node(index, parent, context, sampled, (-7.6,) * len(sampled), (0,) * len(sampled), "", Drift.START)
+
+
+def batch_of(played: Sequence[tuple[str, list[Node]]], layout: str) -> Batch:
+    """Return the episodes as the server sends them; rewards differ within a group."""
+    rows = unmerged_rows if layout == "none" else linear_rows
+    return Batch(
+        0, tuple(TrainEpisode(f"e{n}", group, float(n % 3), rows(nodes)) for n, (group, nodes) in enumerate(played))
+    )
+
+
+def ids_of(played: Sequence[tuple[str, list[Node]]]) -> dict[str, int]:
+    """Return the ids in each layout."""
+    counts = [token_counts(nodes) for _, nodes in played]
+    groups = dict.fromkeys(group for group, _ in played)
+    trees = [[nodes for member, nodes in played if member == group] for group in groups]
+    return {
+        "none": sum(unmerged for _, unmerged in counts),
+        "linear": sum(linear for linear, _ in counts),
+        "tree": sum(map(tree_tokens, trees)),
+    }
+
+
+PARTS = ("layers", "attention", "vocabulary", "optimiser", "between kernels")
+_ATTENTION = ("flash_attention", "lerp", "logaddexp", "sigmoid")
+_OPTIMISER = ("adamw", "_foreach", "linalg_vector_norm")
+
+
+def spent(work: Callable[[], Any], vocabulary: int) -> dict[str, float]:
+    """Return the seconds of `work`: of kernels by kind (one that touches `vocabulary` entries is of the head and the
+    loss), and the rest, which is Python and dispatch, the profiler's own included."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
+        begun = time.perf_counter()
+        work()
+        seconds = time.perf_counter() - begun
+    found = dict.fromkeys(PARTS, 0.0)
+    for event in profiled.key_averages(group_by_input_shape=True):
+        if event.key.startswith("aten::"):
+            found[_part(event.key, event.input_shapes, vocabulary)] += event.self_cpu_time_total / 1e6
+    found["between kernels"] = seconds - sum(found.values())
+    return found
+
+
+def _part(name: str, shapes: list[Any], vocabulary: int) -> str:
+    if any(word in name for word in _OPTIMISER):
+        return "optimiser"
+    if any(word in name for word in _ATTENTION):
+        return "attention"
+    of_vocabulary = any(isinstance(shape, list) and vocabulary in shape for shape in shapes)
+    return "vocabulary" if of_vocabulary and "embedding" not in name else "layers"
+
+
+if __name__ == "__main__":
+    _run(Path(sys.argv[2])).write(Path(sys.argv[2]) / "trained.json")

@@ -1,0 +1,416 @@
+"""What episodes send and store, played through a relay that counts.
+
+A relay that stands between clients and a server and counts, by kind of request, what passes in either direction.
+
+Counted are the bytes of HTTP, heads included, as they are written to the socket; headers of TCP and IP come on top.
+One connection carries one request at a time, as HTTP/1.1 without pipelining does, so an answer's bytes belong to the
+request before it. Clients must say the length of a body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import (
+    Any,
+    Literal,
+    Self,
+)
+
+import psutil
+
+from rig.load import passage
+from rig.servers import ServerProcess
+from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
+from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
+from swarm.backends.protocols import Batch, TrainEpisode
+from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.job import Job, TinyModel
+from swarm.timelines.node import TrainRow
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_EPISODE = re.compile(r"/episodes/[^/]+")
+_AT_ONCE = 1 << 16
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and its answer: the bytes that went up to the server and down from it, and the answer's status."""
+
+    kind: str
+    up: int = 0
+    down: int = 0
+    status: int = 0
+
+
+class Requests:
+    """Reads the requests of one connection as their bytes come, and adds each to `passed`."""
+
+    def __init__(self, passed: list[Exchange]) -> None:
+        self._passed = passed
+        self._last = Exchange("")
+        self._head = b""
+        self._left = 0
+
+    def asked(self, data: bytes) -> None:
+        """Take the next bytes from the client, however they are cut."""
+        while data:
+            if self._left:
+                part, data = data[: self._left], data[self._left :]
+                self._left -= len(part)
+                self._last.up += len(part)
+            else:
+                data = self._begin(self._head + data)
+
+    def answered(self, data: bytes) -> None:
+        """Take the next bytes of the answer."""
+        if not self._last.down:
+            self._last.status = int(data[9:12])
+        self._last.down += len(data)
+
+    def _begin(self, data: bytes) -> bytes:
+        """Read a head; return what follows it, nothing where it is not whole yet."""
+        end = data.find(b"\r\n\r\n") + 4
+        if end < 4:
+            self._head = data
+            return b""
+        self._head, head = b"", data[:end]
+        if b"\r\ntransfer-encoding:" in head.lower():
+            raise ValueError("expected a request that says its length; found one in chunks")
+        length = _LENGTH.search(head)
+        self._left = 0 if length is None else int(length[1])
+        self._last = Exchange(kind_of(head), up=end)
+        self._passed.append(self._last)
+        return data[end:]
+
+
+def kind_of(head: bytes) -> str:
+    """Return a request's method and path, without its query and the episode's id: `POST /episodes/ID/end`."""
+    method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ", 2)
+    return f"{method} {_EPISODE.sub('/episodes/ID', target.partition('?')[0])}"
+
+
+class Relay:
+    """Listens on the loopback while its context is entered; `connect` makes a connection to what stands behind it."""
+
+    def __init__(self, connect: Connect) -> None:
+        self.passed: list[Exchange] = []
+        """Every request, in the order of their beginnings."""
+        self._connect = connect
+        self._open: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        requests = Requests(self.passed)
+        behind, to = await self._connect()
+        with contextlib.suppress(asyncio.CancelledError):  # by the relay's end
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pumped(reader, to, requests.asked))
+                group.create_task(_pumped(behind, writer, requests.answered))
+
+
+async def _pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[bytes], None]) -> None:
+    """Pass on what comes, counted before it is sent, until a side is gone; the other then goes too."""
+    with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+        while data := await reader.read(_AT_ONCE):
+            count(data)
+            writer.write(data)
+            await writer.drain()
+
+
+def over_tcp(url: str) -> Connect:
+    """Return what connects to an address of the form http://HOST:PORT."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return lambda: asyncio.open_connection(host, int(port))
+
+
+def over_socket(path: str) -> Connect:
+    """Return what connects to a Unix socket."""
+    return lambda: asyncio.open_unix_connection(path)
+
+
+TABLES = ("episodes", "nodes", "steps", "events", "streams", "task_lists", "checkpoints", "trainings")
+_PAYLOAD = """
+    SELECT m.tbl_name, SUM(s.payload) FROM dbstat s JOIN sqlite_master m ON m.name = s.name GROUP BY m.tbl_name
+"""
+"""Bytes of rows and of entries in their indices, without what a page leaves free."""
+_TOKENS = "SELECT COALESCE(SUM(LENGTH(context)), 0) / 4, COALESCE(SUM(LENGTH(sampled)), 0) / 4 FROM nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A store at one moment: rows and bytes by table, tokens in them, commits so far, bytes of the file."""
+
+    rows: Mapping[str, int]
+    payload: Mapping[str, int]
+    context: int
+    sampled: int
+    commits: int
+    file: int
+    written: int
+    """Bytes that the kernel counts as written to a disk by the server's process: log, write-ahead log and database."""
+
+
+def look(database: Path, pid: int) -> Held:
+    """Read a store and its server's counters."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as reader:
+
+        def one(query: str) -> tuple[int, ...]:
+            return tuple(reader.execute(query).fetchone())
+
+        context, sampled = one(_TOKENS)
+        (pages,), (size,) = one("PRAGMA page_count"), one("PRAGMA page_size")
+        return Held(
+            rows={table: one(f"SELECT COUNT(*) FROM {table}")[0] for table in TABLES},
+            payload=dict(reader.execute(_PAYLOAD).fetchall()),
+            context=context,
+            sampled=sampled,
+            commits=one("SELECT COALESCE(SUM(written), 0) FROM trainings")[0],
+            file=pages * size,
+            written=psutil.Process(pid).io_counters().write_bytes,
+        )
+
+
+DATABASE = "store.sqlite3"
+Way = Literal["ajet", "openai", "openai, streamed"]
+"""By which client the agent makes its calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What each episode is like, and how many are played; `silent_s` is how long its agent is silent after a call."""
+
+    turns: int
+    way: Way = "ajet"
+    concurrency: int = 32
+    silent_s: float = 0.0
+    asked: int = 240
+    """Characters of each of the agent's own messages."""
+    contained: bool = False
+    """Behind a container's gateway."""
+
+
+@dataclass(slots=True)
+class Played:
+    """What became of a shape: what passed before the client and before the server, and the store around it."""
+
+    shape: Shape
+    job: Job
+    before: Held
+    after: Held
+    passed: list[Exchange]
+    behind: list[Exchange]
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    said: int = 0
+    """Bytes of text that the policy said, all calls together."""
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that were trained."""
+        return self.job.steps * self.job.episodes_per_step
+
+    def granted(self, kind: str) -> list[Exchange]:
+        """Return the requests of a kind that were not refused, as the client has them."""
+        return [each for each in self.passed if each.kind == kind and each.status == 200]
+
+
+async def play(server: ServerProcess, folder: Path, job: Job, shape: Shape) -> Played:
+    """Train a job with episodes of a shape; the server must have no job, and has none afterwards."""
+    async with AsyncSwarmClient(server.url, server.token) as admin:
+        await admin.ensure_training(job)
+        before = look(folder / DATABASE, server.pid)
+        async with _through(server, folder, contained=shape.contained) as (outer, inner, token):
+            played = Played(shape, job, before, before, outer.passed, inner.passed)
+            async with AsyncSwarmClient(outer.url, token) as client:
+                tasks = [NamedTask(f"task-{number}") for number in range(job.tasks_per_step)]
+                agent = _agent(shape, played)
+                await client.rollout(agent, tasks, concurrency=shape.concurrency)
+        while not (await admin.status()).finished:  # noqa: ASYNC110 - in another process
+            await asyncio.sleep(0.05)
+        await admin.stop()
+    played.after = look(folder / DATABASE, server.pid)
+    return played
+
+
+@asynccontextmanager
+async def _through(server: ServerProcess, folder: Path, *, contained: bool) -> AsyncIterator[tuple[Relay, Relay, str]]:
+    """Stand between: yield the relay that the client meets, the one that the server meets, and the client's key."""
+    async with AsyncExitStack() as stack:
+        inner = await stack.enter_async_context(Relay(over_tcp(server.url)))
+        if not contained:
+            yield inner, inner, server.token
+            return
+        upstream = Upstream(inner.url, server.token, lambda _: None)
+        exchange = folder / "exchange"
+        await stack.enter_async_context(Gateway(exchange, upstream=upstream, log=folder / "egress.jsonl"))
+        outer = await stack.enter_async_context(Relay(over_socket(str(exchange / PORTS[SERVER_PORT]))))
+        yield outer, inner, PLACEHOLDER
+
+
+def _agent(shape: Shape, played: Played) -> Callable[[Episode[Any]], Awaitable[float]]:
+    async def agent(episode: Episode[Any]) -> float:
+        async with _WAYS[shape.way](episode) as answer:
+            said: list[dict[str, str]] = []
+            for turn in range(shape.turns):
+                said.append({"role": "user", "content": passage(turn, shape.asked)})
+                text, prompt, sampled = await answer(said)
+                said.append({"role": "assistant", "content": text})
+                played.prompt_tokens += prompt
+                played.sampled_tokens += sampled
+                played.said += len(text.encode())
+                await asyncio.sleep(shape.silent_s)
+        return 1.0
+
+    return agent
+
+
+Answer = Callable[[list[Any]], Awaitable[tuple[str, int, int]]]
+"""Returns the answer's text, the tokens of its prompt, and its own."""
+
+
+@asynccontextmanager
+async def _by_ajet(episode: Episode[Any]) -> AsyncIterator[Answer]:
+    async def answer(said: list[Any]) -> tuple[str, int, int]:
+        reply = await episode.chat(said)
+        usage = reply.raw["usage"]
+        return reply.content, usage["prompt_tokens"], usage["completion_tokens"]
+
+    yield answer
+
+
+@asynccontextmanager
+async def _by_openai(episode: Episode[Any]) -> AsyncIterator[Answer]:
+    async with episode.openai() as sdk:
+
+        async def answer(said: list[Any]) -> tuple[str, int, int]:
+            reply = await sdk.chat.completions.create(model=episode.model, messages=said)
+            assert reply.usage is not None
+            return reply.choices[0].message.content or "", reply.usage.prompt_tokens, reply.usage.completion_tokens
+
+        yield answer
+
+
+@asynccontextmanager
+async def _by_openai_streamed(episode: Episode[Any]) -> AsyncIterator[Answer]:
+    async with episode.openai() as sdk:
+
+        async def answer(said: list[Any]) -> tuple[str, int, int]:
+            text, usage = "", None
+            stream = await sdk.chat.completions.create(
+                model=episode.model, messages=said, stream=True, stream_options={"include_usage": True}
+            )
+            async for event in stream:
+                text += "".join(choice.delta.content or "" for choice in event.choices)
+                usage = event.usage or usage
+            assert usage is not None
+            return text, usage.prompt_tokens, usage.completion_tokens
+
+        yield answer
+
+
+_WAYS: dict[Way, Callable[[Episode[Any]], AbstractAsyncContextManager[Answer]]] = {
+    "ajet": _by_ajet,
+    "openai": _by_openai,
+    "openai, streamed": _by_openai_streamed,
+}
+
+
+Dtype = Literal["float32", "bfloat16"]
+MODEL = TinyModel(hidden_size=256, layers=4, warm_start_steps=0)
+
+
+def measured(folder: Path, dtype: Dtype, lora_rank: int = 0) -> dict[str, Any]:
+    """Return bytes by file and by parameter of a checkpoint, and of the weights that are exported from it."""
+    from swarm.backends.local.model_files import write_model
+
+    job = Job(backend="local", model=MODEL, dtype=dtype, lora_rank=lora_rank, device="cpu", max_context=64)
+    saved, to = folder / "saved", folder / "exported"
+    to.mkdir(parents=True)
+    asyncio.run(_learned(job, folder / "models", saved))
+    write_model(job, folder / "models", saved, to, apart=bool(lora_rank), say=lambda _: None)
+    checkpoint = {path.stem: tensors(path) for path in sorted(saved.glob("*.safetensors"))}
+    published = tensors(next(to.glob("*model.safetensors")))
+    parameters = checkpoint["model"]["elements"]
+    return {
+        "trained parameters": parameters,
+        "checkpoint, bytes a parameter": {
+            name: round(checkpoint[name]["bytes"] / parameters, 4) for name in ("model", "optimizer")
+        },
+        "published, bytes a parameter": round(published["bytes"] / published["elements"], 4),
+        "published parameters": published["elements"],
+        "bytes beside the tensors": sum(path.stat().st_size for path in saved.iterdir())
+        - sum(checkpoint[name]["bytes"] for name in ("model", "optimizer")),
+    }
+
+
+def tensors(path: Path) -> dict[str, int]:
+    """Return how many elements a safetensors file holds, and the bytes of these alone, by its own header."""
+    with path.open("rb") as file:
+        header: Mapping[str, Any] = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    found = [entry for name, entry in header.items() if name != "__metadata__"]
+    return {
+        "elements": sum(_product(entry["shape"]) for entry in found),
+        "bytes": sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in found),
+    }
+
+
+def _product(shape: list[int]) -> int:
+    found = 1
+    for size in shape:
+        found *= size
+    return found
+
+
+async def _learned(job: Job, models: Path, saved: Path) -> None:
+    """Make the model, one step of its optimiser, and a checkpoint."""
+    from swarm.backends.local import LocalBackend
+
+    backend = LocalBackend(job, models)
+    await backend.start()
+    try:
+        await asyncio.to_thread(backend.learner.update, Batch(1, (_episode(0, 0.0), _episode(1, 1.0))))
+        await asyncio.to_thread(backend.learner.save, saved)
+    finally:
+        await backend.stop()
+
+
+def _episode(number: int, reward: float) -> TrainEpisode:
+    ids = (5, 6, 7, 8 + number)
+    row = TrainRow(ids, sampled=(0, 0, 1, 1), logprobs=(0.0, 0.0, -1.0, -1.0), versions=(-1, -1, 0, 0))
+    return TrainEpisode(f"e{number}", "g", reward, (row,))
+
+
+BEGIN = "POST /episodes"
+CALL = "POST /v1/chat/completions"
+END = "POST /episodes/ID/end"
+BEAT = "POST /episodes/ID/heartbeat"

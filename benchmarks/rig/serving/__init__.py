@@ -1,1 +1,0 @@
-"""Swarm servers as processes, and clients and load that cost little beside them."""

@@ -1,0 +1,396 @@
+"""Simulated studies with a planted truth, judged by the shipped verdict look by look, as the study loop does.
+
+Values are shares of success. A training that does not collapse ends at its arm's mean with the noise of its seed and of
+its evaluation; one that collapses loses a part of its gain. Whether it is told is for the shipped rule of collapse to
+say, from the simulated course of the run. The same seed gives the same studies.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+)
+
+from simlab.scores import clopper_pearson
+
+from research.design.power import PowerAnalysis, plan_analyses
+from studies.checks.training import detect_collapse
+from studies.records.alpha import allocate_single_round
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
+from studies.records.procedure import CollapseRule, InterimAnalysis, Noise, Prediction
+from studies.records.runs import Conditions, TrainingCurve
+from studies.records.verdict import Equivalence, Verdict
+from studies.statistics.comparison import Test
+from studies.statistics.sequential import spend_alpha
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
+
+SEED = 20261120
+ALPHA = 0.05
+BANK_DF = 20
+_KNOWN_DF = 10_000
+"""Of a bank that knows the noise."""
+START, END, SD, EPISODES = 0.2, 0.6, 0.05, 512
+"""Success before training and after it, its standard deviation over trainings, and the episodes of an evaluation."""
+CEILING, CEILING_SD = 0.93, 0.014
+LOST = (0.6, 1.3)
+"""Shares of its gain that a collapsed training loses: from 1 on it ends below its beginning."""
+DROP = 0.4 * sum(LOST) / 2
+"""What a collapsed training lacks, on average: the bank's word where it saw one."""
+_CURVE_ERROR = 0.03
+"""Standard error of a mean on a training curve, of some 256 episodes."""
+_OLD_LOOKS: Mapping[int, tuple[int, ...]] = {3: (3,), 5: (2, 3, 5), 8: (3, 5, 8)}
+"""When designs of before were looked at, by their number of seeds."""
+_MOST_LOOKS = 3
+_EXACT = 1e-9
+
+Rules = Literal["before", "after", "paired"]
+"""What a design locks. `before`: one variance that the bank has a part in, shared seeds, looks from 2 seeds, no rule of
+collapse. `after`: Welch's test (of more arms than two: one variance of all), seeds of each arm's own, looks from 3, a
+rule of collapse. `paired`: as `after`, with shared seeds and the paired test."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What is true of all arms, and of arm 1; the other treatments are like the control."""
+
+    effect: float = 0.0
+    """Difference that arm 1 makes."""
+    over_all: bool = False
+    """Whether it makes it to the mean of all trainings, and not to that of those that do not collapse."""
+    collapses: tuple[float, float] = (0.0, 0.0)
+    """Rates of collapse, that of arm 1 last."""
+    ratio: float = 1.0
+    """Noise of arm 1 over that of the others."""
+    tails: Literal["normal", "t3"] = "normal"
+    correlation: float = 0.0
+    """Of runs of arm 1 with those of another arm that have their seed."""
+    ceiling: bool = False
+    bank: float = 1.0
+    """What the bank says of the noise, over the truth."""
+    bank_sees: bool = True
+    """Whether the bank's runs collapse as the control's do."""
+
+    @property
+    def end(self) -> float:
+        """Mean of a control that does not collapse."""
+        return CEILING - max(0.0, self.effect) if self.ceiling else END
+
+    @property
+    def sd(self) -> float:
+        """Noise of a control that does not collapse, evaluation included."""
+        return CEILING_SD if self.ceiling else SD
+
+    @property
+    def louder(self) -> float:
+        """The noise of a difference, over that of two arms with clean noise."""
+        return self.sd / SD * math.sqrt((1 + self.ratio**2) / 2)
+
+    @property
+    def shift(self) -> float:
+        """Difference that arm 1 makes to trainings that do not collapse."""
+        if not self.over_all:
+            return self.effect
+        control, treatment = (1 - rate * sum(LOST) / 2 for rate in self.collapses)
+        return (self.effect + (self.end - START) * (control - treatment)) / treatment
+
+    @property
+    def of_all(self) -> float:
+        """Difference that it makes to the mean of all trainings."""
+        control, treatment = (1 - rate * sum(LOST) / 2 for rate in self.collapses)
+        return treatment * (self.end + self.shift - START) - control * (self.end - START)
+
+    def spoken_of(self, verdict: Verdict) -> float:
+        """Return the difference that a verdict speaks of."""
+        return self.shift if verdict.scope == "not_collapsed" else self.of_all
+
+
+def drawn(number: int) -> World:
+    """Return the mixture of one study: every kind of ugliness, more or less of it."""
+    source = random.Random(f"{SEED} mixture {number}")
+    rates = [source.uniform(0.0, 0.3) if source.random() < 0.5 else 0.0 for _ in range(2)]
+    ceiling = source.random() < 0.2
+    return World(
+        collapses=(rates[0], rates[1]),
+        ratio=source.uniform(1.0, 5.0) if source.random() < 0.5 else 1.0,
+        tails="t3" if source.random() < 0.3 else "normal",
+        correlation=source.uniform(-0.6, 0.6),
+        ceiling=ceiling,
+        bank=2 ** source.uniform(-1.0, 1.0),
+        bank_sees=source.random() < 0.5,
+    )
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """A design whose error rates are measured: one claim on each treatment arm."""
+
+    rules: Rules
+    seeds: int
+    treatments: int = 1
+    margin: float = 0.1
+    """Of equivalence; also the effect that is promised to be seen."""
+
+    @property
+    def test(self) -> Test:
+        """The test that it locks."""
+        if self.rules == "before":
+            return "pooled"
+        return "paired" if self.rules == "paired" else "welch" if self.treatments == 1 else "common"
+
+    @property
+    def looks(self) -> tuple[InterimAnalysis, ...]:
+        """When it is looked at."""
+        if self.rules == "before":
+            return spend_alpha(_OLD_LOOKS[self.seeds], ALPHA)
+        return plan_analyses(self.seeds, _MOST_LOOKS)
+
+    def design(self, noise: Noise, drop: float | None) -> Design:
+        """Return the design that is judged by; `noise` and `drop` are what the bank says."""
+        known: dict[str, Any] = {"noise": noise, "equivalence_margin": self.margin}
+        if self.rules != "before":
+            known["collapse"] = CollapseRule(drop=drop)
+        return _blank(replace(self, margin=0.1)).model_copy(update=known)
+
+
+@cache
+def _blank(procedure: Procedure) -> Design:
+    """Return a design without the bank's word, built once: thousands of studies differ in nothing else."""
+    numbers = range(1, procedure.treatments + 1)
+    arms = (Arm(name="control", overrides={}), *(Arm(name=f"arm{n}", overrides={"knob": n}) for n in numbers))
+    return Design(
+        question="Is any arm better?", environment="simulated", base_job={}, arms=arms,
+        control_arm="control", hypotheses=tuple(_claim(f"h{n}", n) for n in numbers),
+        seeds=tuple(range(1, procedure.seeds + 1)), metric=Metric(meaning="a simulated success", episodes=EPISODES),
+        test=procedure.test, alpha=ALPHA, looks=procedure.looks,
+        budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
+        multiplicity="dunnett_bh" if procedure.treatments > 1 else "none", shared_seeds=procedure.rules != "after",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """One simulated run."""
+
+    value: float
+    course: TrainingCurve
+
+
+class PlantedTruth(Protocol):
+    """What is true of the difference that arm 1 makes."""
+
+    @property
+    def shift(self) -> float:
+        """To trainings that do not collapse."""
+        ...
+
+    @property
+    def of_all(self) -> float:
+        """To the mean of all trainings."""
+        ...
+
+    def spoken_of(self, verdict: Verdict) -> float:
+        """To the mean of those that a verdict says it speaks of."""
+        ...
+
+
+@dataclass
+class Tally:
+    """Counts over the simulated studies of one procedure in one world."""
+
+    studies: int = 0
+    false: int = 0
+    """Studies in which a difference is said to be there that is not, or has the other sign, of what its verdict speaks
+    of: by a claim, or by an equivalence that is said not to be zero."""
+    false_of_all: int = 0
+    """The same, if every verdict were read as one about all trainings."""
+    found: int = 0
+    """Studies in which the difference of arm 1 was claimed with its sign."""
+    wrong_sign: int = 0
+    equivalent: int = 0
+    falsely_equivalent: int = 0
+    """Studies in which arm 1 is called equivalent and the difference its verdict speaks of is the margin or more."""
+    falsely_equivalent_of_all: int = 0
+    covered: int = 0
+    """Final intervals of arm 1 that hold its difference."""
+    intervals: int = 0
+    levels: float = 0.0
+    """Sum of the levels those intervals state."""
+    seeds: int = 0
+    said_of_all: int = 0
+    """Decided verdicts on arm 1 that speak of all trainings."""
+
+    def add(self, verdicts: Sequence[Verdict], world: PlantedTruth, design: Design) -> None:
+        """Count one study by its final verdicts, that on arm 1 first."""
+        first = verdicts[0]
+        truth = world.spoken_of(first)
+        own, others = sign_said(first), any(sign_said(verdict) for verdict in verdicts[1:])
+        claimed = own if first.verdict in ("supported", "refuted") else 0
+        self.studies += 1
+        self.false += others or (own != 0 and (own * truth <= _EXACT or _left_out(first, first, truth)))
+        self.false_of_all += others or (own != 0 and own * world.of_all <= _EXACT)
+        self.found += claimed * truth > _EXACT
+        self.wrong_sign += own * truth < -_EXACT
+        self.equivalent += first.verdict == "equivalent"
+        self.said_of_all += first.verdict in ("supported", "refuted", "equivalent") and first.scope == "all"
+        if first.verdict == "equivalent" and design.equivalence_margin is not None:
+            least = design.equivalence_margin - _EXACT
+            self.falsely_equivalent += abs(truth) >= least or _left_out(first, first.equivalence, truth)
+            self.falsely_equivalent_of_all += abs(world.of_all) >= least
+        if first.low is not None and first.high is not None:
+            held = world.shift if design.collapse is not None else truth
+            self.intervals += 1
+            self.covered += first.low <= held <= first.high
+            self.levels += first.level
+        self.seeds += first.n_treatment
+
+    def figures(self) -> dict[str, Any]:
+        """Return rates with their exact 95 % intervals, and means."""
+        counted = ("false", "false_of_all", "found", "wrong_sign", "equivalent", "falsely_equivalent",
+                   "falsely_equivalent_of_all", "said_of_all")  # fmt: skip
+        return {
+            "studies": self.studies,
+            **{name: rate_of(getattr(self, name), self.studies) for name in counted},
+            "coverage": rate_of(self.covered, self.intervals),
+            "level": self.levels / self.intervals if self.intervals else None,
+            "seeds": self.seeds / self.studies,
+        }
+
+
+def _left_out(verdict: Verdict, ends: Verdict | Equivalence | None, truth: float) -> bool:
+    """Return whether the interval of a claim leaves out what is true of the trainings that get there.
+
+    Where nearly all do, that is hardly anything else than what is planted, 0 or the margin: a claim is not true because
+    it has the sign of that little.
+    """
+    if verdict.scope != "reached" or ends is None or ends.low is None or ends.high is None:
+        return False
+    return not ends.low <= truth <= ends.high
+
+
+def sign_said(verdict: Verdict) -> int:
+    """Return the sign of the difference that a verdict says is there, also of one too small to matter; 0 for none.
+
+    A claim says so by its test: the interval of two rates may hold 0 beside it.
+    """
+    if verdict.verdict not in ("supported", "refuted") and not (verdict.verdict == "equivalent" and verdict.nonzero):
+        return 0
+    return 1 if verdict.estimate is not None and verdict.estimate > 0 else -1
+
+
+def simulate(procedure: Procedure, world: World | None, studies: int, *, planted: bool) -> Tally:
+    """Return what became of so many studies: nulls, or with the effect that they promise to see, which is the margin.
+
+    Without a world each study draws a mixture. Where a difference is noisier than under clean noise, effect and margin
+    are as much larger: nobody sees with few seeds what takes many.
+    """
+    tally = Tally()
+    for number in range(studies):
+        base = world or drawn(number)
+        margin = procedure.margin * base.louder
+        own = replace(base, effect=margin if planted else 0.0)
+        rng = random.Random(f"{SEED} {procedure} {world} {planted} {number}")
+        design = replace(procedure, margin=margin).design(*_bank(rng, own))
+        runs: dict[str, list[SimulatedRun]] = {arm.name: [] for arm in design.arms}
+        for _ in design.seeds:
+            shared = rng.gauss(0, 1)
+            for arm in design.arms:
+                runs[arm.name].append(training(own, arm.name == "arm1", shared, design.shared_seeds, rng))
+        tally.add(judged(design, {name: data_of(design, name, found) for name, found in runs.items()}), own, design)
+    return tally
+
+
+@cache
+def promised(seeds: int) -> float:
+    """Return the effect that so many seeds of two arms see with power 0.8 under clean noise: also the margin."""
+    noise = Noise(sd=SD, df=_KNOWN_DF, episodes=EPISODES, basis="simulated")
+    found = PowerAnalysis(
+        noise, arms=2, families=1, compared=1, promised=0.8, most_analyses=_MOST_LOOKS
+    ).min_detectable_effect(seeds)
+    assert found is not None
+    return found
+
+
+def judged(design: Design, runs: Mapping[str, ArmData]) -> list[Verdict]:
+    """Return the final verdict on each hypothesis, judged look by look; one that is decided gets no more runs."""
+    settled: dict[str, Verdict] = {}
+    ran = dict.fromkeys(runs, design.looks[-1].seeds)
+    for number, look in enumerate(design.looks, start=1):
+        data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
+        open_claims = [claim.id for claim in design.hypotheses if claim.id not in settled]
+        found = [judge(allocate_single_round(design), name, data, look=number, earlier=settled) for name in open_claims]
+        settled |= {verdict.hypothesis: verdict for verdict in found if verdict.final}
+        ran |= {f"arm{name[1:]}": min(ran[f"arm{name[1:]}"], look.seeds) for name in settled}
+    return [settled[claim.id] for claim in design.hypotheses]
+
+
+def training(world: World, treated: bool, shared: float, share: bool, rng: random.Random) -> SimulatedRun:
+    """Return a run; runs of one seed share a part of their noise, where the design shares seeds."""
+    r = world.correlation if share else 0.0
+    noise = math.sqrt(abs(r)) * shared * (-1 if r < 0 and treated else 1) + math.sqrt(1 - abs(r)) * rng.gauss(0, 1)
+    if world.tails == "t3":
+        noise /= math.sqrt(sum(rng.gauss(0, 1) ** 2 for _ in range(3)))
+    reached = world.end + (world.shift if treated else 0.0)
+    reached += noise * world.sd * (world.ratio if treated else 1.0)
+    end = reached
+    if rng.random() < world.collapses[treated]:
+        end -= rng.uniform(*LOST) * (reached - START)
+    first = START + 0.3 * (reached - START) + rng.gauss(0, _CURVE_ERROR)
+    last = end + rng.gauss(0, _CURVE_ERROR)
+    peak = max(reached + abs(rng.gauss(0, _CURVE_ERROR)), first, last)
+    start = START + rng.gauss(0, math.sqrt(START * (1 - START) / EPISODES))
+    return SimulatedRun(end, TrainingCurve(start=start, end=end, plays=EPISODES, first=first, peak=peak, last=last,
+                                error=_CURVE_ERROR))  # fmt: skip
+
+
+def _bank(rng: random.Random, world: World) -> tuple[Noise, float | None]:
+    """Return a bank that was itself estimated, from `BANK_DF` degrees of freedom, and what it says of a collapse.
+
+    A bank of before holds the spread of all its runs, collapsed ones among them; today's leaves them out.
+    """
+    measured = math.sqrt(sum(rng.gauss(0, 1) ** 2 for _ in range(BANK_DF)) / BANK_DF)
+    saw = world.bank_sees and world.collapses[0] > 0
+    sd = world.bank * world.sd * measured
+    return Noise(sd=sd, df=BANK_DF, episodes=EPISODES, basis="simulated"), DROP if saw else None
+
+
+def data_of(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:
+    """Return an arm's runs with those that collapsed by the design's rule."""
+    named = {f"{name}-{n}": run for n, run in enumerate(runs)}
+    rule = design.collapse
+    found = (
+        {}
+        if rule is None
+        else {key: detect_collapse(Conditions(course=run.course), rule) for key, run in named.items()}
+    )
+    return ArmData(
+        {key: run.value for key, run in named.items()},
+        {key: n for n, key in enumerate(named)},
+        collapsed={key: how for key, how in found.items() if how is not None},
+    )
+
+
+def first_runs(arm: ArmData, count: int) -> ArmData:
+    """Return the first runs of an arm."""
+    kept = [run for run in arm.values if arm.seeds[run] < count]
+    collapsed = {run: how for run, how in arm.collapsed.items() if run in kept}
+    return ArmData({run: arm.values[run] for run in kept}, {run: arm.seeds[run] for run in kept}, collapsed=collapsed)
+
+
+def _claim(name: str, value: int) -> Hypothesis:
+    return Hypothesis(
+        id=name, statement="It is better.", variable="knob", control=0, treatment=value, direction="increase",
+        prediction=Prediction(low=0, high=1, probability=0.5),
+    )  # fmt: skip
+
+
+def rate_of(count: int, n: int) -> list[float] | None:
+    """Return a rate with its exact interval; None of nothing."""
+    return [count / n, *clopper_pearson(count, n)] if n else None

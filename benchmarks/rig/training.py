@@ -1,0 +1,224 @@
+"""Whole trainings as processes of their own.
+
+One whole training as processes of its own, with every step's metrics and when it was done.
+
+    python -m rig.training run FOLDER      trains what FOLDER/training.json says; writes FOLDER/trained.json
+    python -m rig.training serve FOLDER    the swarm server of `run`, which also writes FOLDER/steps.jsonl
+
+It is the real stack: a `swarm.server` process with the local backend and its durable store, and the built-in agent
+behind the HTTP client. Nothing is tracked but the lines this module writes. Booting the server and making the model
+are not part of a training's time: it begins when the client asks for its first episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from research.installation.home import Home
+from swarm.client import Agent, AsyncSwarmClient
+from swarm.environments.base import PlainEnvironment
+from swarm.environments.play import agent_of
+from swarm.environments.registry import get_built_in
+from swarm.job import Job, TinyModel
+
+BOOT_S = 120.0
+BENCHMARKS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step: when it was done (seconds since the training began), and what it measured."""
+
+    at: float
+    reward: float
+    success: float
+    generate_s: float
+    update_s: float
+    """Seconds of the learner's update; what is neither this nor generation is the rest of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training that was carried out."""
+
+    steps: tuple[Step, ...]
+    cpu_s: float
+    """CPU seconds of all processes that took part, while it trained."""
+
+    @classmethod
+    def read(cls, path: Path) -> Trained:
+        """Read what `write` wrote."""
+        value = json.loads(path.read_text())
+        return cls(tuple(Step(**step) for step in value["steps"]), value["cpu_s"])
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self)))
+
+
+class TrainingProcess:
+    """A training that runs in its own process, or has ended."""
+
+    def __init__(self, kind: str, folder: Path, order: Mapping[str, Any]) -> None:
+        folder.mkdir(parents=True)
+        (folder / "training.json").write_text(json.dumps(dict(order)))
+        self._folder = folder
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"rig.{kind}", "run", str(folder)],
+                cwd=BENCHMARKS, stdout=log, stderr=log, env={**os.environ, **ONE_THREAD}, start_new_session=True,
+            )  # fmt: skip
+
+    def ended(self) -> bool:
+        """Return whether it is over."""
+        return self._process.poll() is not None
+
+    def result(self) -> Trained:
+        """Wait for its end and return what it did; raise RuntimeError with its last words when it failed."""
+        if self._process.wait():
+            raise RuntimeError(f"a training failed:\n{(self._folder / 'log').read_text()[-3000:]}")
+        return Trained.read(self._folder / "trained.json")
+
+    def kill(self) -> None:
+        """End it and all processes it started; nothing happens if it is over."""
+        if not self.ended():
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Lines:
+    """A tracker that writes each step as a line with the time it came."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write a step."""
+        self._file.write(json.dumps({"time": time.time(), "step": step, "metrics": dict(metrics)}) + "\n")
+        self._file.flush()
+
+    def finish(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _serve(folder: Path) -> None:
+    process: Any = importlib.import_module("swarm.server.__main__")
+    order = json.loads((folder / "training.json").read_text())
+    process.SwarmServer = functools.partial(process.SwarmServer, trackers=lambda _: Lines(folder / "steps.jsonl"))
+    process.main(["--directory", str(folder / "server"), "--models", order["models"]])
+
+
+def run(folder: Path, agents: Callable[[PlainEnvironment], Agent] = agent_of) -> Trained:
+    """Carry out the training of a folder, played by one of the agents."""
+    server = subprocess.Popen([sys.executable, "-m", "rig.training", "serve", str(folder)], cwd=BENCHMARKS)
+    try:
+        return asyncio.run(_trained(folder, server, agents))
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+async def _trained(
+    folder: Path, server: subprocess.Popen[bytes], agents: Callable[[PlainEnvironment], Agent]
+) -> Trained:
+    job = Job.model_validate(json.loads((folder / "training.json").read_text())["job"])
+    url, token = _address(server, folder / "server")
+    async with AsyncSwarmClient(url, token) as client:
+        await client.ensure_training(job)
+        began, before = time.time(), _cpu_s(server)
+        await _play(client, job, agents)
+        cpu_s = _cpu_s(server) - before
+    return Trained(_steps(folder / "steps.jsonl", began), cpu_s)
+
+
+async def _play(client: AsyncSwarmClient, job: Job, agents: Callable[[PlainEnvironment], Agent]) -> None:
+    environment = get_built_in(job.environment)
+    tasks = list(environment.tasks("train"))
+    random.Random(job.seed).shuffle(tasks)
+    await client.rollout(agents(environment), tasks, concurrency=job.max_concurrency)
+
+
+def _cpu_s(server: subprocess.Popen[bytes]) -> float:
+    times = psutil.Process(server.pid).cpu_times()
+    return time.process_time() + times.user + times.system
+
+
+def _steps(path: Path, began: float) -> tuple[Step, ...]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return tuple(_step(line["time"] - began, line["metrics"]) for line in lines)
+
+
+def _step(at: float, metrics: Mapping[str, float]) -> Step:
+    return Step(
+        at=at,
+        reward=metrics["critic/rewards/mean"],
+        success=metrics["critic/success/mean"],
+        generate_s=metrics["timing_s/gen"],
+        update_s=metrics["timing_s/update_actor"],
+    )
+
+
+def _address(server: subprocess.Popen[bytes], directory: Path) -> tuple[str, str]:
+    path, deadline = directory / "server.json", time.monotonic() + BOOT_S
+    while not path.exists():
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("the swarm server did not start")
+        time.sleep(0.02)
+    token = json.loads((directory / "tokens.json").read_text())["admin"]
+    return str(json.loads(path.read_text())["url"]), str(token)
+
+
+def made(environment: str, models: Path, spec: TinyModel | None = None) -> Path:
+    """Make a tiny model (the default one) of an environment, in its own process; return the folder of models."""
+    print(f"making the tiny model of {environment}", file=sys.stderr)
+    spec = spec or TinyModel()
+    subprocess.run(
+        [
+            sys.executable, "-m", "swarm.backends.tiny_model", "--environment", environment, "--models", str(models),
+            "--spec", spec.model_dump_json(),
+        ],
+        check=True, cwd=BENCHMARKS, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return models
+
+
+NAME = "smollm2-135m"
+
+
+def folder() -> Path:
+    """Return where it lies once it was fetched."""
+    return Home.locate().models / NAME
+
+
+def missing() -> str | None:
+    """Return why nothing can be measured with it, None where it is here."""
+    if (folder() / "config.json").is_file():
+        return None
+    return f"no pretrained model is here: fetch one (ajet model fetch {NAME})"
+
+
+if __name__ == "__main__":
+    action, where = sys.argv[1], Path(sys.argv[2])
+    if action == "serve":
+        _serve(where)
+    else:
+        run(where).write(where / "trained.json")

@@ -1,1 +1,0 @@
-"""Whole trainings as processes of their own: through a server, in one process, and by TRL."""

@@ -1,0 +1,211 @@
+"""The same training by TRL's GRPOTrainer, in a process of its own.
+
+    python -m rig.trl_training run FOLDER    trains what FOLDER/training.json says; writes FOLDER/trained.json
+
+Model, tasks, reward, batch, groups, sampling, optimiser, clip and loss are the job's. A game of one answer goes
+TRL's plain way: a data set of prompts and a reward function. A game of several goes through `rollout_func`, TRL's way
+to a rollout of one's own: each turn is one padded `generate` over all plays that are not over, with the trainer's
+own generation; hints enter as ids with `env_mask` 0. (`environment_factory` wants a model that writes tool calls.)
+Everything TRL does beside (logging, checkpoints, progress bars, gradient checkpointing, bf16) is off.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from rig.training import Step, Trained
+from swarm.backends.tiny_model import ensure_tiny
+from swarm.environments.base import PlainEnvironment, PlainGame, Task, said
+from swarm.environments.registry import get_built_in
+from swarm.job import Job, TinyModel
+
+SEVERAL_TURNS = {"guess"}
+"""Environments whose games ask more than once."""
+
+
+class Timed(GRPOTrainer):
+    """GRPOTrainer that takes the time of its generation and of all it prepares a batch with."""
+
+    generate_s = 0.0
+    prepare_s = 0.0
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        began = time.perf_counter()
+        try:
+            return super()._generate(prompts)
+        finally:
+            self.generate_s += time.perf_counter() - began
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return super()._prepare_inputs(generation_batch)
+        finally:
+            self.prepare_s += time.perf_counter() - began
+
+
+class Clock(TrainerCallback):  # type: ignore[misc]
+    """Writes down each step: when it was done, its parts, and the outcomes of its plays."""
+
+    def __init__(self) -> None:
+        self.trainer: Timed | None = None
+        self.outcomes: list[tuple[float, bool]] = []
+        self.steps: list[Step] = []
+        self._began = self._last = 0.0
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Begin."""
+        self._began = self._last = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Take down a step."""
+        assert self.trainer is not None
+        now = time.perf_counter()
+        rewards, successes = zip(*self.outcomes, strict=True)
+        whole, trainer = now - self._last, self.trainer
+        self.steps.append(
+            Step(
+                at=now - self._began,
+                reward=sum(rewards) / len(rewards),
+                success=sum(successes) / len(successes),
+                generate_s=trainer.generate_s,
+                update_s=whole - trainer.prepare_s,
+            )
+        )
+        self._last = now
+        trainer.generate_s = trainer.prepare_s = 0.0
+        self.outcomes.clear()
+
+
+@dataclass(slots=True)
+class _Play:
+    """A game on its way: what the model has read and said so far."""
+
+    game: PlainGame
+    ids: list[int]
+    """All tokens after the prompt."""
+    said: list[int]
+    """1 for those the model sampled."""
+    over: bool = False
+    prompt: list[int] = field(default_factory=list)
+
+
+class Rollout:
+    """TRL's `rollout_func` for games of several turns."""
+
+    def __init__(self, environment: PlainEnvironment, tokenizer: Any) -> None:
+        self._environment = environment
+        self._tokenizer = tokenizer
+        self._tasks = {task.id: task for task in environment.tasks("train")}
+
+    def __call__(self, prompts: Sequence[Any], trainer: Timed) -> dict[str, Any]:
+        """Play one game for each prompt to its end."""
+        plays = [self._begun(self._tasks[prompt[0]["task"]]) for prompt in prompts]
+        while going := [play for play in plays if not play.over]:
+            asked = [play.prompt + play.ids for play in going]
+            answers, _ = trainer._generate_single_turn(asked, None, {}, trainer.num_generations)
+            for play, answer in zip(going, answers, strict=True):
+                self._answered(play, answer)
+        outcomes = [play.game.outcome() for play in plays]
+        return {
+            "prompt_ids": [play.prompt for play in plays],
+            "completion_ids": [play.ids for play in plays],
+            "env_mask": [play.said for play in plays],
+            "logprobs": None,  # generation is the trainer's own: it is on-policy, and TRL takes its own log-probs
+            "worth": [(outcome.reward, bool(outcome.success)) for outcome in outcomes],
+        }
+
+    def _begun(self, task: Task) -> _Play:
+        game = self._environment.game(task)
+        return _Play(game, [], [], prompt=self._rendered(game.opening()))
+
+    def _answered(self, play: _Play, answer: list[int]) -> None:
+        play.ids += answer
+        play.said += [1] * len(answer)
+        hint = play.game.answer(said(self._tokenizer.decode(answer, skip_special_tokens=True)))
+        play.over = not hint
+        if hint:
+            cut = [] if answer[-1] == self._tokenizer.eos_token_id else [self._tokenizer.eos_token_id]
+            heard = cut + self._rendered(hint)
+            play.ids += heard
+            play.said += [0] * len(heard)
+
+    def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
+        return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+
+def rewarder(environment: PlainEnvironment, clock: Clock) -> Callable[..., list[float]]:
+    """Return TRL's reward function: what the game says, or what the rollout found."""
+    tasks = {task.id: task for task in environment.tasks("train")}
+
+    def judged(task: str, completion: Sequence[Mapping[str, str]]) -> tuple[float, bool]:
+        game = environment.game(tasks[task])
+        game.answer(said(completion[0]["content"]))
+        outcome = game.outcome()
+        return outcome.reward, bool(outcome.success)
+
+    def reward(completions: list[Any], task: list[str], worth: Any = None, **_: Any) -> list[float]:
+        found = worth or [judged(name, completion) for name, completion in zip(task, completions, strict=True)]
+        clock.outcomes += found
+        return [value for value, _ in found]
+
+    return reward
+
+
+def config(job: Job, folder: Path) -> GRPOConfig:
+    """Return TRL's settings for a job."""
+    return GRPOConfig(
+        output_dir=str(folder / "trl"), use_cpu=True, bf16=False, fp16=False, use_vllm=False, seed=job.seed,
+        per_device_train_batch_size=job.episodes_per_step, gradient_accumulation_steps=1,
+        num_generations=job.group_size, num_iterations=1, max_steps=job.steps,
+        max_completion_length=job.max_tokens, temperature=job.temperature, top_p=1.0, top_k=0,
+        learning_rate=job.learning_rate, lr_scheduler_type=job.lr_schedule, warmup_steps=job.lr_warmup_steps,
+        weight_decay=job.weight_decay, max_grad_norm=job.max_grad_norm, optim="adamw_torch_fused",
+        epsilon=job.clip_ratio, beta=0.0, loss_type="grpo", scale_rewards="group",
+        gradient_checkpointing=False, disable_dropout=True, dataloader_pin_memory=False,
+        logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True,
+    )  # fmt: skip
+
+
+def _run(folder: Path) -> Trained:
+    order = json.loads((folder / "training.json").read_text())
+    job = Job.model_validate(order["job"])
+    assert isinstance(job.model, TinyModel)
+    torch.set_num_threads(1)
+    model = ensure_tiny(job.model, job.environment, Path(order["models"]))
+    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
+    environment = get_built_in(job.environment)
+    clock = Clock()
+    trainer = Timed(
+        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        reward_funcs=rewarder(environment, clock),
+        args=config(job, folder),
+        train_dataset=Dataset.from_list([_row(environment, task) for task in environment.tasks("train")]),
+        processing_class=tokenizer,
+        callbacks=[clock],
+        rollout_func=Rollout(environment, tokenizer) if job.environment in SEVERAL_TURNS else None,
+    )
+    clock.trainer = trainer
+    before = time.process_time()
+    trainer.train()
+    return Trained(tuple(clock.steps), time.process_time() - before)
+
+
+def _row(environment: PlainEnvironment, task: Task) -> dict[str, Any]:
+    """Return a task as a row: a `rollout_func` sees nothing but prompts, so that the task's name is in there too."""
+    return {"prompt": [{**message, "task": task.id} for message in environment.game(task).opening()], "task": task.id}
+
+
+if __name__ == "__main__":
+    _run(Path(sys.argv[2])).write(Path(sys.argv[2]) / "trained.json")

@@ -1,0 +1,294 @@
+"""Trainings of either backend, and the verdict on what they differ by.
+
+What `verl_agreement.py` holds for equal, written down before any training was made for it.
+
+Success is a share, 0 to 1. Training alone moves it by 0.2 to 0.4 in these jobs (`learning_curves.py`): a margin of 0.1
+is well below what is learned, and about twice what 216 plays and five seeds can tell apart.
+
+One training of either backend as its users run it: a swarm server as `ajet swarm start` begins one, scripted agents
+over HTTP, and evaluations of held-out tasks by the same server before the first step and after the last one.
+
+Servers of both backends run with the Python of `AJET_VERL_PYTHON`, so that nothing differs but the backend. Each
+training has a server, a Ray and a vLLM of its own: a server that ends a training ends its Ray, too.
+
+The verdict on two backends: the project's own, on trainings that share their seeds in pairs.
+
+A claim for each environment and each of `MARGINS`: that of a two-armed study with the test `paired`, judged by
+`studies.verdicts`. The backends agree where every one of them is `equivalent`.
+
+Trainings written down one by one, so that a comparison that was interrupted goes on where it was.
+
+The first line of the file says what was trained, each other one is a finished training. A process that is killed loses
+the training it was at; the next one cuts half a line off and goes on. A file of other settings is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import (
+    Any,
+    Final,
+    Literal,
+)
+
+from research.installation.servers import Binding, start_swarm, stop_swarm
+from rig.plots import interval
+from rig.training import ONE_THREAD
+from studies.records.alpha import allocate_single_round
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
+from studies.records.procedure import InterimAnalysis, Prediction
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
+from swarm.client import AsyncSwarmClient
+from swarm.environments.base import PlainEnvironment, Task
+from swarm.environments.play import agent_of
+from swarm.environments.registry import get_built_in
+from swarm.job import Job, TinyModel
+from swarm.snapshot import StepRecord
+
+ALPHA: Final = 0.05
+"""Level of each of the two one-sided tests. All claims must hold for the backends to agree, so none is corrected for
+the others: an intersection-union test (Berger 1982) keeps this level as a whole."""
+MARGINS: Final[Mapping[str, float]] = {"end": 0.1, "curve": 0.1}
+"""Largest difference that counts as none: `end` is success on held-out tasks after the last step, `curve` the mean of
+training success over all steps."""
+
+
+Backend = Literal["local", "verl"]
+BOOT_S: Final = 900.0
+MOST_STEPS: Final = 500
+"""Steps that a page of a server's history holds."""
+_SUCCESS: Final = "critic/success/mean"
+_APART: Final = "training/rollout_probs_diff_max"
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementSize:
+    """How much each training is; `held_out` tasks are played once each."""
+
+    environments: tuple[str, ...]
+    seeds: int
+    steps: int
+    episodes_per_step: int
+    held_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTraining:
+    """One training: success on held-out tasks at both ends, and of the episodes of each step."""
+
+    environment: str
+    backend: Backend
+    seed: int
+    before: float
+    end: float
+    success: tuple[float, ...]
+    largest_difference: float
+    """Of any sampled token's probability between engine and learner, over all steps."""
+    boot_s: float
+    """Seconds from the start of the server until it has the job's model loaded and would answer."""
+    train_s: float
+
+    @property
+    def curve(self) -> float:
+        """Mean of training success over all steps."""
+        return fmean(self.success)
+
+    @property
+    def name(self) -> tuple[str, Backend, int]:
+        """Which one it is."""
+        return self.environment, self.backend, self.seed
+
+    def value(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> ServedTraining:
+        """Return what `value` gave."""
+        return cls(**{**value, "success": tuple(value["success"])})
+
+
+def job_of(environment: str, backend: Backend, seed: int, size: AgreementSize) -> Job:
+    """Return the job of a training: but for `backend` the same in both arms.
+
+    Rows are linear, as `verl` has no trees, and heads have 32 numbers, as vLLM has no attention for fewer on a CPU.
+    """
+    return Job(
+        environment=environment, backend=backend, model=TinyModel(head_size=32), seed=seed, steps=size.steps,
+        episodes_per_step=size.episodes_per_step, merging="linear", device="cpu", checkpoint_every=size.steps,
+    )  # fmt: skip
+
+
+def trained(folder: Path, models: Path, job: Job, held_out: int) -> ServedTraining:
+    """Carry one training out on a server of its own in `folder`."""
+    began = time.monotonic()
+    server = start_swarm(folder, models=models, port=0, variables=ONE_THREAD, binding=Binding(backend="verl"))
+    try:
+        return asyncio.run(_trained(server.url, server.admin_token, job, held_out, began))
+    finally:
+        stop_swarm(server, grace_s=60.0)
+
+
+async def _trained(url: str, token: str, job: Job, held_out: int, began: float) -> ServedTraining:
+    environment = get_built_in(job.environment)
+    tasks, hidden = _tasks(environment, job.seed), _held_out(environment, held_out)
+    async with AsyncSwarmClient(url, token) as client:
+        await client.ensure_training(job, timeout_s=BOOT_S)
+        booted = time.monotonic()
+        before = await _success(client, environment, hidden)
+        rolling = time.monotonic()
+        await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)
+        ended = time.monotonic()
+        end = await _success(client, environment, hidden)
+        page = await client.history(keys=(_SUCCESS, _APART), limit=MOST_STEPS)
+    steps = _whole(page.steps, job.steps)
+    return ServedTraining(
+        environment=job.environment, backend="verl" if job.backend == "verl" else "local", seed=job.seed,
+        before=before, end=end, success=tuple(round(step.metrics[_SUCCESS], 5) for step in steps),
+        largest_difference=max(step.metrics[_APART] for step in steps),
+        boot_s=round(booted - began, 1), train_s=round(ended - rolling, 1),
+    )  # fmt: skip
+
+
+def _whole(steps: Sequence[StepRecord], expected: int) -> Sequence[StepRecord]:
+    if [step.step for step in steps] != list(range(1, expected + 1)):
+        raise RuntimeError(f"expected the history of {expected} steps, found that of {len(steps)}")
+    return steps
+
+
+def _tasks(environment: PlainEnvironment, seed: int) -> list[Task]:
+    tasks = list(environment.tasks("train"))
+    random.Random(seed).shuffle(tasks)
+    return tasks
+
+
+def _held_out(environment: PlainEnvironment, number: int) -> list[Task]:
+    """Return the same tasks for every training."""
+    return random.Random(0).sample(list(environment.tasks("hidden")), number)
+
+
+async def _success(client: AsyncSwarmClient, environment: PlainEnvironment, tasks: Sequence[Task]) -> float:
+    results = await client.evaluate(agent_of(environment), tasks)
+    return fmean(bool(result.success) for result in results)
+
+
+MEASURES: Final[Mapping[str, Callable[[ServedTraining], float]]] = {
+    "end": lambda training: training.end,
+    "curve": lambda training: training.curve,
+}
+MEANINGS: Final = {"end": "success on held-out tasks after the last step", "curve": "mean training success"}
+_KEPT: Final = ("verdict", "reason", "estimate", "low", "high", "level", "p", "test", "equivalence")
+
+
+def of_environment(environment: str, trainings: Sequence[ServedTraining], held_out: int) -> dict[str, Any]:
+    """Return the figures of one environment: both arms, what training gained in each, and the verdicts."""
+    own = [training for training in trainings if training.environment == environment]
+    arms = {backend: _arm(own, backend) for backend in ("local", "verl")}
+    return {
+        "arms": {backend: _figures(arm) for backend, arm in arms.items()},
+        "verdicts": {name: _verdict(environment, name, arms, held_out) for name in MEASURES},
+    }
+
+
+def _arm(trainings: Sequence[ServedTraining], backend: str) -> list[ServedTraining]:
+    return sorted((each for each in trainings if each.backend == backend), key=lambda each: each.seed)
+
+
+def _figures(arm: Sequence[ServedTraining]) -> dict[str, Any]:
+    return {
+        **{name: interval([measure(each) for each in arm]).figures() for name, measure in MEASURES.items()},
+        "before": interval([each.before for each in arm]).figures(),
+        "gain": interval([each.end - each.before for each in arm]).figures(),
+        "success by step": [list(each.success) for each in arm],
+        "largest difference of a probability": max(each.largest_difference for each in arm),
+        "seconds": {name: round(fmean(getattr(each, name) for each in arm), 1) for name in ("boot_s", "train_s")},
+    }
+
+
+def _verdict(
+    environment: str, measure: str, arms: Mapping[str, Sequence[ServedTraining]], held_out: int
+) -> dict[str, Any]:
+    seeds = len(arms["local"])
+    data = {
+        backend: ArmData(
+            {f"{backend}-{each.seed}": MEASURES[measure](each) for each in arm},
+            {f"{backend}-{each.seed}": each.seed for each in arm},
+        )
+        for backend, arm in arms.items()
+    }
+    found = judge(allocate_single_round(_design(environment, measure, seeds, held_out)), measure, data, look=1)
+    told = found.model_dump(mode="json")
+    return {"margin": MARGINS[measure], **{name: told[name] for name in _KEPT}}
+
+
+def _design(environment: str, measure: str, seeds: int, held_out: int) -> Design:
+    names: tuple[Backend, ...] = ("local", "verl")
+    margin = MARGINS[measure]
+    claim = Hypothesis(
+        id=measure, statement=f"The backend verl learns {environment} better than local: {MEANINGS[measure]}.",
+        variable="backend", control="local", treatment="verl", direction="increase",
+        prediction=Prediction(low=-margin, high=margin, probability=0.05),
+    )  # fmt: skip
+    return Design(
+        question=f"Does the backend verl learn {environment} as local does?", environment=environment, base_job={},
+        control_arm="local", hypotheses=(claim,),
+        arms=tuple(Arm(name=name, overrides={"backend": name}) for name in names),
+        seeds=tuple(range(1, seeds + 1)), metric=Metric(meaning=MEANINGS[measure], episodes=held_out),
+        test="paired", alpha=ALPHA, looks=(InterimAnalysis(seeds=seeds, alpha=ALPHA),), equivalence_margin=margin,
+        budget=Budget(wall_clock_s=1), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
+        multiplicity="none", shared_seeds=True,
+    )  # fmt: skip
+
+
+BACKENDS: Final[tuple[Backend, ...]] = ("local", "verl")
+
+
+class TrainingsFile:
+    """The file of the trainings of one size."""
+
+    def __init__(self, path: Path, size: AgreementSize) -> None:
+        self._path, self._size = path, size
+        whole = path.read_text() if path.exists() else ""
+        lines = whole[: whole.rfind("\n") + 1]
+        if not lines:
+            lines = json.dumps(settings(size)) + "\n"
+        if lines != whole:
+            path.write_text(lines)
+        if json.loads(lines.splitlines()[0]) != settings(size):
+            raise SystemExit(f"expected {path} to hold trainings of these settings, found others: move it away")
+
+    def done(self) -> list[ServedTraining]:
+        """Return what is finished, in the order in which it was trained."""
+        return [ServedTraining.of(json.loads(line)) for line in self._path.read_text().splitlines()[1:]]
+
+    def missing(self) -> Iterator[tuple[str, Backend, int]]:
+        """Yield what is not: seed by seed, the backends in turns, neither always first."""
+        found = {training.name for training in self.done()}
+        for seed, environment in product(range(self._size.seeds), self._size.environments):
+            for backend in BACKENDS if seed % 2 == 0 else BACKENDS[::-1]:
+                if (environment, backend, seed) not in found:
+                    yield environment, backend, seed
+
+    def append(self, training: ServedTraining) -> None:
+        """Write one down."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(training.value()) + "\n")
+
+
+def settings(size: AgreementSize) -> Mapping[str, Any]:
+    """Return what must agree where a file is gone on with."""
+    jobs = {
+        name: job_of(name, "local", 0, size).model_dump(mode="json", exclude={"backend", "seed", "tracking"})
+        for name in size.environments
+    }
+    found: dict[str, Any] = json.loads(json.dumps({"size": asdict(size), "margins": dict(MARGINS), "jobs": jobs}))
+    return found

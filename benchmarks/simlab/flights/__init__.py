@@ -1,1 +1,0 @@
-"""Flights: studies driven by the shipped loop on simulated time, sandbox and faults, and what is kept of them."""

@@ -1,1 +1,0 @@
-"""Figures over many flights: the flights on all cores, and shares and means with their intervals and bars."""

@@ -1,0 +1,66 @@
+"""Simulated time, and the clocks of one machine, which do not agree.
+
+The clocks of one machine over many days, which do not agree: what real ones do in a sleep and where they are set.
+
+`true` is the time for which the machine was awake, and what attempts run by. The wall clock runs on in a sleep, and
+jumps where somebody sets it, back too. The stopwatch stands in a sleep; the steady clock runs on and never jumps.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+"""When every flight begins, so that two flights of one study are equal to the byte."""
+
+
+class SimClock:
+    """The clock of one flight; calling it reads it."""
+
+    def __init__(self, begin: datetime = BEGIN, skew_s: float = 0.0) -> None:
+        """With `skew_s`, every other reading is so many seconds behind: two machines whose clocks differ."""
+        self.true = begin
+        self._skew = timedelta(seconds=skew_s)
+        self._readings = 0
+
+    def __call__(self) -> datetime:
+        """Return the time as it is read."""
+        self._readings += 1
+        return self.true - self._skew if self._readings % 2 else self.true
+
+    def seconds(self) -> float:
+        """Return the seconds of true time since the begin, as a stopwatch measures it."""
+        return (self.true - BEGIN).total_seconds()
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.true += timedelta(seconds=max(0.0, seconds))
+
+    def advance_to(self, moment: datetime) -> None:
+        """Let time pass until a moment; nothing if it is over."""
+        self.true = max(self.true, moment)
+
+
+class HaulClock(SimClock):
+    """The clocks of one machine; calling it reads the wall clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slept_s = 0.0
+        self._set_s = 0.0
+
+    def __call__(self) -> datetime:
+        """Return the time of the wall clock."""
+        return self.true + timedelta(seconds=self._slept_s + self._set_s)
+
+    def steady(self) -> float:
+        """Return the seconds since the begin, sleeps included, whatever the wall clock was set to."""
+        return self.seconds() + self._slept_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let the machine sleep: nothing on it goes on."""
+        self._slept_s += max(0.0, seconds)
+
+    def set(self, seconds: float) -> None:
+        """Set the wall clock so much forward, or back."""
+        self._set_s += seconds
