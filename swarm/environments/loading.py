@@ -208,7 +208,7 @@ def _module(name: str, code: Path) -> ModuleType:
 def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environment:
     where = source.place
     if source.item:
-        found = getattr(module, source.item, None)
+        found: Any = getattr(module, source.item, None)
     else:
         own = [each for each in vars(module).values() if _is_environment(each) and each.__module__ == module.__name__]
         if len(own) != 1:

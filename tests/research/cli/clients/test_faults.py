@@ -92,6 +92,8 @@ def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
 ) -> None:  # fmt: skip
     """The lease alone would hold its places for an hour; a container is killed, and then removed."""
     engine = request.getfixturevalue("engine") if kind == "docker" else None
+    if engine is not None:
+        request.getfixturevalue("contained")
     load(steps=10, lease_ttl_s=3600.0, drain_timeout_s=3600.0)
     options = ("run", slow_agent(tmp_path), "--restart", "--sandbox", kind, "--concurrency", "4", "--json")
     with running(home, *options) as client:
