@@ -83,7 +83,7 @@ def faults(players: Mapping[str, Player], reward_range: tuple[float, float]) -> 
     least, best = reward_range[0], oracle.reward if oracle is not None else reward_range[1]
     for name, most in ((EMPTY, MOST_EMPTY), (RANDOM, MOST_RANDOM)):
         found = players.get(name)
-        if found is not None and (best <= least or (found.reward - least) / (best - least) > most):
+        if found is not None and (not best > least or (found.reward - least) / (best - least) > most):
             what = "an empty answer earns" if name == EMPTY else "random answers earn"
             yield f"{what} {found.reward:.3g} of {best:.3g}: the reward can be had without solving"
         elif found is not None and found.success > most:

@@ -230,12 +230,13 @@ def _fill_draft(
             f"{asked:,} tasks were asked for, {given:,} different ones came: what seeds gave again is left out, so "
             "that kinds with few tasks are rarer than generate() makes them"
         )
-    tasks: dict[Split, Sequence[Task]] = {
-        split: from_json((draft / "tasks" / f"{split}.json").read_bytes()) for split in SPLITS
-    }
-    if said["drawn_by"] != "seeds" and (path := find_hidden_leak(code.shared, tasks)) is not None:
-        note(f"clients get {path}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
-        probed["hidden_apart"] = False
+    if said["drawn_by"] != "seeds":
+        tasks: dict[Split, Sequence[Task]] = {
+            split: from_json((draft / "tasks" / f"{split}.json").read_bytes()) for split in SPLITS
+        }
+        if (path := find_hidden_leak(code.shared, tasks)) is not None:
+            note(f"clients get {path}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
+            probed["hidden_apart"] = False
     shutil.rmtree(everything)
     if code.requirements.strip():
         (draft / REQUIREMENTS).write_text(code.requirements, encoding="utf-8")

@@ -367,7 +367,7 @@ def _merge_properties(properties: Mapping[str, Any], others: Mapping[str, Any], 
             said = f"Only with '{name}': {entry.get('description', '')}"
             before = found.get(key)
             whole = said if before is None else f"{before.get('description', '')} {said}".strip()
-            found[key] = {**(before or entry), "description": whole}
+            found[key] = {**(entry if before is None else before), "description": whole}
     return found
 
 
