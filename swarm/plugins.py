@@ -23,7 +23,7 @@ def seconds(text: str) -> float:
 
 
 BACKENDS: Final = "ajet.backends"
-"""Each a callable of a job and the folder of models that returns a `swarm.backends.Backend`."""
+"""Each a callable of a job and the folder of models that returns a `swarm.backends.protocols.Backend`."""
 PLANNERS: Final = "ajet.planners"
 """Each a callable of a model's name (or None) and the environment's variables that returns a planner."""
 BUILT_IN_BACKENDS: Final = ("local", "fake", "verl")

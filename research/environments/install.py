@@ -231,9 +231,8 @@ def _fill_draft(
             "that kinds with few tasks are rarer than generate() makes them"
         )
     if said["drawn_by"] != "seeds":
-        tasks: dict[Split, Sequence[Task]] = {
-            split: from_json((draft / "tasks" / f"{split}.json").read_bytes()) for split in SPLITS
-        }
+        written = {split: draft / "tasks" / f"{split}.json" for split in SPLITS}
+        tasks: dict[Split, Sequence[Task]] = {split: from_json(path.read_bytes()) for split, path in written.items()}
         if (path := find_hidden_leak(code.shared, tasks)) is not None:
             note(f"clients get {path}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
             probed["hidden_apart"] = False
