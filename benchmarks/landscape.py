@@ -49,7 +49,7 @@ RUNGS = (4, 8, 16, 32)
 SEEDS = 6
 QUICK: dict[str, tuple[int | float, ...]] = {"learning_rate": (1e-4, 1e-3), "group_size": (4,), "epochs": (1,)}
 COMMAND = "python benchmarks/landscape.py --json"
-SHIPPED = Path(__file__).parent / "simlab" / "worlds" / FOLDER
+SHIPPED = Path(__file__).parent / "simlab" / FOLDER
 
 
 def main() -> int:

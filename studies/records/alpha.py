@@ -216,7 +216,7 @@ class AlphaAllocation:
 
     def __init__(self, key: object, design: Design) -> None:
         if key is not _KEY:
-            raise TypeError("a stake is drawn from an inquiry's ledgers (`AlphaLedgers.allocate`), never made by hand")
+            raise TypeError("an allocation is drawn from ledgers (`AlphaLedgers.allocate`), never made by hand")
         self.design = design
 
     def difference(self, look: int, phase: Phase) -> float:

@@ -1,6 +1,6 @@
 """Named points in a server's life, and the wrappers that pass through them: store, backend and HTTP application.
 
-    before_X, after_X    X: captured, ended, aborted, fenced, dropped, instep, consumed, ...: a change that is
+    before_X, after_X    X: callcaptured, ended, fenced, batchscheduled, checkpointsaved, ...: a change that is
                          written to the store, before it is handed over and after it is durable
     before_Y_reply, after_Y_reply    Y: call, begin, end, abort, heartbeat, ...: a reply, before its first byte is
                          handed to the network and after its last one was

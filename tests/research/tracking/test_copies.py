@@ -170,7 +170,7 @@ def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
 
     def complete(*asked: object) -> object:
         added.append(clock())
-        return SimpleNamespace(ended=lambda: 0, end=lambda: None)
+        return SimpleNamespace(poll=lambda: 0, end=lambda: None)
 
     monkeypatch.setattr(calls, "last_step", lambda entity, run_id: 2)
     monkeypatch.setattr(calls, "complete", complete)
