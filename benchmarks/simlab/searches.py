@@ -7,7 +7,7 @@ Promises: the budget is never exceeded; a run that does not fit raises ValueErro
 The shipped way to search, without a study around it: lock, screen, confirm, look, judge, decide, on a world.
 
 Promises. Every step is done by the function that a study does it by: the usual screen
-(`research.design.comparison`), its asking and its halving (`research.design.screening`), the arms and claims that follow
+(`research.design.comparison`), how it asks and halves (`research.design.screening`), the arms and claims that follow
 (`studies.records.statements`), looks, verdicts and the decision table. Only what is around them is left out
 (events, processes, budgets in wall clock, A/A runs), so that thousands of worlds are searched in minutes. Screening
 runs show the search tasks alone; claims rest on fresh seeds.
