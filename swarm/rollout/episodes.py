@@ -270,7 +270,7 @@ class Leases:
         self._incarnation = incarnation
         self._open: dict[str, LeasedEpisode] = {}
         self._prepared: dict[str, PreparedEpisode] = {}
-        self._closed: dict[str, ClosedEpisode] = {}
+        self.closed: dict[str, ClosedEpisode] = {}
 
     def __len__(self) -> int:
         return len(self._open) + len(self._prepared)
@@ -302,7 +302,7 @@ class Leases:
         episode = self._open.get(claims.episode)
         if episode is not None and episode.fencing_token == claims.fencing_token:
             return episode
-        closed = self._closed.get(claims.episode)
+        closed = self.closed.get(claims.episode)
         if closed is not None and closed.fencing_token != claims.fencing_token:
             why = _WHY_FENCED.get(closed.reason or "", "its client or the server was restarted")
             raise LeaseLost(
@@ -335,16 +335,12 @@ class Leases:
             return "open"
         if episode_id in self._prepared:
             return "prepared"
-        closed = self._closed.get(episode_id)
+        closed = self.closed.get(episode_id)
         return closed.state if closed is not None else None
-
-    def refusals_of(self, episode_id: str) -> tuple[Mapping[str, int], str | None]:
-        known = self._open.get(episode_id) or self._closed.get(episode_id)
-        return ({}, None) if known is None else (known.refusals, known.refusal)
 
     def acknowledge_end(self, episode_id: str, end: int) -> EndAck:
         """Return what is told of an episode that ended; EpisodeEnded where that was with another `end` than this."""
-        closed = self._closed.get(episode_id, ClosedEpisode("ended", 1))
+        closed = self.closed.get(episode_id, ClosedEpisode("ended", 1))
         if closed.end not in (None, end):
             raise EpisodeEnded(f"episode {episode_id} was ended with another reward, which counts; begin a new one")
         return EndAck(
@@ -380,7 +376,7 @@ class Leases:
         reason: str | None = None,
     ) -> None:
         """Close an open or prepared episode; calls in flight end with the error later calls will get."""
-        refused = self.refusals_of(episode.id)
+        before = self._open.get(episode.id) or self.closed.get(episode.id) or ClosedEpisode(state, 1)
         if isinstance(episode, PreparedEpisode):
             del self._prepared[episode.id]
         else:
@@ -389,14 +385,15 @@ class Leases:
             episode.fencing_token += 1
         nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
         tokens = sum(len(node.sampled) for node in nodes)
+        refused = before.refusals, before.refusal
         self.remember(episode.id, ClosedEpisode(state, episode.fencing_token, tokens, *refused, end, reason))
         if isinstance(episode, LeasedEpisode):
             self.interrupt(episode, _late_call_error(episode.id, state))
 
     def remember(self, episode_id: str, closed: ClosedEpisode) -> None:
-        self._closed[episode_id] = closed
-        if len(self._closed) > CLOSED_KEPT:
-            del self._closed[next(iter(self._closed))]
+        self.closed[episode_id] = closed
+        if len(self.closed) > CLOSED_KEPT:
+            del self.closed[next(iter(self.closed))]
 
     def interrupt(self, episode: LeasedEpisode, error: SwarmError) -> None:
         for call in list(episode.calls):

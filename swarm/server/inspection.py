@@ -91,7 +91,7 @@ class Inspection:
         written = (await self._server.written.episodes(limit + len(live))).episodes
         known = {summary.id for summary in written}
         unwritten = [summary_of(episode) for name, episode in live.items() if name not in known]
-        merged = [summary_of(live[old.id]) if old.id in live else self._with_refusals(old) for old in written]
+        merged = [summary_of(live[old.id]) if old.id in live else self._with_memory(old) for old in written]
         return EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
 
     async def episode(self, name: str) -> EpisodeRecord:
@@ -121,13 +121,16 @@ class Inspection:
         found = await self._server.written.episode(name)
         if found is None:
             raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
-        return self._with_refusals(found)
+        return self._with_memory(found)
 
-    def _with_refusals(self, found: SummaryT) -> SummaryT:
-        """Add what the server remembers of a closed episode's refused calls."""
+    def _with_memory(self, found: SummaryT) -> SummaryT:
+        """Add what the server remembers of a closed episode: refused calls, and its end where that is not written."""
         training = self._training()
-        refusals, refusal = ({}, None) if training is None else training.rollout.leases.refusals_of(found.id)
-        return found.model_copy(update={"refusals": refusals, "refusal": refusal}) if refusals else found
+        closed = None if training is None else training.rollout.leases.closed.get(found.id)
+        if closed is None:
+            return found
+        state = {"state": closed.state, "reason": closed.reason} if found.state in ("open", "prepared") else {}
+        return found.model_copy(update={**state, "refusals": closed.refusals, "refusal": closed.refusal})
 
     def _training(self) -> Training | None:
         try:

@@ -179,7 +179,7 @@ async def test_the_outcome_of_an_open_fenced_ended_or_unknown_episode_is_told(sc
     await scene.end(ended)
     states = [(await scene.rollout.teams.outcome(claims(e))).state for e in (open_, fenced, ended)]
     assert states == ["open", "fenced", "ended"]
-    scene.rollout.leases._closed.clear()
+    scene.rollout.leases.closed.clear()
     with pytest.raises(NotFound):
         await scene.rollout.teams.outcome(claims(ended))
 
