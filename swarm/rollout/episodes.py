@@ -245,7 +245,7 @@ class PreparedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class ClosedEpisode:
-    """What is remembered of a closed episode; `epoch` is the one that is valid since."""
+    """What is remembered of a closed episode; `fencing_token` is the one that is valid since."""
 
     state: Closing
     fencing_token: int

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -89,6 +90,17 @@ async def test_open_episodes_and_those_that_are_over_are_one_list(served: Served
     assert (listed[1].reward, listed[1].success) == (0.5, True)
     kept = await Inspection(served.server).list_exportable()
     assert list(kept.names) == [first["episode_id"], second["episode_id"]]
+
+
+async def test_what_is_over_and_not_yet_written_is_listed_as_over(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await served.begin("t")
+    stale = await served.server.written.episodes(10)
+    await served.verb(lease, "abort", {"reason": "gone"})
+    monkeypatch.setattr(served.server.written, "episodes", AsyncMock(return_value=stale))
+    (listed,) = (await Inspection(served.server).episodes()).episodes
+    assert (listed.id, listed.state) == (lease["episode_id"], "aborted")
 
 
 async def test_an_episode_that_is_over_is_seen_with_every_token_as_it_was(served: Served) -> None:
