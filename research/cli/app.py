@@ -11,13 +11,15 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import version
+from inspect import Parameter, Signature, signature
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -26,13 +28,18 @@ from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
+from typer.models import ParameterInfo
 
 from research.errors import BadTopic
 from research.own_process import begin_process
 from research.terminal import strip_control_chars, warn
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
     from typer._click import Command, Context
+
+    Options = TypeVar("Options", bound=BaseModel)
+    Own = ParamSpec("Own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,38 @@ class UniqueOptionsCommand(TyperCommand):
                 option = f"--{name.replace('_', '-')}"
                 raise BadTopic(f"expected {option} once; found it {times[name]} times, last {values[name]}; {instead}")
         return super().parse_args(ctx, args)
+
+
+def takes_options(
+    model: type[Options], omit: AbstractSet[str] = frozenset()
+) -> Callable[[Callable[Concatenate[Options, Own], None]], Callable[..., None]]:
+    """Give a command the fields of a model as options, before its own; it is called with the model.
+
+    A field is an option as its annotation says; those in `omit` keep their default.
+    """
+    shared: dict[str, Parameter] = {}
+    for name, field in model.model_fields.items():
+        if name not in omit:
+            kind = Annotated[field.annotation, *(each for each in field.metadata if isinstance(each, ParameterInfo))]
+            default = field.get_default(call_default_factory=True)
+            shared[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+    def decorate(command: Callable[Concatenate[Options, Own], None]) -> Callable[..., None]:
+        own = [
+            each.replace(kind=Parameter.KEYWORD_ONLY) for each in signature(command, eval_str=True).parameters.values()
+        ]
+
+        @wraps(command)
+        def run(*args: Own.args, **given: Own.kwargs) -> None:
+            options = model(**{name: given.pop(name) for name in shared})
+            command(options, *args, **given)
+
+        run.__dict__.pop("__wrapped__")  # of which typer would read the annotations
+        run.__dict__["__signature__"] = Signature([*shared.values(), *own[1:]])
+        run.__annotations__ = {}
+        return run
+
+    return decorate
 
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]

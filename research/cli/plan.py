@@ -10,16 +10,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, console, print_json
-from research.controller import options
+from research.cli.app import Json, console, print_json, takes_options
 from research.controller.evaluation import PlanningInputs
-from research.controller.options import ResearchRequest, select_planner
+from research.controller.options import ResearchOptions, make_request, select_planner
 from research.controller.preview import PlanPreview, preview, run_hours
-from research.controller.session import parallel_of
-from research.design.comparison import DEFAULT_ANALYSES, DEFAULT_POWER, StatisticalRequirements
+from research.controller.session import StudyRequest, parallel_of
 from research.design.compiler import DesignCompiler
 from research.design.noise_bank import NoiseBank
-from research.design.pricing import EVALUATION_EPISODES, make_pricing, median_seconds
+from research.design.pricing import make_pricing, median_seconds
 from research.environments.catalog import find_all_measurements
 from research.environments.reference import records_of
 from research.errors import DesignRefused, TopicDeclined
@@ -38,28 +36,8 @@ from studies.records.statements import metric_name, setting
 from swarm.job import Job
 
 
-def plan(
-    topic: options.Topic = None,
-    vary: options.Vary = [],  # noqa: B006  # typer's own copy
-    shape: options.ComparisonShape = None,
-    held: options.SetFields = [],  # noqa: B006
-    env: options.Env = None,
-    reward: options.Reward = None,
-    job: options.JobFile = None,
-    model_path: options.ModelPath = None,
-    backend: options.Backend = None,
-    planner: options.PlannerName = "rules",
-    planner_model: options.PlannerModel = None,
-    budget: options.WallClock = options.DEFAULT_BUDGET,
-    max_runs: options.MaxRuns = None,
-    metric: options.MetricFlags = [],  # noqa: B006
-    effect: options.Effect = None,
-    power: options.Power = DEFAULT_POWER,
-    looks: options.AnalysisCount = DEFAULT_ANALYSES,
-    rounds: options.Rounds = None,
-    episodes: options.Episodes = EVALUATION_EPISODES,
-    json: Json = False,
-) -> None:
+@takes_options(ResearchOptions, omit={"approve", "sandbox"})
+def plan(asked: ResearchOptions, json: Json = False) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
     Its flags mean what they mean to `ajet research`. Exit code 2 where the design would be refused, with the reason and
@@ -79,13 +57,9 @@ def plan(
 
         ajet study plan "group size 4 vs 8" --json
     """
-    requirements = StatisticalRequirements.from_flags(effect, power, looks, episodes, metric, rounds)
-    request = ResearchRequest.from_options(
-        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path,
-        backend=backend, shape=shape, note=warn,
-    )  # fmt: skip
+    request = make_request(asked, warn)
     require_known((request.base or Job()).backend)
-    chosen = select_planner(request.requested, planner, planner_model, note=warn)
+    chosen = select_planner(request, warn)
     if isinstance(chosen, RulesPlanner):
         require_readable(request.topic, request.requested, request.base, request.requirements.metric)
     home = Home.locate().prepare()
@@ -105,7 +79,7 @@ def plan(
         raise DesignRefused(seen.refused)
 
 
-def _context(request: ResearchRequest, log: EventLog, home: Home) -> PlanningInputs:
+def _context(request: StudyRequest, log: EventLog, home: Home) -> PlanningInputs:
     check_of, seen = check_loader(home.models), median_seconds(log)
     runs = parallel_of(request.base, request.requested, check_of)
     compiler = DesignCompiler(

@@ -13,24 +13,23 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from research.cli.app import console, print_json
+from research.cli.app import console, print_json, takes_options
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.studies import render_ending, render_question, summary
 from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.interventions import answer_question
-from research.controller.options import ResearchRequest, begin_study, make_mirror, require_planner
+from research.controller.options import ResearchOptions, begin_study, make_mirror, make_request, require_planner
 from research.controller.progress import verdict_key
-from research.controller.session import Session, StudyRequest, hold_lease, new_study_id
+from research.controller.session import Session, hold_lease, new_study_id
 from research.controller.wandb import NO_MIRROR, wandb_login
-from research.design.comparison import DEFAULT_ANALYSES, DEFAULT_POWER, StatisticalRequirements
-from research.design.pricing import EVALUATION_EPISODES
 from research.environments.reference import requirements_of
 from research.errors import BadApproval, BadParameters
 from research.files import ignore_disk_full
@@ -40,7 +39,6 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
 from research.planners.protocol import Planner
 from research.runs.files import AttemptFolder, read_progress
-from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_stopped_by_budget
 from research.terminal import strip_control_chars, warn
 from studies import EventLog, RunState, StudyLog, StudyState, fold
@@ -262,28 +260,9 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
     return LineLog(ignore_disk_full(write), budget_left, doubts), nullcontext()
 
 
+@takes_options(ResearchOptions)
 def research(
-    topic: options.Topic = None,
-    vary: options.Vary = [],  # noqa: B006  # typer's own copy
-    shape: options.ComparisonShape = None,
-    held: options.SetFields = [],  # noqa: B006
-    env: options.Env = None,
-    reward: options.Reward = None,
-    job: options.JobFile = None,
-    model_path: options.ModelPath = None,
-    backend: options.Backend = None,
-    planner: options.PlannerName = "rules",
-    planner_model: options.PlannerModel = None,
-    budget: options.WallClock = options.DEFAULT_BUDGET,
-    max_runs: options.MaxRuns = None,
-    metric: options.MetricFlags = [],  # noqa: B006
-    effect: options.Effect = None,
-    power: options.Power = DEFAULT_POWER,
-    looks: options.AnalysisCount = DEFAULT_ANALYSES,
-    rounds: options.Rounds = None,
-    episodes: options.Episodes = EVALUATION_EPISODES,
-    approve: options.Approve = "none",
-    sandbox: options.Sandbox = None,
+    asked: ResearchOptions,
     record: options.Record = None,
     replay: options.Replay = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
@@ -331,40 +310,21 @@ def research(
 
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
-    asks = parse_mode(approve)
-    requirements = StatisticalRequirements.from_flags(effect, power, looks, episodes, metric, rounds)
-    request = ResearchRequest.from_options(
-        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path,
-        backend=backend, shape=shape, note=warn,
-    )  # fmt: skip
-    chosen = require_planner(request, planner, planner_model, record=record, replay=replay, note=warn)
+    request = make_request(asked, warn)
+    planner = require_planner(request, warn, record, replay)
     if detach:
         require_detachable(record, replay, prefect=prefect)
     from research.orchestration.deployment import worker_scheduler  # imports Prefect
 
-    give = worker_scheduler(Home.locate().prepare()) if detach else None
-    _begin(request, chosen, sandbox, asks, give, prefect=prefect, json=json)
-
-
-def _begin(
-    request: ResearchRequest,
-    planner: Planner,
-    sandbox: str | None,
-    approve: ApprovalMode,
-    give: ScheduleStudy | None,
-    *,
-    prefect: bool,
-    json: bool,
-) -> None:
     home = Home.locate().prepare()
+    give = worker_scheduler(home) if detach else None
     log = EventLog(home.database)
     needs = requirements_of(request.requested.custom_environments)
-    isolation = choose_isolation(json, lambda note: choose(sandbox, os.environ, home, note, needs))
+    isolation = choose_isolation(json, lambda note: choose(asked.sandbox, os.environ, home, note, needs))
     study = new_study_id(request.topic)
-    created = StudyRequest(
-        request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
-        isolation.sandboxing, request.requirements, request.requested, request.base, approve,
-        wandb_login(os.environ).online, served=give is not None,
+    created = replace(
+        request, planner=planner.name, model=planner.model, command=tuple(sys.argv[1:]), sandbox=isolation.sandboxing,
+        wandb=wandb_login(os.environ).online, served=give is not None,
     )  # fmt: skip
     if give is not None:
         with hold_lease(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run

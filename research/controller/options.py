@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
 
 from research.controller.session import StudyRequest, create_study, require_here
 from research.controller.wandb import WandbMirror, online_logging_of, wandb_login
-from research.design.comparison import StatisticalRequirements
-from research.design.pricing import Estimates
+from research.design.comparison import (
+    DEFAULT_ANALYSES,
+    DEFAULT_POWER,
+    LEAST_EPISODES,
+    MOST_ANALYSES,
+    MOST_EPISODES,
+    StatisticalRequirements,
+)
+from research.design.pricing import EVALUATION_EPISODES, Estimates
 from research.environments.install import load_environment
 from research.environments.reference import HOW, find_custom_environments, find_entry_points, requirements_of
 from research.errors import BadEnvironment, BadTopic
@@ -40,10 +48,12 @@ from research.planners.unsupported import asks_for_power
 from research.proposals.arms import ComparedModels, find_model_folders, find_paths
 from research.proposals.flags import RequestedComparison, list_model_folders, resolve_topic
 from research.proposals.metric_choice import MetricChoice, find_metric
+from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
 from research.terminal import warn
 from research.text import parse_budget
 from studies import EventLog, StudyState
+from studies.records.alpha import MOST_ROUNDS
 from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -65,111 +75,172 @@ def refuse_server(server: str | None) -> None:
 
 
 OtherServer = Annotated[str | None, typer.Option("--server", hidden=True, callback=refuse_server, expose_value=False)]
-Topic = Annotated[str | None, typer.Argument(help="The question, in plain words.", show_default=False)]
-Vary = Annotated[
-    list[str],
-    typer.Option(help="FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.", show_default=False),
-]
-SetFields = Annotated[
-    list[str], typer.Option("--set", help="FIELD=VALUE that all arms share, beside --vary.", show_default=False)
-]
-ComparisonShape = Annotated[
-    str | None,
-    typer.Option(
-        "--as",
-        help="How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
-        "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's values "
-        "along a line).",
-        show_default=False,
-    ),
-]
-Env = Annotated[
-    str | None,
-    typer.Option(
-        help="Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
-        "reasoning-gym:chain_sum (docs/environments.md).",
-        show_default=False,
-    ),
-]
-Reward = Annotated[
-    str | None,
-    typer.Option(help="FILE.py[:NAME], the function that judges answers to `--env TASKS.jsonl`.", show_default=False),
-]
-JobFile = Annotated[
-    Path | None,
-    typer.Option("--job", help="The job under all arms as JSON (see `ajet job explain`).", show_default=False),
-]
-ModelPath = Annotated[
-    str | None, typer.Option(help="Folder of the model that is trained, in place of the tiny one.", show_default=False)
-]
-Backend = Annotated[
-    str | None, typer.Option(help="What generates and learns: local, verl (docs/cluster.md), ...", show_default=False)
-]
-_PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
-PlannerName = Annotated[
-    str, typer.Option(help=f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_PACKAGED_PLANNERS}.")
-]
-PlannerModel = Annotated[str | None, typer.Option(help="Name of the language model that plans, for `--planner llm`.")]
-WallClock = Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")]
-MaxRuns = Annotated[int | None, typer.Option(min=4, help="Most training runs.")]
-Effect = Annotated[
-    float | None,
-    typer.Option(
-        help="Smallest difference that matters, in the metric's unit: 0.05 of hidden success, 500 episodes; smaller "
-        "ones count as none.",
-        show_default="of success 0.1, of others a part of their range",
-    ),
-]
-MetricFlags = Annotated[
-    list[str],
-    typer.Option(
-        "--metric",
-        help="What runs are judged by: NAME, NAME:THRESHOLD or NAME:OF, such as episodes:0.7 (`ajet metric list`); "
-        "else what the topic asks for, or hidden success after the last step.",
-        show_default=False,
-    ),
-]
-Power = Annotated[
-    float, typer.Option(help="Probability with which a difference of that size must be seen, or the design is refused.")
-]
-Rounds = Annotated[
-    int | None,
-    typer.Option(
-        envvar="AJET_ROUNDS",
-        help="Most questions that are asked one after the other, each on what the last one found, under one bound on "
-        "false claims; 1 for the topic's own alone.",
-        show_default="as many as the budget leaves time for, 4 at most",
-    ),
-]
-AnalysisCount = Annotated[int, typer.Option(help="Most times the data are analysed; 1 for once, at the end.")]
-Episodes = Annotated[int, typer.Option(help="Hidden episodes of each evaluation; more make less noise and cost time.")]
-Approve = Annotated[
-    str,
-    typer.Option(
-        help="What a person is asked before it begins: `plan` (all trainings, once the design is locked, and A/A runs "
-        "before it), `stages` (A/A runs, screen, each look, replication, each when its turn comes) or `none`. It waits "
-        "as long as it takes."
-    ),
-]
-Sandbox = Annotated[
-    str | None,
-    typer.Option(
-        help="Where clients and evaluators run: `docker` (the default where an engine answers) or `process`, which "
-        "isolates nothing; AJET_SANDBOX sets another default.",
-        show_default=False,
-    ),
-]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
 ]
 Record = Annotated[Path | None, typer.Option(help=RECORD_HELP, dir_okay=False, show_default=False)]
 Replay = Annotated[Path | None, typer.Option(help=REPLAY_HELP, dir_okay=False, show_default=False)]
+DEFAULT_BUDGET = "12m"
+_PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
+_FLAGS = {"held": "--set", "shape": "--as"}
+"""Options that are not called as their field is."""
+
+
+def _option(help: str, *names: str, form: Mapping[str, Any] | None = None, **shown: Any) -> tuple[Any, Any]:
+    """Return an option of the command line, and what Prefect's form shows and checks of it."""
+    return typer.Option(*names, help=help, **shown), Field(description=help, json_schema_extra={**(form or {})})
+
+
+class ResearchOptions(BaseModel):
+    """What is to be studied: options of `ajet research` and `ajet study plan`, and the fields of Prefect's form.
+
+    Bounds in a field's schema are the form's; who reads a value refuses it with a reason (`make_request`).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="The question, in plain words.", show_default=False),
+        Field(description="The question, such as: group size 4 vs 8 on guess", pattern=r"^[^\x00]*$"),
+    ] = None
+    vary: Annotated[
+        list[str],
+        *_option("FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.", show_default=False),
+    ] = []
+    shape: Annotated[
+        str | None,
+        *_option(
+            "How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
+            "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's "
+            "values along a line).",
+            "--as", form={"title": "as", "enum": ["apart", "together", "interaction", "trend"], "default": "apart"},
+            show_default=False,
+        ),
+    ] = None  # fmt: skip
+    held: Annotated[
+        list[str],
+        *_option("FIELD=VALUE that all arms share, beside --vary.", "--set", form={"title": "set"}, show_default=False),
+    ] = []
+    env: Annotated[
+        str | None,
+        *_option(
+            "Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
+            "reasoning-gym:chain_sum (docs/environments.md).",
+            show_default=False,
+        ),
+    ] = None
+    reward: Annotated[
+        str | None,
+        *_option("FILE.py[:NAME], the function that judges answers to `--env TASKS.jsonl`.", show_default=False),
+    ] = None
+    job: Annotated[
+        Path | None, *_option("The job under all arms as JSON (see `ajet job explain`).", show_default=False)
+    ] = None
+    model_path: Annotated[
+        str | None, *_option("Folder of the model that is trained, in place of the tiny one.", show_default=False)
+    ] = None
+    backend: Annotated[
+        str | None, *_option("What generates and learns: local, verl (docs/cluster.md), ...", show_default=False)
+    ] = None
+    planner: Annotated[
+        str,
+        *_option(
+            f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_PACKAGED_PLANNERS}.",
+            form={"enum": list(planner_names())},
+        ),
+    ] = "rules"
+    planner_model: Annotated[str | None, *_option("Name of the language model that plans, for `--planner llm`.")] = None
+    budget: Annotated[
+        str,
+        *_option(
+            "Wall clock for the whole study: 90s, 10m, 2h, 1d.",
+            form={"pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"},
+        ),
+    ] = DEFAULT_BUDGET
+    max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": 4}, min=4)] = None
+    metric: Annotated[
+        list[str],
+        *_option(
+            "What runs are judged by: NAME, NAME:THRESHOLD or NAME:OF, such as episodes:0.7 (`ajet metric list`); "
+            "else what the topic asks for, or hidden success after the last step.",
+            show_default=False,
+        ),
+    ] = []
+    effect: Annotated[
+        float | None,
+        *_option(
+            "Smallest difference that matters, in the metric's unit: 0.05 of hidden success, 500 episodes; smaller "
+            "ones count as none.",
+            form={"exclusiveMinimum": 0},
+            show_default="of success 0.1, of others a part of their range",
+        ),
+    ] = None
+    power: Annotated[
+        float,
+        *_option(
+            "Probability with which a difference of that size must be seen, or the design is refused.",
+            form={"minimum": 0.5, "maximum": 0.99},
+        ),
+    ] = DEFAULT_POWER
+    looks: Annotated[
+        int,
+        *_option(
+            "Most times the data are analysed; 1 for once, at the end.", form={"minimum": 1, "maximum": MOST_ANALYSES}
+        ),
+    ] = DEFAULT_ANALYSES
+    rounds: Annotated[
+        int | None,
+        *_option(
+            "Most questions that are asked one after the other, each on what the last one found, under one bound on "
+            "false claims; 1 for the topic's own alone.",
+            form={"minimum": 1, "maximum": MOST_ROUNDS},
+            envvar="AJET_ROUNDS",
+            show_default="as many as the budget leaves time for, 4 at most",
+        ),
+    ] = None
+    episodes: Annotated[
+        int,
+        *_option(
+            "Hidden episodes of each evaluation; more make less noise and cost time.",
+            form={"minimum": LEAST_EPISODES, "maximum": MOST_EPISODES},
+        ),
+    ] = EVALUATION_EPISODES
+    approve: Annotated[
+        str,
+        *_option(
+            "What a person is asked before it begins: `plan` (all trainings, once the design is locked, and A/A runs "
+            "before it), `stages` (A/A runs, screen, each look, replication, each when its turn comes) or `none`. It "
+            "waits as long as it takes.",
+            form={"enum": list(get_args(ApprovalMode))},
+        ),
+    ] = "none"
+    sandbox: Annotated[
+        str | None,
+        *_option(
+            "Where clients and evaluators run: `docker` (the default where an engine answers) or `process`, which "
+            "isolates nothing; AJET_SANDBOX sets another default.",
+            form={"enum": ["docker", "process", None]},
+            show_default=False,
+        ),
+    ] = None
+
+    def command(self) -> tuple[str, ...]:
+        """Return what asks for the same on a command line, without `ajet`."""
+        given = self.model_dump(mode="json", exclude_defaults=True)
+        topic = given.pop("topic", None)
+        flags = (
+            (_FLAGS.get(name, f"--{name.replace('_', '-')}"), str(each))
+            for name, value in given.items()
+            for each in (value if isinstance(value, list) else [value])
+        )
+        return ("research", *([topic] if topic else []), *(word for flag in flags for word in flag))
 
 
 def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
     """Append `study.created`, after its folder is made, while its environments are there and cannot be removed."""
     with home.creation_lock():
-        for brought in find_custom_environments(request.wanted.custom_environments):
+        for brought in find_custom_environments(request.requested.custom_environments):
             brought.require_unchanged()
         folder = home.study(study)
         try:
@@ -212,59 +283,36 @@ def reopen_isolation(home: Home, state: StudyState, note: Note) -> Isolation:
     return reopen(state.settings, os.environ, home, note, lambda: requirements_of(brought))
 
 
-DEFAULT_BUDGET = "12m"
 _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\w", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class ResearchRequest:
-    """What is to be studied, under which requirements, within which budget."""
+def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
+    """Return the request that options make; an environment is brought, and hashes of models' files are written.
 
-    topic: str
-    requested: RequestedComparison
-    """What flags ask for, in the place of a topic or beside it."""
-    requirements: StatisticalRequirements
-    budget_s: float
-    max_runs: int | None
-    base: Job | None = None
-    """The job under all arms, as a file or a model's folder says it; None for the default."""
-
-    @classmethod
-    def from_options(
-        cls,
-        topic: str | None,
-        vary: Sequence[str],
-        held: Sequence[str],
-        environment: str | None,
-        reward: str | None,
-        requirements: StatisticalRequirements,
-        budget: str,
-        max_runs: int | None,
-        job: Path | None = None,
-        model_path: str | None = None,
-        *,
-        backend: str | None = None,
-        shape: str | None = None,
-        note: Note,
-    ) -> ResearchRequest:
-        """Return the request that options make; an environment is brought, and hashes of models' files are written.
-
-        Raises BadBudget, BadTopic, BadMetric, BadEnvironment, DesignRefused, BadJob or BadModel.
-        """
-        hashes = Home.locate().models
-        base = base_job(job, model_path, hashes, backend)
-        models = _find_models(topic, vary, hashes)
-        comparison = RequestedComparison.parse(vary, held, base, models, shape)
-        resolve_topic(topic, comparison)
-        seconds = parse_budget(budget)
-        comparison = _set_environment(comparison, topic or "", _choose_environment(environment, base), reward, note)
-        if base is not None and comparison.environment is not None and "environment" in find_fixed_fields(base):
-            base = base.model_copy(update={"environment": comparison.environment})
-        requirements = _add_topic_metric(requirements, topic or "", comparison, base)
-        asked = resolve_topic(topic, comparison)
-        if comparison.vary and requirements.metric is not None:
-            asked = f"{asked} --metric {requirements.metric.text}"
-        return cls(asked, comparison, requirements, seconds, max_runs, base)
+    Raises BadApproval, BadBudget, BadTopic, BadMetric, BadEnvironment, DesignRefused, BadJob or BadModel.
+    """
+    approve, topic = parse_mode(asked.approve), asked.topic or ""
+    requirements = StatisticalRequirements.from_flags(
+        asked.effect, asked.power, asked.looks, asked.episodes, asked.metric, asked.rounds
+    )
+    hashes = Home.locate().models
+    base = base_job(asked.job, asked.model_path, hashes, asked.backend)
+    models = _find_models(topic, asked.vary, hashes)
+    shape = None if asked.shape == "apart" else asked.shape
+    comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape)
+    resolve_topic(asked.topic, comparison)
+    seconds = parse_budget(asked.budget)
+    comparison = _set_environment(comparison, topic, _choose_environment(asked.env, base), asked.reward, note)
+    if base is not None and comparison.environment is not None and "environment" in find_fixed_fields(base):
+        base = base.model_copy(update={"environment": comparison.environment})
+    requirements = _add_topic_metric(requirements, topic, comparison, base)
+    question = resolve_topic(asked.topic, comparison)
+    if comparison.vary and requirements.metric is not None:
+        question = f"{question} --metric {requirements.metric.text}"
+    return StudyRequest(
+        question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
+        requested=comparison, base=base, approve=approve,
+    )  # fmt: skip
 
 
 def _add_topic_metric(
@@ -369,30 +417,19 @@ def _find_models(topic: str | None, vary: Sequence[str], hashes: Path) -> Compar
 
 
 def select_planner(
-    wanted: RequestedComparison,
-    name: str,
-    model: str | None,
-    *,
-    record: Path | None = None,
-    replay: Path | None = None,
-    note: Note,
+    request: StudyRequest, note: Note, record: Path | None = None, replay: Path | None = None
 ) -> Planner:
-    """Return the planner of this name; raise BadTopic where flags say all that a planner would."""
-    if wanted.vary and name != RulesPlanner.name:
+    """Return the planner that is asked for; raise BadTopic where flags say all that a planner would."""
+    if request.requested.vary and request.planner != RulesPlanner.name:
         raise BadTopic(
-            f"expected --vary without a planner, as it leaves nothing to plan; found --planner {name}; leave it out"
+            f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
+            "leave it out"
         )
-    return make_planner(name, model, os.environ, record=record, replay=replay, note=note)
+    return make_planner(request.planner, request.model, os.environ, record=record, replay=replay, note=note)
 
 
 def require_planner(
-    request: ResearchRequest,
-    name: str,
-    model: str | None,
-    *,
-    record: Path | None = None,
-    replay: Path | None = None,
-    note: Note,
+    request: StudyRequest, note: Note, record: Path | None = None, replay: Path | None = None
 ) -> Planner:
     """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
     topic = request.topic
@@ -401,7 +438,7 @@ def require_planner(
             f"expected a question that training runs answer; found {topic!r}, which a table answers; see it with: "
             f"ajet study plan {shlex.quote(topic)}"
         )
-    chosen = select_planner(request.requested, name, model, record=record, replay=replay, note=note)
+    chosen = select_planner(request, note, record, replay)
     if isinstance(chosen, RulesPlanner):
         require_readable(topic, request.requested, request.base, request.requirements.metric)
     require_backend((request.base or Job()).backend)

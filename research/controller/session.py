@@ -107,19 +107,20 @@ _PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "w
 
 @dataclass(frozen=True, slots=True)
 class StudyRequest:
-    """What a user asked for."""
+    """What a user asked for: what is to be studied, under which requirements, within which budget."""
 
     topic: str
     planner: str
     model: str | None
     budget_s: float
     max_runs: int | None
-    command: Sequence[str]
+    command: Sequence[str] = ()
     sandbox: Sandboxing = PROCESS
     requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
-    wanted: RequestedComparison = field(default_factory=RequestedComparison)
+    requested: RequestedComparison = field(default_factory=RequestedComparison)
+    """What flags ask for, in the place of a topic or beside it."""
     base: Job | None = None
-    """The job under all arms; None for the default."""
+    """The job under all arms, as a file or a model's folder says it; None for the default."""
     approve: ApprovalMode = "none"
     """What a person is asked before it begins."""
     wandb: OnlineLogging | None = None
@@ -128,9 +129,9 @@ class StudyRequest:
     """Whether a worker works on it, and takes it up again where its controller ended."""
 
 
-def parallel_of(base: Job | None, wanted: RequestedComparison, check_of: KnownCheck) -> int:
+def parallel_of(base: Job | None, requested: RequestedComparison, check_of: KnownCheck) -> int:
     job = base or Job()
-    others = (job.model_copy(update={"model": known.model}) for known in wanted.models.by_name.values())
+    others = (job.model_copy(update={"model": known.model}) for known in requested.models.by_name.values())
     return runs_at_once((job, *others), check_of)
 
 
@@ -145,14 +146,14 @@ _FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", 
 
 def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = no_check) -> None:
     """Append `study.created`; `check_of` knows what a model of the study was seen to take."""
-    slots = parallel_of(request.base, request.wanted, check_of)
+    slots = parallel_of(request.base, request.requested, check_of)
     payload = {
         "topic": request.topic,
         "planner": {"name": request.planner, "model": request.model},
         "settings": {
             "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": slots,
             MODE: request.approve, "sandbox": request.sandbox.model_dump(mode="json"),
-            **request.requirements.settings(), **request.wanted.settings(), **base_settings(request.base),
+            **request.requirements.settings(), **request.requested.settings(), **base_settings(request.base),
             **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
         },
         "command": ["ajet", *request.command],

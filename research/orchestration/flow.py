@@ -13,21 +13,28 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import httpx
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from research.controller.controller import PAUSE_S
 from research.controller.interventions import request_continue
-from research.controller.options import begin_study, make_mirror, reopen_isolation, reopen_planner, require_planner
+from research.controller.options import (
+    ResearchOptions,
+    begin_study,
+    make_mirror,
+    make_request,
+    reopen_isolation,
+    reopen_planner,
+    require_planner,
+)
 from research.controller.session import (
     Session,
-    StudyRequest,
     has_controller,
     hold_lease,
     new_study_id,
@@ -41,8 +48,6 @@ from research.installation.home import Home
 from research.installation.studies import find_study
 from research.isolation.mode import Isolation, choose
 from research.orchestration.deployment import (
-    Parameters,
-    ResearchParameters,
     ResumeParameters,
     is_on_hold,
     overrides_stop,
@@ -79,6 +84,7 @@ STOPPING_S = 120.0
 LOOK_S = 1.0
 _EXPECTED = (ResearchError, StudiesError, SwarmError, SandboxError, OSError)
 """What every room raises for a person to read."""
+Parameters = TypeVar("Parameters", bound=BaseModel)
 _LEFT = "left with the worker; runs that were started go on, and so does the study in its next flow run"
 
 
@@ -96,27 +102,26 @@ class FlowRunExecution:
             return SessionEnd("cancelled", action_reason(UserAction.STOP))
         asked = retry(self.flow_run.read_request, _note)
         if asked.flow == RESEARCH:
-            return self._research(_parse_parameters(ResearchParameters, asked.parameters), asked.requested_at)
+            return self._research(_parse_parameters(ResearchOptions, asked.parameters), asked.requested_at)
         study = find_study(self.log, _parse_parameters(ResumeParameters, asked.parameters).study)
         return self._resume(study, asked.requested_at)
 
-    def _research(self, parameters: ResearchParameters, requested_at: datetime | None) -> SessionEnd:
+    def _research(self, asked: ResearchOptions, requested_at: datetime | None) -> SessionEnd:
         token = self.flow_run.id.hex[-8:]  # the first ones are a time: those of one schedule share them
         begun = next((study for study in self.log.studies() if study.endswith(f"-{token}")), None)
         if begun is not None:  # a retry: what was asked may not be there any more
             return self._resume(begun, requested_at)
-        if parameters.topic:
-            retry(lambda: self.flow_run.rename(parameters.topic), _note)
-        request = parameters.request(_note)
+        if (topic := asked.topic) is not None:
+            retry(lambda: self.flow_run.rename(topic), _note)
+        request = make_request(asked, _note)
         study = new_study_id(request.topic, token)
-        planner = require_planner(request, parameters.planner, parameters.planner_model or None, note=_note)
+        planner = require_planner(request, _note)
         isolation = choose(
-            parameters.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
+            asked.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
         )
-        created = StudyRequest(
-            request.topic, planner.name, planner.model, request.budget_s, request.max_runs, parameters.command(),
-            isolation.sandboxing, request.requirements, request.requested, request.base, parameters.approve,
-            wandb_login(os.environ).online, served=True,
+        created = replace(
+            request, planner=planner.name, model=planner.model, command=asked.command(), sandbox=isolation.sandboxing,
+            wandb=wandb_login(os.environ).online, served=True,
         )  # fmt: skip
         with hold_lease(self.home, self.log, study, _note) as lease:
             begin_study(self.home, self.log, study, created)
@@ -241,8 +246,9 @@ def _retry_until_log_opens(work: Callable[[EventLog], SessionEnd], home: Home) -
 
 
 def _parse_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:
+    """Return the parameters of a form, in which an empty text is none."""
     try:
-        return kind.model_validate(given)
+        return kind.model_validate({name: value for name, value in given.items() if value != ""})
     except ValidationError as error:
         raise BadParameters(f"expected the parameters of the deployment's form; found {describe(error)}") from error
 

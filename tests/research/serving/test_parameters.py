@@ -7,10 +7,8 @@ import typer.main
 from pydantic import ValidationError
 
 from research.cli.research import research
-from research.orchestration.deployment import ResearchParameters, ResumeParameters, form_schema
-
-ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "server"}
-"""Options of the command that are of a terminal, of files beside it, or refused."""
+from research.controller.options import ResearchOptions
+from research.orchestration.deployment import ResumeParameters, form_schema
 
 
 def options() -> dict[str, str]:
@@ -20,13 +18,8 @@ def options() -> dict[str, str]:
     return {str(each.name): each.opts[0] for each in command.params}
 
 
-def test_the_form_asks_for_all_that_the_command_takes() -> None:
-    known = options().keys() - ELSEWHERE
-    assert set(ResearchParameters.model_fields) == known
-
-
 def test_each_field_is_described_in_order_and_refers_to_nothing() -> None:
-    for parameters in (ResearchParameters, ResumeParameters):
+    for parameters in (ResearchOptions, ResumeParameters):
         form = form_schema(parameters)
         assert form["type"] == "object"
         fields = list(form["properties"].values())
@@ -36,17 +29,17 @@ def test_each_field_is_described_in_order_and_refers_to_nothing() -> None:
 
 
 def test_what_was_asked_in_a_form_is_a_command_that_asks_for_the_same() -> None:
-    asked = ResearchParameters(topic="group size 4 vs 8", held=["steps=20"], max_runs=8, effect=0.2, sandbox="process")
+    asked = ResearchOptions(topic="group size 4 vs 8", held=["steps=20"], max_runs=8, effect=0.2, sandbox="process")
     command = asked.command()
     assert command[:2] == ("research", "group size 4 vs 8")
     assert dict(zip(command[2::2], command[3::2], strict=True)) == {
         "--set": "steps=20", "--max-runs": "8", "--effect": "0.2", "--sandbox": "process",
     }  # fmt: skip
     assert set(command[2::2]) <= set(options().values())
-    without = ResearchParameters(vary=["group_size=4,8", "steps=3,4"]).command()
+    without = ResearchOptions(vary=["group_size=4,8", "steps=3,4"]).command()
     assert without == ("research", "--vary", "group_size=4,8", "--vary", "steps=3,4")
 
 
 def test_a_topic_that_no_store_holds_is_refused() -> None:
     with pytest.raises(ValidationError, match="topic"):
-        ResearchParameters(topic="group size\x00 4 vs 8")
+        ResearchOptions(topic="group size\x00 4 vs 8")

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +21,12 @@ from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import State, StateType
 
 from research.controller.interventions import request_pause, request_stop
-from research.controller.options import begin_study
-from research.controller.session import StudyRequest, hold_lease
+from research.controller.options import ResearchOptions, begin_study, make_request
+from research.controller.session import hold_lease
 from research.errors import ResearchError, StudyBusy
 from research.installation.home import Home
 from research.orchestration import flow, prefect_api
-from research.orchestration.deployment import ResearchParameters, UnownedStudies
+from research.orchestration.deployment import UnownedStudies
 from research.orchestration.flow import FlowRunExecution
 from research.orchestration.prefect_api import (
     RESEARCH,
@@ -55,9 +56,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AJET_HOME", str(tmp_path))
     monkeypatch.setenv("AJET_SANDBOX", "process")
-    home, form = Home.locate().prepare(), ResearchParameters(topic="group size 4 vs 8 on arith")
-    request = form.request(lambda line: None)
-    asked = StudyRequest(request.topic, "rules", None, request.budget_s, None, form.command(), served=True)
+    home, form = Home.locate().prepare(), ResearchOptions(topic="group size 4 vs 8 on arith")
+    asked = replace(make_request(form, lambda line: None), command=form.command(), served=True)
     with closing(EventLog(home.database)) as log:
         begin_study(home, log, STUDY, asked)
         ControllerLeases(log).take(STUDY, Holder.here(home.path)).give_back()
