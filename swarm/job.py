@@ -421,7 +421,7 @@ class Job(Canonical):
     eval_every: int | None = Field(default=None, ge=1, le=1_000_000)
     """Training waits so after each so-many-th step, the last one too where it is one. A checkpoint is saved before each
     such evaluation, and the one that was evaluated best is kept until another is better: its score is the best of
-    several noisy ones, and so too high (docs/swarm.md). Default None: no such evaluations. Not together with
+    several noisy ones, and so too high (docs/checkpoints.md). Default None: no such evaluations. Not together with
     `evaluate_after`, which names its steps one by one and keeps no best. `ajet client run --evaluations` plays
     them."""
     evaluation_episodes: int = Field(default=64, ge=1, le=65_536)

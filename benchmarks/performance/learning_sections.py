@@ -96,7 +96,7 @@ def merge_ratio(figures: Figures) -> Iterator[str]:
     row = row_with(figures["workloads"], kind="group", T=20, n=8)
     yield (
         "How many ids merging saves depends on the workload alone; the benchmark plays it and finds the closed form of "
-        f"[timelines.md](timelines.md#how-much-merging-saves) exactly: {row['T']} turns of {row['a']} sampled and "
+        f"[merging.md](merging.md#how-much-merging-saves) exactly: {row['T']} turns of {row['a']} sampled and "
         f"{row['o']} observed tokens behind a prompt of {row['P']:,} are {row['unmerged/linear']:.1f} times fewer ids "
         f"in one row than in one row per call, and {row['unmerged/tree']:.1f} times fewer as a packed tree of "
         f"{row['n']} episodes."

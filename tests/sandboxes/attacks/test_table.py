@@ -1,4 +1,4 @@
-"""docs/security.md says what these tests try, no more and no less. It needs no engine."""
+"""docs/attacks.md says what these tests try, no more and no less. It needs no engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.sandboxes.attacks.catalogue import HOSTILE, attempts
 
 HERE = Path(__file__).parent
-TEXT = (HERE.parents[2] / "docs" / "security.md").read_text()
+TEXT = (HERE.parents[2] / "docs" / "attacks.md").read_text()
 TITLES = {
     "files": "Files",
     "network": "Network",
