@@ -3,6 +3,7 @@
     python benchmarks/house.py           also: make house; exit code 1 where a limit is passed or a goal missed
     python benchmarks/house.py --json    the same as JSON
     python benchmarks/house.py --write   write today's values as the limits where they are better
+    python benchmarks/house.py --modules write docs/modules.md, the index of all modules
 
 Goals: every function annotated, every module with a docstring, a class name defined once in a room, no circle of
 imports among the modules of a room, no function over 80 lines that `house_budget.json` does not name.
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from source.measures import LONG, Source, read
-from source.packages import ROOMS, circles, importers, module_arrows, modules
+from source.packages import ROOMS, circles, importers, index, module_arrows, modules
 
 ROOT = Path(__file__).parents[1]
 BUDGET = Path(__file__).parent / "house_budget.json"
@@ -124,7 +125,11 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--json", action="store_true", help="print JSON")
     options.add_argument("--write", action="store_true", help="write today's values as the limits")
+    options.add_argument("--modules", action="store_true", help="write docs/modules.md and nothing else")
     arguments = options.parse_args()
+    if arguments.modules:
+        (ROOT / "docs" / "modules.md").write_text("\n".join(index(ROOT)))
+        return 0
     values, budget = measured(), json.loads(BUDGET.read_text())
     if arguments.write:
         write(values, budget)

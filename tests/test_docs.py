@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from source.packages import ROOMS, dotted, modules
+from source.packages import index
 
 from tests.research.cli.conftest import every_command
 
@@ -18,7 +18,6 @@ ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples/README.md", *DOCS]
 README = (ROOT / "README.md").read_text()
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 def named(page: Path) -> str:
@@ -147,19 +146,8 @@ def test_every_block_of_python_and_json_is_whole(page: Path) -> None:
         ast.parse(block) if language == "python" else json.loads(block)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_tree_of_a_room_has_each_of_its_modules(room: str) -> None:
-    drawn = re.search(rf"^```\n{room}/\n(.*?)^```", ARCHITECTURE, re.MULTILINE | re.DOTALL)
-    assert drawn is not None
-    package, named = "", []
-    for line in drawn[1].splitlines():
-        name = line.split()[0]
-        if line.startswith(" " * 6):
-            named.append(f"{room}.{package}.{name}")
-        else:
-            package = name
-            named.append(f"{room}.{name}")
-    assert sorted(named) == sorted({dotted(ROOT, path) for path in modules(ROOT, room)} - {room})
+def test_the_index_of_modules_is_what_their_docstrings_say() -> None:
+    assert (ROOT / "docs/modules.md").read_text() == "\n".join(index(ROOT))
 
 
 def glossary() -> list[tuple[str, tuple[str, ...], str]]:

@@ -6,6 +6,7 @@ A package is a folder; a module that lies in a room's own folder, and each `__ma
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -82,3 +83,35 @@ def _targets(path: Path, known: Collection[str]) -> Iterator[str]:
                 yield from [name for name in names if name in known][:1]
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
+
+
+def index(root: Path) -> Iterator[str]:
+    """Yield `docs/modules.md`: each room's packages, those that import of others first, and the modules of each."""
+    yield "# Modules\n"
+    yield "*For whoever changes the code. How the rooms work together: [architecture.md](architecture.md).*\n"
+    yield "Written by `python benchmarks/house.py --modules` from the first sentence of each docstring.\n"
+    for room in ROOMS:
+        yield f"## {room}: {_first_sentence(root / room / '__init__.py')}\n"
+        arrows: dict[str, set[str]] = {package(root, path): set() for path in modules(root, room)}
+        for _, of, to in crossings(root, room):
+            arrows[of].add(to)
+        depth = {name: len(_reached({of: frozenset(to) for of, to in arrows.items()}, name)) for name in arrows}
+        packages = [name for name in arrows if (root / room / name.replace(".", "/")).is_dir() and name]
+        for name in sorted(packages, key=lambda name: (-depth[name], name)):
+            folder = root / room / name.replace(".", "/")
+            yield f"### {room}/{name.replace('.', '/')}: {_first_sentence(folder / '__init__.py')}\n"
+            yield from _list_modules(folder)
+        yield f"### {room}, beside its packages\n"
+        yield from _list_modules(root / room)
+
+
+def _list_modules(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.py")):
+        if path.stem != "__init__":
+            yield f"- `{path.stem}`: {_first_sentence(path)}"
+    yield ""
+
+
+def _first_sentence(path: Path) -> str:
+    text = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
+    return re.split(r"(?<=[\w`)])\.(?:\s|$)", " ".join(text.split()))[0]
