@@ -220,7 +220,7 @@ def takes_options(
     shared: dict[str, Parameter] = {}
     for name, field in model.model_fields.items():
         if name not in omit:
-            kind = Annotated[field.annotation, *(each for each in field.metadata if isinstance(each, ParameterInfo))]
+            kind = Annotated[field.annotation, *(each for each in field.metadata if isinstance(each, ParameterInfo))]  # type: ignore[name-defined]
             default = field.get_default(call_default_factory=True)
             shared[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
@@ -231,7 +231,7 @@ def takes_options(
 
         @wraps(command)
         def run(*args: Own.args, **given: Own.kwargs) -> None:
-            options = model(**{name: given.pop(name) for name in shared})
+            options = model(**{name: given.pop(name) for name in shared if name in given})
             command(options, *args, **given)
 
         run.__dict__.pop("__wrapped__")  # of which typer would read the annotations

@@ -1,4 +1,4 @@
-"""`ajet client run|debug|wheel`."""
+"""`ajet client run`, `debug`, `wheel` and `env`."""
 
 from __future__ import annotations
 

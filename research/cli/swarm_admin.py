@@ -1,4 +1,4 @@
-"""`ajet swarm shares|export-model`, backend check."""
+"""`ajet swarm shares`, `export-model`, and the check of a backend."""
 
 from __future__ import annotations
 

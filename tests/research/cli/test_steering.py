@@ -122,7 +122,7 @@ def test_a_detached_study_is_leased_before_its_flow_run(home: Path, monkeypatch:
         "research.orchestration.deployment.worker_scheduler",
         lambda home: lambda study: given.append(study) or "address",
     )
-    command.research("group size 4 vs 8 on arith", sandbox="process", detach=True, json=True)
+    command.research(topic="group size 4 vs 8 on arith", sandbox="process", detach=True, json=True)
     row = ControllerLeases(EventLog(Home.locate().database)).read(given[0])
     assert row is not None
     assert (row.holder.home, row.given_back) == (str(home), True)
