@@ -25,7 +25,7 @@ from swarm.job import Job
 from swarm.rollout.staleness import BatchPlace, BatchSelection, EpisodeAges
 from swarm.rollout.streams import Streams
 from swarm.rollout.task_sampler import Group, TaskAssignments, TaskSampler, bytes_of
-from swarm.store import Sample, TasksListed
+from swarm.store import Sample, TaskListRow
 
 
 @dataclass(slots=True)
@@ -291,7 +291,7 @@ class Groups:
                 return made, task_index
         return None
 
-    def list_tasks(self, listed: TasksListed) -> None:
+    def list_tasks(self, listed: TaskListRow) -> None:
         """Give a stream its task list; groups of former clients that lack members get turns of their tasks."""
         self._adopt(listed.stream, self.streams.list_tasks(listed).adopt)
 

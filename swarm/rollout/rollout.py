@@ -42,7 +42,7 @@ from swarm.rollout.state import StateMachine
 from swarm.rollout.sweeps import Drain, Sweeper
 from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Teams
-from swarm.store import EpisodeBegan, EpisodeErased, RecoveredState, Store, TasksListed
+from swarm.store import EpisodeErased, EpisodeRow, RecoveredState, Store, TaskListRow
 from swarm.timelines import CallTree
 from swarm.wire import (
     Ack,
@@ -347,7 +347,7 @@ class Rollout:
         name = f"{self.registry.incarnation}-{self.counts['begun']:07d}"
         if group is not None:
             self.groups.join(group, name, task_index)
-        began = EpisodeBegan(
+        began = EpisodeRow(
             name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
             self.registry.version, self.groups.assignments.index_of(name), request.code,
         )  # fmt: skip
@@ -368,14 +368,14 @@ class Rollout:
             self.registry.end_evaluation(episode, (request.reward, request.success))
 
 
-def _parse_task_list(request: TaskList, ids: tuple[str, ...]) -> TasksListed:
+def _parse_task_list(request: TaskList, ids: tuple[str, ...]) -> TaskListRow:
     if len(ids) != request.count or tasks_digest(ids) != request.digest:
         raise InvalidRequest(
             f"expected {request.count} ids with the digest {request.digest[:12]}, found {len(ids)} with "
             f"{tasks_digest(ids)[:12]}; make it with swarm.wire.tasks_digest",
             param="ids",
         )
-    return TasksListed(request.stream, request.digest, ids)
+    return TaskListRow(request.stream, request.digest, ids)
 
 
 def _hash(request: EndRequest) -> int:

@@ -23,7 +23,7 @@ from math import lcm
 from swarm.errors import InvalidRequest, JobConflict
 from swarm.rollout.staleness import BatchPlace, BatchSelection
 from swarm.rollout.task_sampler import TaskSampler
-from swarm.store import StreamMoved, TasksListed
+from swarm.store import StreamRow, TaskListRow
 from swarm.wire import StreamStatus
 
 MOST_CHARTED = 32
@@ -167,7 +167,7 @@ class Streams:
         found.check(digest)
         return found
 
-    def list_tasks(self, listed: TasksListed) -> TaskSampler:
+    def list_tasks(self, listed: TaskListRow) -> TaskSampler:
         """Give a stream its task list; the first pass goes on at its cursor, with what was played by name before."""
         self.samplers[listed.stream] = made = TaskSampler(listed, self._turn, self._stream(listed.stream).cursor)
         return made
@@ -183,7 +183,7 @@ class Streams:
             found.ended, found.cursor = 0, found.cursor + 1
             self._moved.add(stream)
 
-    def rows_with_shares(self, shares: Mapping[str, float]) -> list[StreamMoved]:
+    def rows_with_shares(self, shares: Mapping[str, float]) -> list[StreamRow]:
         new = DeficitRoundRobin(shares, {}).shares
         return self._make_rows({*self.names, *new}, new, {})
 
@@ -209,9 +209,9 @@ class Streams:
 
     def recover(
         self,
-        moved: Sequence[StreamMoved],
+        moved: Sequence[StreamRow],
         job: Mapping[str, float],
-        lists: Sequence[TasksListed] = (),
+        lists: Sequence[TaskListRow] = (),
         stream_order: Sequence[str] = (),
     ) -> None:
         """Go on from what was written; `job` holds the shares where none were written, `came` is the streams' order."""
@@ -243,7 +243,7 @@ class Streams:
             for name, stream in found
         )
 
-    def take_moved(self) -> list[StreamMoved]:
+    def take_moved(self) -> list[StreamRow]:
         """Return where the streams stand that moved since the last call, as it is written down."""
         names, self._moved = self._moved, set()
         for stream, found in self.samplers.items():
@@ -252,21 +252,21 @@ class Streams:
                 names.add(stream)
         return self._rows_of(names)
 
-    def list_rows(self) -> list[StreamMoved]:
+    def list_rows(self) -> list[StreamRow]:
         return self._rows_of(self.names)
 
-    def _rows_of(self, names: Iterable[str]) -> list[StreamMoved]:
+    def _rows_of(self, names: Iterable[str]) -> list[StreamRow]:
         account = self._round_robin
         return self._make_rows(names, self.shares, {} if account is None else account.deficits(Counter(self._window)))
 
     def _make_rows(
         self, names: Iterable[str], shares: Mapping[str, float], deficits: Mapping[str, float]
-    ) -> list[StreamMoved]:
+    ) -> list[StreamRow]:
         rows = []
         for name in sorted(names):
             stream, found = self._known.get(name, _Stream()), self.samplers.get(name)
             progress = (0, ()) if found is None else (found.next_task_index, found.unfinished)
-            row = StreamMoved(name, shares.get(name), stream.cursor, stream.trained, deficits.get(name, 0.0), *progress)
+            row = StreamRow(name, shares.get(name), stream.cursor, stream.trained, deficits.get(name, 0.0), *progress)
             rows.append(row)
         return rows
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.errors import JobConflict
-from swarm.store import Sample, TasksListed
+from swarm.store import Sample, TaskListRow
 from swarm.timelines import Node
 
 _CONTEXT_BYTES = 40
@@ -82,7 +82,7 @@ class TaskSampler:
     """Where one stream stands in its task list; `plays` are those of each task in a pass."""
 
     def __init__(
-        self, listed: TasksListed, plays: int, next_task_index: int = 0, unfinished: Iterable[int] = ()
+        self, listed: TaskListRow, plays: int, next_task_index: int = 0, unfinished: Iterable[int] = ()
     ) -> None:
         self.listed = listed
         self.next_task_index = next_task_index

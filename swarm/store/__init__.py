@@ -1,8 +1,7 @@
 """Every token, durable."""
 
 from swarm.store.archive import Archive, TrainingSummary, erase_archived
-from swarm.store.tables import (
-    FINISHED,
+from swarm.store.changes import (
     BatchScheduled,
     CallCaptured,
     CallWithdrawn,
@@ -10,22 +9,14 @@ from swarm.store.tables import (
     CheckpointEvaluated,
     CheckpointSaved,
     Closing,
-    EpisodeBegan,
     EpisodeClosed,
     EpisodeErased,
     EpisodePrepared,
-    EpisodeReader,
-    ExportableEpisodes,
-    RecoveredState,
-    Sample,
     StepMeasured,
-    Store,
-    StoredEvent,
-    StreamMoved,
-    TasksListed,
-    best_of,
 )
-from swarm.store.writer import FakeStore, SqlStore, open_store
+from swarm.store.reading import FINISHED, EpisodeReader, ExportableEpisodes, RecoveredState, Sample
+from swarm.store.tables import EpisodeRow, StoredEvent, StreamRow, TaskListRow, best_of
+from swarm.store.writer import SqlStore, Store, open_store
 
 __all__ = [
     "FINISHED",
@@ -37,21 +28,20 @@ __all__ = [
     "CheckpointEvaluated",
     "CheckpointSaved",
     "Closing",
-    "EpisodeBegan",
     "EpisodeClosed",
     "EpisodeErased",
     "EpisodePrepared",
     "EpisodeReader",
+    "EpisodeRow",
     "ExportableEpisodes",
-    "FakeStore",
     "RecoveredState",
     "Sample",
     "SqlStore",
     "StepMeasured",
     "Store",
     "StoredEvent",
-    "StreamMoved",
-    "TasksListed",
+    "StreamRow",
+    "TaskListRow",
     "TrainingSummary",
     "best_of",
     "erase_archived",

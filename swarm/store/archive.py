@@ -9,8 +9,8 @@ checkpoint: a boot learns it again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,21 +21,35 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.store import reading
+from swarm.store.changes import Change, EpisodeClosed, EpisodeErased, RowWriter
 from swarm.store.database import connect, error_message, open_database, redacted_url
 from swarm.store.retention import find_training
-from swarm.store.tables import (
-    EPISODES,
-    NODES,
-    TASK_LISTS,
-    TRAININGS,
-    Change,
-    EpisodeClosed,
-    EpisodeErased,
-)
-from swarm.store.writer import RowWriter, fence_open_episodes
+from swarm.store.tables import EPISODES, NODES, TASK_LISTS, TRAININGS
+from swarm.store.writer import fence_open_episodes
 from swarm.wire import EVALUATION_STREAM, EvaluationSummary
 
+T = TypeVar("T")
 _E = EPISODES.c
+
+
+@contextmanager
+def _using(engine: sa.Engine, what: str) -> Iterator[None]:
+    """Let go of the engine at the end; StoreUnavailable says `what` of the store where it fails."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        said = what.format(redacted_url(engine))
+        raise StoreUnavailable(f"{said}: {error_message(error)}", retry_after=1.0) from error
+    finally:
+        engine.dispose()
+
+
+def _exists(url: str) -> bool:
+    """Return whether there is a database: SQLite would make it."""
+    engine = connect(url)
+    file = engine.url.database if engine.dialect.name == "sqlite" else None
+    engine.dispose()
+    return file is None or Path(file).exists()
 
 
 def erase_archived(
@@ -49,42 +63,23 @@ def erase_archived(
     if not _exists(url):
         return {}
     engine = open_database(url, installation)
-    try:
-        with engine.begin() as connection:
-            own = [row for row in _rows(connection, episodes) if mark in row.owner.split(":")]
-            for training in {row.training for row in own if row.job_digest != running}:
-                _erase(connection, training, [row.id for row in own if row.training == training])
-            return {row.id: _is_erased(connection, row.serial) for row in own}
-    except SQLAlchemyError as error:
-        raise StoreUnavailable(
-            f"nothing can be erased in the store {redacted_url(engine)}: {error_message(error)}", retry_after=1.0
-        ) from error
-    finally:
-        engine.dispose()
-
-
-def _exists(url: str) -> bool:
-    """Return whether there is a database: SQLite would make it."""
-    engine = connect(url)
-    try:
-        file = engine.url.database if engine.dialect.name == "sqlite" else None
-        return file is None or Path(file).exists()
-    finally:
-        engine.dispose()
-
-
-def _rows(connection: sa.Connection, episodes: Sequence[str]) -> Sequence[sa.Row[Any]]:
-    query = sa.select(_E.id, _E.serial, _E.training, _E.owner, TRAININGS.c.job_digest)
-    here = query.join(TRAININGS, TRAININGS.c.id == _E.training).where(_E.id.in_(episodes))
-    return connection.execute(here).all()
+    with _using(engine, "nothing can be erased in the store {}"), engine.begin() as connection:
+        query = sa.select(_E.episode.label("name"), _E.serial, _E.training, _E.owner, TRAININGS.c.job_digest)
+        rows = connection.execute(
+            query.join(TRAININGS, TRAININGS.c.id == _E.training).where(_E.episode.in_(episodes))
+        ).all()
+        own = [row for row in rows if mark in row.owner.split(":")]
+        for training in {row.training for row in own if row.job_digest != running}:
+            _erase(connection, training, [row.name for row in own if row.training == training])
+        return {row.name: _is_erased(connection, row.serial) for row in own}
 
 
 def _erase(connection: sa.Connection, training: int, episodes: Sequence[str]) -> None:
     fence_open_episodes(connection, training)
-    waiting = sa.select(_E.id, _E.epoch).where(_E.training == training, _E.id.in_(episodes))
+    waiting = sa.select(_E.episode, _E.fencing_token).where(_E.training == training, _E.episode.in_(episodes))
     pooled = connection.execute(waiting.where(_E.kind == "train", _E.state == "ended")).all()
+    changes: list[Change] = [EpisodeClosed(episode, "dropped", token, reason="erased") for episode, token in pooled]
     writer = RowWriter(training, 1, reading.read_high_water_marks(connection, training))
-    changes: list[Change] = [EpisodeClosed(row.id, "dropped", row.epoch, reason="erased") for row in pooled]
     writer.write(connection, [*changes, *map(EpisodeErased, episodes)])
 
 
@@ -123,45 +118,26 @@ class TrainingSummary:
 def summarize_training(connection: sa.Connection, training: int, step: int) -> TrainingSummary:
     columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
     known = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
-    lists = connection.execute(
-        sa.select(TASK_LISTS.c.stream, TASK_LISTS.c.digest).where(TASK_LISTS.c.training == training)
-    )
+    lists = sa.select(TASK_LISTS.c.stream, TASK_LISTS.c.digest).where(TASK_LISTS.c.training == training)
     learned = (_E.training == training, _E.step <= step, _E.state.in_(("in_step", "consumed")))
     trained = connection.execute(sa.select(sa.func.count()).select_from(EPISODES).where(*learned)).scalar_one()
-    return TrainingSummary(
-        Job.from_record(known.job),
-        known.job_digest,
-        {row.stream: row.digest for row in lists},
-        int(trained),
-        _evaluation(connection, training, step),
-    )
-
-
-def _evaluation(connection: sa.Connection, training: int, version: int) -> VersionEvaluation | None:
     measured: tuple[sa.ColumnElement[Any], ...] = (
         sa.func.count(_E.reward).label("episodes"),
         sa.func.count(sa.distinct(_E.task_id)).label("tasks"),
         sa.func.avg(_E.reward).label("reward"),
         sa.func.avg(sa.case((_E.success.is_(True), 1.0), (_E.success.is_(False), 0.0))).label("success"),
     )
-    where = (
-        _E.training == training,
-        _E.kind == "eval",
-        _E.stream == EVALUATION_STREAM,
-        _E.state == "ended",
-        _E.version == version,
-    )
-    row = connection.execute(sa.select(*measured).where(*where)).one()
-    if not row.episodes:
-        return None
-    success = None if row.success is None else float(row.success)
-    return VersionEvaluation(row.episodes, row.tasks, float(row.reward), success)
+    of_these_weights = (_E.kind == "eval", _E.stream == EVALUATION_STREAM, _E.state == "ended", _E.version == step)
+    row = connection.execute(sa.select(*measured).where(_E.training == training, *of_these_weights)).one()
+    evaluation = None
+    if row.episodes:
+        success = None if row.success is None else float(row.success)
+        evaluation = VersionEvaluation(row.episodes, row.tasks, float(row.reward), success)
+    digests = {row.stream: row.digest for row in connection.execute(lists)}
+    return TrainingSummary(Job.from_record(known.job), known.job_digest, digests, int(trained), evaluation)
 
 
-T = TypeVar("T")
-
-
-class Archive(reading.TrainingReader):
+class Archive(reading.EpisodeReader):
     """Episodes and checkpoints of a training in the database at `url`: of the job's, if it has one, else of the newest.
     A database that does not exist, or has no training yet, has none. Raises StoreUnavailable if it cannot be read."""
 
@@ -170,7 +146,11 @@ class Archive(reading.TrainingReader):
         self._job = job
 
     async def digest(self) -> str | None:
-        return await self._read(_digest)
+        def read(connection: sa.Connection, training: int) -> str:
+            query = sa.select(TRAININGS.c.job_digest).where(TRAININGS.c.id == training)
+            return str(connection.execute(query).scalar_one())
+
+        return await self._read(read)
 
     async def checkpoints(self) -> tuple[Sequence[tuple[int, str]], Sequence[EvaluationSummary]]:
         return await self._read(lambda *of: (reading.checkpoints(*of), reading.evaluations(*of))) or ((), ())
@@ -185,25 +165,14 @@ class Archive(reading.TrainingReader):
         if not _exists(self._url):
             return None
         engine = connect(self._url)
-        try:
-            with engine.connect() as connection:
-                training = self._training(connection)
-                return None if training is None else query(connection, training)
-        except SQLAlchemyError as error:
-            raise StoreUnavailable(
-                f"the store {redacted_url(engine)} cannot be read: {error_message(error)}", retry_after=1.0
-            ) from error
-        finally:
-            engine.dispose()
+        with _using(engine, "the store {} cannot be read"), engine.connect() as connection:
+            training = self._find_training(connection)
+            return None if training is None else query(connection, training)
 
-    def _training(self, connection: sa.Connection) -> int | None:
+    def _find_training(self, connection: sa.Connection) -> int | None:
         if not sa.inspect(connection).has_table(TRAININGS.name):
             return None
         with suppress(ServerFailed):  # it has more steps than are asked for: told at the start of the engine
-            if self._job is not None and (found := find_training(connection, self._job)) is not None:
-                return found.number
+            if self._job is not None and (training := find_training(connection, self._job)) is not None:
+                return training.number
         return connection.execute(sa.select(sa.func.max(TRAININGS.c.id))).scalar()
-
-
-def _digest(connection: sa.Connection, training: int) -> str:
-    return str(connection.execute(sa.select(TRAININGS.c.job_digest).where(TRAININGS.c.id == training)).scalar_one())

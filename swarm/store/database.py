@@ -120,16 +120,16 @@ def _version(connection: sa.Connection) -> str | None:
 
 
 def columns_of(connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[Any]]:
-    """Return a table's columns to select; one that a store of an older version lacks is its default. Who only reads
-    must not migrate."""
+    """Return a table's columns to select, by their keys; one that a store of an older version lacks is its default. Who
+    only reads must not migrate."""
     there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
-    return [column if column.name in there else _default(column) for column in table.columns]
-
-
-def _default(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    given = column.server_default
-    value = given.arg if isinstance(given, sa.DefaultClause) else sa.null()
-    return sa.type_coerce(value, column.type).label(column.name)
+    columns: list[sa.ColumnElement[Any]] = []
+    for column in table.columns:
+        given = column.server_default
+        default = given.arg if isinstance(given, sa.DefaultClause) else sa.null()
+        value = column if column.name in there else sa.type_coerce(default, column.type)
+        columns.append(value.label(column.key))
+    return columns
 
 
 def redacted_url(engine: sa.Engine) -> str:

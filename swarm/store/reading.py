@@ -2,292 +2,202 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
 from swarm.backends.protocols import CallReward
-from swarm.store import tables as evaluated
+from swarm.store.changes import Closing, HighWaterMarks
 from swarm.store.database import columns_of
-from swarm.store.retention import CALLS, TOKENS, OpenedTraining, oldest_needed
+from swarm.store.retention import CALLS, TOKENS, OpenedTraining, oldest_needed, read_evaluations
 from swarm.store.tables import (
     CHECKPOINTS,
     EPISODES,
-    FINISHED,
     NODES,
     STEPS,
-    STREAMS,
-    TASK_LISTS,
-    Closing,
-    ExportableEpisodes,
-    HighWaterMarks,
-    RecoveredState,
-    Sample,
-    StreamMoved,
-    TasksListed,
+    StreamRow,
+    TaskListRow,
     unpack_floats,
     unpack_ints,
-    unpack_rewards,
 )
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
 
 T = TypeVar("T")
-EPOCHS_KEPT = 65_536
+R = TypeVar("R", StreamRow, TaskListRow)
+FINISHED = "training/global_step"
+"""A metric that the measures of finished steps alone have: the step itself."""
+CLOSED_KEPT = 65_536
 """Closed episodes a restarted server can tell precisely about."""
 _SERIALS_AT_ONCE = 500
 _E = EPISODES.c
-_SUMMARY = (
-    _E.serial, _E.id, _E.task_id, _E.stream, _E.kind, _E.owner, _E.state, _E.reason, _E.group_name, _E.step,
-    _E.reward, _E.success, sa.func.coalesce(_E.calls, CALLS).label("calls"),
-    sa.func.coalesce(_E.tokens, TOKENS).label("tokens"),
-)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """A training episode with a reward, whole enough to be trained. Its fields but `nodes` are columns."""
+
+    episode: str
+    task_id: str
+    stream: str
+    owner: str
+    group: str
+    reward: float
+    success: bool | None
+    weight: float
+    nodes: tuple[Node, ...]
+    decider: str | None = None
+    """Set for one that is prepared: where the team's decision can be asked."""
+    decider_token: str | None = None
+    task_index: int | None = None
+    """Its turn in the stream's task list; None where it counts for none."""
+    code: str | None = None
+    """sha256 of its agent's files; None where its client did not say."""
+    call_rewards: tuple[CallReward, ...] = ()
+    """Of all its calls, or none where each is worth `reward` and nobody said which agent made it."""
+
+    @property
+    def teaches(self) -> bool:
+        """Some call of it is trained."""
+        return any(node.trained for node in self.nodes)
+
+    @property
+    def side_conversations(self) -> int:
+        """Return how many trained conversations began beside the first one, where no call says which agent made it."""
+        began = sum(node.trained and node.drift is Drift.START for node in self.nodes)
+        return 0 if any(node.agent for node in self.nodes) else max(0, began - 1)
+
+    @property
+    def trained_rewards(self) -> tuple[CallReward, ...]:
+        """The rewards of its trained calls."""
+        trained = {node.index for node in self.nodes if node.trained}
+        return tuple(each for each in self.call_rewards if each.call in trained)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredState:
+    """What a restarted server goes on from."""
+
+    checkpoints: Sequence[tuple[int, str]]
+    """Names by step, newest first."""
+    step: int
+    """The last one that is settled."""
+    replay: Mapping[int, Sequence[Sample]]
+    """The batches from the oldest kept checkpoint on, by step, ascending, each in the learner's order."""
+    pool: Sequence[Sample]
+    """Ended, not in a step, in the order of their ends."""
+    prepared: Sequence[Sample]
+    """Those that wait for a team's decision."""
+    fencing_tokens: Mapping[str, tuple[int, Closing, str | None]]
+    """(token, state, reason) of the latest closed episodes; those that were open at the crash are fenced now."""
+    streams: Sequence[StreamRow]
+    begun: int
+    """Episodes ever begun."""
+    counts: Mapping[str, int]
+    """Closed episodes by `aborted`, `fenced`, `drop_<reason>`, `ended`, and of these by `trained`, `evaluated`."""
+    job_digest: str = ""
+    """That of the job which began the training; its checkpoints lie under it."""
+    fresh_start: str | None = None
+    """A line that names the checkpoints of other jobs, where this training begins just now beside them."""
+    lists: Sequence[TaskListRow] = ()
+    played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
+    """Of turns that are not over, how many plays ended and wait no more, by stream, turn and the reason why they were
+    dropped ("" where they were not)."""
+    measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """What is known of settled steps, by step, ascending; nothing of those that an earlier release settled."""
+    evaluations: Sequence[EvaluationSummary] = ()
+    """Of the checkpoints that are kept, by their steps."""
+    stream_order: Sequence[str] = ()
+    """The streams of training episodes, in the order of the first one of each."""
+
+
+class ExportableEpisodes(NamedTuple):
+    """Ids of episodes whose tokens may be there, the oldest first; how many lost theirs, and how many never had any."""
+
+    names: Sequence[str] = ()
+    pruned: int = 0
+    no_tokens: int = 0
+
+
+class EpisodeReader(ABC):
+    """What was written of episodes and steps, to be read."""
+
+    @abstractmethod
+    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
+        """Return what a query finds, None where there is no training; StoreUnavailable if it cannot be read."""
+
+    async def episodes(self, limit: int) -> EpisodeList:
+        return await self._read(lambda connection, of: episodes(connection, of, limit)) or EpisodeList(episodes=())
+
+    async def episode(self, episode: str) -> EpisodeRecord | None:
+        """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
+        return await self._read(lambda connection, of: find_episode(connection, of, episode))
+
+    async def list_exportable(self) -> ExportableEpisodes:
+        return await self._read(list_exportable) or ExportableEpisodes()
+
+    async def history(
+        self, after: int, most: int, *, newest: bool = False
+    ) -> Sequence[tuple[int, Mapping[str, float]]]:
+        """Return the metrics of finished steps above `after`, ascending, at most so many: the first, or the newest."""
+        return await self._read(lambda connection, of: history(connection, of, after, most, newest)) or ()
+
+
+def _summaries(connection: sa.Connection, training: int, *more: str) -> sa.Select[Any]:
+    columns = {column.key: column for column in columns_of(connection, EPISODES)}
+    plain = ("task_id", "stream", "kind", "owner", "state", "reason", "group", "step", "reward", "success", "code")
+    calls = sa.func.coalesce(_E.calls, CALLS).label("calls"), sa.func.coalesce(_E.tokens, TOKENS).label("tokens")
+    named = (_E.episode.label("id"), *(columns[name] for name in plain), *calls)
+    return sa.select(*named, *(columns[name] for name in more)).where(_E.training == training)
 
 
 def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
-    query = sa.select(*_SUMMARY, _code(connection)).where(_E.training == training)
-    query = query.order_by(_E.serial.desc()).limit(limit)
-    return EpisodeList(episodes=tuple(EpisodeSummary(**_fields(row)) for row in connection.execute(query).mappings()))
+    query = _summaries(connection, training).order_by(_E.serial.desc()).limit(limit)
+    return EpisodeList(episodes=tuple(EpisodeSummary(**row) for row in connection.execute(query).mappings()))
+
+
+def find_episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
+    query = _summaries(connection, training, "serial", "call_rewards").where(_E.episode == id)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        return None
+    fields = dict(row)
+    serial, rewards = fields.pop("serial"), {each.call: each for each in fields.pop("call_rewards") or ()}
+    nodes = _nodes(connection, [serial])[serial]
+    return EpisodeRecord(**fields, record=tuple(call_record(node, rewards.get(node.index)) for node in nodes))
 
 
 def list_exportable(connection: sa.Connection, training: int) -> ExportableEpisodes:
     """Return which episodes can be exported: of the others only their sums are left."""
     own = _E.training == training
-    names = connection.execute(sa.select(_E.id).where(own, _E.calls.is_(None)).order_by(_E.serial)).scalars().all()
+    names = connection.execute(sa.select(_E.episode).where(own, _E.calls.is_(None)).order_by(_E.serial)).scalars()
     gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
     count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
-    return ExportableEpisodes(names, pruned, count - pruned)
-
-
-def find_episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
-    where = (_E.training == training, _E.id == id)
-    row = connection.execute(sa.select(*_SUMMARY, _code(connection)).where(*where)).mappings().one_or_none()
-    if row is None:
-        return None
-    column = next(each for each in columns_of(connection, EPISODES) if each.name == "call_rewards")
-    found = connection.execute(sa.select(column).select_from(EPISODES).where(*where)).scalar()
-    rewards = {each.call: each for each in unpack_rewards(found)}
-    nodes = _nodes(connection, [row["serial"]])[row["serial"]]
-    return EpisodeRecord(**_fields(row), record=tuple(call_record(node, rewards.get(node.index)) for node in nodes))
+    return ExportableEpisodes(names.all(), pruned, count - pruned)
 
 
 def history(
     connection: sa.Connection, training: int, after: int, most: int, newest: bool
 ) -> Sequence[tuple[int, Mapping[str, float]]]:
-    step, metrics = (column for column in columns_of(connection, STEPS) if column.key in ("step", "metrics"))
-    known = sa.select(step, metrics).where(STEPS.c.training == training, STEPS.c.step > after, metrics.is_not(None))
+    metrics = next(column for column in columns_of(connection, STEPS) if column.key == "metrics")
+    finished = sa.type_coerce(metrics, sa.Text).contains(f'"{FINISHED}"')
+    query = sa.select(STEPS.c.step, metrics).where(STEPS.c.training == training, STEPS.c.step > after, finished)
     order = STEPS.c.step.desc() if newest else STEPS.c.step
-    finished = known.where(metrics.contains(f'"{FINISHED}"')).order_by(order).limit(most)
-    return sorted(((int(row.step), json.loads(row.metrics)) for row in connection.execute(finished)), key=itemgetter(0))
+    rows = connection.execute(query.order_by(order).limit(most)).all()
+    return [(row.step, row.metrics) for row in (reversed(rows) if newest else rows)]
 
 
 def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str]]:
     saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
-    return [(int(row.step), str(row.name)) for row in connection.execute(saved.order_by(CHECKPOINTS.c.step.desc()))]
+    return [(row.step, row.name) for row in connection.execute(saved.order_by(CHECKPOINTS.c.step.desc()))]
 
 
 def evaluations(connection: sa.Connection, training: int) -> list[EvaluationSummary]:
-    return evaluated.evaluations(connection, training, columns_of(connection, CHECKPOINTS))
-
-
-def _code(connection: sa.Connection) -> sa.ColumnElement[Any]:
-    return next(column for column in columns_of(connection, EPISODES) if column.key == _E.code.key)
-
-
-def read_high_water_marks(connection: sa.Connection, training: int) -> HighWaterMarks:
-    serial = connection.execute(sa.select(sa.func.max(_E.serial))).scalar()
-    closed = connection.execute(sa.select(sa.func.max(_E.closed)).where(_E.training == training)).scalar()
-    return HighWaterMarks(serial or 0, closed or 0, _last_scheduled_step(connection, training))
-
-
-def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> RecoveredState:
-    """Return what a restarted server goes on from; the replayed batches are read when they are asked for."""
-    training = opened.number
-    with engine.connect() as connection:
-        oldest = max(oldest_needed(connection, training, kept), _last_collected_step(connection, training))
-        step = _last_scheduled_step(connection, training)
-        free = (_E.training == training, _E.kind == "train")
-        return RecoveredState(
-            checkpoints=checkpoints(connection, training),
-            step=step,
-            replay=_Replay(engine, training, range(oldest + 1, step + 1)),
-            pool=_samples(connection, _E.closed, *free, _E.state == "ended"),
-            prepared=_samples(connection, _E.serial, *free, _E.state == "prepared"),
-            fencing_tokens=_fencing_tokens(connection, training),
-            streams=(streams := _streams(connection, training)),
-            begun=_count_begun(connection, training),
-            counts=_counts(connection, training),
-            job_digest=opened.digest,
-            fresh_start=opened.fresh_start,
-            lists=_lists(connection, training),
-            measured=_StepMetrics(engine, training, step),
-            evaluations=evaluations(connection, training),
-            stream_order=_stream_order(connection, training),
-            played={key: plays for stream in streams for key, plays in _count_plays(connection, training, stream)},
-        )
-
-
-class _Replay(Mapping[int, Sequence[Sample]]):
-    """The settled batches by step. One is in memory at a time: each is read when it is asked for."""
-
-    def __init__(self, engine: sa.Engine, training: int, steps: range) -> None:
-        self._engine = engine
-        self._training = training
-        self._steps = steps
-
-    def __getitem__(self, step: int) -> Sequence[Sample]:
-        if step not in self._steps:
-            raise KeyError(step)
-        with self._engine.connect() as connection:
-            return _samples(connection, _E.place, _E.training == self._training, _E.step == step)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._steps)
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-
-class _StepMetrics(Mapping[int, Mapping[str, float]]):
-    """What is known of the steps up to the last settled one. Each is read when it is asked for."""
-
-    def __init__(self, engine: sa.Engine, training: int, last: int) -> None:
-        self._engine = engine
-        self._known = (STEPS.c.training == training, STEPS.c.metrics.is_not(None), STEPS.c.step <= last)
-
-    def __getitem__(self, step: int) -> Mapping[str, float]:
-        query = sa.select(STEPS.c.metrics).where(*self._known, STEPS.c.step == step)
-        with self._engine.connect() as connection:
-            found = connection.execute(query).scalar()
-        if found is None:
-            raise KeyError(step)
-        return cast(dict[str, float], json.loads(found))
-
-    def __iter__(self) -> Iterator[int]:
-        query = sa.select(STEPS.c.step).where(*self._known).order_by(STEPS.c.step)
-        with self._engine.connect() as connection:
-            return iter(connection.execute(query).scalars().all())
-
-    def __len__(self) -> int:
-        with self._engine.connect() as connection:
-            return int(connection.execute(sa.select(sa.func.count()).where(*self._known)).scalar_one())
-
-
-def _last_scheduled_step(connection: sa.Connection, training: int) -> int:
-    query = sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)
-    return int(connection.execute(query).scalar() or 0)
-
-
-def _last_collected_step(connection: sa.Connection, training: int) -> int:
-    """Return the last step whose tokens are gone: a job that keeps more checkpoints than before has no more for it."""
-    gone = (_E.training == training, _E.state == "consumed", _E.calls.is_not(None))
-    return int(connection.execute(sa.select(sa.func.max(_E.step)).where(*gone)).scalar() or 0)
-
-
-def _samples(connection: sa.Connection, order: sa.Column[Any], *where: sa.ColumnElement[bool]) -> list[Sample]:
-    rows = connection.execute(sa.select(EPISODES).where(*where).order_by(order, _E.serial)).all()
-    nodes = _nodes(connection, [row.serial for row in rows])
-    return [_sample(row, nodes[row.serial]) for row in rows]
-
-
-def _sample(row: Any, nodes: Sequence[Node]) -> Sample:
-    return Sample(
-        episode=row.id, task_id=row.task_id, stream=row.stream, owner=row.owner, group=row.group_name,
-        reward=row.reward, success=row.success, weight=row.weight, nodes=tuple(nodes), decider=row.decider,
-        decider_token=row.decider_token, task_index=row.turn, code=row.code,
-        call_rewards=unpack_rewards(row.call_rewards),
-    )  # fmt: skip
-
-
-def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[Node]]:
-    found: dict[int, dict[int, Node]] = defaultdict(dict)
-    columns = columns_of(connection, NODES)
-    for start in range(0, len(serials), _SERIALS_AT_ONCE):
-        part = NODES.c.episode.in_(serials[start : start + _SERIALS_AT_ONCE])
-        for row in connection.execute(sa.select(*columns).where(part).order_by(NODES.c.episode, NODES.c.place)):
-            known = found[row.episode]
-            known[row.place] = Node(
-                index=row.place, parent=None if row.parent is None else known[row.parent],
-                context=unpack_ints(row.context), sampled=unpack_ints(row.sampled),
-                logprobs=unpack_floats(row.logprobs), versions=unpack_ints(row.versions), text="",
-                drift=Drift(row.drift), trained=row.trained, cut=bool(row.cut),
-            )  # fmt: skip
-    return {serial: list(found[serial].values()) for serial in serials}
-
-
-def _fencing_tokens(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
-    """Return the latest closed episodes, oldest first."""
-    query = sa.select(_E.id, _E.epoch, _E.state, _E.reason).where(_E.training == training, _E.closed.is_not(None))
-    rows = connection.execute(query.order_by(_E.closed.desc()).limit(EPOCHS_KEPT)).all()
-    return {row.id: (row.epoch, _closing(row.state), row.reason) for row in reversed(rows)}
-
-
-def _closing(state: str) -> Closing:
-    return "ended" if state in ("in_step", "consumed") else cast(Closing, state)
-
-
-def _streams(connection: sa.Connection, training: int) -> list[StreamMoved]:
-    rows = connection.execute(sa.select(STREAMS).where(STREAMS.c.training == training).order_by(STREAMS.c.name))
-    return [
-        StreamMoved(
-            row.name, row.share, row.cursor, row.trained, row.credit, row.turn, tuple(json.loads(row.unfinished))
-        )
-        for row in rows
-    ]
-
-
-def _stream_order(connection: sa.Connection, training: int) -> tuple[str, ...]:
-    trained = sa.select(_E.stream).where(_E.training == training, _E.kind == "train")
-    return tuple(connection.execute(trained.group_by(_E.stream).order_by(sa.func.min(_E.serial))).scalars())
-
-
-def _lists(connection: sa.Connection, training: int) -> list[TasksListed]:
-    rows = connection.execute(sa.select(TASK_LISTS).where(TASK_LISTS.c.training == training))
-    return [TasksListed(row.stream, row.digest, tuple(json.loads(row.ids))) for row in rows]
-
-
-def _count_plays(
-    connection: sa.Connection, training: int, stream: StreamMoved
-) -> Iterator[tuple[tuple[str, int, str], int]]:
-    """Yield how many plays ended, and wait no more, of each turn of the stream that is not over, by their reasons."""
-    ended = (_E.training == training, _E.stream == stream.name, _E.state.in_(("in_step", "consumed", "dropped")))
-    reason = sa.case((_E.state == "dropped", sa.func.coalesce(_E.reason, "")), else_="")
-    for start in range(0, len(stream.unfinished), _SERIALS_AT_ONCE):
-        part = _E.turn.in_(stream.unfinished[start : start + _SERIALS_AT_ONCE])
-        counted = sa.select(_E.turn, reason.label("why"), sa.func.count().label("plays")).where(*ended, part)
-        for row in connection.execute(counted.group_by(_E.turn, reason)):
-            yield (stream.name, int(row.turn), str(row.why)), int(row.plays)
-
-
-def _count_begun(connection: sa.Connection, training: int) -> int:
-    query = sa.select(sa.func.count()).select_from(EPISODES).where(_E.training == training)
-    return int(connection.execute(query).scalar_one())
-
-
-def _counts(connection: sa.Connection, training: int) -> dict[str, int]:
-    closed = (_E.training == training, _E.closed.is_not(None))
-    given_up = sa.case((_E.state.in_(("fenced", "dropped")), _E.reason))  # an abort's reason is its client's own words
-    by = (_E.kind, _E.state, given_up)
-    counts: Counter[str] = Counter()
-    for kind, state, reason, number in connection.execute(sa.select(*by, sa.func.count()).where(*closed).group_by(*by)):
-        counts["ended" if state == "dropped" else _closing(state)] += number
-        if reason is not None:
-            counts[f"drop_{reason}"] += number
-        if state in ("in_step", "consumed"):
-            counts["trained"] += number
-        if (kind, state) == ("eval", "ended"):
-            counts["evaluated"] += number
-    return dict(counts)
-
-
-def _fields(row: sa.RowMapping) -> dict[str, Any]:
-    renamed = {**row, "group": row["group_name"]}
-    return {name: value for name, value in renamed.items() if name not in ("serial", "group_name")}
+    return read_evaluations(connection, training, columns_of(connection, CHECKPOINTS))
 
 
 def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
@@ -304,25 +214,146 @@ def call_record(node: Node, own: CallReward | None = None) -> CallRecord:
     )
 
 
-class TrainingReader(ABC):
-    """Implements `EpisodeReader` by queries over one training."""
+def read_high_water_marks(connection: sa.Connection, training: int) -> HighWaterMarks:
+    serial = connection.execute(sa.select(sa.func.max(_E.serial))).scalar()
+    closed = connection.execute(sa.select(sa.func.max(_E.closed)).where(_E.training == training)).scalar()
+    step = connection.execute(sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)).scalar()
+    return HighWaterMarks(serial or 0, closed or 0, step or 0)
 
-    async def episodes(self, limit: int) -> EpisodeList:
-        found = await self._read(lambda connection, training: episodes(connection, training, limit))
-        return found or EpisodeList(episodes=())
 
-    async def episode(self, episode: str) -> EpisodeRecord | None:
-        return await self._read(lambda connection, training: find_episode(connection, training, episode))
+class _ByStep(Mapping[int, T]):
+    """What is known of steps; each is read when it is asked for, so that one is in memory at a time."""
 
-    async def list_exportable(self) -> ExportableEpisodes:
-        return await self._read(list_exportable) or ExportableEpisodes()
+    def __init__(self, engine: sa.Engine, steps: Sequence[int], read: Callable[[sa.Connection, int], T | None]) -> None:
+        self._engine = engine
+        self._steps = dict.fromkeys(steps)
+        self._read = read
 
-    async def history(
-        self, after: int, most: int, *, newest: bool = False
-    ) -> Sequence[tuple[int, Mapping[str, float]]]:
-        found = await self._read(lambda connection, training: history(connection, training, after, most, newest))
-        return found or ()
+    def __getitem__(self, step: int) -> T:
+        if step in self._steps:
+            with self._engine.connect() as connection:
+                if (value := self._read(connection, step)) is not None:
+                    return value
+        raise KeyError(step)
 
-    @abstractmethod
-    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
-        """Return what a query finds, None where there is no training; StoreUnavailable if it cannot be read."""
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+def recover_state(engine: sa.Engine, opened: OpenedTraining, kept: int) -> RecoveredState:
+    """Return what a restarted server goes on from; batches and metrics are read when they are asked for."""
+    training = opened.number
+    own = _E.training == training
+
+    def read_batch(connection: sa.Connection, step: int) -> list[Sample]:
+        return _samples(connection, _E.place, own, _E.step == step)
+
+    def read_metrics(connection: sa.Connection, step: int) -> Mapping[str, float] | None:
+        query = sa.select(STEPS.c.metrics).where(STEPS.c.training == training, STEPS.c.step == step)
+        return cast(Mapping[str, float] | None, connection.execute(query).scalar())
+
+    with engine.connect() as connection:
+        step = read_high_water_marks(connection, training).step
+        # a job that keeps more checkpoints than before has no more of the steps whose tokens are gone
+        collected = sa.select(sa.func.max(_E.step)).where(own, _E.state == "consumed", _E.calls.is_not(None))
+        gone = connection.execute(collected).scalar() or 0
+        oldest = max(oldest_needed(connection, training, kept), gone)
+        measured = sa.select(STEPS.c.step).where(STEPS.c.training == training, STEPS.c.metrics.is_not(None))
+        streams = _rows(connection, StreamRow, training)
+        order = sa.select(_E.stream).where(own, _E.kind == "train").group_by(_E.stream)
+        begun = sa.select(sa.func.count()).select_from(EPISODES).where(own)
+        return RecoveredState(
+            checkpoints=checkpoints(connection, training),
+            step=step,
+            replay=_ByStep(engine, range(oldest + 1, step + 1), read_batch),
+            pool=_samples(connection, _E.closed, own, _E.kind == "train", _E.state == "ended"),
+            prepared=_samples(connection, _E.serial, own, _E.kind == "train", _E.state == "prepared"),
+            fencing_tokens=_fencing_tokens(connection, training),
+            streams=streams,
+            begun=connection.execute(begun).scalar_one(),
+            counts=_counts(connection, training),
+            job_digest=opened.digest,
+            fresh_start=opened.fresh_start,
+            lists=_rows(connection, TaskListRow, training),
+            measured=_ByStep(engine, connection.execute(measured.order_by(STEPS.c.step)).scalars().all(), read_metrics),
+            evaluations=evaluations(connection, training),
+            stream_order=connection.execute(order.order_by(sa.func.min(_E.serial))).scalars().all(),
+            played={key: plays for stream in streams for key, plays in _count_plays(connection, training, stream)},
+        )
+
+
+def _rows(connection: sa.Connection, kind: type[R], training: int) -> list[R]:
+    table = cast(sa.Table, kind.__table__)
+    columns = [column.label(column.key) for column in table.columns if column.key != "training"]
+    query = sa.select(*columns).where(table.c.training == training).order_by(*table.primary_key)
+    return [kind(**row) for row in connection.execute(query).mappings()]
+
+
+_SAMPLE = tuple(name for name in Sample.__dataclass_fields__ if name != "nodes")
+
+
+def _samples(connection: sa.Connection, order: sa.Column[Any], *where: sa.ColumnElement[bool]) -> list[Sample]:
+    columns = (_E[name].label(name) for name in ("serial", *_SAMPLE))
+    rows = connection.execute(sa.select(*columns).where(*where).order_by(order, _E.serial)).all()
+    nodes = _nodes(connection, [row.serial for row in rows])
+    return [Sample(**dict(zip(_SAMPLE, fields, strict=True)), nodes=tuple(nodes[serial])) for serial, *fields in rows]
+
+
+def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[Node]]:
+    found: dict[int, dict[int, Node]] = defaultdict(dict)
+    columns = columns_of(connection, NODES)
+    for start in range(0, len(serials), _SERIALS_AT_ONCE):
+        part = NODES.c.episode.in_(serials[start : start + _SERIALS_AT_ONCE])
+        for row in connection.execute(sa.select(*columns).where(part).order_by(NODES.c.episode, NODES.c.place)):
+            nodes = found[row.episode]
+            nodes[row.place] = Node(
+                index=row.place, parent=None if row.parent is None else nodes[row.parent],
+                context=unpack_ints(row.context), sampled=unpack_ints(row.sampled),
+                logprobs=unpack_floats(row.logprobs), versions=unpack_ints(row.versions), text="",
+                drift=Drift(row.drift), trained=row.trained, cut=bool(row.cut),
+            )  # fmt: skip
+    return {serial: list(found[serial].values()) for serial in serials}
+
+
+def _closing(state: str) -> Closing:
+    return "ended" if state in ("in_step", "consumed") else cast(Closing, state)
+
+
+def _fencing_tokens(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
+    """Return the latest closed episodes, oldest first."""
+    query = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason)
+    closed = query.where(_E.training == training, _E.closed.is_not(None)).order_by(_E.closed.desc())
+    rows = connection.execute(closed.limit(CLOSED_KEPT)).all()
+    return {episode: (token, _closing(state), reason) for episode, token, state, reason in reversed(rows)}
+
+
+def _count_plays(
+    connection: sa.Connection, training: int, stream: StreamRow
+) -> Iterator[tuple[tuple[str, int, str], int]]:
+    """Yield how many plays ended, and wait no more, of each turn of the stream that is not over, by their reasons."""
+    ended = (_E.training == training, _E.stream == stream.name, _E.state.in_(("in_step", "consumed", "dropped")))
+    reason = sa.case((_E.state == "dropped", sa.func.coalesce(_E.reason, "")), else_="")
+    for start in range(0, len(stream.unfinished), _SERIALS_AT_ONCE):
+        part = _E.task_index.in_(stream.unfinished[start : start + _SERIALS_AT_ONCE])
+        counted = sa.select(_E.task_index, reason, sa.func.count()).where(*ended, part)
+        for task_index, why, plays in connection.execute(counted.group_by(_E.task_index, reason)):
+            yield (stream.name, task_index, why), plays
+
+
+def _counts(connection: sa.Connection, training: int) -> dict[str, int]:
+    closed = (_E.training == training, _E.closed.is_not(None))
+    given_up = sa.case((_E.state.in_(("fenced", "dropped")), _E.reason))  # an abort's reason is its client's own words
+    by = (_E.kind, _E.state, given_up)
+    counts: Counter[str] = Counter()
+    for kind, state, reason, number in connection.execute(sa.select(*by, sa.func.count()).where(*closed).group_by(*by)):
+        counts["ended" if state == "dropped" else _closing(state)] += number
+        if reason is not None:
+            counts[f"drop_{reason}"] += number
+        if state in ("in_step", "consumed"):
+            counts["trained"] += number
+        if (kind, state) == ("eval", "ended"):
+            counts["evaluated"] += number
+    return dict(counts)

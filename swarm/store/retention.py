@@ -12,14 +12,17 @@ under which its checkpoints lie.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import ValidationError
 
 from swarm.errors import ServerFailed
 from swarm.job import Job
-from swarm.store.tables import CHECKPOINTS, EPISODES, ID_BYTES, NODES, STEPS, TRAININGS
+from swarm.store.tables import CHECKPOINTS, EPISODES, ID_BYTES, NODES, STEPS, TRAININGS, TrainingRow
+from swarm.wire import EvaluationSummary
 
 MEASURED_KEPT = 100_000
 """Settled steps of which the metrics are kept; of earlier ones the trackers alone have them."""
@@ -28,7 +31,8 @@ AT_ONCE = 64
 CLOSINGS_KEPT = 10_000
 """Closings after which the tokens of an episode that is never trained are deleted."""
 
-_NODES_OF = NODES.c.episode == EPISODES.c.serial
+_E = EPISODES.c
+_NODES_OF = NODES.c.episode == _E.serial
 CALLS = sa.select(sa.func.count()).select_from(NODES).where(_NODES_OF).scalar_subquery()
 """Calls of the episode at hand, as long as its nodes are there."""
 TOKENS = (
@@ -39,6 +43,18 @@ TOKENS = (
 """Its sampled tokens."""
 
 
+def read_evaluations(
+    connection: sa.Connection, training: int, columns: Sequence[sa.ColumnElement[Any]] = tuple(CHECKPOINTS.columns)
+) -> list[EvaluationSummary]:
+    """Return how the kept checkpoints were evaluated, oldest first; nothing of those that were not."""
+    query = sa.select(*columns).where(CHECKPOINTS.c.training == training).order_by(CHECKPOINTS.c.step)
+    return [
+        EvaluationSummary(step=row.step, episodes=row.episodes, reward=row.reward, success=row.success)
+        for row in connection.execute(query)
+        if row.episodes is not None
+    ]
+
+
 def oldest_needed(connection: sa.Connection, training: int, kept: int) -> int:
     """Return the step of the oldest checkpoint that may have to be gone on from."""
     query = sa.select(CHECKPOINTS.c.step).where(CHECKPOINTS.c.training == training)
@@ -47,56 +63,45 @@ def oldest_needed(connection: sa.Connection, training: int, kept: int) -> int:
 
 
 def collect_garbage(connection: sa.Connection, training: int, kept: int) -> bool:
-    """Delete the nodes of some episodes that nothing needs; return whether there may be more."""
+    """Delete metrics of old steps, and the nodes of some episodes that nothing needs; return whether there may be
+    more."""
+    newest = sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)
+    if (last := connection.execute(newest).scalar() or 0) > MEASURED_KEPT:
+        old = (STEPS.c.training == training, STEPS.c.step <= last - MEASURED_KEPT, STEPS.c.metrics.is_not(None))
+        connection.execute(sa.update(STEPS).where(*old).values(metrics=None))
     oldest = oldest_needed(connection, training, kept)
-    _forget_metrics(connection, training)
-    found = EPISODES.c
-    trained = sa.and_(found.state == "consumed", found.step <= oldest)
-    untrained = sa.or_(found.state.in_(("aborted", "fenced", "dropped")), found.kind == "eval")
-    newest = sa.select(sa.func.max(found.closed)).where(found.training == training).scalar_subquery()
-    old = sa.or_(found.closed_after < oldest, found.closed <= newest - CLOSINGS_KEPT)
-    query = sa.select(found.serial).where(
-        found.training == training, sa.text("calls IS NULL"), sa.or_(trained, sa.and_(untrained, old))
-    )
-    serials = list(connection.execute(query.order_by(found.serial).limit(AT_ONCE)).scalars())
-    _forget(connection, serials)
+    trained = sa.and_(_E.state == "consumed", _E.step <= oldest)
+    untrained = sa.or_(_E.state.in_(("aborted", "fenced", "dropped")), _E.kind == "eval")
+    last_closed = sa.select(sa.func.max(_E.closed)).where(_E.training == training).scalar_subquery()
+    closed_long_ago = sa.or_(_E.closed_after < oldest, _E.closed <= last_closed - CLOSINGS_KEPT)
+    unneeded = sa.or_(trained, sa.and_(untrained, closed_long_ago))
+    query = sa.select(_E.serial).where(_E.training == training, sa.text("calls IS NULL"), unneeded)
+    serials = list(connection.execute(query.order_by(_E.serial).limit(AT_ONCE)).scalars())
+    _delete_nodes(connection, serials)
     return len(serials) == AT_ONCE
 
 
-def erase(connection: sa.Connection, training: int, episode: str) -> None:
+def erase_tokens(connection: sa.Connection, training: int, episode: str) -> None:
     """Delete the nodes of an episode that is over and in no batch that may have to be learned again. SQLite overwrites
     what it deletes here, so that the file does not keep it."""
-    found = EPISODES.c
-    over = sa.or_(
-        found.state.in_(("aborted", "fenced", "dropped", "consumed")),
-        sa.and_(found.kind == "eval", found.state == "ended"),
-    )
-    query = sa.select(found.serial).where(
-        found.training == training, found.id == episode, sa.text("calls IS NULL"), over
-    )
+    given_up = _E.state.in_(("aborted", "fenced", "dropped", "consumed"))
+    over = sa.or_(given_up, sa.and_(_E.kind == "eval", _E.state == "ended"))
+    query = sa.select(_E.serial).where(_E.training == training, _E.episode == episode, sa.text("calls IS NULL"), over)
     sqlite = connection.dialect.name == "sqlite"
     if sqlite:
         connection.exec_driver_sql("PRAGMA secure_delete=ON")
-    _forget(connection, list(connection.execute(query).scalars()))
+    _delete_nodes(connection, list(connection.execute(query).scalars()))
     if sqlite:
         connection.exec_driver_sql("PRAGMA secure_delete=OFF")
 
 
-def _forget(connection: sa.Connection, serials: Sequence[int]) -> None:
+def _delete_nodes(connection: sa.Connection, serials: Sequence[int]) -> None:
     if serials:
-        counted = sa.update(EPISODES).where(EPISODES.c.serial.in_(serials)).values(calls=CALLS, tokens=TOKENS)
+        counted = sa.update(EPISODES).where(_E.serial.in_(serials)).values(calls=CALLS, tokens=TOKENS)
         connection.execute(counted)
         connection.execute(sa.delete(NODES).where(NODES.c.episode.in_(serials)))
 
 
-def _forget_metrics(connection: sa.Connection, training: int) -> None:
-    newest = connection.execute(sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)).scalar() or 0
-    if newest > MEASURED_KEPT:
-        old = (STEPS.c.training == training, STEPS.c.step <= newest - MEASURED_KEPT, STEPS.c.metrics.is_not(None))
-        connection.execute(sa.update(STEPS).where(*old).values(metrics=None))
-
-
-_UNREADABLE = "a job that this version of ajet does not read"
 _NAMED = 3
 """So many of the trainings that a job begins beside are named."""
 
@@ -112,10 +117,6 @@ class StoredTraining:
     checkpoint: int | None
     """The step of its newest checkpoint, None where it has none."""
 
-    def describe_difference(self, job: Job) -> str:
-        differs = _UNREADABLE if self.job is None else ", ".join(job.differences(self.job))
-        return f"checkpoints/{self.digest[:12]} (step {self.checkpoint}; {differs})"
-
 
 @dataclass(frozen=True, slots=True)
 class OpenedTraining:
@@ -129,21 +130,20 @@ class OpenedTraining:
 def find_training(connection: sa.Connection, job: Job) -> StoredTraining | None:
     """Return the training of a job, None where it has none. Raises ServerFailed, in one line, where the only one that
     the job could go on with has more steps than it asks for."""
-    return _choose(_trainings(connection), job)
+    return _choose(_read_trainings(connection), job)
 
 
 def find_or_begin(connection: sa.Connection, job: Job) -> OpenedTraining:
     """Return the training of a job, which is recorded as its job from now on; begin one where there is none."""
-    known = _trainings(connection)
-    found = _choose(known, job)
-    if found is not None:
-        this = TRAININGS.c.id == found.number
+    trainings = _read_trainings(connection)
+    its = _choose(trainings, job)
+    if its is not None:
+        this = TRAININGS.c.id == its.number
         connection.execute(sa.update(TRAININGS).where(this).values(job=job.canonical()))
-        return OpenedTraining(found.number, found.digest, None)
-    number = 1 + max((training.number for training in known), default=0)
-    row = {"id": number, "job_digest": job.digest(), "job": job.canonical(), "written": 0}
-    connection.execute(sa.insert(TRAININGS), row)
-    return OpenedTraining(number, job.digest(), _describe_fresh_start(known, job))
+        return OpenedTraining(its.number, its.digest, None)
+    number = 1 + max((training.number for training in trainings), default=0)
+    connection.execute(sa.insert(TRAININGS), TrainingRow(number, job.digest(), job.canonical()).values())
+    return OpenedTraining(number, job.digest(), _describe_fresh_start(trainings, job))
 
 
 def _choose(known: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
@@ -162,27 +162,27 @@ def _choose(known: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
     return max(within, key=lambda training: training.step, default=None)
 
 
-def _describe_fresh_start(known: Sequence[StoredTraining], job: Job) -> str | None:
+def _describe_fresh_start(trainings: Sequence[StoredTraining], job: Job) -> str | None:
     """Return one line about the checkpoints that a job begins beside, the furthest first; None where there are none."""
-    kept = sorted((one for one in known if one.checkpoint is not None), key=lambda one: one.step, reverse=True)
-    if not kept:
-        return None
-    named = "; ".join(one.describe_difference(job) for one in kept[:_NAMED])
-    more = f"; and {len(kept) - _NAMED} more" if kept[_NAMED:] else ""
-    return f"begins at step 0 beside what other jobs trained here: {named}{more}"
+    beside = sorted((one for one in trainings if one.checkpoint is not None), key=lambda one: one.step, reverse=True)
+    named = []
+    for one in beside[:_NAMED]:
+        unreadable = "a job that this version of ajet does not read"
+        differs = unreadable if one.job is None else ", ".join(job.differences(one.job))
+        named.append(f"checkpoints/{one.digest[:12]} (step {one.checkpoint}; {differs})")
+    more = f"; and {len(beside) - _NAMED} more" if beside[_NAMED:] else ""
+    return f"begins at step 0 beside what other jobs trained here: {'; '.join(named)}{more}" if named else None
 
 
-def _trainings(connection: sa.Connection) -> list[StoredTraining]:
+def _read_trainings(connection: sa.Connection) -> list[StoredTraining]:
     def newest(column: sa.Column[int]) -> sa.ScalarSelect[int]:
         return sa.select(sa.func.max(column)).where(column.table.c.training == TRAININGS.c.id).scalar_subquery()
 
     query = sa.select(TRAININGS, newest(STEPS.c.step).label("step"), newest(CHECKPOINTS.c.step).label("checkpoint"))
-    rows = connection.execute(query.order_by(TRAININGS.c.id))
-    return [StoredTraining(row.id, row.job_digest, _read(row.job), row.step or 0, row.checkpoint) for row in rows]
-
-
-def _read(recorded: str) -> Job | None:
-    try:
-        return Job.from_record(recorded)
-    except ValidationError:
-        return None
+    trainings = []
+    for row in connection.execute(query.order_by(TRAININGS.c.id)):
+        job: Job | None = None
+        with suppress(ValidationError):
+            job = Job.from_record(row.job)
+        trainings.append(StoredTraining(row.id, row.job_digest, job, row.step or 0, row.checkpoint))
+    return trainings

@@ -18,11 +18,11 @@ from swarm.errors import InvalidRequest
 from swarm.job import Job
 from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.rollout.state import StateMachine
-from swarm.store import FakeStore
 from swarm.timelines import CallTree
 from swarm.wire import EpisodeKind
 from tests.swarm.server.agents import ADD, GuidedBackend
 from tests.swarm.server.support import MODEL, Clock, Served, job, serving
+from tests.swarm.store.support import FakeStore
 
 WIDE = job(max_context=200_000, episodes_per_step=8)
 LONG_WORDS = "word " * LONG

@@ -15,7 +15,7 @@ from swarm.rollout.groups import Groups
 from swarm.rollout.staleness import BatchPlace, BatchSelection
 from swarm.rollout.streams import DeficitRoundRobin
 from swarm.rollout.task_sampler import Group, bytes_of
-from swarm.store import Sample, StreamMoved, TasksListed
+from swarm.store import Sample, StreamRow, TaskListRow
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job
 
@@ -54,7 +54,7 @@ def test_a_task_may_have_a_second_group_once_its_first_is_full() -> None:
 
 def test_a_task_that_fails_more_often_than_it_ends_is_skipped_with_what_was_played_of_it() -> None:
     alive = groups()
-    alive.list_tasks(TasksListed("default", "d", ("a", "b")))
+    alive.list_tasks(TaskListRow("default", "d", ("a", "b")))
 
     def begin_next(name: str) -> Group:
         found = alive.find_next_place("default", "d")
@@ -137,7 +137,7 @@ class Overlap(RuleBasedStateMachine):
         self.open: dict[str, int] = {}
         self.oldest: dict[str, int] = {}
         self.samples: dict[str, Sample] = {}
-        self.written: dict[str, StreamMoved] = {}
+        self.written: dict[str, StreamRow] = {}
         self.begun = self.version = self.taken = 0
         self.gone: Counter[str] = Counter()
 

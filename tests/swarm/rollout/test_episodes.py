@@ -16,11 +16,12 @@ from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import StateMachine
-from swarm.store import EpisodeBegan, EpisodeClosed, FakeStore, RecoveredState, Sample, StreamMoved
+from swarm.store import EpisodeClosed, EpisodeRow, RecoveredState, Sample, StreamRow
 from swarm.timelines import Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
+from tests.swarm.store.support import FakeStore
 
 
 class Scene:
@@ -324,7 +325,7 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scen
     await scene.rollout.abort(claims(aborted), "once more")
     await scene.end(silent)
     scene.rollout.registry.fence(fenced, "lease_expired")
-    began = [change for change in scene.store.changes if isinstance(change, EpisodeBegan)]
+    began = [change for change in scene.store.changes if isinstance(change, EpisodeRow)]
     assert [(change.episode, change.group) for change in began] == [
         (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
     ]  # fmt: skip
@@ -443,7 +444,7 @@ async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
     assert scene.rollout.streams() == before
     scene.store.fail = None
     assert [stream.share for stream in (await scene.rollout.set_shares({"a": 3, "b": 1})).streams] == [0.75, 0.25]
-    written = {change.name: change.share for change in scene.store.changes if isinstance(change, StreamMoved)}
+    written = {change.name: change.share for change in scene.store.changes if isinstance(change, StreamRow)}
     assert written == {"a": 0.75, "b": 0.25}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swarm.errors import InvalidRequest
 from swarm.rollout.groups import Groups
 from swarm.rollout.streams import DeficitRoundRobin, Streams
-from swarm.store import StreamMoved
+from swarm.store import StreamRow
 from tests.swarm.rollout.test_batch import play
 from tests.swarm.server.support import Clock, job
 
@@ -52,7 +52,7 @@ def test_a_restart_between_batches_changes_nothing(
     shares: dict[str, int], needed: int, surplus: int, batches: int
 ) -> None:
     through = Streams(shares, needed, surplus, 2)
-    written: dict[str, StreamMoved] = {}
+    written: dict[str, StreamRow] = {}
     for _ in range(batches):
         restarted = Streams(shares, needed, surplus, 2)
         restarted.recover(tuple(written.values()), shares)
@@ -113,7 +113,7 @@ def test_whatever_begins_ends_or_is_given_up_no_stream_is_off_its_share_by_a_who
 ) -> None:
     """Streams may play nothing for any time; batches are taken as they come to be, and a restart comes at any time."""
     streams = Streams(shares, needed, surplus, 2)
-    taken, trained, written = Counter[str](), Counter[str](), dict[str, StreamMoved]()
+    taken, trained, written = Counter[str](), Counter[str](), dict[str, StreamRow]()
     for _ in range(data.draw(st.integers(1, 20))):
         name = data.draw(st.sampled_from(sorted(shares)))
         for _ in range(data.draw(st.integers(-needed, 2 * needed))):

@@ -29,11 +29,11 @@ from swarm.rollout.keys import Claims
 from swarm.rollout.state import StateMachine
 from swarm.server import export, routes
 from swarm.server.inspection import Inspection
-from swarm.store import FakeStore
 from swarm.training.loop import NOTHING, Training
 from swarm.training.trackers import NullTracker
 from swarm.wire import BeginRequest, EndRequest, EpisodeKind, EpisodeRecord, ServerState
 from tests.swarm.server.support import DEADLINE_S, Answer, Clock, Served, eventually, job, serving
+from tests.swarm.store.support import FakeStore
 
 LARGE = 64 << 20
 """Bytes that no buffer between a server and a client takes."""

@@ -31,12 +31,12 @@ from swarm.store import (
     CallCaptured,
     Change,
     CheckpointSaved,
-    EpisodeBegan,
     EpisodeClosed,
     EpisodePrepared,
+    EpisodeRow,
     SqlStore,
-    StreamMoved,
-    TasksListed,
+    StreamRow,
+    TaskListRow,
 )
 from swarm.store import open_store as open_sql_store
 from swarm.wire import (
@@ -65,7 +65,7 @@ POINTS = [
         "CallCaptured",
         "EpisodeClosed",
         "EpisodePrepared",
-        "TasksListed",
+        "TaskListRow",
         "BatchScheduled",
         "CheckpointSaved",
         "update",
@@ -148,7 +148,7 @@ class MortalStore:
 
 @dataclass
 class Row:
-    began: EpisodeBegan
+    began: EpisodeRow
     state: str = "open"
     reason: str | None = None
     closed: EpisodeClosed | None = None
@@ -165,7 +165,7 @@ class Row:
 def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     for change in changes:
-        if isinstance(change, EpisodeBegan):
+        if isinstance(change, EpisodeRow):
             rows[change.episode] = Row(change)
         elif isinstance(change, EpisodePrepared):
             rows[change.episode].state = "prepared"
@@ -278,7 +278,7 @@ class Server(RuleBasedStateMachine):
         self.server = SwarmServer(
             self.folder, self.folder, Keys(), backends=make, trackers=lambda _: self.tracker, clock=self.served
         )
-        moved = [change for change in changes if isinstance(change, StreamMoved) and change.name == "a"]
+        moved = [change for change in changes if isinstance(change, StreamRow) and change.name == "a"]
         known = set(range(moved[-1].next_task_index)) - set(moved[-1].unfinished) if moved else set()
         # of a turn that is not over, what no row says is forgotten: it may be given to another group
         self.adopted = {name: turn for name, turn in self.adopted.items() if turn in known}
@@ -623,7 +623,7 @@ class Server(RuleBasedStateMachine):
         self.life.end, self.life.kept = point, kept
 
     @property
-    def listed(self) -> TasksListed | None:
+    def listed(self) -> TaskListRow | None:
         found = self.rollout.groups.streams.samplers.get("a")
         return None if found is None else found.listed
 
@@ -710,7 +710,7 @@ class Server(RuleBasedStateMachine):
     def what_is_written_is_what_stands(self) -> None:
         if self.listed is None:
             return
-        (*_, last) = [None, *(c for c in self.store.changes if isinstance(c, StreamMoved) and c.name == "a")]
+        (*_, last) = [None, *(c for c in self.store.changes if isinstance(c, StreamRow) and c.name == "a")]
         unfinished, following = self.standing()
         assert (last.next_task_index, last.unfinished) == (following, unfinished) if last else following == 0
 
@@ -729,4 +729,4 @@ TestServer.settings = settings(stateful_step_count=25, suppress_health_check=[He
 
 def test_the_fold_knows_what_must_not_happen() -> None:
     with pytest.raises(AssertionError, match="waits"):
-        rows_of([EpisodeBegan("e", "t", "default", "train", "me", "t#1", 0), BatchScheduled(1, ("e",))])
+        rows_of([EpisodeRow("e", "t", "default", "train", "me", "t#1", 0), BatchScheduled(1, ("e",))])

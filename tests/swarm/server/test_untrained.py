@@ -31,13 +31,13 @@ from swarm.store import (
     Change,
     CheckpointSaved,
     EpisodeClosed,
-    FakeStore,
     SqlStore,
 )
 from swarm.timelines.node import TrainRow
 from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import DEADLINE_S, MODEL, Answer, Served, eventually, job, serving
+from tests.swarm.store.support import FakeStore
 from tests.swarm.store.test_writer import room_for
 
 LONG = "x" * 20_000

@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
+from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.store import (
     BatchScheduled,
     CallCaptured,
     Change,
     CheckpointSaved,
-    EpisodeBegan,
     EpisodeClosed,
+    EpisodeRow,
     RecoveredState,
     SqlStore,
+    Store,
     open_store,
 )
 from swarm.timelines import Drift, Node
 
 HERE = "installation-of-the-tests"
+
+
+class FakeStore(Store):
+    """`changes` holds all that was written, in order. `hold()` makes writes wait; `fail` makes them raise. `broken` is
+    what it says of itself, and makes every write be refused for good."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.fail: str | None = None
+        self.broken: str | None = None
+        self._released = asyncio.Event()
+        self._released.set()
+        self.hold, self.release = self._released.clear, self._released.set
+
+    async def write(self, *changes: Change) -> None:
+        await self._released.wait()
+        if self.broken is not None:
+            raise StoreRefused(self.broken)
+        if self.fail is not None:
+            raise StoreUnavailable(self.fail)
+        self.changes += changes
+
+    def note(self, *changes: Change) -> None:
+        self.changes += changes
+
+    async def _read(self, query: Callable[..., Any]) -> None:
+        return None
+
+    def failure(self) -> str | None:
+        return self.broken
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
 
 
 def job(**fields: Any) -> Job:
@@ -78,9 +114,9 @@ def node(index: int = 0, parent: Node | None = None, size: int = 3) -> Node:
     return Node(index, parent, ids, ids[::-1], logprobs, (index,) * size, "", drift, trained)
 
 
-def began(episode: str, **fields: Any) -> EpisodeBegan:
+def began(episode: str, **fields: Any) -> EpisodeRow:
     plain = {"task_id": "t", "stream": "default", "kind": "train", "owner": "o", "group": "t#1", "version": 0}
-    return EpisodeBegan(episode, **{**plain, **fields})
+    return EpisodeRow(episode, **{**plain, **fields})
 
 
 def played(episode: str, calls: int = 2, **fields: Any) -> Iterator[Change]:

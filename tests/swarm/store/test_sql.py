@@ -25,7 +25,7 @@ from swarm.store import (
     EpisodePrepared,
     RecoveredState,
     StoredEvent,
-    StreamMoved,
+    StreamRow,
 )
 from tests.swarm.store.support import began, ended, execute, facts, job, node, opened, played, reopened, train_step
 
@@ -225,13 +225,13 @@ async def test_a_withdrawn_call_is_no_part_of_its_episode_and_its_place_is_free(
 
 async def test_streams_and_dropped_episodes_come_back(url: str) -> None:
     async with opened(url) as (store, _):
-        store.note(StreamMoved("math", 0.4, 1, 0, 0.5), StreamMoved("math", 0.5, 2, 1, -0.25))
-        store.note(StreamMoved("code", None, 7, 7, 0.0))
+        store.note(StreamRow("math", 0.4, 1, 0, 0.5), StreamRow("math", 0.5, 2, 1, -0.25))
+        store.note(StreamRow("code", None, 7, 7, 0.0))
         await store.write(*played("a"), ended("a"), *played("b"), ended("b"))
         await store.write(EpisodeClosed("a", "dropped", 1, reason="constant_group"))
         await store.write(*played("c"), EpisodeClosed("c", "fenced", 2, reason="lease_expired"))
     found = await reopened(url)
-    assert found.streams == [StreamMoved("code", None, 7, 7, 0.0), StreamMoved("math", 0.5, 2, 1, -0.25)]
+    assert found.streams == [StreamRow("code", None, 7, 7, 0.0), StreamRow("math", 0.5, 2, 1, -0.25)]
     assert found.counts == {"ended": 2, "drop_constant_group": 1, "fenced": 1, "drop_lease_expired": 1}
     assert found.fencing_tokens == {
         "b": (1, "ended", None),

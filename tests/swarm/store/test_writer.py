@@ -22,7 +22,7 @@ from swarm.store import (
     EpisodeClosed,
     EpisodePrepared,
     SqlStore,
-    TasksListed,
+    TaskListRow,
     database,
     writer,
 )
@@ -243,7 +243,7 @@ FULL = ["PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"]
         (BatchScheduled(1, ("a",)), FULL),
         (CheckpointSaved(0, "step-0"), FULL),
         (EpisodePrepared("b", 1.0, None, 1.0, None, None), FULL),
-        (TasksListed("a", "0" * 64, ("x",)), FULL),
+        (TaskListRow("a", "0" * 64, ("x",)), FULL),
         (EpisodeClosed("b", "ended", 1, 1.0, None, 1.0, "t#1", team=True), FULL),
         (EpisodeClosed("b", "aborted", 1, reason="its team aborted", team=True), FULL),
         (EpisodeClosed("b", "ended", 1, 1.0, None, 1.0, "t#1"), []),
