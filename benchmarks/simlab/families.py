@@ -24,7 +24,7 @@ KNOBS: Mapping[str, tuple[Scalar, ...]] = {
 }
 """360 configurations."""
 LEARNED_ON = ("main effects", "optimum inside")
-"""Families that the defaults of a screen were chosen on (`research.design.comparison`); the others are held
+"""Families that the defaults of a screen were chosen on (`simlab.screens`); the others are held
 out."""
 NOTHING = "nothing"
 """The family without any effect: there is nothing to find in it, so that it has no regret."""

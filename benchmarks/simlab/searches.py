@@ -7,7 +7,7 @@ Promises: the budget is never exceeded; a run that does not fit raises ValueErro
 The shipped way to search, without a study around it: lock, screen, confirm, look, judge, decide, on a world.
 
 Promises. Every step is done by the function that a study does it by: the usual screen
-(`research.design.comparison`), how it asks and halves (`research.design.screening`), the arms and claims that follow
+(`simlab.screens`), how it asks and halves (`research.design.screening`), the arms and claims that follow
 (`studies.records.statements`), looks, verdicts and the decision table. Only what is around them is left out
 (events, processes, budgets in wall clock, A/A runs), so that thousands of worlds are searched in minutes. Screening
 runs show the search tasks alone; claims rest on fresh seeds.
@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
-from research.design.comparison import CONFIRMED, default_screen, default_seeds
 from research.design.power import plan_analyses
 from research.design.samplers import control_values
 from research.design.screening import list_due_trials, next_candidate, select, truncate_screen
 from research.proposals.decisions import decide, rules_for
+from simlab.screens import CONFIRMED, default_screen, default_seeds
 from simlab.worlds import Configuration, Played, World, grid
 from studies.records.alpha import allocate_single_round
 from studies.records.design import Arm, Budget, Design, Metric, Price

@@ -22,7 +22,6 @@ from research.design.comparison import (
     add_potential_confounders,
     check_prediction,
     draft_design,
-    min_effect_of_interest,
 )
 from research.design.headroom import (
     require_headroom,
@@ -33,7 +32,7 @@ from research.design.headroom import (
     require_signal,
 )
 from research.design.noise_bank import NOISE_SEEDS, NoiseBank, load_shipped_bank
-from research.design.pricing import BudgetCheck, Pricing, Stage, describe_basis
+from research.design.pricing import BudgetCheck, Pricing, describe_basis
 from research.design.sample_size import PoweredDesign, SampleSizeCalculator, Unaffordable
 from research.environments.reference import records_of
 from research.errors import DesignRefused
@@ -61,6 +60,10 @@ LEAST_POWER = 0.5
 """Power with which a later round is still worth asking."""
 _LESS_POWER = (0.7, 0.6, LEAST_POWER)
 """With which power a later round may be asked, where the budget carries no more."""
+_QUOTED = {*(Hypothesis.model_fields.keys() & ProposedHypothesis.model_fields)} - {
+    "statement", "control", "treatment", "ladder",
+}  # fmt: skip
+"""Fields of a hypothesis that are what its proposal says."""
 REPLICATING_TABLE = (
     Rule(name="found", when="verdict == 'supported'", then="replicate"),
     Rule(name="decided", when="verdict in ('refuted', 'equivalent')", then="settle"),
@@ -76,14 +79,28 @@ def accept_hypotheses(
 
     `models` are those that a hypothesis may compare, `metric` what they are about, where somebody asked for one.
     """
-    prefix = "h" if round == 1 else f"r{round}h"
-    accepted = tuple(
-        _build_hypothesis(f"{prefix}{index}", entry, models, metric)
-        for index, entry in enumerate(proposal.hypotheses, start=1)
-    )
+    accepted = []
+    for index, entry in enumerate(proposal.hypotheses, start=1):
+        check_prediction(entry.direction, entry.predicted_low, entry.predicted_high)
+        control, treatment = (variable_value(entry.variable, value, models) for value in entry.sides)
+        shared = entry.model_dump(include=_QUOTED)
+        claim = Hypothesis(
+            id=f"h{index}" if round == 1 else f"r{round}h{index}",
+            statement="-",
+            said=entry.statement,
+            control=control,
+            treatment=treatment,
+            prediction=Prediction(
+                low=entry.predicted_low, high=entry.predicted_high, level=PREDICTION_LEVEL,
+                probability=entry.probability,
+            ),
+            ladder=tuple(variable_value(entry.variable, value, models) for value in entry.ladder),
+            **shared,
+        )  # fmt: skip
+        accepted.append(add_potential_confounders(claim.model_copy(update={"statement": statement_of(claim, metric)})))
     common_controls(accepted)
     collect_reward_code(proposal)
-    return accepted
+    return tuple(accepted)
 
 
 def collect_reward_code(proposal: Propose) -> dict[str, str]:
@@ -117,7 +134,7 @@ class CompiledDesign:
 
     @property
     def job(self) -> Job:
-        return self.draft.comparison.base
+        return self.draft.job
 
     @property
     def unchecked(self) -> bool:
@@ -129,12 +146,51 @@ class CompiledDesign:
 
     def build_lock(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
         """Return the design on seeds of `draw_seed`; raise DesignRefused where A/A runs come first."""
-        if self.powered is None:
-            raise DesignRefused(f"{self.calculator.explain_unknown_noise(self.draft)} A/A runs come first")
-        powered = self.powered
-        count = powered.seeds * (2 if powered.draft.replication else 1) + bool(powered.draft.screen)
-        seeds = _draw_distinct(draw_seed, count, self.used)
-        return _build_design(question, self.hypotheses, self.proposal, powered, self.calculator, seeds, code)
+        calculator, powered = self.calculator, self.powered
+        if powered is None:
+            raise DesignRefused(f"{calculator.explain_unknown_noise(self.draft)} A/A runs come first")
+        draft, count, other, place = powered.draft, powered.seeds, self.proposal.replication, calculator.place
+        check, metric, jobs = calculator.budget_check, calculator.metric(draft), draft.comparison.jobs
+        seeds = _draw_distinct(draw_seed, count * (2 if other else 1) + bool(draft.screen), self.used)
+        test, reads_collapses = powered.analysis.test(count, draft.effect), kind_of(metric).reads_collapses
+        return Design(
+            question=question,
+            environment=draft.job.environment,
+            base_job=draft.job.model_dump(mode="json", exclude={"seed", "tracking"}),
+            arms=draft.comparison.arms,
+            control_arm=draft.comparison.control_arm,
+            hypotheses=self.hypotheses,
+            seeds=seeds[:count],
+            metric=metric,
+            test=test,
+            alpha=ALPHA if place is None else place.difference,
+            exclusions=EXCLUDED_CODES,
+            budget=check.budget,
+            price=Price(
+                runs=sum(stage.runs for stage in powered.stages),
+                parallel=check.price.parallel,
+                seconds_per_run=max(stage.seconds_per_run for stage in powered.stages),
+                total_s=check.cost(powered.stages),
+                basis=describe_basis(check.price, jobs),
+            ),
+            code=code,
+            promise=PowerTarget(power=calculator.requirements.power, effect=draft.effect),
+            noise=powered.noise,
+            looks=powered.analysis.analyses(count),
+            equivalence_margin=draft.effect,
+            multiplicity="none" if draft.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
+            screen=draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None,
+            replication=Replication(environment=other.environment, seeds=seeds[count : 2 * count]) if other else None,
+            watchdog=watchdog_of(max(check.price.step(add_evaluations(job, metric)) for job in jobs)),
+            decision_table=build_decision_table(self.proposal),
+            counted_as_worst=WORST_CODES,
+            most_excluded=MOST_EXCLUDED,
+            collapse=None if reads_collapses else CollapseRule(drop=powered.noise.drop),
+            scope_reached=reads_collapses and metric.cut_at is not None,
+            shared_seeds=test == "paired",
+            environments=records_of([draft.job.environment, *([other.environment] if other else [])]),
+            inquiry=place,
+        )
 
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
         """Return the runs that the design must wait for, on seeds of their own; None where there are none.
@@ -208,8 +264,9 @@ class DesignCompiler:
         build_decision_table(proposal)
         calculator = self.calculator
         if proposal.replication is not None and calculator.place is not None:
-            told = "expected no replication in a round of several, as it is a question of its own; found one; ask it in"
-            raise DesignRefused(f"{told} the next round, or use --rounds 1", model_feedback=f"{told} the next round")
+            message = "expected no replication in a round of several, as it is a question of its own; found one"
+            again = "ask it in the next round"
+            raise DesignRefused(f"{message}; {again}, or use --rounds 1", model_feedback=f"{message}; {again}")
         draft = draft_design(hypotheses, proposal, self.base, self.requirements, calculator.judge)
         metric = calculator.metric(draft)
         require_schedule(draft, metric, self.price.estimates)
@@ -218,39 +275,32 @@ class DesignCompiler:
             there = calculator.judge.metric(draft.replication, metric.episodes, models=draft.varies_model)
             require_replicable(metric, there)
         self._require_room(draft, metric, hypotheses)
-        powered = None
-        if calculator.explain_unknown_noise(draft) is None:
-            calculator, powered = self._compute_size(calculator, draft, proposal)
-        else:
+        if calculator.explain_unknown_noise(draft) is not None:
             calculator.require_noise_stages(draft)
-        return CompiledDesign(tuple(hypotheses), proposal, draft, powered, calculator, self.used)
-
-    def _compute_size(
-        self, calculator: SampleSizeCalculator, draft: DesignDraft, proposal: ProposeDesign
-    ) -> tuple[SampleSizeCalculator, PoweredDesign]:
-        """Return a design's size and what it was sized by; a later round may have half of the promised power."""
-        later = self.ledgers.round > 1
-        powers = [self.requirements.power, *(p for p in _LESS_POWER if later and p < self.requirements.power)]
-        for power in powers:
-            by = replace(calculator, requirements=replace(self.requirements, power=power))
+            return CompiledDesign(tuple(hypotheses), proposal, draft, None, calculator, self.used)
+        promised, later = self.requirements.power, self.ledgers.round > 1
+        powers = [promised, *(power for power in _LESS_POWER if later and power < promised)]
+        while True:
             try:
-                return by, by.size(draft, proposal.seeds_per_arm)
+                powered = calculator.size(draft, proposal.seeds_per_arm)
+                return CompiledDesign(tuple(hypotheses), proposal, draft, powered, calculator, self.used)
             except Unaffordable:
-                if power == powers[-1]:
+                del powers[0]
+                if not powers:
                     raise
-        raise AssertionError("the last power returns or raises")
+                calculator = replace(calculator, requirements=replace(self.requirements, power=powers[0]))
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:
             known = [self.price.estimates.of(job) for job in draft.comparison.jobs]
-            levels = self.bank.levels(draft.comparison.base, metric)
+            levels = self.bank.levels(draft.job, metric)
             require_room_to_gain(draft, levels, known, [entry for entry in hypotheses if not entry.moderator])
             return
         # where two effects are compared, either may fit although their difference would not
         plain = [claim for claim in hypotheses if claim.kind != "interaction"]
         sought = [claim.direction for claim in plain if claim.sought != "equivalence"]
         directions = sought if hypotheses else ["increase" if metric.higher_is_better else "decrease"]
-        require_signal(draft, metric, self.price.estimates.of(draft.comparison.base), directions)
+        require_signal(draft, metric, self.price.estimates.of(draft.job), directions)
         if not kind_of(metric).rates:  # of a few runs none or all are no bound
             require_headroom(draft, self.bank, metric, directions)
 
@@ -260,13 +310,20 @@ class DesignCompiler:
         The reason is that of `environment`, which is asked for: a proposal names none; of the dearest where it is None.
         `code_allowed` says whether the study's runs are in containers, so that a reward function may be proposed.
         """
-        _refuse_code(proposal, code_allowed)
+        if not code_allowed and any(claim.variable == REWARD or claim.code for claim in proposal.hypotheses):
+            message = (
+                "expected hypotheses about job fields; found a reward function, which is code and runs in containers "
+                "only; vary job fields"
+            )
+            raise DesignRefused(
+                f"{message}, or start the study with --sandbox docker", model_feedback=f"{message}, or decline"
+            )
         judged = None if self.requirements.metric is None else self.metric_in(environment)
         hypotheses = accept_hypotheses(proposal, self.models, judged)
         if not hypotheses:
             return  # a search: its price depends on the knobs, which the design names
         metric = self.metric_in(environment)
-        min_effect_of_interest(hypotheses, self.requirements, metric)
+        self.requirements.min_effect_of(hypotheses, metric)
         for entry in hypotheses:
             check_prediction(entry.direction, entry.prediction.low, entry.prediction.high, metric)
         refusals: dict[str, Unaffordable] = {}
@@ -282,8 +339,8 @@ class DesignCompiler:
             else:
                 return
         fewer = "; or propose fewer hypotheses" if len(hypotheses) > 1 else ""
-        told = refusals.get(environment or "") or max(refusals.values(), key=lambda error: error.need_s)
-        raise DesignRefused(told.message + fewer, model_feedback=told.model_feedback)
+        refusal = refusals.get(environment or "") or max(refusals.values(), key=lambda error: error.need_s)
+        raise DesignRefused(refusal.message + fewer, model_feedback=refusal.model_feedback)
 
 
 def seed_source(study: str, secret: bytes) -> Callable[[], int]:
@@ -312,98 +369,6 @@ def build_decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:
     return own or (REPLICATING_TABLE if proposal.replication else DEFAULT_TABLE)
 
 
-def _refuse_code(action: Propose, allowed: bool) -> None:
-    if not allowed and any(entry.variable == REWARD or entry.code for entry in action.hypotheses):
-        told = (
-            "expected hypotheses about job fields; found a reward function, which is code and runs in containers only; "
-            "vary job fields"
-        )
-        raise DesignRefused(f"{told}, or start the study with --sandbox docker", model_feedback=f"{told}, or decline")
-
-
-def _build_hypothesis(
-    name: str, entry: ProposedHypothesis, models: ComparedModels, metric: Metric | None
-) -> Hypothesis:
-    check_prediction(entry.direction, entry.predicted_low, entry.predicted_high)
-    control, treatment = (variable_value(entry.variable, value, models) for value in entry.sides)
-    accepted = Hypothesis(
-        id=name,
-        statement="-",
-        said=entry.statement,
-        mechanism=entry.mechanism,
-        variable=entry.variable,
-        control=control,
-        treatment=treatment,
-        direction=entry.direction,
-        prediction=Prediction(
-            low=entry.predicted_low, high=entry.predicted_high, level=PREDICTION_LEVEL, probability=entry.probability
-        ),
-        smallest_effect=entry.smallest_effect,
-        falsifier=entry.falsifier,
-        kill_if=entry.kill_if,
-        confounds=entry.confounds,
-        matched=entry.matched,
-        sought=entry.sought,
-        moderator=entry.moderator,
-        ladder=tuple(variable_value(entry.variable, value, models) for value in entry.ladder),
-    )
-    return add_potential_confounders(accepted.model_copy(update={"statement": statement_of(accepted, metric)}))
-
-
-def _build_design(
-    question: str,
-    hypotheses: Sequence[Hypothesis],
-    proposal: ProposeDesign,
-    powered: PoweredDesign,
-    calculator: SampleSizeCalculator,
-    seeds: tuple[int, ...],
-    code: Mapping[str, str],
-) -> Design:
-    draft, count, metric = powered.draft, powered.seeds, calculator.metric(powered.draft)
-    comparison, environment, place = draft.comparison, draft.comparison.base.environment, calculator.place
-    test, reads_collapses = powered.analysis.test(count, draft.effect), kind_of(metric).reads_collapses
-    screen = draft.screen.model_copy(update={"seed": seeds[-1]}) if draft.screen else None
-    return Design(
-        question=question,
-        environment=environment,
-        base_job=comparison.base.model_dump(mode="json", exclude={"seed", "tracking"}),
-        arms=comparison.arms,
-        control_arm=comparison.control_arm,
-        hypotheses=tuple(hypotheses),
-        seeds=seeds[:count],
-        metric=metric,
-        test=test,
-        alpha=ALPHA if place is None else place.difference,
-        exclusions=EXCLUDED_CODES,
-        budget=calculator.budget_check.budget,
-        price=_compute_price(powered.stages, calculator.budget_check, comparison.jobs),
-        code=code,
-        promise=PowerTarget(power=calculator.requirements.power, effect=draft.effect),
-        noise=powered.noise,
-        looks=powered.analysis.analyses(count),
-        equivalence_margin=draft.effect,
-        multiplicity="none" if draft.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
-        screen=screen,
-        replication=_build_replication(proposal, seeds[count : 2 * count]),
-        watchdog=watchdog_of(
-            max(calculator.budget_check.price.step(add_evaluations(job, metric)) for job in comparison.jobs)
-        ),
-        decision_table=build_decision_table(proposal),
-        counted_as_worst=WORST_CODES,
-        most_excluded=MOST_EXCLUDED,
-        collapse=None if reads_collapses else CollapseRule(drop=powered.noise.drop),
-        scope_reached=reads_collapses and metric.cut_at is not None,
-        shared_seeds=test == "paired",
-        environments=records_of([environment, *([proposal.replication.environment] if proposal.replication else [])]),
-        inquiry=place,
-    )
-
-
-def _build_replication(proposal: ProposeDesign, seeds: tuple[int, ...]) -> Replication | None:
-    other = proposal.replication
-    return None if other is None else Replication(environment=other.environment, seeds=seeds)
-
-
 def _draw_distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:
     seeds: dict[int, None] = {}
     for _ in range(count + len(used) + _MOST_REDRAWS):
@@ -412,13 +377,3 @@ def _draw_distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int
         if len(seeds) == count:
             return tuple(seeds)
     raise ValueError(f"the source of seeds gave fewer than {count} different ones in {count + _MOST_REDRAWS} draws")
-
-
-def _compute_price(stages: Sequence[Stage], budget_check: BudgetCheck, jobs: Sequence[Job]) -> Price:
-    return Price(
-        runs=sum(stage.runs for stage in stages),
-        parallel=budget_check.price.parallel,
-        seconds_per_run=max(stage.seconds_per_run for stage in stages),
-        total_s=budget_check.cost(stages),
-        basis=describe_basis(budget_check.price, jobs),
-    )

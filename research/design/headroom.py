@@ -51,7 +51,7 @@ _FINEST: Final = 100
 
 def require_headroom(draft: DesignDraft, bank: NoiseBank, metric: Metric, directions: Sequence[str]) -> None:
     """Raise DesignRefused where the control's level is known and an effect in one of `directions` does not fit."""
-    job = draft.comparison.base
+    job = draft.job
     known = bank.levels(job, metric)
     if len(known) < LEAST_RUNS:
         return
@@ -65,15 +65,23 @@ def require_headroom(draft: DesignDraft, bank: NoiseBank, metric: Metric, direct
     cramped = [way for way in directions if room[way] < draft.effect - 1e-9 * metric_range(metric)]
     if at_bound or cramped:
         up = level >= ceiling if at_bound else cramped[0] == "increase"
-        end = ("ceiling", ceiling) if up else ("floor", floor)
-        raise _refuse_no_headroom(draft, metric, level, len(known), end, at_bound=at_bound)
+        bound = ceiling if up else floor
+        raise _refuse_no_headroom(draft, metric, level, len(known), bound, up=up, at_bound=at_bound)
 
 
 def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -> None:
-    """Raise Unmeasurable where a training cannot be evaluated as a metric asks for: too short, or for less than it."""
+    """Raise Unmeasurable where trainings cannot be evaluated as a metric asks for: too short, unequal, or for less."""
     if metric.schedule is None:
         return
-    _require_equal_lengths(draft, metric)
+    knobs = draft.screen.knobs if draft.screen is not None else ()
+    batches = (int(value) for knob in knobs if knob.field == "episodes_per_step" for value in knob.values)
+    searched = (draft.job.steps * batch for batch in batches)
+    lengths = sorted({*searched, *(job.steps * job.episodes_per_step for job in draft.comparison.jobs)})
+    if lengths[-1] > _LONGER * lengths[0]:
+        raise Unmeasurable(
+            f"expected arms of as many training episodes each, as {metric_name(metric)} is read to one horizon; found "
+            f"{lengths[0]:,} to {lengths[-1]:,}; vary another field, or ask for another metric, --metric success"
+        )
     for job in map(partial(add_evaluations, metric=metric), draft.comparison.jobs):
         if (points := len(job.evaluate_after) + 2) < LEAST_POINTS:
             raise Unmeasurable(
@@ -94,24 +102,18 @@ def require_schedule(draft: DesignDraft, metric: Metric, estimates: Estimates) -
 
 
 def _suggest_cheaper(draft: DesignDraft, metric: Metric, job: Job, estimates: Estimates) -> Iterator[str]:
-    if not any("steps" in arm.overrides for arm in draft.comparison.arms):
-        longer = (_lengthen(job, job.steps * times) for times in range(2, _MOST_TIMES))
-        fits = (entry.steps for entry in longer if estimates.during(entry) <= estimates.training(entry))
-        if (steps := next(fits, None)) is not None:
+    for steps in () if draft.varies_steps else range(2 * job.steps, _MOST_TIMES * job.steps, job.steps):
+        schedule = Schedule(every=max(1, steps * job.episodes_per_step // LOOKS), episodes=job.evaluation_episodes)
+        after = schedule.steps({"steps": steps, "episodes_per_step": job.episodes_per_step})
+        longer = job.model_copy(update={"steps": steps, "evaluate_after": after})
+        if estimates.during(longer) <= estimates.training(longer):
             yield f"train more steps, --set steps={steps}"
-    halves = (metric.episodes // 2**times for times in range(1, 8) if metric.episodes // 2**times >= LEAST_EPISODES)
-    for episodes in halves:
+            break
+    for episodes in (metric.episodes // 2**times for times in range(1, 8)):
         fewer = job.model_copy(update={"evaluation_episodes": max(LEAST_DURING, round(SHARE * episodes))})
-        if estimates.during(fewer) <= estimates.training(job):
+        if episodes >= LEAST_EPISODES and estimates.during(fewer) <= estimates.training(job):
             yield f"evaluate on fewer episodes, --episodes {episodes}"
             return
-
-
-def _lengthen(job: Job, steps: int) -> Job:
-    longer = job.model_copy(update={"steps": steps})
-    schedule = Schedule(every=max(1, steps * job.episodes_per_step // LOOKS), episodes=job.evaluation_episodes)
-    after = schedule.steps({"steps": steps, "episodes_per_step": job.episodes_per_step})
-    return longer.model_copy(update={"evaluate_after": after})
 
 
 def require_observable_collapse(draft: DesignDraft, metric: Metric) -> None:
@@ -136,18 +138,6 @@ def require_replicable(metric: Metric, there: Metric) -> None:
         raise DesignRefused(
             f"expected a replication where {metric_name(metric)} is {metric.worst:g} to {metric.best:g} too; found "
             f"{there.worst:g} to {there.best:g}; replicate in another environment, or not at all"
-        )
-
-
-def _require_equal_lengths(draft: DesignDraft, metric: Metric) -> None:
-    """Raise Unmeasurable where arms train for unequal numbers of episodes: they would be read to one horizon."""
-    base, knobs = draft.comparison.base, draft.screen.knobs if draft.screen is not None else ()
-    searched = (base.steps * int(value) for knob in knobs if knob.field == "episodes_per_step" for value in knob.values)
-    lengths = sorted({*searched, *(job.steps * job.episodes_per_step for job in draft.comparison.jobs)})
-    if lengths[-1] > _LONGER * lengths[0]:
-        raise Unmeasurable(
-            f"expected arms of as many training episodes each, as {metric_name(metric)} is read to one horizon; found "
-            f"{lengths[0]:,} to {lengths[-1]:,}; vary another field, or ask for another metric, --metric success"
         )
 
 
@@ -214,7 +204,7 @@ def _require_fit(draft: DesignDraft, begins: Interval, room: float, who: str) ->
     if room < draft.effect - 1e-9:
         raise DesignRefused(
             f"expected room for an effect of {draft.effect:g} on what is gained in "
-            f"{draft.comparison.base.environment}; {who} solved {begins.mean:.3f} of search episodes untrained, "
+            f"{draft.job.environment}; {who} solved {begins.mean:.3f} of search episodes untrained, "
             f"which leaves {max(0.0, room):.3f}: pose other tasks, or look for a smaller effect (--effect)"
         )
 
@@ -245,21 +235,20 @@ def _refuse_unreached(draft: DesignDraft, metric: Metric, late: int, runs: int) 
     longer = [] if steps is None else [f"train more steps, --set steps={steps}"]
     lower = f"ask for a lower threshold, --metric {metric.kind}:{max(0.05, round(metric.threshold or 0.0, 2) / 2):g}"
     who, whose = ("any run", f"all {runs}") if late == runs else ("most runs", f"{late} of {runs}")
-    said = (
+    why = (
         f"{metric.threshold:g} hidden success is not reached by {who} within {format_difference(metric, metric.worst)}:"
         f" {whose} runs of the control's job end below, so that nothing can be seen of what another setting changes"
     )
     ways = [lower, *longer, "or ask for the success at the end, --metric success"]
     suggestions = [*([f"design {steps} steps"] if steps is not None else []), "decline, and say why"]
-    return DesignRefused(f"{said}: {'; '.join(ways)}", model_feedback=f"{said}: {'; or '.join(suggestions)}")
+    return DesignRefused(f"{why}: {'; '.join(ways)}", model_feedback=f"{why}: {'; or '.join(suggestions)}")
 
 
 def _refuse_no_headroom(
-    draft: DesignDraft, metric: Metric, level: float, runs: int, end: tuple[str, float], *, at_bound: bool
+    draft: DesignDraft, metric: Metric, level: float, runs: int, bound: float, *, up: bool, at_bound: bool
 ) -> DesignRefused:
-    (where, bound), up = end, end[0] == "ceiling"
-    room = abs(bound - level)
-    said = (
+    where, room = "ceiling" if up else "floor", abs(bound - level)
+    why = (
         f"the control itself stands at the {where}: all {runs} runs of its job come "
         f"to {format_difference(metric, level)}, so that nothing can be seen of what another setting changes"
         if at_bound
@@ -267,34 +256,23 @@ def _refuse_no_headroom(
         f"{format_amount(metric, room)} from the {where} of {bound:g}: "
         f"an effect of {format_difference(metric, draft.effect)} does not fit between"
     )
-    steps = _suggest_steps(draft, fewer=up == metric.higher_is_better)
+    steps, flags, designs = _suggest_steps(draft, fewer=up == metric.higher_is_better), [], []
+    if steps is not None:
+        flags.append(f"train {'fewer' if steps < draft.job.steps else 'more'} steps, --set steps={steps}")
+        designs.append(f"design {steps} steps")
+    if others := [name for name in environments() if name != draft.job.environment]:
+        flags.append(f"choose another environment, --env {others[0]}")
+    designs.append("choose another environment, unless one is named")
     least = metric_range(metric) / _FINEST
-    finer = None if at_bound or room < least else int(room / least) * least
-    flags = "; or ".join(_suggest_flags(draft, steps, finer))
-    suggestions = "; or ".join([*_suggest_designs(steps, finer), "decline, and say why"])
-    return DesignRefused(f"{said}: {flags}", model_feedback=f"{said}: {suggestions}")
+    if not at_bound and room >= least:
+        finer = int(room / least) * least
+        flags.append(f"look for a smaller effect, --effect {finer:g}, which needs more seeds")
+        designs.append(f"name a smaller smallest_effect, {finer:g} at most")
+    suggestions = "; or ".join([*designs, "decline, and say why"])
+    return DesignRefused(f"{why}: {'; or '.join(flags)}", model_feedback=f"{why}: {suggestions}")
 
 
 def _suggest_steps(draft: DesignDraft, *, fewer: bool) -> int | None:
-    steps = draft.comparison.base.steps
-    if any("steps" in arm.overrides for arm in draft.comparison.arms) or (fewer and steps == 1):
+    if draft.varies_steps or (fewer and draft.job.steps == 1):
         return None
-    return steps // 2 if fewer else 2 * steps
-
-
-def _suggest_flags(draft: DesignDraft, steps: int | None, finer: float | None) -> Iterator[str]:
-    if steps is not None:
-        yield f"train {'fewer' if steps < draft.comparison.base.steps else 'more'} steps, --set steps={steps}"
-    others = [name for name in environments() if name != draft.comparison.base.environment]
-    if others:
-        yield f"choose another environment, --env {others[0]}"
-    if finer is not None:
-        yield f"look for a smaller effect, --effect {finer:g}, which needs more seeds"
-
-
-def _suggest_designs(steps: int | None, finer: float | None) -> Iterator[str]:
-    if steps is not None:
-        yield f"design {steps} steps"
-    yield "choose another environment, unless one is named"
-    if finer is not None:
-        yield f"name a smaller smallest_effect, {finer:g} at most"
+    return draft.job.steps // 2 if fewer else 2 * draft.job.steps

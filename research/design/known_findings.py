@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
-
-from pydantic import ValidationError
+from typing import Any, Literal
 
 from research.design.noise_bank import metric_key, model_key
-from research.installation.base_job import without_model_path
+from research.installation.base_job import APART, parse_job, without_model_path
 from studies import StudyState
 from studies.proof import DOES_NOT_FOLLOW, verdict_fault
 from studies.records.base import JsonValue, Record, canonical, digest
-from studies.records.design import MODEL, Design, Hypothesis
+from studies.records.design import MODEL, Hypothesis, Metric
 from studies.records.procedure import Phase
 from studies.records.statements import metric_name, model_name, sentences
 from studies.records.verdict import Verdict
@@ -109,30 +107,24 @@ def _sort_key(value: JsonValue) -> tuple[bool, float, str]:
     return not number, float(value) if number else 0.0, canonical(value)
 
 
-_NO_CONDITION: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
-"""Fields of a job of which no finding depends: chance, names, and when somebody looks."""
-
-
 def findings_of(state: StudyState, folder: Path) -> tuple[KnownFinding, ...]:
     """Return what each round of a study found; a verdict that does not follow from `folder` stands without numbers."""
-    return tuple(found for entry in state.rounds for found in _list_round_findings(entry, folder))
+    findings = []
+    for entry in state.rounds:
+        for claim in entry.design.hypotheses if entry.design is not None else ():
+            verdict = entry.verdict_on(claim.id)
+            settled = [verdict] if verdict is not None and entry.is_settled(claim.id) else []
+            again = [other for other in entry.replications if other.hypothesis == claim.id]
+            findings += [_build_finding(entry, claim, verdict, folder) for verdict in (*settled, *again)]
+    return tuple(findings)
 
 
-def _list_round_findings(state: StudyState, folder: Path) -> Iterator[KnownFinding]:
+def _build_finding(state: StudyState, claim: Hypothesis, verdict: Verdict, folder: Path) -> KnownFinding:
     design = state.design
-    for claim in design.hypotheses if design is not None else ():
-        verdict = state.verdict_on(claim.id)
-        if design is not None and verdict is not None and state.is_settled(claim.id):
-            yield _build_finding(state, design, claim, verdict, folder)
-        for again in state.replications:
-            if design is not None and again.hypothesis == claim.id:
-                yield _build_finding(state, design, claim, again, folder)
-
-
-def _build_finding(
-    state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict, folder: Path
-) -> KnownFinding:
-    job = _job_of(design, verdict)
+    assert design is not None
+    job = {**design.base_job, "environment": design.environment}
+    if verdict.phase == "replicate" and design.replication is not None:
+        job |= {**design.replication.overrides, "environment": design.replication.environment}
     environment, why = str(job["environment"]), verdict_fault(state, folder, verdict)
     least = design.promise.effect if design.promise else None
     follows = why is None
@@ -147,46 +139,27 @@ def _build_finding(
         high=None if interval is None else _finite_or_none(interval.high),
         level=None if interval is None else interval.level,
         n_control=verdict.n_control, n_treatment=verdict.n_treatment, exploratory=verdict.exploratory,
-        lock=str(state.design_hash), conditions=_build_conditions(job, design, claim), doubt=why or "",
+        lock=str(state.design_hash), conditions=_build_conditions(job, design.metric, claim), doubt=why or "",
     )  # fmt: skip
 
 
-def _job_of(design: Design, verdict: Verdict) -> dict[str, Any]:
-    setting = design.replication if verdict.phase == "replicate" else None
-    if setting is None:
-        return {**design.base_job, "environment": design.environment}
-    return {**design.base_job, **setting.overrides, "environment": setting.environment}
-
-
-def _build_conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis) -> FindingConditions:
-    known, recorded = _job_fields(job), _parse_job(job)
-    usual = (
-        Job.default_fields(TinyModel()) if recorded is None else Job.default_fields(recorded.model, recorded.lora_rank)
-    )
-    apart = {*_NO_CONDITION, *claim.declared}
-    alike = known.items() if recorded is None else without_model_path(recorded).value().items()
-    shown = {name for name in known if name not in {*apart, MODEL, "environment"}}
+def _build_conditions(job: Mapping[str, Any], metric: Metric, claim: Hypothesis) -> FindingConditions:
+    recorded, apart = parse_job(job), {*APART, *claim.declared}
+    if recorded is None:
+        known, alike, usual = dict(job), dict(job), Job.default_fields(TinyModel())
+    else:
+        known, alike = recorded.model_dump(mode="json"), without_model_path(recorded).value()
+        usual = Job.default_fields(recorded.model, recorded.lora_rank)
+    shown = sorted(known.keys() - {*apart, MODEL, "environment"})
     return FindingConditions(
         environment=str(job["environment"]),
         model="compared" if MODEL in claim.declared else model_name(known.get(MODEL, {})),
         model_key=digest(known.get(MODEL))[:16] if recorded is None else model_key(recorded),
-        metric=metric_key(design.metric),
-        metric_name=metric_name(design.metric),
-        job=digest({name: value for name, value in alike if name not in apart})[:16],
-        fields={name: known[name] for name in sorted(shown) if known[name] != usual.get(name)},
+        metric=metric_key(metric),
+        metric_name=metric_name(metric),
+        job=digest({name: value for name, value in alike.items() if name not in apart})[:16],
+        fields={name: known[name] for name in shown if known[name] != usual.get(name)},
     )
-
-
-def _job_fields(job: Mapping[str, Any]) -> dict[str, Any]:
-    recorded = _parse_job(job)
-    return dict(job) if recorded is None else recorded.model_dump(mode="json")
-
-
-def _parse_job(job: Mapping[str, Any]) -> Job | None:
-    try:
-        return Job.from_record(job)
-    except ValidationError:
-        return None
 
 
 def _finite_or_none(value: float | None) -> float | None:

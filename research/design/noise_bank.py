@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -24,9 +23,9 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from research.installation.base_job import without_model_path
+from research.installation.base_job import APART, parse_job, without_model_path
 from research.installation.studies import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY, every_study
 from studies import EventLog, RunState, StudyState
 from studies.checks.conditions import INITIAL
@@ -138,17 +137,29 @@ class NoiseEstimate:
 def estimate_noise(observations: Iterable[Observation]) -> NoiseEstimate | None:
     """Return the figures of observations of one metric under one key; None when no group has two of them."""
     known = sorted(observations, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
-    entries = [entry for entry in known if not entry.lost]
-    groups = [
-        group for group in _group_by(entries, lambda entry: (entry.group, entry.episodes)).values() if len(group) > 1
-    ]
+    by_group = _group_by(known, lambda entry: (entry.group, entry.episodes)).values()
+    lacking: list[float] = []
+    groups: list[list[Observation]] = []
+    for every in by_group:
+        kept = [entry for entry in every if not entry.lost]
+        if kept:
+            lacking += [fmean(entry.value for entry in kept) - entry.value for entry in every if entry.lost]
+        if len(kept) > 1:
+            groups.append(kept)
     if not groups:
         return None
+    entries = [entry for entry in known if not entry.lost]
     per_episode = _evaluation_variance(entries)
-    episodes = _most_common_episodes(groups)
+    by_episodes = Counter[int]()
+    for group in groups:
+        by_episodes[group[0].episodes] += len(group) - 1
+    episodes = min(by_episodes, key=lambda count: (-by_episodes[count], count))  # those with most degrees of freedom
     used = [group for group in groups if per_episode is not None or group[0].episodes == episodes]
-    df = sum(len(group) - 1 for group in used)
-    variance = max(0.0, sum(_scaled_sum_of_squares(group, episodes, per_episode) for group in used) / df)
+    squares, df = 0.0, sum(len(group) - 1 for group in used)
+    for group in used:
+        shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
+        squares += _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
+    variance = max(0.0, squares / df)
     correlation, pairs = _seed_correlation(used)
     return NoiseEstimate(
         variance=variance,
@@ -163,44 +174,22 @@ def estimate_noise(observations: Iterable[Observation]) -> NoiseEstimate | None:
         steps=tuple(sorted({entry.steps for group in used for entry in group})),
         collapsed=len(known) - len(entries),
         alone=len(entries) - sum(map(len, used)),
-        drop=_mean_drop(known),
+        drop=fmean(lacking) if lacking and fmean(lacking) > 0 else None,
     )
 
 
-def _mean_drop(known: Iterable[Observation]) -> float | None:
-    """Return what collapsed runs lack of the mean of their group's others, on average; None where none has any."""
-    lacking = []
-    for group in _group_by(known, lambda entry: (entry.group, entry.episodes)).values():
-        kept = [entry.value for entry in group if not entry.lost]
-        lacking += [fmean(kept) - entry.value for entry in group if entry.lost] if kept else []
-    return fmean(lacking) if lacking and fmean(lacking) > 0 else None
-
-
 def _group_by(entries: Iterable[Observation], key: Callable[[Observation], _K]) -> dict[_K, list[Observation]]:
-    found: defaultdict[_K, list[Observation]] = defaultdict(list)
+    groups: defaultdict[_K, list[Observation]] = defaultdict(list)
     for entry in entries:
-        found[key(entry)].append(entry)
-    return dict(found)
-
-
-def _most_common_episodes(groups: Sequence[Sequence[Observation]]) -> int:
-    df = Counter[int]()
-    for group in groups:
-        df[group[0].episodes] += len(group) - 1
-    return min(df, key=lambda episodes: (-df[episodes], episodes))
-
-
-def _scaled_sum_of_squares(group: Sequence[Observation], episodes: int, per_episode: float | None) -> float:
-    shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
-    return _sum_of_squares([entry.value for entry in group]) + shift * (len(group) - 1)
+        groups[key(entry)].append(entry)
+    return dict(groups)
 
 
 def _evaluation_variance(entries: Iterable[Observation]) -> float | None:
     """Return the variance of one policy's evaluations, times their episodes; None where too few of shares are known."""
     shares = (entry for entry in entries if entry.initial is not None and entry.is_share)
-    again = _group_by(shares, lambda entry: (entry.decoding, entry.episodes))
     squares, df = 0.0, 0
-    for (_, episodes), group in again.items():
+    for (_, episodes), group in _group_by(shares, lambda entry: (entry.decoding, entry.episodes)).items():
         squares += episodes * _sum_of_squares([entry.initial for entry in group if entry.initial is not None])
         df += len(group) - 1
     return squares / df if df >= LEAST_DF else None
@@ -236,8 +225,6 @@ def _sum_of_squares(values: Sequence[float]) -> float:
 
 NOISE_SEEDS = LEAST_DF + 2
 """Seeds of an A/A stage: one more than the fewest that give `LEAST_DF`, so that a run may be lost."""
-_APART = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
-"""Fields of a job of which no training depends: chance, names, and when somebody looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +259,10 @@ class NoiseBank:
                 seen.append(found)
             else:
                 reasons[found] += 1
-        return cls(frozenset(seen), dict(reasons), _find_zero_lr_passes(every))
+        asked = (run for run in every if run.spec.arm == PLUMBING_ARM and conditions(run).stillness is not None)
+        jobs = ((run.spec.environment, parse_job(run.spec.job)) for run in asked if zero_lr_fault(run) is None)
+        checked = frozenset((environment, model_key(job)) for environment, job in jobs if job is not None)
+        return cls(frozenset(seen), dict(reasons), checked)
 
     def merge(self, other: NoiseBank) -> NoiseBank:
         left_out = dict(Counter(self.left_out) + Counter(other.left_out))
@@ -290,11 +280,20 @@ class NoiseBank:
         return self.checked is not None and (job.environment, model_key(job)) not in self.checked
 
     def find(self, environment: str, job: Job, metric: Metric) -> Noise | None:
-        """Return the noise of a metric with so many evaluation episodes; None where `why_not` says why."""
+        """Return the noise of a metric with so many evaluation episodes; None where `explain_missing` says why."""
         known = self._estimate(environment, job, metric)
         if known is None or not known.supports(metric.episodes):
             return None
-        return known.at_episodes(metric.episodes, self._describe_basis(known, job))
+        first, last = min(known.steps), max(known.steps)
+        lengths = str(first) if first == last else f"{first} to {last}"
+        steps = "" if known.steps == (job.steps,) else f", of {lengths} training steps"
+        collapsed = f"; {known.collapsed} more collapsed" if known.collapsed else ""
+        studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
+        return known.at_episodes(
+            metric.episodes,
+            f"{known.runs} runs in {_describe_groups(known)} that differ in their seed alone{steps}, from {studies}; "
+            f"results version {RESULTS_VERSION}{collapsed}{self._describe_left_out()}",
+        )
 
     def explain_missing(self, environment: str, job: Job, metric: Metric) -> str | None:
         known = self._estimate(environment, job, metric)
@@ -321,29 +320,14 @@ class NoiseBank:
         )
 
     def _estimate(self, environment: str, job: Job, metric: Metric) -> NoiseEstimate | None:
-        groups = defaultdict(list)
-        for entry in self._select(environment, job, metric):
-            groups[entry.group].append(entry)
-        return estimate_noise(entry for group in groups.values() if not _is_censored(group, metric) for entry in group)
+        groups = _group_by(self._select(environment, job, metric), lambda entry: entry.group).values()
+        return estimate_noise(entry for group in groups if not _is_censored(group, metric) for entry in group)
 
     def _select(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
         wanted = (environment, model_key(job), job.algorithm, metric_key(metric))
         return [
-            entry
-            for entry in self.observations
-            if (entry.environment, entry.model, entry.algorithm, entry.metric) == wanted
+            seen for seen in self.observations if (seen.environment, seen.model, seen.algorithm, seen.metric) == wanted
         ]
-
-    def _describe_basis(self, known: NoiseEstimate, job: Job) -> str:
-        first, last = min(known.steps), max(known.steps)
-        lengths = str(first) if first == last else f"{first} to {last}"
-        steps = "" if known.steps == (job.steps,) else f", of {lengths} training steps"
-        collapsed = f"; {known.collapsed} more collapsed" if known.collapsed else ""
-        studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
-        return (
-            f"{known.runs} runs in {_describe_groups(known)} that differ in their seed alone{steps}, from {studies}; "
-            f"results version {RESULTS_VERSION}{collapsed}{self._describe_left_out()}"
-        )
 
     def _describe_left_out(self) -> str:
         if not self.left_out:
@@ -408,21 +392,10 @@ def job_key(job: Job) -> str:
 
 
 def _drop_seed(job: Job) -> dict[str, Any]:
-    found = {name: content for name, content in without_model_path(job).value().items() if name not in _APART}
+    fields = {name: content for name, content in without_model_path(job).value().items() if name not in APART}
     if isinstance(job.model, TinyModel) and job.max_context == TINY_CONTEXT:
-        found["max_context"] = 256  # as it was while what is known of these jobs was measured; no answer comes near it
-    return found
-
-
-def _find_zero_lr_passes(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:
-    """Return what collected runs with a learning rate of 0 showed to work."""
-    asked = (run for run in runs if run.spec.arm == PLUMBING_ARM and conditions(run).stillness is not None)
-    still = (run for run in asked if zero_lr_fault(run) is None)
-    found = set()
-    for run in still:
-        with suppress(ValidationError):  # a job that this ajet does not know
-            found.add((run.spec.environment, model_key(Job.from_record(run.spec.job))))
-    return frozenset(found)
+        fields["max_context"] = 256  # as it was while what is known of these jobs was measured; no answer comes near it
+    return fields
 
 
 def _observe(run: RunState) -> Observation | str:
@@ -431,11 +404,13 @@ def _observe(run: RunState) -> Observation | str:
     metric = run.spec.metric
     if (measured := run.measurements.get(metric.key)) is None:
         return "a run without its measurement"
-    try:
-        job = Job.from_record(run.spec.job)
-    except ValidationError:
+    if (job := parse_job(run.spec.job)) is None:
         return "a run of a job that this ajet does not know"
-    initial, counted = run.measurements.get(metric.key + INITIAL), _reads_collapses(metric)
+    try:
+        counted = kind_of(metric).reads_collapses  # then a collapsed training's value is one like any other
+    except Refused:  # nobody knows the kind any more
+        counted = False
+    initial = run.measurements.get(metric.key + INITIAL)
     comparison = [run.spec.study, run.spec.design_hash, run.spec.phase]
     return Observation(
         run=run.run_id,
@@ -473,14 +448,6 @@ def _is_censored(group: Sequence[Observation], metric: Metric) -> bool:
     if metric.threshold is None or metric.cut_at is None:
         return False
     return 2 * sum(seen.value >= metric.cut_at for seen in group) > len(group)
-
-
-def _reads_collapses(metric: Metric) -> bool:
-    """Return whether a collapsed training's value is one like any other; not where nobody knows the kind any more."""
-    try:
-        return kind_of(metric).reads_collapses
-    except Refused:
-        return False
 
 
 def _hash_key(value: Sequence[object]) -> str:

@@ -63,11 +63,12 @@ class PowerAnalysis:
 
     def test(self, seeds: int, effect: float) -> Test:
         unpaired = self._unpaired
-        return "paired" if self._power(seeds, effect, "paired") > self._power(seeds, effect, unpaired) else unpaired
+        paired = _compute_power(self, seeds, effect, "paired") > _compute_power(self, seeds, effect, unpaired)
+        return "paired" if paired else unpaired
 
     def power(self, seeds: int, effect: float) -> float:
         """Return the probability of a claim in the right direction at the end, if `effect` is the true difference."""
-        return max(self._power(seeds, effect, self._unpaired), self._power(seeds, effect, "paired"))
+        return max(_compute_power(self, seeds, effect, self._unpaired), _compute_power(self, seeds, effect, "paired"))
 
     def detects(self, seeds: int, effect: float) -> bool:
         return self.power(seeds, effect) >= self.promised
@@ -92,9 +93,6 @@ class PowerAnalysis:
         if self.weights:
             return "contrast"
         return "welch" if self.arms == 2 else "common"
-
-    def _power(self, seeds: int, effect: float, test: _OfMeans) -> float:
-        return _compute_power(self, seeds, effect, test)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +167,15 @@ def plan_analyses(
     """
     from studies.statistics.sequential import spend_alpha
 
-    stops = _analysis_sizes(seeds, most)
-    single = len(stops) == 1
-    analyses = (InterimAnalysis(seeds=seeds, alpha=level),) if single else spend_alpha(stops, level)
+    first, count = max(FIRST_ANALYSIS, math.ceil(seeds / 2)), min(most, 2 if seeds <= 5 else most)
+    if count == 1 or seeds <= FIRST_ANALYSIS:
+        return (InterimAnalysis(seeds=seeds, alpha=level, equivalence=alike),)
+    stops = sorted({first + round((seeds - first) * look / (count - 1)) for look in range(count)})
+    analyses = spend_alpha(stops, level)
     if alike is None:
         return analyses
-    levels = [alike] if single else [look.alpha for look in spend_alpha(stops, alike)]
+    levels = [look.alpha for look in spend_alpha(stops, alike)]
     return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(analyses, levels, strict=True))
-
-
-def _analysis_sizes(seeds: int, most: int) -> list[int]:
-    first = max(FIRST_ANALYSIS, math.ceil(seeds / 2))
-    count = min(most, 2 if seeds <= 5 else most)
-    if count == 1 or seeds <= FIRST_ANALYSIS:
-        return [seeds]
-    return sorted({first + round((seeds - first) * look / (count - 1)) for look in range(count)})
 
 
 def least_correlation(noise: Noise) -> float:

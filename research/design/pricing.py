@@ -26,10 +26,8 @@ from itertools import islice
 from statistics import median
 from typing import Final, NamedTuple
 
-from pydantic import ValidationError
-
 from research.environments.catalog import NO_MODEL, MeasuredEnvironment, differences, model_key
-from research.installation.base_job import parameter_count, without_model_path
+from research.installation.base_job import parameter_count, parse_job, without_model_path
 from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs, run_bytes
 from research.installation.studies import readable_studies
@@ -37,7 +35,7 @@ from research.proposals.metric_choice import add_evaluations, remove_evaluations
 from research.text import format_flag, format_seconds, memoize_last
 from studies import AttemptState, EventLog, RunState, StudyState
 from studies.metrics.registry import other_environment
-from studies.records.design import Budget, Metric, RunSpec
+from studies.records.design import Budget, Metric
 from studies.records.procedure import Phase
 from studies.records.runs import PLUMBING_ARM, PLUMBING_EPISODES, zero_lr_job
 from studies.records.statements import model_name
@@ -86,7 +84,11 @@ class Estimates:
     def run(self, job: Job) -> float:
         """Return the seconds of one run of `job` with the usual evaluations, and those that the job has in it."""
         known = self.of(job)
-        startup = self._startup_seconds(job) if known is None or known.startup_s is None else known.startup_s
+        startup = None if known is None else known.startup_s
+        if startup is None:
+            check = self._check(job)
+            load_s = 4 * _count_large_parameters(job) / LOADED_PER_S if check is None else check.load_s
+            startup = BOOTS_S.get(job.backend, STARTUP_S) + load_s
         return startup + self.training(job) + self.during(job) + self.evaluations(job)
 
     def training(self, job: Job) -> float:
@@ -102,79 +104,65 @@ class Estimates:
         """Return what a price of this job rests on besides the usual constants, in words; empty for nothing else."""
         if self.of(job) is not None:
             return f"with what was measured of {job.environment} and this model"
-        return "; ".join(filter(None, (self._describe_mismatch(job), self._describe_fallback(job))))
+        reasons = []
+        if others := sorted((differences(known, job) for known in self._measured_of(job)), key=len):
+            reasons.append(
+                f"what was measured of {job.environment} with this model does not count, as it was with "
+                f"{', '.join(others[0])} (measure it: ajet env check {job.environment} --job FILE)"
+            )
+        if isinstance(job.model, PathModel):
+            name, counted = model_name(job.model.model_dump()), f"{count_parameters(job):,} parameters"
+            reasons.append(
+                f"{name} was never measured here: estimated from {counted}"
+                if self.check_of(job) is None
+                else f"by what `ajet model check` measured of {name}, whatever the prompts of {job.environment}"
+            )
+        elif job.environment not in CALLS_PER_EPISODE:
+            reasons.append(f"{job.environment} was never measured here")
+        return "; ".join(reasons)
 
     def of(self, job: Job) -> MeasuredEnvironment | None:
         """Return what was measured last of a job's environment with its model, as the job samples; None for nothing."""
-        if not self.measured:  # a model's key may be the hash of its folder, which is read for it
-            return None
-        alike = (known for known in self._find_measured(job, model_key(job.model)) if not differences(known, job))
+        alike = (known for known in self._measured_of(job) if not differences(known, job))
         return max(alike, key=lambda known: known.measured_at, default=None)
 
-    def _find_measured(self, job: Job, model: str) -> Sequence[MeasuredEnvironment]:
-        if not self.measured:
+    def _measured_of(self, job: Job, model: str = "") -> Sequence[MeasuredEnvironment]:
+        if not self.measured:  # a model's key may be the hash of its folder, which is read for it
             return ()
-        return [known for known in self.measured if known.environment == job.environment and known.model == model]
-
-    def _find_without_model(self, job: Job) -> MeasuredEnvironment | None:
-        return next(iter(self._find_measured(job, NO_MODEL)), None)
-
-    def _describe_mismatch(self, job: Job) -> str:
-        others = sorted((differences(known, job) for known in self._find_measured(job, model_key(job.model))), key=len)
-        if not others:
-            return ""
-        nearest = ", ".join(others[0])
-        return (
-            f"what was measured of {job.environment} with this model does not count, as it was with {nearest} (measure "
-            f"it: ajet env check {job.environment} --job FILE)"
-        )
-
-    def _describe_fallback(self, job: Job) -> str:
-        if isinstance(job.model, PathModel):
-            name = model_name(job.model.model_dump())
-            if self.check_of(job) is not None:
-                return f"by what `ajet model check` measured of {name}, whatever the prompts of {job.environment}"
-            return f"{name} was never measured here: estimated from {count_parameters(job):,} parameters"
-        return "" if job.environment in CALLS_PER_EPISODE else f"{job.environment} was never measured here"
+        wanted = (job.environment, model or model_key(job.model))
+        return [known for known in self.measured if (known.environment, known.model) == wanted]
 
     def _episode_seconds(self, job: Job) -> float:
         known = self.of(job)
         if known is not None and known.seconds_per_episode is not None:
             return known.seconds_per_episode
-        alone = self._find_without_model(job)
+        call_s = SECONDS_PER_CALL
+        if (check := self._check(job)) is None:
+            call_s += 2 * _operation_seconds(job)
+        else:
+            fed, sampled = check.seconds_per_prompt_token, check.seconds_per_generated_token
+            call_s += self._slowdown(check) * (FED_PROMPT * fed + job.max_tokens / 2 * sampled)
+        alone = next(iter(self._measured_of(job, NO_MODEL)), None)
         own = 0.0 if alone is None else alone.environment_seconds_per_episode or 0.0
-        return self._calls_per_episode(job) * self._call_seconds(job) + own
+        return self._calls_per_episode(job) * call_s + own
 
     def _update_seconds(self, job: Job) -> float:
         known = self.of(job)
         if known is not None and known.seconds_per_trained_episode is not None:
             passes = int(known.job.get("epochs", 1))
             return max(0.0, known.seconds_per_trained_episode - (known.seconds_per_episode or 0.0)) / passes
-        return UPDATE_SECONDS_PER_EPISODE + self._calls_per_episode(job) * self._learning_seconds(job)
+        if (check := self._check(job)) is None:
+            call_s = 6 * _operation_seconds(job)
+        else:
+            learned = self._slowdown(check) * check.fed_per_sampled_token * check.seconds_per_learned_token
+            call_s = learned * job.max_tokens / 2
+        return UPDATE_SECONDS_PER_EPISODE + self._calls_per_episode(job) * call_s
 
     def _calls_per_episode(self, job: Job) -> float:
-        for known in (self.of(job), self._find_without_model(job)):
+        for known in (self.of(job), *self._measured_of(job, NO_MODEL)[:1]):
             if known is not None and known.calls_per_episode is not None:
                 return known.calls_per_episode
         return CALLS_PER_EPISODE.get(job.environment, _UNKNOWN_CALLS_PER_EPISODE)
-
-    def _startup_seconds(self, job: Job) -> float:
-        check = self._check(job)
-        return BOOTS_S.get(job.backend, STARTUP_S) + (
-            4 * _count_large_parameters(job) / LOADED_PER_S if check is None else check.load_s
-        )
-
-    def _call_seconds(self, job: Job) -> float:
-        if (check := self._check(job)) is None:
-            return SECONDS_PER_CALL + 2 * _operation_seconds(job)
-        fed, sampled = check.seconds_per_prompt_token, check.seconds_per_generated_token
-        return SECONDS_PER_CALL + self._slowdown(check) * (FED_PROMPT * fed + job.max_tokens / 2 * sampled)
-
-    def _learning_seconds(self, job: Job) -> float:
-        if (check := self._check(job)) is None:
-            return 6 * _operation_seconds(job)
-        fed = check.fed_per_sampled_token * job.max_tokens / 2
-        return self._slowdown(check) * fed * check.seconds_per_learned_token
 
     def _check(self, job: Job) -> ModelCheck | None:
         return self.check_of(job) if _count_large_parameters(job) else None
@@ -279,24 +267,18 @@ class Pricing:
         All prices: what slows one job, such as a loaded machine, is not known to spare another.
         """
         plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
-        if asks_on or plan is None or not _find_durations(state, ("noise",)):
-            return self._after_rounds(state)
-        times = price_of(state, "noise") / self.run_with_evaluations(Job.from_record(plan.job), plan.judged)
-        return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
-
-    def _after_rounds(self, state: StudyState) -> Pricing:
-        if state.most_rounds == 1:
-            return self
-        tries = _list_whole_attempts(state.every_run.values())
-        known = [(run, attempt) for run, attempt in tries if _parse_job(run) is not None]
-        newest = sorted(known, key=lambda entry: entry[1].launched)[-NEWEST_RUNS:]
+        if not asks_on and plan is not None and _find_durations(state, ("noise",)):
+            times = price_of(state, "noise") / self.run_with_evaluations(Job.from_record(plan.job), plan.judged)
+            return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
+        whole = [] if state.most_rounds == 1 else _list_whole_attempts(state.every_run.values())
+        known = [(attempt, run, job) for run, attempt in whole if (job := parse_job(run.spec.job)) is not None]
+        newest = sorted(known, key=lambda entry: entry[0].launched)[-NEWEST_RUNS:]
         if not newest:
             return self
-        times = median(self._relative_time(run, attempt) for run, attempt in newest)
+        times = median(
+            (attempt.seconds or 0.0) / self.run_with_evaluations(job, run.spec.metric) for attempt, run, job in newest
+        )
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's runs so far took")
-
-    def _relative_time(self, run: RunState, attempt: AttemptState) -> float:
-        return (attempt.seconds or 0.0) / self.run_with_evaluations(Job.from_record(run.spec.job), run.spec.metric)
 
 
 def describe_basis(pricing: Pricing, jobs: Sequence[Job]) -> str:
@@ -339,19 +321,13 @@ def median_seconds(log: EventLog, exclude: str = "") -> dict[str, float]:
     others = (study for study in readable_studies(log) if study.id != exclude)
     for study in islice(others, NEWEST_STUDIES):
         for run in study.every_run.values():
-            if (job := _parse_job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
+            if (job := parse_job(run.spec.job)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
                 continue
             for attempt in run.attempts:
-                if attempt.seconds and _is_whole(attempt):
-                    seconds[price_key(job, str(attempt.sandbox.get("kind", PROCESSES)))].append(attempt.seconds)
+                if _is_whole(attempt):
+                    key = price_key(job, str(attempt.sandbox.get("kind", PROCESSES)))
+                    seconds[key].append(attempt.seconds or 0.0)
     return {key: median(values) for key, values in seconds.items()}
-
-
-def _parse_job(run: RunState) -> Job | None:
-    try:
-        return Job.from_record(run.spec.job)
-    except ValidationError:
-        return None
 
 
 def find_locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
@@ -405,25 +381,23 @@ def _find_durations(state: StudyState, phases: tuple[Phase, ...]) -> list[_Attem
 
 @memoize_last
 def _list_durations(state: StudyState) -> list[_AttemptDuration]:
-    def price(spec: RunSpec) -> float:
-        return find_locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)
-
-    return sorted(
-        _AttemptDuration(attempt.launched, run.spec.phase, price(run.spec), attempt.seconds)
-        for run, attempt in _list_whole_attempts(state.runs.values())
-        if attempt.seconds
-    )
+    durations = []
+    for run, attempt in _list_whole_attempts(state.runs.values()):
+        phase, steps = run.spec.phase, int(str(run.spec.job["steps"])) if run.spec.phase == "screen" else None
+        priced = find_locked_price(state, phase, steps)
+        durations.append(_AttemptDuration(attempt.launched, phase, priced, attempt.seconds or 0.0))
+    return sorted(durations)
 
 
 def _list_whole_attempts(runs: Iterable[RunState]) -> Iterator[tuple[RunState, AttemptState]]:
     """Yield the attempts whose seconds are those of a whole run that trains, with their runs."""
     for run in runs:
         if run.spec.arm != PLUMBING_ARM:
-            yield from ((run, attempt) for attempt in run.attempts if attempt.seconds and _is_whole(attempt))
+            yield from ((run, attempt) for attempt in run.attempts if _is_whole(attempt))
 
 
 def _is_whole(attempt: AttemptState) -> bool:
-    return attempt.status == "finished" and attempt.resumes is None
+    return bool(attempt.seconds) and attempt.status == "finished" and attempt.resumes is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,17 +431,17 @@ class BudgetCheck:
         return waves + self.price.overhead_s
 
     def affords(self, stages: Sequence[Stage]) -> bool:
-        return not self.lacks_runs(stages) and self.cost(stages) <= self.left
-
-    def lacks_runs(self, stages: Sequence[Stage]) -> bool:
-        most = self.budget.max_runs
-        return most is not None and self._count_runs(stages) > most
+        return not self.suggest_flags(stages)
 
     def suggest_flags(self, stages: Sequence[Stage]) -> str:
-        spent, need = self.budget.wall_clock_s - self.left, self.cost(stages)
-        found = [f"--budget {format_flag(need + spent)}"] if need > self.left else []
-        found += [f"--max-runs {self._count_runs(stages)}"] if self.lacks_runs(stages) else []
-        return " ".join(found)
+        """Return the flags of a budget that carries the stages; empty where this one does."""
+        spent, need, flags = self.budget.wall_clock_s - self.left, self.cost(stages), []
+        if need > self.left:
+            flags.append(f"--budget {format_flag(need + spent)}")
+        runs = self.runs_made + sum(stage.runs for stage in stages)
+        if self.budget.max_runs is not None and runs > self.budget.max_runs:
+            flags.append(f"--max-runs {runs}")
+        return " ".join(flags)
 
     def describe_cost(self, stages: Sequence[Stage]) -> str:
         runs = sum(stage.runs for stage in stages)
@@ -483,6 +457,3 @@ class BudgetCheck:
         limit = f" and {self.budget.max_runs} runs" if self.budget.max_runs is not None else ""
         made = f" ({self.runs_made} of them made)" if limit and self.runs_made else ""
         return f"the budget is {format_seconds(self.budget.wall_clock_s)}{spent_text}{limit}{made}"
-
-    def _count_runs(self, stages: Sequence[Stage]) -> int:
-        return self.runs_made + sum(stage.runs for stage in stages)

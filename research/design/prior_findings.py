@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Final
 
-from research.design.known_findings import KnownFinding
+from research.design.known_findings import FindingConditions, KnownFinding
 from research.installation.home import Home
 from research.installation.studies import RESULTS_VERSION, StudyCache, StudyReading, evidence_files
 from studies import EventLog, LogCorrupt, fold
 from studies.records.base import canonical
-from swarm.job import Tunable, tunables
+from swarm.job import tunables
 
 FILE: Final = "findings.json"
 _FORM: Final = f"1, results {RESULTS_VERSION}"
@@ -33,9 +34,9 @@ class KnownFindings:
 def load_findings(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> KnownFindings:
     """Return the findings of an installation; `told` hears how many of the changed studies are read, of how many."""
     contents = StudyCache(FILE, _FORM, lambda study: _read_study(home, log, study)).contents(home, log, told)
-    found = (entry for content in contents.values() for entry in content.get("findings", ()))
+    entries = (entry for content in contents.values() for entry in content.get("findings", ()))
     left_out = {study: str(content["corrupt"]) for study, content in contents.items() if "corrupt" in content}
-    return KnownFindings(tuple(map(KnownFinding.model_validate, found)), left_out)
+    return KnownFindings(tuple(map(KnownFinding.model_validate, entries)), left_out)
 
 
 def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
@@ -44,8 +45,8 @@ def _read_study(home: Home, log: EventLog, study: str) -> StudyReading:
     try:
         state = fold(log.read(study))
     except LogCorrupt as error:
-        told: dict[str, Any] = {"corrupt": str(error)}
-        return StudyReading(lambda: told)
+        corrupt: dict[str, Any] = {"corrupt": str(error)}
+        return StudyReading(lambda: corrupt)
     return StudyReading(
         lambda: {"findings": [entry.model_dump(mode="json") for entry in findings_of(state, home.study(study))]},
         state.head_hash,
@@ -58,32 +59,24 @@ def search_findings(findings: Iterable[KnownFinding], words: Sequence[str]) -> t
 
     A word names a finding where a word of its claim, study, verdict, conditions or field synonyms begins with it.
     """
-    patterns = [re.compile(rf"(?<![\w.]){re.escape(word)}") for said in words for word in _normalize(said).split()]
-    marks = tunables()
-    return tuple(each for each in findings if _matches(_build_search_text(each, marks), patterns))
+    wanted = (part for word in words for part in _normalize(word).split())
+    patterns, marks = [re.compile(rf"(?<![\w.]){re.escape(part)}") for part in wanted], tunables()
 
+    def matches(finding: KnownFinding) -> bool:
+        where, fields = finding.conditions, finding.treatment if isinstance(finding.treatment, dict) else ()
+        synonyms = (word for name in (finding.variable, *fields) if name in marks for word in marks[name].synonyms)
+        text = _normalize(" ".join((
+            finding.name, finding.claim, finding.verdict, finding.variable, where.environment, where.model,
+            where.model_key, where.metric, where.metric_name, where.job, *synonyms,
+            *(f"{name} {value}" for name, value in where.fields.items()),
+        )))  # fmt: skip
+        return all(pattern.search(text) for pattern in patterns)
 
-def _matches(text: str, patterns: Sequence[re.Pattern[str]]) -> bool:
-    return all(pattern.search(text) for pattern in patterns)
+    return tuple(filter(matches, findings))
 
 
 def _normalize(text: str) -> str:
     return text.replace("_", " ").lower()
-
-
-def _build_search_text(finding: KnownFinding, marks: Mapping[str, Tunable]) -> str:
-    where = finding.conditions
-    names = [
-        name
-        for name in (finding.variable, *(finding.treatment if isinstance(finding.treatment, dict) else ()))
-        if name in marks
-    ]
-    said = (
-        finding.name, finding.claim, finding.verdict, finding.variable, where.environment, where.model, where.model_key,
-        where.metric, where.metric_name, where.job, *(f"{name} {value}" for name, value in where.fields.items()),
-        *(synonym for name in names for synonym in marks[name].synonyms),
-    )  # fmt: skip
-    return _normalize(" ".join(said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,45 +97,37 @@ def find_contradictions(findings: Iterable[KnownFinding]) -> tuple[Contradiction
     for finding in findings:
         if finding.sign or finding.verdict == "equivalent":
             groups[finding.compared].append(finding)
-    return tuple(found for group in groups.values() for found in _contradictions_within(group))
-
-
-def _contradictions_within(group: Sequence[KnownFinding]) -> Iterator[Contradiction]:
-    higher, lower, same = ([each for each in group if each.sign == sign] for sign in (1, -1, 0))
-    if higher and lower:
-        yield _build_contradiction(higher, lower)
-    for side in (higher, lower):
-        if apart := _find_disjoint(same, side):
-            yield _build_contradiction(_find_disjoint(side, apart), apart)
+    contradictions = []
+    for group in groups.values():
+        higher, lower, same = ([entry for entry in group if entry.sign == sign] for sign in (1, -1, 0))
+        pairs = [(higher, lower)] if higher and lower else []
+        for side in (higher, lower):
+            if apart := _find_disjoint(same, side):
+                pairs.append((_find_disjoint(side, apart), apart))
+        contradictions += [Contradiction(tuple(a), tuple(b), tuple(_describe_differences(a, b))) for a, b in pairs]
+    return tuple(contradictions)
 
 
 def _find_disjoint(findings: Sequence[KnownFinding], others: Sequence[KnownFinding]) -> list[KnownFinding]:
     """Return the findings whose interval has nothing in common with that of one of the others at least."""
-    intervals = [each.interval for each in others if each.interval is not None]
+    intervals = [entry.interval for entry in others if entry.interval is not None]
     lowest_high, highest_low = min((i[1] for i in intervals), default=inf), max((i[0] for i in intervals), default=-inf)
-    known = ((each, each.interval) for each in findings)
-    return [each for each, own in known if own is not None and (own[1] < highest_low or own[0] > lowest_high)]
+    known = ((entry, entry.interval) for entry in findings)
+    return [entry for entry, own in known if own is not None and (own[1] < highest_low or own[0] > lowest_high)]
 
 
-def _build_contradiction(one: Sequence[KnownFinding], other: Sequence[KnownFinding]) -> Contradiction:
-    return Contradiction(tuple(one), tuple(other), tuple(_describe_differences(one, other)))
-
-
-def _describe_differences(one: Sequence[KnownFinding], other: Sequence[KnownFinding]) -> Iterator[str]:
+def _describe_differences(*sides: Sequence[KnownFinding]) -> Iterator[str]:
     """Yield the conditions in which two sides differ; a model of the same name may be another, or trained otherwise."""
-    sides = [[each.conditions for each in side] for side in (one, other)]
-    yield from _describe_difference("environment", *({each.environment for each in side} for side in sides))
-    models = list(_describe_difference("model", *({each.model for each in side} for side in sides)))
-    yield from models or _describe_difference(
-        "model or backend", *({each.model_key for each in side} for side in sides)
-    )
-    for name in sorted({name for side in sides for each in side for name in each.fields}):
-        yield from _describe_difference(
-            name,
-            *({(canonical(each.fields[name]) if name in each.fields else "usual") for each in side} for side in sides),
-        )
+
+    def differ(name: str, value: Callable[[FindingConditions], str]) -> list[str]:
+        one, other = ({value(entry.conditions) for entry in side} for side in sides)
+        return [] if one == other else [f"{name}: {' or '.join(sorted(one))} against {' or '.join(sorted(other))}"]
+
+    yield from differ("environment", lambda where: where.environment)
+    yield from differ("model", lambda where: where.model) or differ("model or backend", lambda where: where.model_key)
+    for name in sorted({name for side in sides for entry in side for name in entry.conditions.fields}):
+        yield from differ(name, partial(_describe_field, name))
 
 
-def _describe_difference(name: str, one: Set[str], other: Set[str]) -> Iterator[str]:
-    if one != other:
-        yield f"{name}: {' or '.join(sorted(one))} against {' or '.join(sorted(other))}"
+def _describe_field(name: str, where: FindingConditions) -> str:
+    return canonical(where.fields[name]) if name in where.fields else "usual"

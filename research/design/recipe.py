@@ -10,23 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-from pydantic import ValidationError
+from typing import Final
 
 from research.design.known_findings import KnownFinding, findings_of
 from research.errors import BadJob
-from research.installation.base_job import base_job_of
+from research.installation.base_job import APART, base_job_of, parse_job
 from studies import StudyState
 from studies.records.base import JsonValue
-from studies.records.design import REWARD, Design
-from studies.records.procedure import Phase
+from studies.records.design import REWARD
 from studies.records.statements import setting
-from studies.verdicts.recipe import BetterValue, SettingRecipe, find_untested_pairs, format_fields, holds, recipes
+from studies.verdicts.recipe import BetterValue, ExcludedClaim, find_untested_pairs, format_fields, holds, recipes
 from swarm.job import Job
-
-_NO_PART: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
-"""Fields of a job that are a run's or a metric's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +54,31 @@ class Recipe:
     """What else was found and is not in the job, or why nothing is."""
 
 
+_CODE: Final = "its reward is code, and no field of a job; see the report"
+
+
 def recipe_of(state: StudyState, folder: Path) -> Recipe:
     """Return the recipe of a study whose files lie in `folder`; raise BadJob for unknown fields."""
     designs = {entry.round: entry.design for entry in state.rounds if entry.design is not None}
     if not designs:
-        job = _build_job_file(base_job_of(state.settings).model_dump(mode="json"), {})
-        return Recipe(job, (), (), ("nothing was confirmed: no design was locked; this is the job under all arms",))
-    found = {(entry.round, entry.hypothesis, entry.phase): entry for entry in findings_of(state, folder)}
+        plain = _build_job_file(base_job_of(state.settings), {})
+        return Recipe(plain, (), (), ("nothing was confirmed: no design was locked; this is the job under all arms",))
+    findings = {(entry.round, entry.hypothesis, entry.phase): entry for entry in findings_of(state, folder)}
     asked, *_ = recipes(
-        state.rounds, lambda entry, verdict: not found[entry.round, verdict.hypothesis, "confirm"].doubt
+        state.rounds, lambda entry, verdict: not findings[entry.round, verdict.hypothesis, "confirm"].doubt
     )
-    notes = [f"{_describe_comparison(found[left.round, left.claim.id, 'confirm'])}: {left.why}" for left in asked.left]
-    coded = [value for value in asked.values if REWARD in value.fields]
-    notes += [f"{_describe_comparison(_get_finding(value, found))}: {_CODE}" for value in coded]
-    for entry in found.values():
+
+    def describe(claim: BetterValue | ExcludedClaim) -> str:
+        return _describe_comparison(findings[claim.round, claim.claim.id, "confirm"])
+
+    notes = [f"{describe(left)}: {left.why}" for left in asked.left]
+    notes += [f"{describe(value)}: {_CODE}" for value in asked.values if REWARD in value.fields]
+    for entry in findings.values():
         if entry.round not in asked.rounds or entry.phase != "confirm":
-            notes.append(_describe_other_setting(entry))
-    return _build_recipe(asked, [value for value in asked.values if value not in coded], notes, found, designs)
-
-
-_CODE: Final = "its reward is code, and no field of a job; see the report"
-_Findings = Mapping[tuple[int, str, Phase], KnownFinding]
-
-
-def _get_finding(value: BetterValue, found: _Findings) -> KnownFinding:
-    return found[value.round, value.claim.id, "confirm"]
-
-
-def _build_recipe(
-    asked: SettingRecipe,
-    values: Sequence[BetterValue],
-    notes: list[str],
-    found: _Findings,
-    designs: Mapping[int, Design],
-) -> Recipe:
-    while (job := _parse_job({**asked.base, **_merge_fields(values)})) is None:
+            where = f"in {entry.conditions.environment} by {entry.conditions.metric_name}"
+            notes.append(f"{_describe_comparison(entry)}: {where}, and no part of the recipe")
+    values = [value for value in asked.values if REWARD not in value.fields]
+    while (job := parse_job({**asked.base, **_merge_fields(values)})) is None:
         if not values:
             raise BadJob("expected a job that this ajet knows under all arms of the study; found other fields")
         beside = format_fields(_merge_fields(values[:-1]))
@@ -102,28 +86,19 @@ def _build_recipe(
         values = values[:-1]
     if not values:
         notes.insert(0, f"nothing was confirmed in {asked.environment}; this is the job under all arms")
-    pairs = tuple(
-        f"{_describe_value(one)} and {_describe_value(other)} were never confirmed together"
-        for one, other in find_untested_pairs(values, designs)
+    confirmed = []
+    for value in values:
+        later = {number: holds(design, value) for number, design in designs.items() if number > value.round}
+        held, other = (tuple(number for number, held in later.items() if held is is_held) for is_held in (True, False))
+        confirmed.append(
+            ConfirmedValue(value.fields, value.over, findings[value.round, value.claim.id, "confirm"], held, other)
+        )
+    pairs = (
+        [f"{format_fields(value.fields)} (round {value.round})" for value in pair]
+        for pair in find_untested_pairs(values, designs)
     )
-    confirmed = tuple(_build_confirmed(value, _get_finding(value, found), designs) for value in values)
-    return Recipe(_build_job_file(job, _merge_fields(values)), confirmed, pairs, tuple(notes))
-
-
-def _describe_value(value: BetterValue) -> str:
-    return f"{format_fields(value.fields)} (round {value.round})"
-
-
-def _build_confirmed(value: BetterValue, finding: KnownFinding, designs: Mapping[int, Design]) -> ConfirmedValue:
-    alike = {number: holds(design, value) for number, design in designs.items() if number > value.round}
-    held = tuple(number for number, holds in alike.items() if holds)
-    other = tuple(number for number, holds in alike.items() if holds is False)
-    return ConfirmedValue(value.fields, value.over, finding, held, other)
-
-
-def _describe_other_setting(finding: KnownFinding) -> str:
-    where = finding.conditions
-    return f"{_describe_comparison(finding)}: in {where.environment} by {where.metric_name}, and no part of the recipe"
+    apart = tuple(f"{one} and {other} were never confirmed together" for one, other in pairs)
+    return Recipe(_build_job_file(job, _merge_fields(values)), tuple(confirmed), apart, tuple(notes))
 
 
 def _describe_comparison(finding: KnownFinding) -> str:
@@ -143,19 +118,11 @@ def _merge_fields(values: Sequence[BetterValue]) -> dict[str, JsonValue]:
     return {name: held for value in values for name, held in value.fields.items()}
 
 
-def _parse_job(job: Mapping[str, JsonValue]) -> dict[str, Any] | None:
-    try:
-        return Job.from_record(job).model_dump(mode="json")
-    except ValidationError:
-        return None
-
-
-def _build_job_file(job: Mapping[str, JsonValue], said: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def _build_job_file(job: Job, confirmed: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a job as a file has it: its environment, what was confirmed, what is not usual."""
-    known = Job.from_record(job)
-    usual = Job.default_fields(known.model, known.lora_rank)
+    usual, shown = Job.default_fields(job.model, job.lora_rank), {"environment", *confirmed}
     return {
         name: value
-        for name, value in job.items()
-        if name not in _NO_PART and (name == "environment" or name in said or value != usual.get(name))
+        for name, value in job.model_dump(mode="json").items()
+        if name not in APART and (name in shown or value != usual.get(name))
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from research.design.comparison import MOST_EPISODES, DesignDraft, StatisticalRequirements
 from research.design.headroom import require_schedule
@@ -92,7 +92,7 @@ class SampleSizeCalculator:
 
     def explain_unknown_noise(self, draft: DesignDraft) -> str | None:
         """Return why the noise bank says nothing on a design, in a sentence; None where it does."""
-        job, metric = draft.comparison.base, self.metric(draft)
+        job, metric = draft.job, self.metric(draft)
         return None if kind_of(metric).rates else self.bank.explain_missing(job.environment, job, metric)
 
     def metric(self, draft: DesignDraft, episodes: int | None = None) -> Metric:
@@ -100,54 +100,47 @@ class SampleSizeCalculator:
         return draft.metric(self.judge, episodes or self.requirements.episodes)
 
     def stages(self, draft: DesignDraft, seeds: int, episodes: int | None = None) -> tuple[Stage, ...]:
-        job, metric = draft.comparison.base, self.metric(draft, episodes)
+        job, metric = draft.job, self.metric(draft, episodes)
         plumbing = self.budget_check.price.plumbing(job, metric.episodes)
         still = (Stage("zero-lr", 1, plumbing),) if self.bank.needs_zero_lr_check(job) else ()
         return (*still, *draft.stages(seeds, self.budget_check, metric))
 
     def require_noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
         """Return the A/A runs and the least that has to follow; raise Unaffordable where they are not."""
-        stages = self.noise_stages(draft)
-        if not self.budget_check.affords(stages):
-            still = (
-                "One run with a learning rate of 0 and " if self.bank.needs_zero_lr_check(draft.comparison.base) else ""
-            )
-            why = (
-                f"{self.explain_unknown_noise(draft)} {still}{NOISE_SEEDS} A/A runs first, "
-                f"and then {_AFTER_NOISE_SEEDS} seeds x {draft.arms} arms: {self.budget_check.describe_cost(stages)}; "
-                f"{self.budget_check.describe_budget()}"
-            )
-            less = next(
-                (
-                    n
-                    for n in self._shorter_lengths(draft)
-                    if self.budget_check.affords(self.noise_stages(shorten(draft, n)))
-                ),
-                None,
-            )
-            ways = _join_suggestions([*self._suggest_steps(draft, less), *_suggest_smaller(draft)])
-            raise Unaffordable(
-                f"{why}: use {self.budget_check.suggest_flags(stages)}",
-                need_s=self.budget_check.cost(stages),
-                shorter=less is not None,
-                model_feedback=f"{why}: {ways}",
-            )
-        return stages
+        stages, check = self.noise_stages(draft), self.budget_check
+        if check.affords(stages):
+            return stages
+        still = "One run with a learning rate of 0 and " if self.bank.needs_zero_lr_check(draft.job) else ""
+        why = (
+            f"{self.explain_unknown_noise(draft)} {still}{NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} "
+            f"seeds x {draft.arms} arms: {check.describe_cost(stages)}; {check.describe_budget()}"
+        )
+        shorter = (n for n in self._shorter_lengths(draft) if check.affords(self.noise_stages(draft.with_steps(n))))
+        steps = next(shorter, None)
+        ways = "; or ".join([*_suggest_steps(draft, steps), *_suggest_smaller(draft)])
+        raise Unaffordable(
+            f"{why}: use {check.suggest_flags(stages)}",
+            need_s=check.cost(stages),
+            shorter=steps is not None,
+            model_feedback=f"{why}: {ways}",
+        )
 
     def _shorter_lengths(self, draft: DesignDraft) -> Iterator[int]:
-        for steps in _halve_steps(draft):
-            less = shorten(draft, steps)
+        """Yield halves of the training steps with which the metric can still be told."""
+        steps = 0 if draft.screen is not None or draft.varies_steps else draft.job.steps
+        while (steps := steps // 2) >= SHORTEST_STEPS:
+            less = draft.with_steps(steps)
             with suppress(DesignRefused):
                 require_schedule(less, self.metric(less), self.budget_check.price.estimates)
                 yield steps
 
     def noise_stages(self, draft: DesignDraft) -> tuple[Stage, ...]:
         metric = self.metric(draft)
-        runs = Stage("A/A", NOISE_SEEDS, self.budget_check.price.run_with_evaluations(draft.comparison.base, metric))
+        runs = Stage("A/A", NOISE_SEEDS, self.budget_check.price.run_with_evaluations(draft.job, metric))
         return (runs, *self.stages(draft, _AFTER_NOISE_SEEDS))
 
     def _find_noise(self, draft: DesignDraft, episodes: int) -> Noise | None:
-        job, metric = draft.comparison.base, self.metric(draft, episodes)
+        job, metric = draft.job, self.metric(draft, episodes)
         if kind_of(metric).rates:
             rate = self._guess_rate(draft, metric)
             return rate_noise(rate, metric.episodes, f"the spread of a rate of {rate:.2f}, each run counting 1 or 0")
@@ -155,24 +148,20 @@ class SampleSizeCalculator:
 
     def _guess_rate(self, draft: DesignDraft, metric: Metric) -> float:
         """Return the control's rate as far as runs of its job tell it, else the one at which most runs are needed."""
-        known = self.bank.levels(draft.comparison.base, metric)
+        known = self.bank.levels(draft.job, metric)
         likely = (sum(known) + 1) / (len(known) + 2) if known else 0.5 + self.requirements.min_effect(metric) / 2
         return min(1 - LEAST_RATE, max(LEAST_RATE, likely))
 
     def _build_analysis(self, draft: DesignDraft, noise: Noise) -> PowerAnalysis:
         metric, wanted = self.metric(draft), self.requirements
         shape = (noise, draft.arms, draft.families, draft.compared, wanted.power)
-        level, alike = self._levels(draft)
+        level, alike = ALPHA, None
+        if self.place is not None:
+            level, alike = self.place.difference, self.place.equivalence / draft.claims
         if kind_of(metric).rates:
             rate = self._guess_rate(draft, metric)
             return RatePower(*shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
         return PowerAnalysis(*shape, wanted.analyses, metric_range(metric), level, alike, draft.weights)
-
-    def _levels(self, draft: DesignDraft) -> tuple[float, float | None]:
-        """Return the level of all claims of a difference, and of each claim of no difference where it has its own."""
-        if self.place is None:
-            return ALPHA, None
-        return self.place.difference, self.place.equivalence / draft.claims
 
     def widen_screen(self, draft: DesignDraft, seeds: int) -> DesignDraft:
         """Return the design with the largest screen that leaves its confirmation affordable."""
@@ -188,85 +177,61 @@ class SampleSizeCalculator:
         return next((seeds for seeds in counts if self.budget_check.affords(self.stages(draft, seeds))), None)
 
     def _refuse(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> Unaffordable:
-        offers = [*self._suggest_flags(draft, analysis, need)]
-        ways = f": {'; or '.join(offers)}" if offers else "; nothing that a flag sets would do"
-        cost = self.budget_check.cost(self.stages(draft, need or MOST_SEEDS))
-        steps = None if need is None else self.find_affordable_steps(draft, need)
-        why = self._explain(draft, analysis, need)
-        suggestions = _join_suggestions(
-            [*self._suggest_steps(draft, steps), *self._suggest_effect(draft, analysis), *_suggest_smaller(draft)]
-        )
-        return Unaffordable(
-            f"{why}{ways}", need_s=cost, shorter=steps is not None, model_feedback=f"{why}: {suggestions}"
-        )
-
-    def _explain(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> str:
-        metric = self.metric(draft)
+        """Return the refusal of a design that no seeds, or not so many as are affordable, suffice for."""
+        metric, check = self.metric(draft), self.budget_check
+        most = self.max_affordable_seeds(draft)
+        effect = analysis.min_detectable_effect(most) if most else None
         promise = f"an effect of {format_difference(metric, draft.effect)} with power {self.requirements.power:g}"
-        sd = format_amount(metric, analysis.noise.sd)
-        noise = f"the noise between seeds in {draft.comparison.base.environment} is {sd}"
+        noise = (
+            f"as the noise between seeds in {draft.job.environment} is {format_amount(metric, analysis.noise.sd)}"
+            f"{_describe_variance_inflation(draft)}"
+        )
+        steps, stages = None, self.stages(draft, need or MOST_SEEDS)
+        flags = [] if need is None else [f"use {check.suggest_flags(stages)}"]
+        if effect is not None and effect > draft.effect:
+            flags.append(f"look for a larger effect, --effect {effect:g}")
+        flags += self._suggest_larger_evaluation(draft, need)
         if need is None:
             seen = analysis.min_detectable_effect(MOST_SEEDS)
-            can = f"{MOST_SEEDS} see {format_difference(metric, seen)}" if seen else f"{MOST_SEEDS} see none"
-            return f"no {MOST_SEEDS} seeds see {promise}, as {noise}{describe_variance_inflation(draft)}; {can}"
-        stages, most = self.stages(draft, need), self.max_affordable_seeds(draft)
-        seen = analysis.min_detectable_effect(most) if most else None
-        can = f"{most} seeds are affordable and see {format_difference(metric, seen)}; " if seen else ""
-        noise += describe_variance_inflation(draft)
-        return (
-            f"{promise} needs {need} seeds x {draft.arms} arms, as {noise}: {self.budget_check.describe_cost(stages)}; "
-            f"{can}{self.budget_check.describe_budget()}"
+            can = f"{MOST_SEEDS} see {format_difference(metric, seen) if seen else 'none'}"
+            why = f"no {MOST_SEEDS} seeds see {promise}, {noise}; {can}"
+        else:
+            can = f"{most} seeds are affordable and see {format_difference(metric, effect)}; " if effect else ""
+            why = (
+                f"{promise} needs {need} seeds x {draft.arms} arms, {noise}: {check.describe_cost(stages)}; {can}"
+                f"{check.describe_budget()}"
+            )
+            shorter = (n for n in self._shorter_lengths(draft) if check.affords(self.stages(draft.with_steps(n), need)))
+            steps = next(shorter, None)
+            flags += _suggest_steps(draft, steps)
+        suggestions, least = _suggest_steps(draft, steps), self.requirements.min_effect(metric)
+        if effect is not None and draft.effect < effect <= least:
+            suggestions.append(f"name a larger smallest_effect, {effect:g} (the study's is {least:g})")
+        return Unaffordable(
+            f"{why}{': ' + '; or '.join(flags) if flags else '; nothing that a flag sets would do'}",
+            need_s=check.cost(stages),
+            shorter=steps is not None,
+            model_feedback=f"{why}: {'; or '.join([*suggestions, *_suggest_smaller(draft)])}",
         )
 
-    def _suggest_effect(self, draft: DesignDraft, analysis: PowerAnalysis) -> Iterator[str]:
-        most = self.max_affordable_seeds(draft)
-        effect = analysis.min_detectable_effect(most) if most else None
-        least = self.requirements.min_effect(self.metric(draft))
-        if effect is not None and draft.effect < effect <= least:
-            yield f"name a larger smallest_effect, {effect:g} (the study's is {least:g})"
-
-    def _suggest_flags(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> Iterator[str]:
-        if need is not None:
-            yield f"use {self.budget_check.suggest_flags(self.stages(draft, need))}"
-        yield from self._suggest_larger_effect(draft, analysis)
-        yield from self._suggest_larger_evaluation(draft, need)
-        if need is not None:
-            yield from self._suggest_steps(draft, self.find_affordable_steps(draft, need))
-
-    def _suggest_larger_effect(self, draft: DesignDraft, analysis: PowerAnalysis) -> Iterator[str]:
-        most = self.max_affordable_seeds(draft)
-        effect = analysis.min_detectable_effect(most) if most else None
-        if effect is not None and effect > draft.effect:
-            yield f"look for a larger effect, --effect {effect:g}"
-
-    def _suggest_larger_evaluation(self, draft: DesignDraft, need: int | None) -> Iterator[str]:
-        for episodes in _larger_episode_counts(self.requirements.episodes):
-            noise = self._find_noise(draft, episodes)
-            fewer = (
-                self._build_analysis(draft, noise).seeds_needed(draft.effect) if noise and noise.evaluation_sd else None
-            )
-            if fewer is None or (need is not None and fewer >= need):
+    def _suggest_larger_evaluation(self, draft: DesignDraft, need: int | None) -> list[str]:
+        """Return the fewest times as many evaluation episodes that make a design cheaper, as flags; none for none."""
+        for episodes in (self.requirements.episodes * 2**power for power in range(1, 5)):
+            noise = self._find_noise(draft, episodes) if episodes <= MOST_EPISODES else None
+            if noise is None or not noise.evaluation_sd:
                 continue
-            stages = self.stages(draft, fewer, episodes)
+            seeds = self._build_analysis(draft, noise).seeds_needed(draft.effect)
+            if seeds is None or (need is not None and seeds >= need):
+                continue
+            stages = self.stages(draft, seeds, episodes)
             flags = " ".join(filter(None, (f"--episodes {episodes}", self.budget_check.suggest_flags(stages))))
             cost = self.budget_check.cost(stages)
             if need is None or cost < self.budget_check.cost(self.stages(draft, need)):
-                yield f"evaluate on more episodes, {flags} ({fewer} seeds, {format_seconds(cost)})"
-                return
-
-    def _suggest_steps(self, draft: DesignDraft, steps: int | None) -> Iterator[str]:
-        if steps is not None:
-            yield f"train {steps} steps instead of {draft.comparison.base.steps}"
-
-    def find_affordable_steps(self, draft: DesignDraft, seeds: int) -> int | None:
-        """Return the most steps, of halves of those wanted, with which so many seeds are affordable."""
-        fitting = (
-            n for n in self._shorter_lengths(draft) if self.budget_check.affords(self.stages(shorten(draft, n), seeds))
-        )
-        return next(fitting, None)
+                return [f"evaluate on more episodes, {flags} ({seeds} seeds, {format_seconds(cost)})"]
+        return []
 
 
-def describe_variance_inflation(draft: DesignDraft) -> str:
+def _describe_variance_inflation(draft: DesignDraft) -> str:
     """Return how much wider a contrast is than a difference on as many seeds, as a clause; empty for a difference."""
     if not draft.weights:
         return ""
@@ -276,17 +241,12 @@ def describe_variance_inflation(draft: DesignDraft) -> str:
     return f", and the rise over {draft.arms} values has {times:.2g} times the variance of a difference"
 
 
-def shorten(draft: DesignDraft, steps: int) -> DesignDraft:
-    comparison = replace(
-        draft.comparison,
-        base=draft.comparison.base.model_copy(update={"steps": steps}),
-        jobs=tuple(job.model_copy(update={"steps": steps}) for job in draft.comparison.jobs),
-    )
-    replication = tuple(job.model_copy(update={"steps": steps}) for job in draft.replication)
-    return replace(draft, comparison=comparison, replication=replication)
+def _suggest_steps(draft: DesignDraft, steps: int | None) -> list[str]:
+    return [] if steps is None else [f"train {steps} steps instead of {draft.job.steps}"]
 
 
 def _suggest_smaller(draft: DesignDraft) -> Iterator[str]:
+    """Yield what a planner can leave out, which is to decline at the least."""
     if draft.replication:
         yield "leave the replication out"
     if draft.screen is not None:
@@ -295,20 +255,4 @@ def _suggest_smaller(draft: DesignDraft) -> Iterator[str]:
             yield "confirm fewer candidates"
     elif draft.claims > 1:
         yield "propose fewer hypotheses"
-
-
-def _join_suggestions(suggestions: list[str]) -> str:
-    return "; or ".join([*suggestions, "decline, and say why"])
-
-
-def _halve_steps(draft: DesignDraft) -> Iterator[int]:
-    if draft.screen is not None or any("steps" in arm.overrides for arm in draft.comparison.arms):
-        return
-    steps = draft.comparison.base.steps // 2
-    while steps >= SHORTEST_STEPS:
-        yield steps
-        steps //= 2
-
-
-def _larger_episode_counts(episodes: int) -> Iterator[int]:
-    return (size for power in range(1, 5) if (size := episodes * 2**power) <= MOST_EPISODES)
+    yield "decline, and say why"

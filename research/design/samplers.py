@@ -20,15 +20,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from studies.records.base import JsonValue
 from studies.records.design import Arm, Design
-from studies.records.procedure import Knob, Screen
+from studies.records.procedure import Knob
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
     from optuna.distributions import BaseDistribution
+
+    Floats = NDArray[np.float64]
 
 Point = tuple[int, ...]
 """A position on the ladder of each knob, in the order of the screen's knobs."""
@@ -83,9 +86,6 @@ class Space:
         inside = all(knob.field in self.control and self.control[knob.field] in knob.values for knob in self.knobs)
         return self.point(self.control) if inside else None
 
-    def is_candidate(self, point: Point) -> bool:
-        return point != self.control_point and self.allowed(self.values(point))
-
     def shuffle_free_points(self, random: np.random.Generator, without: Iterable[Point]) -> list[Point]:
         """Return the points to choose among, in an order by chance: all, or a sample of a large space."""
         taken, sizes = set(without), [len(knob.values) for knob in self.knobs]
@@ -93,12 +93,9 @@ class Space:
         if self.size > MOST_LISTED:
             rows = random.integers(0, sizes, size=(MOST_LISTED, len(sizes))).tolist()
             drawn = dict.fromkeys(map(tuple, rows))
-        free = [point for point in drawn if point not in taken and self.is_candidate(point)]
+        taken |= {self.control_point} if self.control_point else set()
+        free = [point for point in drawn if point not in taken and self.allowed(self.values(point))]
         return [free[at] for at in random.permutation(len(free))]
-
-
-def space_of(screen: Screen, control: Mapping[str, JsonValue], allowed: Allowed = allow_any) -> Space:
-    return Space(screen.knobs, control, allowed)
 
 
 def arm_of(space: Space, point: Point, index: int) -> Arm:
@@ -107,16 +104,6 @@ def arm_of(space: Space, point: Point, index: int) -> Arm:
     name = "+".join(f"{field}={str(value).lower()}" for field, value in values.items())
     return Arm(name=name if _NAME.fullmatch(name) else f"candidate-{index + 1}", overrides=values)
 
-
-def points_of(space: Space, arms: Sequence[Arm]) -> list[Point]:
-    return [space.point(arm.overrides) for arm in arms]
-
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 SETTINGS = 160
 """Settings of the surface that are weighed by their evidence."""
@@ -235,14 +222,9 @@ class Surface:
         self._normal = _compute_normal_scores(self._scores, self._rungs)
         self._spread = (float(self._normal.std()) or 1.0) if len(self._normal) else 1.0
         self._y = self._normal / self._spread
-        self._fit()
-
-    def _fit(self) -> None:
-        import numpy as np
-
-        drawn = sample_hyperparameters(len(self._ladders.lengths))
+        drawn = sample_hyperparameters(len(ladders.lengths))
         apart = self._rungs[:, None] - self._rungs
-        whole = drawn.covariance(self._ladders.kernels(self._places, self._places), np.abs(apart))
+        whole = drawn.covariance(ladders.kernels(self._places, self._places), np.abs(apart))
         whole += UNKNOWN_LEVEL * (apart == 0) + drawn.noise[:, None, None] * np.eye(len(self._y))
         fits = np.linalg.solve(whole, np.broadcast_to(self._y[:, None], (SETTINGS, len(self._y), 1)))[..., 0]
         scale = RATE + fits @ self._y / 2
@@ -264,7 +246,9 @@ class Surface:
         )
         means = np.einsum("spn,sn->sp", cross, self._fits)
         known = np.einsum("spn,spn->sp", cross @ self._inverse, cross)
-        variances = np.maximum(self._prior_variance()[:, None] - known, 1e-9) * self._scale[:, None]
+        weights, total = self._settings.weights, self._settings.weights.sum(axis=1)
+        prior = total + self._settings.pairs * (total**2 - (weights**2).sum(axis=1)) / 2 + UNKNOWN_LEVEL
+        variances = np.maximum(prior[:, None] - known, 1e-9) * self._scale[:, None]
         mean = self._weights @ means
         variance = self._weights @ (variances + (means - mean) ** 2)
         return Posterior(self._spread * mean, self._spread * np.sqrt(variance))
@@ -283,12 +267,6 @@ class Surface:
         beyond = normal - np.clip(normal, known[0], known[-1])
         found: Floats = np.interp(normal, known, scores) + slope * beyond
         return found
-
-    def _prior_variance(self) -> Any:
-        weights = self._settings.weights
-        total = weights.sum(axis=1)
-        products = self._settings.pairs * (total**2 - (weights**2).sum(axis=1)) / 2
-        return total + products + UNKNOWN_LEVEL
 
 
 def _compute_normal_scores(scores: Floats, rungs: NDArray[np.int64]) -> Floats:
@@ -344,21 +322,18 @@ def choose_balanced(known: SearchHistory, free: Sequence[Point]) -> Point:
     return free[int(np.argmin((shared + shared * (shared - 1) / 2).sum(axis=1)))]
 
 
-def choose_grid(known: SearchHistory, free: Sequence[Point]) -> Point:
-    return min(free)
-
-
-def choose_random(known: SearchHistory, free: Sequence[Point]) -> Point:
-    """Return a free point at random: they come in an order by chance."""
-    return free[0]
-
-
 def choose_tpe(known: SearchHistory, free: Sequence[Point]) -> Point:
     """Return what TPE proposes; where that was asked before, the free point nearest to it on the ladders."""
     import optuna
+    from optuna.distributions import CategoricalDistribution, IntDistribution
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # else each ask says that it made a study
-    distributions = _build_distributions(known.space)
+    distributions: dict[str, BaseDistribution] = {
+        knob.field: IntDistribution(0, len(knob.values) - 1)
+        if ordered
+        else CategoricalDistribution(range(len(knob.values)))
+        for knob, ordered in zip(known.space.knobs, build_ladders(known.space).ordered, strict=True)
+    }
     seed = int(make_generator(known.seed, known.index).integers(2**32))
     study = optuna.create_study(
         direction="maximize", sampler=optuna.samplers.TPESampler(n_startup_trials=0, multivariate=True, seed=seed)
@@ -369,17 +344,6 @@ def choose_tpe(known: SearchHistory, free: Sequence[Point]) -> Point:
     asked = study.ask(distributions).params
     wanted = tuple(asked[name] for name in distributions)
     return min(free, key=lambda point: sum(abs(a - b) for a, b in zip(point, wanted, strict=True)))
-
-
-def _build_distributions(space: Space) -> dict[str, BaseDistribution]:
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    return {
-        knob.field: IntDistribution(0, len(knob.values) - 1)
-        if ordered
-        else CategoricalDistribution(range(len(knob.values)))
-        for knob, ordered in zip(space.knobs, build_ladders(space).ordered, strict=True)
-    }
 
 
 def choose_by_surface(known: SearchHistory, free: Sequence[Point]) -> Point:
@@ -421,8 +385,8 @@ def build_ladders(space: Space) -> Ladders:
 
 
 SAMPLERS: Mapping[str, Sampler] = {
-    "grid": choose_grid,
-    "random": choose_random,
+    "grid": lambda known, free: min(free),
+    "random": lambda known, free: free[0],  # they come in an order by chance
     "tpe": choose_tpe,
     "surface": choose_by_surface,
 }

@@ -15,14 +15,13 @@ from research.design.samplers import (
     SAMPLERS,
     Allowed,
     SearchHistory,
+    Space,
     Surface,
     allow_any,
     arm_of,
     build_ladders,
     choose_balanced,
     make_generator,
-    points_of,
-    space_of,
 )
 from studies.records.base import JsonValue
 from studies.records.design import Arm
@@ -55,8 +54,8 @@ def next_candidate(
     """
     if len(asked) >= screen.candidates:
         return None
-    space, index = space_of(screen, control, allowed), len(asked)
-    points = points_of(space, asked)
+    space, index = Space(screen.knobs, control, allowed), len(asked)
+    points = [space.point(arm.overrides) for arm in asked]
     free = space.shuffle_free_points(make_generator(screen.seed, index), without=points)
     if not free:
         return None
@@ -82,8 +81,13 @@ def list_due_trials(
     Empty: more must be asked (`next_candidate`), or, where that gives None, `select` may be called.
     """
     first = _list_missing_trials([arm.name for arm in asked], 0, scores)
-    if first or _has_more_candidates(screen, control, asked, allowed):
+    if first:
         return first
+    if len(asked) < screen.candidates:
+        space = Space(screen.knobs, control, allowed)
+        points = [space.point(arm.overrides) for arm in asked]
+        if space.shuffle_free_points(make_generator(screen.seed, len(asked)), without=points):
+            return ()
     for rung in range(1, len(screen.rungs)):
         entering = select_survivors(screen, rung - 1, asked, scores, higher_is_better=higher_is_better)
         if missing := _list_missing_trials(entering, rung, scores):
@@ -106,8 +110,12 @@ def select(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_be
     kept = select_survivors(screen, last, asked, scores, higher_is_better=higher_is_better)
     if not kept:
         raise ValueError("expected a candidate that was measured at the screen's last rung; found none")
-    ranked = dict(_rank(screen, last, asked, scores, higher_is_better))
-    return Selection(kept=kept, scores=ranked, reason=_explain(screen, len(asked), len(kept)))
+    by = "the response surface's mean" if screen.sampler == "surface" else "the score"
+    reason = (
+        f"the best {len(kept)} of {len(asked)} candidates by {by} after {screen.rungs[-1].steps} steps, seed "
+        f"{screen.seed}"
+    )
+    return Selection(kept=kept, scores=dict(_rank(screen, last, asked, scores, higher_is_better)), reason=reason)
 
 
 def truncate_screen(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True) -> Screen:
@@ -135,15 +143,6 @@ def collect_scores(
     return {name: worst if score is None else sign * score for name, score in there.items()}
 
 
-def _has_more_candidates(
-    screen: Screen, control: Mapping[str, JsonValue], asked: Sequence[Arm], allowed: Allowed
-) -> bool:
-    if len(asked) >= screen.candidates:
-        return False
-    space = space_of(screen, control, allowed)
-    return bool(space.shuffle_free_points(make_generator(screen.seed, len(asked)), without=points_of(space, asked)))
-
-
 def _list_missing_trials(names: Sequence[str], rung: int, scores: Scores) -> tuple[Trial, ...]:
     return tuple(Trial(name, rung) for name in names if (name, rung) not in scores)
 
@@ -151,27 +150,18 @@ def _list_missing_trials(names: Sequence[str], rung: int, scores: Scores) -> tup
 def _rank(
     screen: Screen, rung: int, asked: Sequence[Arm], scores: Scores, higher_is_better: bool
 ) -> list[tuple[str, float]]:
-    """Return the candidates over at a rung with what they are ranked by, in the metric's own direction, best first."""
-    told = collect_scores(asked, rung, scores, higher_is_better=higher_is_better)
-    if screen.sampler == "surface" and told:
-        told = _smooth_scores(screen, rung, asked, scores, higher_is_better)
+    """Return the candidates over at a rung with what they are ranked by, in the metric's own direction, best first.
+
+    That is their score, or the surface's mean at the rung, which has seen the rungs before.
+    """
+    ranks = collect_scores(asked, rung, scores, higher_is_better=higher_is_better)
+    if screen.sampler == "surface" and ranks:
+        space = Space(screen.knobs, {})
+        point = {arm.name: space.point(arm.overrides) for arm in asked}
+        seen = [collect_scores(asked, at, scores, higher_is_better=higher_is_better) for at in range(rung + 1)]
+        rows = [(point[name], at, score) for at, those in enumerate(seen) for name, score in those.items()]
+        surface = Surface(build_ladders(space), *zip(*rows, strict=True))
+        means = surface.to_scores(surface.predict([point[name] for name in ranks], rung).mean, rung).tolist()
+        ranks = dict(zip(ranks, means, strict=True))
     sign = 1.0 if higher_is_better else -1.0
-    return [(name, sign * score) for name, score in sorted(told.items(), key=lambda entry: -entry[1])]
-
-
-def _smooth_scores(
-    screen: Screen, rung: int, asked: Sequence[Arm], scores: Scores, higher_is_better: bool
-) -> dict[str, float]:
-    """Return the surface's mean at the rung for each candidate that is over there; it has seen the rungs before."""
-    space = space_of(screen, {})
-    point = dict(zip((arm.name for arm in asked), points_of(space, asked), strict=True))
-    told = [collect_scores(asked, at, scores, higher_is_better=higher_is_better) for at in range(rung + 1)]
-    rows = [(point[name], at, score) for at, those in enumerate(told) for name, score in those.items()]
-    surface = Surface(build_ladders(space), *zip(*rows, strict=True))
-    means = surface.to_scores(surface.predict([point[name] for name in told[rung]], rung).mean, rung).tolist()
-    return dict(zip(told[rung], means, strict=True))
-
-
-def _explain(screen: Screen, asked: int, kept: int) -> str:
-    by = "the response surface's mean" if screen.sampler == "surface" else "the score"
-    return f"the best {kept} of {asked} candidates by {by} after {screen.rungs[-1].steps} steps, seed {screen.seed}"
+    return [(name, sign * score) for name, score in sorted(ranks.items(), key=lambda entry: -entry[1])]

@@ -18,6 +18,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -120,37 +121,34 @@ def unusual_conditions(known: MeasuredEnvironment) -> dict[str, Any]:
 
 def find_measurements(home: Home, environment: str) -> tuple[MeasuredEnvironment, ...]:
     """Return all that was measured of an environment, without a model first; what cannot be read is left out."""
-    found = _files(home, environment).values()
-    return tuple(sorted(found, key=lambda each: (each.model != NO_MODEL, each.model, each.measured_at)))
+    measured = _read_measurements(home, environment).values()
+    return tuple(sorted(measured, key=lambda known: (known.model != NO_MODEL, known.model, known.measured_at)))
 
 
 def find_all_measurements(home: Home) -> tuple[MeasuredEnvironment, ...]:
     folders = sorted(folder.name for folder in home.measured.glob("*") if folder.is_dir())
-    return tuple(each for name in folders for each in find_measurements(home, name))
+    return tuple(known for name in folders for known in find_measurements(home, name))
 
 
-def save_measurement(home: Home, found: MeasuredEnvironment) -> Path:
+def save_measurement(home: Home, measured: MeasuredEnvironment) -> Path:
     """Write a measurement in place of an earlier one under the same conditions; return its file."""
-    earlier = (path for path, each in _files(home, found.environment).items() if _same(each, found))
-    path = next(earlier, home.measured / found.environment / f"{_name(found)}.json")
-    write_json(path, found.model_dump(mode="json"))
+    alone = measured.model == NO_MODEL
+    name = measured.model if alone else f"{measured.model}-{_hash(_conditions(measured))[:_DIGITS]}"
+    path = home.measured / measured.environment / f"{name}.json"
+    for earlier, known in _read_measurements(home, measured.environment).items():
+        if known.model == measured.model and (alone or _conditions(known) == _conditions(measured)):
+            path = earlier
+            break
+    write_json(path, measured.model_dump(mode="json"))
     return path
 
 
-def _files(home: Home, environment: str) -> dict[Path, MeasuredEnvironment]:
-    found = {path: _read(path) for path in sorted((home.measured / environment).glob("*.json"))}
-    return {path: each for path, each in found.items() if each is not None}
-
-
-def _read(path: Path) -> MeasuredEnvironment | None:
-    try:
-        return MeasuredEnvironment.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
-def _same(one: MeasuredEnvironment, other: MeasuredEnvironment) -> bool:
-    return one.model == other.model and (one.model == NO_MODEL or _conditions(one) == _conditions(other))
+def _read_measurements(home: Home, environment: str) -> dict[Path, MeasuredEnvironment]:
+    measured = {}
+    for path in sorted((home.measured / environment).glob("*.json")):
+        with suppress(OSError, ValidationError):
+            measured[path] = MeasuredEnvironment.model_validate_json(path.read_bytes())
+    return measured
 
 
 def _conditions(known: MeasuredEnvironment) -> dict[str, Any]:
@@ -161,12 +159,6 @@ def _conditions(known: MeasuredEnvironment) -> dict[str, Any]:
 @cache
 def _names() -> frozenset[str]:
     return frozenset(conditions_of(Job()))
-
-
-def _name(found: MeasuredEnvironment) -> str:
-    if found.model == NO_MODEL:
-        return NO_MODEL
-    return f"{found.model}-{_hash(_conditions(found))[:_DIGITS]}"
 
 
 def _hash(value: Mapping[str, Any]) -> str:

@@ -15,11 +15,11 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -157,27 +157,30 @@ def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBoun
             stderr=errors, text=True,
         ) as process,
     ):  # fmt: skip
-        found = _PlayLog(note)
-        late = threading.Timer(bounds.seconds, _kill_late, (process.pid, found))
+        log = _PlayLog(note)
+
+        def kill_late() -> None:
+            log.late = True
+            os.killpg(process.pid, signal.SIGKILL)
+
+        late = threading.Timer(bounds.seconds, kill_late)
         late.start()
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                found.take(json.loads(line))
+                log.take(json.loads(line))
             process.wait()
         finally:
             late.cancel()
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        return _plays(found, process.returncode, _read(errors), home.environments / name / CODE, bounds)
-
-
-def _kill_late(pid: int, found: _PlayLog) -> None:
-    found.late = True
-    os.killpg(pid, signal.SIGKILL)
+        errors.seek(0)
+        return log.plays(process.returncode, errors.read(), home.environments / name / CODE, bounds)
 
 
 class _PlayLog:
+    """What the process that plays says, line by line."""
+
     def __init__(self, note: Note) -> None:
         self._note = note
         self.players: dict[str, Player] = {}
@@ -204,33 +207,22 @@ class _PlayLog:
         else:
             self.players[message["player"]] = Player.model_validate(message)
 
-
-def _plays(found: _PlayLog, code: int, errors: str, folder: Path, bounds: PlayBounds) -> Plays:
-    if found.refused:
-        raise BadEnvironment(found.refused)
-    faults, last = list(found.faults), found.last or "its code was loaded"
-    if code and _HUNG in errors:
-        where = _where(errors[errors.rindex(_HUNG) :].splitlines(), folder)
-        faults.append(f"{last}: the play did not end within {bounds.play_s:g} s{where}")
-    elif found.late:
-        faults.append(f"{last}: all plays together did not end within {bounds.seconds:g} s")
-    elif code or not found.whole:
-        said = last_lines(errors, 1, 300) or "nothing"
-        faults.append(f"{last}: its code ended its process {describe_exit(code)}; it last said: {said}")
-    return Plays(found.players, tuple(faults), found.example)
-
-
-def _where(stacks: Iterable[str], folder: Path) -> str:
-    """Return the place of the environment's own code in the stacks of a process that hung, innermost first."""
-    for line in stacks:
-        if (frame := _FRAME.search(line)) is not None and folder in Path(frame[1]).parents:
-            return f" ({Path(frame[1]).name}, line {frame[2]})"
-    return ""
-
-
-def _read(errors: IO[str]) -> str:
-    errors.seek(0)
-    return errors.read()
+    def plays(self, code: int, errors: str, folder: Path, bounds: PlayBounds) -> Plays:
+        """Return what playing came to, by the end of the process that played, with the place where its code hung."""
+        if self.refused:
+            raise BadEnvironment(self.refused)
+        last = self.last or "its code was loaded"
+        if code and _HUNG in errors:
+            stacks = errors[errors.rindex(_HUNG) :].splitlines()  # innermost first
+            frames = [frame for line in stacks if (frame := _FRAME.search(line)) and folder in Path(frame[1]).parents]
+            where = f" ({Path(frames[0][1]).name}, line {frames[0][2]})" if frames else ""
+            self.faults.append(f"{last}: the play did not end within {bounds.play_s:g} s{where}")
+        elif self.late:
+            self.faults.append(f"{last}: all plays together did not end within {bounds.seconds:g} s")
+        elif code or not self.whole:
+            said = last_lines(errors, 1, 300) or "nothing"
+            self.faults.append(f"{last}: its code ended its process {describe_exit(code)}; it last said: {said}")
+        return Plays(self.players, tuple(self.faults), self.example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,14 +245,29 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
     """Check what a text refers to; what was measured is kept. Raises BadEnvironment for what cannot be brought."""
     environment = load_environment(text, reward, home, note, bounds.play_s)
     here = reward is None and is_known(text)
-    same = None if here else _is_reproducible(text, reward, environment, home, bounds.play_s)
+    same = None
+    if not here:  # bring it once more; what a second drawing alone gave is not kept
+        before = {path.name for path in home.environments.iterdir()}
+        again = install_environment(read_reference(text, reward), home, lambda _: None, bounds.play_s)  # all was said
+        if again.name not in before:
+            remove_folder(again.folder, home)
+        same = again.name == environment.name
     plays = play_alone(environment.name, home, packages_of(environment.name, home, note), bounds, note)
     found = list(plays.faults)
     if same is False:
         found.append("drawn twice, it gave other tasks or demonstrations: use no clock, and no random without a seed")
     if not plays.faults:
         found += faults(plays.players, environment.reward_range)
-    known = _build_measurement(environment.name, plays, found)
+    players = (plays.players.get(name) for name in (DEMONSTRATIONS, ORACLE, RANDOM, EMPTY))
+    typical = next((player for player in players if player is not None), None)
+    known = MeasuredEnvironment(
+        environment=environment.name,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        faults=tuple(found),
+        calls_per_episode=typical.calls if typical else None,
+        characters_per_episode=typical.characters if typical else None,
+        environment_seconds_per_episode=typical.seconds if typical else None,
+    )
     if known.calls_per_episode is not None or found:
         save_measurement(home, known)
     return EnvironmentCheck(
@@ -275,34 +282,19 @@ def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: N
     )
 
 
-def _is_reproducible(text: str, reward: str | None, first: Environment, home: Home, play_s: float) -> bool:
-    """Bring it once more; return whether that gave the same. What a second drawing alone gave is not kept."""
-    before = {path.name for path in home.environments.iterdir()}
-    again = install_environment(read_reference(text, reward), home, lambda _: None, play_s)  # all was said before
-    if again.name not in before:
-        remove_folder(again.folder, home)
-    return again.name == first.name
-
-
 def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
-    brought = environment if isinstance(environment, CustomEnvironment) else None
-    if brought is not None and not brought.manifest.hidden_apart:
+    manifest = environment.manifest if isinstance(environment, CustomEnvironment) else None
+    if manifest is not None and not manifest.hidden_apart:
         yield (
             "its code can make its hidden tasks, or holds them, and clients hold it: move records to tasks*.json or "
             "hidden/, or give `generate` (docs/environments.md)"
         )
-    if has_own_agent(environment):
+    if environment.has("agent") if manifest is None else manifest.own_agent:
         yield "it plays by an agent of its own, which needs a model: --tiny or --model-path"
         return
     oracle, demonstrations = has_parts(environment)
-    can_have_one = brought is None or brought.manifest.source.kind in ("folder", "module")
+    can_have_one = manifest is None or manifest.source.kind in ("folder", "module")
     yield from remarks(plays.players, oracle=oracle or not can_have_one, demonstrations=demonstrations)
-
-
-def has_own_agent(environment: Environment) -> bool:
-    if isinstance(environment, CustomEnvironment):
-        return environment.manifest.own_agent
-    return environment.has("agent")
 
 
 def has_parts(environment: Environment) -> tuple[bool, bool]:
@@ -310,16 +302,3 @@ def has_parts(environment: Environment) -> tuple[bool, bool]:
     if isinstance(environment, CustomEnvironment):
         return environment.manifest.oracle, bool(environment.manifest.demonstrations)
     return environment.has("oracle"), environment.has("imitate")
-
-
-def _build_measurement(name: str, plays: Plays, found: Sequence[str]) -> MeasuredEnvironment:
-    known = (plays.players.get(each) for each in (DEMONSTRATIONS, ORACLE, RANDOM, EMPTY))
-    typical = next((each for each in known if each is not None), None)
-    return MeasuredEnvironment(
-        environment=name,
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        faults=tuple(found),
-        calls_per_episode=typical.calls if typical else None,
-        characters_per_episode=typical.characters if typical else None,
-        environment_seconds_per_episode=typical.seconds if typical else None,
-    )

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib import metadata
-from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -95,29 +94,20 @@ def _module(place: str, text: str) -> CodeFiles:
         return CodeFiles(_folder(here.absolute(), text, f"{top}/"))
     if (file := Path(f"{top}.py")).is_file():
         return CodeFiles({file.name: _read(file, text)})
-    spec = _find_spec(top)
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # of a module that was not imported from anywhere
+        spec = None
     if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
         raise BadEnvironment(f"expected the module {top} of {text} here or installed; found none; check its name")
+    requirements = ""  # what its installed package says that it needs, but for extras
+    for name in metadata.packages_distributions().get(top, ())[:1]:
+        wanted = [line for line in metadata.requires(name) or () if "extra ==" not in line]
+        requirements = "".join(f"{line}\n" for line in wanted if not line.lower().startswith("ajet"))
     origin = Path(spec.origin)
     if spec.submodule_search_locations is None:
-        return CodeFiles({origin.name: _read(origin, text)}, _find_requirements(top))
-    return CodeFiles(_folder(origin.parent, text, f"{top}/"), _find_requirements(top))
-
-
-def _find_spec(top: str) -> ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(top)
-    except ValueError:  # of a module that was not imported from anywhere
-        return None
-
-
-def _find_requirements(top: str) -> str:
-    """Return what the installed package of a module says that it needs, but for its extras."""
-    for name in metadata.packages_distributions().get(top, ()):
-        wanted = [line for line in metadata.requires(name) or () if "extra ==" not in line]
-        others = [line for line in wanted if not line.lower().startswith("ajet")]
-        return "".join(f"{line}\n" for line in others)
-    return ""
+        return CodeFiles({origin.name: _read(origin, text)}, requirements)
+    return CodeFiles(_folder(origin.parent, text, f"{top}/"), requirements)
 
 
 _RUN: Final = 6
@@ -135,13 +125,20 @@ _Words = tuple[str, ...]
 
 def find_hidden_leak(files: Mapping[str, bytes], tasks: Mapping[Split, Sequence[Task]]) -> str | None:
     """Return the path of a file that holds text of a hidden task, or names most of them; None if none does."""
-    runs = _shingles(_texts(tasks["hidden"]))
+    runs = set()  # by which texts are known: those of `_RUN` words, or all of a text that is shorter
+    for text in _texts(tasks["hidden"]):
+        words = _words(text)
+        runs |= {words[at : at + _RUN] for at in range(max(1, len(words) - _RUN + 1))}
     own = {run for run in runs if sum(map(len, run)) >= (_LETTERS if len(run) > 1 else _ONE_WORD)}
     own -= _find_runs(own, (text for split in tasks if split != "hidden" for text in _texts(tasks[split])))
     ids = {_words(task.id) for task in tasks["hidden"] if len(task.id) > 1 and not task.id.isdigit()}
     for path, content in files.items():
-        found = _find_runs(own | ids, _forms(content))
-        if not own.isdisjoint(found) or len(ids & found) > _MOST * len(tasks["hidden"]):
+        text = content.decode(errors="replace")
+        forms = [text]  # as it stands, and with the escapes of JSON and of code read
+        if "\\" in text:
+            forms.append(_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)) if escape[1] else " ", text))
+        held = _find_runs(own | ids, forms)
+        if not own.isdisjoint(held) or len(ids & held) > _MOST * len(tasks["hidden"]):
             return path
     return None
 
@@ -151,7 +148,15 @@ def _find_runs(wanted: Set[_Words], texts: Iterable[str]) -> set[_Words]:
     ends: dict[str, set[int]] = {}
     for run in filter(None, wanted):
         ends.setdefault(run[-1], set()).add(len(run))
-    return {run for text in texts for run in _runs(text, ends) if run in wanted}
+    runs = set()
+    for text in texts:
+        last: deque[str] = deque(maxlen=_RUN)
+        for match in _WORD.finditer(text.casefold()):
+            last.append(word := match[0])
+            if word in ends:
+                words = tuple(last)
+                runs |= {words[-length:] for length in ends[word] if length <= len(words)} & wanted
+    return runs
 
 
 def _texts(tasks: Iterable[Task]) -> Iterator[str]:
@@ -168,29 +173,5 @@ def _texts_in(value: Any) -> Iterator[str]:
             yield from _texts_in(item)
 
 
-def _forms(content: bytes) -> Iterator[str]:
-    """Yield what a file says, as it stands and with the escapes of JSON and of code read."""
-    text = content.decode(errors="replace")
-    yield text
-    if "\\" in text:
-        yield _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
-
-
 def _words(text: str) -> _Words:
     return tuple(_WORD.findall(text.casefold()))
-
-
-def _shingles(texts: Iterable[str]) -> Iterator[_Words]:
-    """Yield the runs by which texts are known: those of `_RUN` words, or all of a text that is shorter."""
-    for text in texts:
-        words = _words(text)
-        yield from (words[at : at + _RUN] for at in range(max(1, len(words) - _RUN + 1)))
-
-
-def _runs(text: str, ends: Mapping[str, Set[int]]) -> Iterator[_Words]:
-    last: deque[str] = deque(maxlen=_RUN)
-    for found in _WORD.finditer(text.casefold()):
-        last.append(word := found[0])
-        if word in ends:
-            words = tuple(last)
-            yield from (words[-length:] for length in ends[word] if length <= len(words))

@@ -38,7 +38,7 @@ from research.installation.home import Home, home_error
 from research.installation.tiny_model import Note
 from research.text import did_you_mean
 from sandboxes.spec import describe_exit, last_lines
-from studies import Event, EventLog, EventType, LogCorrupt, StudyState, fold
+from studies import EventLog, EventType, LogCorrupt, fold
 from swarm.environments.adapters import ADAPTERS, scheme_of
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.building import SPLITS, describe_too_large
@@ -69,7 +69,10 @@ def create_draft(parent: Path, home: Home) -> Iterator[Path]:
     """Yield a fresh folder in `parent`, which is gone afterwards unless it was placed; HomeError where none can be."""
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(parent)
+        for left in parent.glob(f"{_PREFIX}*"):
+            with suppress(OSError):  # somebody else sweeps too
+                if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(left, ignore_errors=True)
         draft = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         try:
             yield draft
@@ -96,13 +99,6 @@ def remove_folder(folder: Path, home: Home) -> None:
     except OSError as error:
         raise home_error(home.path, error) from error
     shutil.rmtree(gone, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    for draft in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # somebody else sweeps too
-            if time.time() - draft.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(draft, ignore_errors=True)
 
 
 PIP_TIMEOUT_S: Final = 1800.0
@@ -133,26 +129,22 @@ def _ensure(home: Home, requirements: str, note: Note) -> Path:
         return folder
     with create_draft(home.packages, home) as draft:
         note("installing the packages that the environment names")
-        _install(requirements, draft)
+        text = draft / ".requirements.txt"
+        text.write_text(requirements, encoding="utf-8")
+        command = [
+            sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check",
+            "--target", str(draft), "--requirement", str(text),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise BadEnvironment(f"pip did not bring the packages in {PIP_TIMEOUT_S:g} s; try again") from error
+        if done.returncode:
+            lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+            said = " ".join(lines[-2:]) or last_lines(done.stderr, 1, 300) or "it said nothing"
+            raise BadEnvironment(f"expected pip to bring what requirements.txt names; it could not: {said}")
         publish_draft(draft, folder)
     return folder
-
-
-def _install(requirements: str, folder: Path) -> None:
-    text = folder / ".requirements.txt"
-    text.write_text(requirements, encoding="utf-8")
-    command = [
-        sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check",
-        "--target", str(folder), "--requirement", str(text),
-    ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise BadEnvironment(f"pip did not bring the packages in {PIP_TIMEOUT_S:g} s; try again") from error
-    if done.returncode:
-        lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-        said = " ".join(lines[-2:]) or last_lines(done.stderr, 1, 300) or "it said nothing"
-        raise BadEnvironment(f"expected pip to bring what requirements.txt names; it could not: {said}")
 
 
 MODULE: Final = "swarm.environments.building"
@@ -210,8 +202,10 @@ def _fill_draft(
     play_s: float | None,
 ) -> Manifest:  # fmt: skip
     everything = draft / _EVERYTHING
-    _write(everything, code.files)
-    _write(draft / CODE, code.shared)
+    for place, files in ((everything, code.files), (draft / CODE, code.shared)):
+        place.mkdir(parents=True)
+        for path, content in files.items():
+            write_bytes(place / path, content, durable=False)
     lines = ["--lines", str(reference.lines), "--name", reference.name] if reference.lines else []
     source = ["--source", reference.source.model_dump_json()]
     source += [] if play_s is None else ["--play-seconds", str(play_s)]
@@ -233,8 +227,8 @@ def _fill_draft(
     if said["drawn_by"] != "seeds":
         written = {split: draft / "tasks" / f"{split}.json" for split in SPLITS}
         tasks: dict[Split, Sequence[Task]] = {split: from_json(path.read_bytes()) for split, path in written.items()}
-        if (path := find_hidden_leak(code.shared, tasks)) is not None:
-            note(f"clients get {path}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
+        if (leak := find_hidden_leak(code.shared, tasks)) is not None:
+            note(f"clients get {leak}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
             probed["hidden_apart"] = False
     shutil.rmtree(everything)
     if code.requirements.strip():
@@ -262,12 +256,6 @@ def _rewrite_paths(reference: Reference, draft: Path) -> Iterator[None]:
         for place in (draft, draft.resolve()):
             said = said.replace(f"{place / _EVERYTHING}/", own).replace(f"{place / CODE}/", f"a client's copy of {own}")
         raise BadEnvironment(said) from error
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    folder.mkdir(parents=True)
-    for path, content in files.items():
-        write_bytes(folder / path, content, durable=False)
 
 
 def _query_process(reference: Reference, packages: Sequence[Path], home: Home, *arguments: str) -> dict[str, Any]:
@@ -347,20 +335,15 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
             state = fold(events)
         except LogCorrupt:  # nobody can go on with it
             continue
-        if _has_failed_planning(state, events):
-            continue
         begun = state.rounds_before or state.hypotheses or state.noise_plan is not None or state.design is not None
+        unlocked = state.design is None and state.noise_plan is None and not state.rounds_before
+        last = events[-1]
+        if unlocked and last.type is EventType.STUDY_STOPPED and last.actor == "system":
+            continue  # it came to nothing at its planning, of which no run is made: it could only be asked again
         elsewhere = begun and not home.study(study).is_dir()
         named = any(name in json.dumps(event.payload, default=str) for event in events)
         if named and state.status != "concluded" and not elsewhere:
             yield study
-
-
-def _has_failed_planning(state: StudyState, events: Sequence[Event]) -> bool:
-    """Return whether a study came to nothing at its planning, of which no run is made: it could only be asked again."""
-    ended = events[-1]
-    unlocked = state.design is None and state.noise_plan is None and not state.rounds_before
-    return unlocked and ended.type is EventType.STUDY_STOPPED and ended.actor == "system"
 
 
 def _describe_missing(name: str, home: Home) -> str:

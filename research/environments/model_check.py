@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -91,7 +91,7 @@ def try_model(
         records = [client.episode(each.id) for each in ended]
         note(f"training {trial.job.steps} steps")
         status = run.train()
-    return _build_measurement(trial, startup_s, _TrialPlays(seconds, episodes, records), status)
+    return _build_measurement(trial, startup_s, seconds, episodes, records, status)
 
 
 @contextmanager
@@ -109,14 +109,6 @@ def _run_server(folder: Path, home: Home, runs: int, backend: str) -> Iterator[S
 
 
 @dataclass(frozen=True, slots=True)
-class _TrialPlays:
-    seconds: float
-    episodes: Sequence[Mapping[str, Any]]
-    """As the evaluator's file has them."""
-    records: Sequence[EpisodeRecord]
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     trial: ModelTrial
     folder: Path
@@ -130,19 +122,19 @@ class _Run:
         chosen, out = self.folder / "tasks.json", self.folder / "evaluation.json"
         write_bytes(chosen, to_json(tasks).encode(), durable=False)
         episodes = ("--tasks", str(chosen), "--episodes", str(len(tasks) * GROUP), "--split", "search")
-        concurrency = ("--concurrency", str(self.trial.job.max_concurrency))
-        seconds = self._process("evaluate", *episodes, *concurrency, "--out", str(out), began=_has_open_episodes)
+        seconds = self._process("evaluate", *episodes, "--out", str(out))
         return seconds, (read_json(out) or {})["episodes"]
 
     def train(self) -> Status:
-        self._process("play", "--concurrency", str(self.trial.job.max_concurrency), began=_has_open_episodes)
+        self._process("play")
         return self.client.status(within_s=_STATUS_S)
 
-    def _process(self, action: str, *arguments: str, began: Callable[[Status], bool]) -> float:
-        """Run a process of the environment to its end; return its seconds from when it `began`. Raises CheckFailed."""
+    def _process(self, action: str, *arguments: str) -> float:
+        """Run a process of the environment; return the seconds from its first episode on. Raises CheckFailed."""
+        job = self.trial.job
         command = [
-            sys.executable, "-m", _MODULE, action, "--server", self.server.url,
-            "--environment", self.trial.job.environment, "--environments", str(self.home.environments), *arguments,
+            sys.executable, "-m", _MODULE, action, "--server", self.server.url, "--environment", job.environment,
+            "--environments", str(self.home.environments), "--concurrency", str(job.max_concurrency), *arguments,
         ]  # fmt: skip
         variables = {**os.environ, **python_path_variables(self.packages), "AJET_TOKEN": self.server.client_token}
         with tempfile.TemporaryFile("w+", errors="replace") as log:
@@ -150,8 +142,18 @@ class _Run:
                 command, cwd=self.folder, env=variables, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log,
             )  # fmt: skip
+            started, first = time.monotonic(), None
             try:
-                seconds = self._wait_for_end(process, began)
+                while process.poll() is None:
+                    if first is None and self.client.status(within_s=_STATUS_S).open_episodes > 0:
+                        first = time.monotonic()
+                    if time.monotonic() - started > self.trial.seconds:
+                        raise CheckFailed(
+                            f"expected the plays of {job.environment} with the model to end within "
+                            f"{self.trial.seconds:g} s; they did not; ask for fewer: --groups"
+                        )
+                    time.sleep(_LOOK_S)
+                seconds = time.monotonic() - (started if first is None else first)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
@@ -159,34 +161,24 @@ class _Run:
             log.seek(0)
             if process.returncode:
                 raise CheckFailed(
-                    f"expected {self.trial.job.environment} to be played with the model; the process that plays ended "
-                    f"with {process.returncode}: {last_lines(log.read(), 2, 600) or 'it said nothing'}"
+                    f"expected {job.environment} to be played with the model; the process that plays ended with "
+                    f"{process.returncode}: {last_lines(log.read(), 2, 600) or 'it said nothing'}"
                 )
         return seconds
 
-    def _wait_for_end(self, process: subprocess.Popen[bytes], began: Callable[[Status], bool]) -> float:
-        started = first = time.monotonic()
-        seen = False
-        while process.poll() is None:
-            if not seen and began(self.client.status(within_s=_STATUS_S)):
-                seen, first = True, time.monotonic()
-            if time.monotonic() - started > self.trial.seconds:
-                raise CheckFailed(
-                    f"expected the plays of {self.trial.job.environment} with the model to end within "
-                    f"{self.trial.seconds:g} s; they did not; ask for fewer: --groups"
-                )
-            time.sleep(_LOOK_S)
-        return time.monotonic() - first
 
-
-def _has_open_episodes(status: Status) -> bool:
-    return status.open_episodes > 0
-
-
-def _build_measurement(trial: ModelTrial, startup_s: float, played: _TrialPlays, status: Status) -> MeasuredEnvironment:
-    job, records = trial.job, played.records
+def _build_measurement(
+    trial: ModelTrial,
+    startup_s: float,
+    seconds: float,
+    episodes: Sequence[Mapping[str, Any]],
+    records: Sequence[EpisodeRecord],
+    status: Status,
+) -> MeasuredEnvironment:
+    """Return what was measured by `episodes`, as the evaluator's file has them, their `seconds` and some `records`."""
+    job = trial.job
     groups: dict[str, list[float]] = defaultdict(list)
-    for episode in played.episodes:
+    for episode in episodes:
         groups[episode["task_id"]].append(episode["reward"])
     spans = [call for record in records for call in record.record]
     cut = [call.truncated for call in spans if call.truncated is not None]
@@ -201,13 +193,13 @@ def _build_measurement(trial: ModelTrial, startup_s: float, played: _TrialPlays,
         prompt_tokens=sum(len(call.context.ids) for call in spans) / len(records) if records else None,
         sampled_tokens=fmean(record.tokens for record in records) if records else None,
         cut_short=fmean(cut) if cut else None,
-        seconds_per_episode=played.seconds / len(played.episodes),
+        seconds_per_episode=seconds / len(episodes),
         concurrency=job.max_concurrency,
         runs_at_once=trial.runs_at_once,
         seconds_per_trained_episode=status.metrics["timing_s/step"] / job.episodes_per_step,
         startup_s=startup_s,
-        base_success=fmean(bool(episode["success"]) for episode in played.episodes),
-        base_success_n=len(played.episodes),
+        base_success=fmean(bool(episode["success"]) for episode in episodes),
+        base_success_n=len(episodes),
         equal_groups=fmean(max(rewards) == min(rewards) for rewards in groups.values()),
         equal_groups_n=len(groups),
         group_size=GROUP,

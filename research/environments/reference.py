@@ -40,7 +40,14 @@ def find_custom_environments(names: Iterable[str]) -> tuple[CustomEnvironment, .
 
 def records_of(names: Iterable[str]) -> tuple[EnvironmentRecord, ...]:
     """Return what the lock says of the environments among the names that are not built in."""
-    return tuple(map(_record, find_custom_environments(names)))
+    return tuple(
+        EnvironmentRecord(
+            name=known.full_name, title=known.title, reference=known.reference, code=known.hashes["code"],
+            data=known.hashes["data"], requirements=known.hashes["requirements"], drawn_by=known.drawn_by,
+            tasks={str(split): count for split, count in known.splits.items()}, hidden_apart=known.hidden_apart,
+        )
+        for known in (custom.manifest for custom in find_custom_environments(names))
+    )  # fmt: skip
 
 
 def requirements_of(names: Iterable[str]) -> str:
@@ -61,15 +68,6 @@ def write_client_files(name: str, folder: Path) -> None:
     """Write into a folder what a client holds of an environment; nothing for one that is built in. Raises OSError."""
     for path, content in client_files(name, str(folder)).items():
         write_bytes(Path(path), content, durable=False)
-
-
-def _record(brought: CustomEnvironment) -> EnvironmentRecord:
-    known = brought.manifest
-    return EnvironmentRecord(
-        name=known.full_name, title=known.title, reference=known.reference, code=known.hashes["code"],
-        data=known.hashes["data"], requirements=known.hashes["requirements"], drawn_by=known.drawn_by,
-        tasks={str(split): count for split, count in known.splits.items()}, hidden_apart=known.hidden_apart,
-    )  # fmt: skip
 
 
 GROUP: Final = "ajet.environments"
@@ -138,9 +136,14 @@ def _path(place: str) -> Path:
 
 
 def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
+    def describe(path: Path) -> str:
+        if os.path.exists(path):
+            return "a folder" if os.path.isdir(path) else "another file"
+        return f"no such file{suggest_path(path)}"
+
     if path.suffix != ".jsonl" or not os.path.isfile(path):
         raise BadEnvironment(
-            f"expected a file TASKS.jsonl for --reward to judge; found {text!r:.120}: {_describe_path(path)}"
+            f"expected a file TASKS.jsonl for --reward to judge; found {text!r:.120}: {describe(path)}"
         )
     if reward is None:
         raise BadEnvironment(
@@ -150,17 +153,9 @@ def _parse_tasks_file(text: str, path: Path, reward: str | None) -> Reference:
     place, _, function = reward.partition(":")
     judge = _path(place)
     if judge.suffix != ".py" or not os.path.isfile(judge):
-        raise BadEnvironment(
-            f"expected --reward as FILE.py or FILE.py:NAME; found {reward!r:.120}: {_describe_path(judge)}"
-        )
+        raise BadEnvironment(f"expected --reward as FILE.py or FILE.py:NAME; found {reward!r:.120}: {describe(judge)}")
     source = CodeSource(kind="reward", place=judge.name, item=function)
     return Reference(text, source, judge.absolute().parent, path.absolute())
-
-
-def _describe_path(path: Path) -> str:
-    if os.path.exists(path):
-        return "a folder" if os.path.isdir(path) else "another file"
-    return f"no such file{suggest_path(path)}"
 
 
 def _file(text: str, path: Path, item: str) -> Reference:

@@ -12,8 +12,10 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, partial
+from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +34,16 @@ from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, BrokenEntryPoint, backend
 
 _SET_FOR_EACH_RUN: Final = {"seed", "tracking"}
 """Fields that a study sets for each run."""
+APART: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
+"""Fields of a job of which no training depends: chance, names, and when somebody looks."""
+
+
+def parse_job(record: Mapping[str, Any]) -> Job | None:
+    """Return a recorded job; None for one that this ajet does not know."""
+    try:
+        return Job.from_record(record)
+    except ValidationError:
+        return None
 
 
 def find_fixed_fields(base: Job) -> dict[str, Any]:
@@ -39,10 +51,6 @@ def find_fixed_fields(base: Job) -> dict[str, Any]:
     held = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN)
     usual = Job.default_fields(base.model, base.lora_rank)
     return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual[name]}
-
-
-def format_fixed_fields(base: Job) -> str:
-    return ", ".join(setting(name, value) for name, value in find_fixed_fields(base).items())
 
 
 def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> None:
@@ -107,18 +115,13 @@ def without_model_path(job: Job) -> Job:
 
 def parameter_count(folder: Path) -> int | None:
     """Return how many numbers the weights of a model folder hold, by the headers of its files; None without any."""
-    counts = [_count_weights(path) for path in sorted(folder.glob("*.safetensors"))]
-    return sum(counts) or None
-
-
-def _count_weights(path: Path) -> int:
-    try:
-        with open(path, "rb") as file:
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        with suppress(OSError, ValueError), open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header: Any = json.loads(file.read(min(length, 1 << 27)))
-    except (OSError, ValueError):
-        return 0
-    return sum(int(math.prod(entry["shape"])) for name, entry in header.items() if name != "__metadata__")
+            count += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return count or None
 
 
 _FAR: Final = 20
@@ -150,7 +153,12 @@ def read_job(path: Path) -> Job:
         job = Job.model_validate_json(text)
     except ValidationError as error:
         raise BadJob(f"{path} is no job: {_describe_error(error)}; see `ajet job explain`") from error
-    json.loads(text, object_pairs_hook=partial(_reject_duplicates, path))
+
+    def reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
+        if twice := [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]:
+            raise BadJob(f"{path} is no job: expected each field once; found {twice[0]} twice; leave one of them out")
+
+    json.loads(text, object_pairs_hook=reject_duplicates)
     return job
 
 
@@ -166,14 +174,6 @@ def _describe_error(error: ValidationError) -> str:
     return f"{said}{did_you_mean(str(place[-1]), known.model_fields)}"
 
 
-def _reject_duplicates(path: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise BadJob(f"{path} is no job: expected each field once; found {name} twice; leave one of them out")
-    return dict(pairs)
-
-
 def base_job(
     file: Path | None, folder: str | None, hashes: Path | None = None, backend: str | None = None
 ) -> Job | None:
@@ -183,7 +183,11 @@ def base_job(
     """
     if file is None and folder is None and backend is None:
         return None
-    said = with_backend(Job() if file is None else _read_study_job(file), backend)
+    job = Job() if file is None else read_job(file)
+    if name := next((name for name in _FIELDS_OF_A_RUN if file is not None and name in job.model_fields_set), None):
+        why = _FIELDS_OF_A_RUN[name]
+        raise BadJob(f"expected a job without {name} for a study; found it in {file}; leave it out: {why}")
+    said = with_backend(job, backend)
     named = said.model.path if isinstance(said.model, PathModel) else None
     if named is not None and folder is not None:
         raise BadJob(f"expected one model; found {named} in {file} and --model-path {folder}; leave one of them out")
@@ -229,14 +233,6 @@ def describe_trained_weights(job: Job) -> str:
     if not isinstance(job.model, PathModel):
         return "the tiny model"
     return f"{'an adapter' if job.lora_rank else 'all weights'} of a pretrained model"
-
-
-def _read_study_job(file: Path) -> Job:
-    job = read_job(file)
-    for name, why in _FIELDS_OF_A_RUN.items():
-        if name in job.model_fields_set:
-            raise BadJob(f"expected a job without {name} for a study; found it in {file}; leave it out: {why}")
-    return job
 
 
 def base_settings(job: Job | None) -> dict[str, Any]:

@@ -155,7 +155,10 @@ class MachineSlots:
         """Return from when to when each attempt of another study ran here; one that runs has run until now."""
         self._others.update({other.name: other for other in self._find_others(besides=self._others)})
         spans = [other.span() for other in self._others.values()]
-        return [(_moment(began), now if ended is None else _moment(ended)) for began, ended in spans]
+        return [
+            (datetime.fromtimestamp(began, UTC), now if ended is None else datetime.fromtimestamp(ended, UTC))
+            for began, ended in spans
+        ]
 
     def _give_back(self, rows: list[SlotRow]) -> None:
         if rows:
@@ -166,8 +169,10 @@ class MachineSlots:
         """Return whether a row of another study on this machine is nobody's any more."""
         if row.slot is None:
             return self._controllers.is_gone(row.study)
+        own = row.home == str(self._home.path)
+        sandbox = self._sandbox if own else ProcessSandbox(Home(Path(row.home), "").sandboxes)
         try:
-            handle = self._sandbox_of(row).adopt(row.attempt)
+            handle = sandbox.adopt(row.attempt)
             runs = handle is not None and handle.poll() is None
         except OSError:  # of another user, or on a full disk: it may run
             return False
@@ -175,11 +180,6 @@ class MachineSlots:
             self._unstarted.pop(row, None)
             return False
         return handle is not None or self._clock() - self._unstarted.setdefault(row, self._clock()) >= UNDER_WAY_S
-
-    def _sandbox_of(self, row: SlotRow) -> Sandbox:
-        if row.home == str(self._home.path):
-            return self._sandbox
-        return ProcessSandbox(Home(Path(row.home), "").sandboxes)
 
     def _find_slotless(self, rows: Collection[SlotRow]) -> list[_OtherAttempt]:
         """Return the attempts of others that run and hold no slot: of those that ran when this was asked first."""
@@ -215,7 +215,3 @@ class _OtherAttempt:
             handle = self._sandbox.adopt(self.name)  # None: it ended, and was pruned
             self._span = (self._span[0], time.time()) if handle is None else handle.run_times()
         return self._span
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -36,6 +36,10 @@ STORE: Final = "AJET_SWARM_STORE"
 """Names the variable with a store's URL, which may hold a password; all may read a command line."""
 
 
+UserRole = Literal["admin", "client"]
+"""What commands use a server as."""
+
+
 class SwarmProcessError(ResearchError):
     """The swarm server could not be started, or none runs here."""
 
@@ -50,6 +54,9 @@ class SwarmProcess:
     folder: Path
     client_token: str
     """For those who play, and may set nothing else."""
+
+    def key(self, role: UserRole) -> str:
+        return self.admin_token if role == "admin" else self.client_token
 
 
 def find_swarm(folder: Path) -> SwarmProcess | None:
@@ -103,16 +110,11 @@ def start_swarm(
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.json").unlink(missing_ok=True)
-    folders = [
-        "--directory",
-        str(folder),
-        "--models",
-        str(models),
-        "--environments",
-        str(models.parent / "environments"),
-    ]
-    options = ["--port", str(port), *binding.arguments, *(["--idle"] if idle else [])]
-    command = [python_of(binding.backend), "-m", "swarm.server", *folders, *options]
+    command = [
+        python_of(binding.backend), "-m", "swarm.server", "--directory", str(folder), "--models", str(models),
+        "--environments", str(models.parent / "environments"), "--port", str(port), *binding.arguments,
+        *(["--idle"] if idle else []),
+    ]  # fmt: skip
     store = {} if binding.store is None else {STORE: binding.store}
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
@@ -124,7 +126,9 @@ def start_swarm(
     try:
         while (found := find_swarm(folder)) is None or found.pid != process.pid:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SwarmProcessError(f"the swarm server did not start: {_last_line(log_path)}")
+                lines = log_path.read_text(errors="replace").strip().splitlines()
+                last = lines[-1] if lines else f"it ended without a word (see {log_path})"
+                raise SwarmProcessError(f"the swarm server did not start: {last}")
             time.sleep(0.1)
     except BaseException:  # nobody would know of it
         process.terminate()
@@ -156,11 +160,6 @@ def _is_server(pid: int, folder: Path) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE and "swarm.server" in command and str(folder) in command
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or another user's who got its number
         return False
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it ended without a word (see {path})"
 
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
@@ -204,8 +203,6 @@ Server = Annotated[
 
 HOW_TO_START = "start one with `ajet swarm start --environment guess`"
 SERVER, TOKEN = "AJET_SERVER", "AJET_TOKEN"
-UserRole = Literal["admin", "client"]
-"""What commands use a server as."""
 _LIKE = "http://127.0.0.1:8700"
 
 
@@ -226,11 +223,11 @@ class ServerConnection:
 def find_running(name: str | None = None, home: Home | None = None) -> SwarmProcess:
     """Return a server of this installation that runs; NoSwarm says how to start it."""
     home = home or Home.locate()
-    found = find_swarm(server_folder(home.path, name))
-    if found is not None:
-        return found
+    if (process := find_swarm(server_folder(home.path, name))) is not None:
+        return process
     if name is None:
-        others = f"; {', '.join(running_names(home))} run here: --server NAME" if running_names(home) else ""
+        running = [name for name, process in servers(home) if name is not None and process is not None]
+        others = f"; {', '.join(running)} run here: --server NAME" if running else ""
         raise NoSwarm(f"no swarm server runs here; {HOW_TO_START}, or name one with --server{others}")
     known = f"; those started here were {', '.join(find_server_names(home))}" if find_server_names(home) else ""
     raise NoSwarm(f"no swarm server called {name} runs here; start it with `ajet swarm start --name {name}`{known}")
@@ -257,10 +254,6 @@ def resolve_target(
     return (None, asked) if _is_address(asked) else (asked, None)
 
 
-def running_names(home: Home) -> list[str]:
-    return [name for name, process in servers(home) if name is not None and process is not None]
-
-
 def connect_server(
     asked: str | None, *, role: UserRole = "admin", environ: Mapping[str, str] = os.environ, home: Home | None = None
 ) -> ServerConnection:
@@ -273,7 +266,7 @@ def connect_server(
     if known is not None and _is_address(known):
         return _connect_address(known.rstrip("/"), role, environ, place)
     process = find_running(None if known is None else validate_name(known), place)
-    return ServerConnection(process.url, _key(process, role), process)
+    return ServerConnection(process.url, process.key(role), process)
 
 
 def _is_address(server: str) -> bool:
@@ -292,7 +285,7 @@ def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home:
         raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")
     for _, process in servers(home):
         if process is not None and process.url == url:
-            return ServerConnection(url, _key(process, role), process)
+            return ServerConnection(url, process.key(role), process)
     token = environ.get(TOKEN, "").strip()
     if not token:
         raise BadServer(
@@ -301,25 +294,16 @@ def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home:
         )
     if not (token.isascii() and token.isprintable()):
         raise BadServer(f"expected a token in {TOKEN}, as `ajet swarm token` prints it; found other characters")
-    if role == "client" and _role_of(token) != "client":
+    try:  # of a signed token; an admin's may be of somebody's own choice
+        claimed = str(json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))["role"])
+    except (ValueError, LookupError, TypeError):
+        claimed = ""
+    if role == "client" and claimed != "client":
         raise BadServer(
             f"expected a client's token of {url} in {TOKEN}, as `ajet swarm token` prints it where the server runs; "
             "found another: an admin's opens more than is needed here, and would stand behind whatever code plays"
         )
     return ServerConnection(url, token)
-
-
-def _role_of(token: str) -> str | None:
-    """Return the role that a signed token says it has; None for an admin's of somebody's own choice."""
-    try:
-        claims = json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))
-        return str(claims["role"])
-    except (ValueError, LookupError, TypeError):
-        return None
-
-
-def _key(process: SwarmProcess, role: UserRole) -> str:
-    return process.admin_token if role == "admin" else process.client_token
 
 
 KEPT = "start.json"
@@ -346,10 +330,10 @@ def ensure_server(home: Home, options: ServerOptions, *, port: int, idle: bool) 
     folder = server_folder(home.path, options.name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(folder / "start.lock"):  # two commands at once: the second finds what the first started
-        return _ensure_server(home, folder, options, port=port, idle=idle)
+        return _start_or_find(home, folder, options, port=port, idle=idle)
 
 
-def _ensure_server(
+def _start_or_find(
     home: Home, folder: Path, options: ServerOptions, *, port: int, idle: bool
 ) -> tuple[SwarmProcess, bool]:
     known, found = load_binding(folder), find_swarm(folder)
@@ -375,7 +359,11 @@ def _ensure_server(
         )
     before = path.read_bytes() if (path := folder / KEPT).exists() else None
     if wanted != known:  # before it is started: whoever kills this command in between leaves no server unknown
-        _save_binding(folder, wanted)
+        part = folder / f"{KEPT}.part"
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)
+        part.write_text(json.dumps(asdict(wanted)))
+        part.replace(path)
     try:
         return start_swarm(folder, models=home.models, port=port, idle=idle, binding=wanted), False
     except BaseException:  # what does not start is not what the server was started with last
@@ -400,11 +388,3 @@ def load_binding(folder: Path) -> Binding:
             f"expected in {path} how the server was started last; found it broken ({type(error).__name__}); remove it, "
             "and say its --host, --store, --token-file and --peer again"
         ) from None
-
-
-def _save_binding(folder: Path, binding: Binding) -> None:
-    path, part = folder / KEPT, folder / f"{KEPT}.part"
-    part.unlink(missing_ok=True)
-    part.touch(mode=0o600)
-    part.write_text(json.dumps(asdict(binding)))
-    part.replace(path)

@@ -85,40 +85,33 @@ class StudyCache:
         self, home: Home, log: EventLog, on_progress: Callable[[int, int], None] = lambda done, of: None
     ) -> dict[str, Mapping[str, Any]]:
         """Return each study's content, the newest first; `on_progress` hears how many are read anew, of how many."""
-        heads, before = log.heads(), self._load(home)
+        heads, path = log.heads(), home.path / self.file
+        form = f"{self.form}, ajet {version('ajet')}"
+        try:
+            kept = _CacheFile.model_validate_json(path.read_bytes())
+            before = kept.studies if (kept.form, kept.home) == (form, str(home.path)) else {}
+        except (OSError, ValueError):  # there is no such file, or one of another version
+            before = {}
         entries = {
-            name: entry for name, entry in before.items() if _is_current(entry, heads.get(name), home.study(name))
+            name: entry
+            for name, entry in before.items()
+            if entry.head == heads.get(name)
+            and entry.stamps == _stamps(home.study(name), [name for name in entry.stamps if name])
         }
-        found: dict[str, Mapping[str, Any]] = {name: entry.content for name, entry in entries.items()}
+        contents: dict[str, Mapping[str, Any]] = {name: entry.content for name, entry in entries.items()}
         anew = [study for study in heads if study not in entries]
         for done, study in enumerate(anew):
             on_progress(done, len(anew))
             reading = self.read(study)
             stamps = _stamps(home.study(study), reading.checked)  # before: what changes meanwhile is read again
-            found[study] = reading.content()
+            contents[study] = reading.content()
             if reading.head is not None:
-                entries[study] = _Entry(head=reading.head, stamps=stamps, content=dict(found[study]))
+                entries[study] = _Entry(head=reading.head, stamps=stamps, content=dict(contents[study]))
         if entries != before:
-            self._write(home, entries)
-        return {study: found[study] for study in heads}
-
-    @property
-    def _whole_form(self) -> str:
-        return f"{self.form}, ajet {version('ajet')}"
-
-    def _load(self, home: Home) -> dict[str, _Entry]:
-        """Return what was kept; nothing where that is of another version or place, or no such file."""
-        try:
-            kept = _CacheFile.model_validate_json((home.path / self.file).read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return kept.studies if (kept.form, kept.home) == (self._whole_form, str(home.path)) else {}
-
-    def _write(self, home: Home, entries: dict[str, _Entry]) -> None:
-        """Keep what was found; a disk that takes nothing only makes the next look slow."""
-        kept = _CacheFile(form=self._whole_form, home=str(home.path), studies=entries)
-        with suppress(OSError):
-            write_bytes(home.path / self.file, kept.model_dump_json().encode(), durable=False)  # in its fields' order
+            made = _CacheFile(form=form, home=str(home.path), studies=entries)
+            with suppress(OSError):  # a disk that takes nothing only makes the next look slow
+                write_bytes(path, made.model_dump_json().encode(), durable=False)  # in its fields' order
+        return {study: contents[study] for study in heads}
 
 
 class _Entry(Record):
@@ -141,18 +134,13 @@ def evidence_files(state: StudyState) -> list[str]:
     return [*locks, *(run.collected["evaluation"]["path"] for run in runs if run.collected is not None)]
 
 
-def _is_current(entry: _Entry, head: str | None, folder: Path) -> bool:
-    return entry.head == head and entry.stamps == _stamps(folder, [name for name in entry.stamps if name])
-
-
 def _stamps(folder: Path, names: Sequence[str]) -> dict[str, list[int] | None]:
     """Return size, times and place on the disk of files, None for one that cannot be had; of the folder, that it is."""
-    return {name: _stamp(folder / name) for name in names} | {"": [1] if folder.is_dir() else None}
-
-
-def _stamp(path: Path) -> list[int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    stamps: dict[str, list[int] | None] = {"": [1] if folder.is_dir() else None}
+    for name in names:
+        try:
+            found = os.stat(folder / name)
+            stamps[name] = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+        except OSError:
+            stamps[name] = None
+    return stamps

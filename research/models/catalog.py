@@ -132,42 +132,32 @@ class CatalogEntry:
 
 def read_catalog(models: Path) -> list[CatalogEntry]:
     """Return fetchable models in the order of the registry, then others that were fetched once."""
-    known = [_describe_downloadable(name, models) for name in FETCHABLE]
-    others = sorted(path.parent for path in models.glob(f"*/{RECORD}") if path.parent.name not in FETCHABLE)
-    return known + [
-        _describe_installed(folder, record) for folder in others if (record := read_record(folder)) is not None
-    ]
+    names = [*FETCHABLE, *sorted({path.parent.name for path in models.glob(f"*/{RECORD}")} - FETCHABLE.keys())]
+    return [entry for name in names if (entry := _describe_model(name, models / name)) is not None]
 
 
-def _describe_downloadable(name: str, models: Path) -> CatalogEntry:
-    model, folder = FETCHABLE[name], models / name
-    if (record := read_record(folder)) is not None:
-        return _describe_installed(folder, record)
+def _describe_model(name: str, folder: Path) -> CatalogEntry | None:
+    """Return what is known of a model by its record, else by what can be fetched; None where neither says anything."""
+    record = read_record(folder)
+    model = FETCHABLE.get(name if record is None else record.name)
+    if record is None and model is None:
+        return None
+    here = folder.exists()
+    problem = find_damage(folder) if here else None
+    size = 0 if model is None else model.model_bytes
+    if record is not None:
+        size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    source = record or model
+    assert source is not None
     return CatalogEntry(
-        name=name,
-        state="damaged" if folder.exists() else "not fetched",
+        name=source.name,
+        state="damaged" if problem else "fetched" if here else "not fetched",
         folder=folder,
-        bytes=model.model_bytes,
-        download_bytes=model.download_bytes,
-        parameters=model.parameters,
-        licence=model.licence,
-        source=model.requirement,
-        about=model.about,
-        problem=find_damage(folder) if folder.exists() else None,
-    )
-
-
-def _describe_installed(folder: Path, record: ModelRecord) -> CatalogEntry:
-    problem, model = find_damage(folder), FETCHABLE.get(record.name)
-    return CatalogEntry(
-        name=record.name,
-        state="damaged" if problem else "fetched",
-        folder=folder,
-        bytes=sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
+        bytes=size,
         download_bytes=None if model is None else model.download_bytes,
         parameters=None if model is None else model.parameters,
-        licence=record.licence,
-        source=record.requirement,
-        about=record.about,
+        licence=source.licence,
+        source=source.requirement,
+        about=source.about,
         problem=problem,
     )

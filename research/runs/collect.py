@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,28 +88,33 @@ def collect(
 
     `said` is the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`).
     """
-    for name, expected in {**said.files, **_kept_hashes(folder, spec)}.items():
+    expected_hashes = dict(said.files)
+    if spec.resumes is not None:  # what it took over
+        expected_hashes[folder.evaluation("initial").name] = spec.initial_sha256
+        expected_hashes |= {folder.kept.name: spec.during_sha256} if spec.during_sha256 else {}
+    for name, expected in expected_hashes.items():
         read_unchanged(folder.path / name, name, expected)
     tracked = _read_run(folder, spec, read or read_tracking)
-    history = history_of(tracked)
-    stopped = _find_stop_rule(spec, history, whole=tracked.ended)
+    history, run = history_of(tracked), spec.run
+    stopped, steps = _find_stop_rule(spec, history, whole=tracked.ended), len(history)
+    there = run.model_copy(update={"environment": spec.other_environment})
     evaluation = RunEvaluation(
-        study=spec.run.study,
+        study=run.study,
         run_id=spec.run_id,
         attempt=spec.attempt,
-        initial=_read_evaluation(folder.evaluation("initial"), spec.run, policy_version=0),
-        during=_during_evaluations(folder, spec, steps=len(history), resumed_at=said.resumed_at),
-        final=_read_evaluation(folder.evaluation("final"), spec.run, policy_version=len(history)),
-        other=_other_evaluation(folder, spec, steps=len(history)),
+        initial=(initial := _read_evaluation(folder.evaluation("initial"), run, 0)),
+        during=_during_evaluations(folder, spec, steps=steps, resumed_at=said.resumed_at),
+        final=(final := _read_evaluation(folder.evaluation("final"), run, steps)),
+        other=_read_evaluation(folder.evaluation("other"), there, steps, run.seed) if spec.other_environment else None,
     )
     dumped = evaluation.model_dump(mode="json")
-    found = _compute_metrics(dumped, history, spec.run.metric, stopped)  # before anything is written: it may be refused
+    values = _compute_metrics(dumped, history, run.metric, stopped)  # before anything is written: it may be refused
     where = Path("runs") / spec.run_id
     snapshot: dict[str, Any] = {
-        "study": spec.run.study,
+        "study": run.study,
         "run_id": spec.run_id,
         "attempt": spec.attempt,
-        "design_hash": spec.run.design_hash,
+        "design_hash": run.design_hash,
         "wandb": {"project": tracked.project, "group": tracked.group, "id": tracked.id, "config": tracked.config},
         "history": history,
     }
@@ -117,16 +122,22 @@ def collect(
     evaluation_sha = write_json(
         study_folder / where / "evaluation.json", evaluation.model_dump(mode="json", exclude_defaults=True)
     )
-    initial, final = evaluation.initial, evaluation.final
-    watched = () if spec.watchdog is None else find_alarms(history, spec.watchdog, initial.success, final.success)
+    alarms = [] if spec.watchdog is None else [*find_alarms(history, spec.watchdog, initial.success, final.success)]
+    if errors := Counter(episode.error for episode in final.episodes if episode.failed):
+        of = f"{errors.total()} of {len(final.episodes)} plays after training"
+        sentence = f"{of} were failed by the agent, most by {errors.most_common(1)[0][0]}: they are not solved"
+        alarms.append(Alarm("failed_plays", final.policy_version, sentence, "note"))
+    kinds = {task.id: task.kind for task in get_environment(run.environment).tasks(run.metric.split)}
+    played = Counter(kinds[episode.task_id] for episode in final.episodes)
+    solved = Counter(kinds[episode.task_id] for episode in final.episodes if episode.success)
     episodes = len(initial.episodes) + len(final.episodes)
     return CollectedEvidence(
-        {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},
+        {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": steps},
         {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
-        _build_measurements(found, spec.run_id, evaluation_sha),
+        _build_measurements(values, spec.run_id, evaluation_sha),
         build_conditions(spec, history, dumped, said.seen, neighbours, stopped),
-        (*watched, *_failed_play_alarms(evaluation)),
-        _count_by_kind(final, spec.run),
+        tuple(alarms),
+        {kind: (solved[kind], played[kind]) for kind in sorted(played)} if len(played) > 1 else {},
         mean_facts(dumped["final"]),
     )
 
@@ -154,29 +165,6 @@ def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) ->
     stopped = (collected.get("conditions") or {}).get("stopped_by")
     found = _compute_metrics(evaluation.model_dump(mode="json"), history, metric, stopped)
     return _build_measurements(found, evaluation.run_id, stored["sha256"])
-
-
-def _count_by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int, int]]:
-    kinds = {task.id: task.kind for task in get_environment(run.environment).tasks(run.metric.split)}
-    played = Counter(kinds[episode.task_id] for episode in evaluation.episodes)
-    solved = Counter(kinds[episode.task_id] for episode in evaluation.episodes if episode.success)
-    return {kind: (solved[kind], played[kind]) for kind in sorted(played)} if len(played) > 1 else {}
-
-
-def _kept_hashes(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:
-    if spec.resumes is None:
-        return {}
-    during = {folder.kept.name: spec.during_sha256} if spec.during_sha256 else {}
-    return {folder.evaluation("initial").name: spec.initial_sha256, **during}
-
-
-def _failed_play_alarms(evaluation: RunEvaluation) -> Iterator[Alarm]:
-    """Yield a note on plays of the last evaluation that the agent failed, which are counted as not solved."""
-    final = evaluation.final
-    if errors := Counter(episode.error for episode in final.episodes if episode.failed):
-        of = f"{errors.total()} of {len(final.episodes)} plays after training"
-        said = f"{of} were failed by the agent, most by {errors.most_common(1)[0][0]}: they are not solved"
-        yield Alarm("failed_plays", final.policy_version, said, "note")
 
 
 def history_of(run: TrackedRun, *, whole: bool = True) -> list[dict[str, Any]]:
@@ -236,37 +224,35 @@ def _read_run(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> T
     return run
 
 
-def _other_evaluation(folder: AttemptFolder, spec: AttemptSpec, *, steps: int) -> Evaluation | None:
-    if spec.other_environment is None:
-        return None
-    run = spec.run.model_copy(update={"environment": spec.other_environment})
-    path = folder.evaluation("other")
-    found = _read_evaluation(path, run, policy_version=steps)
-    _check_tasks(path.name, found, run, run.metric.episodes, run.seed)
-    return found
-
-
-def _read_evaluation(path: Path, run: RunSpec, *, policy_version: int) -> Evaluation:
+def _read_evaluation(path: Path, run: RunSpec, version: int, seed: int | None = None) -> Evaluation:
     """Return the evaluator's outcomes, after checking that they are complete and of this run's tasks and weights."""
     try:
         evaluation = Evaluation.model_validate(read_json(path))
     except ValueError as error:
         raise _unreadable(path, error) from error
-    _check_evaluation(path.name, evaluation, run, policy_version, run.metric.episodes)
+    _check_evaluation(path.name, evaluation, run, version, run.metric.episodes, seed)
     return evaluation
 
 
-def _check_evaluation(name: str, evaluation: Evaluation, run: RunSpec, version: int, episodes: int) -> None:
+def _check_evaluation(
+    name: str, evaluation: Evaluation, run: RunSpec, version: int, episodes: int, seed: int | None
+) -> None:
+    """Raise CollectError unless an evaluation has so many plays of hidden tasks: of those that a seed draws, if any."""
     found = (evaluation.environment, evaluation.split, evaluation.policy_version)
     if found != (expected := (run.environment, run.metric.split, version)):
         raise CollectError("foreign_results", f"{name}: expected an evaluation of {expected}; found {found}")
-    hidden = {task.id for task in get_environment(run.environment).tasks(run.metric.split)}
+    tasks = get_environment(run.environment).tasks(run.metric.split)
     plays = {(episode.task_id, episode.sample) for episode in evaluation.episodes}
-    if foreign := {task for task, _ in plays} - hidden:
+    if foreign := {task for task, _ in plays} - {task.id for task in tasks}:
         raise CollectError("foreign_results", f"{name}: {min(foreign)!r} is no hidden task of {run.environment}")
     if (count := len(evaluation.episodes)) != episodes or len(plays) != count:
-        said = f"{name}: expected {episodes} different plays; found {len(plays)} in {count}"
-        raise CollectError("evaluation_incomplete", said)
+        reason = f"{name}: expected {episodes} different plays; found {len(plays)} in {count}"
+        raise CollectError("evaluation_incomplete", reason)
+    if seed is not None:
+        chosen = rounds(tasks, episodes, seed)
+        if plays != {(task.id, sample) for sample, part in enumerate(chosen) for task in part}:
+            reason = f"{name}: version {version} was played on other tasks than its seed draws"
+            raise CollectError("foreign_results", reason)
 
 
 def _during_evaluations(
@@ -281,36 +267,25 @@ def _during_evaluations(
         return []
     path, run, schedule = folder.evaluation("during"), spec.run, spec.run.metric.schedule
     assert schedule is not None
-    found, kept = (_read_during(each) for each in (path, folder.kept))
+    files = {}
+    for file in (path, folder.kept):
+        try:
+            files[file] = read_evaluations(file)
+        except ValueError as error:
+            raise _unreadable(file, error) from error
     due = due_versions(spec, steps)
-    if missing := missing_versions(spec, found, steps):
-        said = f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due)} in all"
-        raise CollectError("evaluation_incomplete", f"{said}; found {len(found)} without it")
-    made = {evaluation.policy_version: evaluation for evaluation in found}
-    if any(made.get(each.policy_version) != each for each in evaluations_before(kept, min(resumed_at or 0, steps))):
+    if missing := missing_versions(spec, files[path], steps):
+        reason = f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due)} in all"
+        raise CollectError("evaluation_incomplete", f"{reason}; found {len(files[path])} without it")
+    made = {evaluation.policy_version: evaluation for evaluation in files[path]}
+    kept = evaluations_before(files[folder.kept], min(resumed_at or 0, steps))
+    if any(made.get(earlier.policy_version) != earlier for earlier in kept):
         raise CollectError(EVIDENCE_CHANGED, f"{path.name} holds another evaluation than the one that was kept")
     for version in due:
-        _check_evaluation(path.name, made[version], run, version, schedule.episodes)
-        _check_tasks(path.name, made[version], run, schedule.episodes, run.seed + version)
+        _check_evaluation(path.name, made[version], run, version, schedule.episodes, run.seed + version)
     return [made[version] for version in due]
 
 
-def _read_during(path: Path) -> list[Evaluation]:
-    try:
-        return read_evaluations(path)
-    except ValueError as error:
-        raise _unreadable(path, error) from error
-
-
 def _unreadable(path: Path, error: ValueError) -> CollectError:
-    said = describe(error) if isinstance(error, ValidationError) else str(error)
-    return CollectError("evaluation_unreadable", f"{path.name}: {said}")
-
-
-def _check_tasks(name: str, evaluation: Evaluation, run: RunSpec, episodes: int, seed: int) -> None:
-    tasks = get_environment(run.environment).tasks(run.metric.split)
-    chosen = rounds(tasks, episodes, seed)
-    drawn = {(task.id, sample) for sample, part in enumerate(chosen) for task in part}
-    if drawn != {(episode.task_id, episode.sample) for episode in evaluation.episodes}:
-        said = f"{name}: version {evaluation.policy_version} was played on other tasks than its seed draws"
-        raise CollectError("foreign_results", said)
+    reason = describe(error) if isinstance(error, ValidationError) else str(error)
+    return CollectError("evaluation_unreadable", f"{path.name}: {reason}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -142,8 +141,14 @@ class AttemptLauncher:
         again with exponential backoff. Raises SandboxError while the disk is full.
         """
         attempt = _active_attempt(run)
-        if not self._late.is_due(attempt.name) or (handle := self._adopt_or_start(state, run, attempt)) is None:
+        if not self._late.is_due(attempt.name):
             return False
+        if (handle := self._sandbox.adopt(attempt.name)) is None:
+            # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
+            if not self.take_slot(state, attempt.name):
+                return False
+            self._write_spec(state, run, attempt)
+            handle = self._start(state, run, attempt)
         ended = handle.poll()
         if ended is None:
             if not self._slots.is_held(attempt.name):  # begun by a version that knew no slots
@@ -154,15 +159,6 @@ class AttemptLauncher:
         self._slots.give_back(attempt.name)
         (self._late.reset if settled else self._late.record_failure)(attempt.name)
         return settled
-
-    def _adopt_or_start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle | None:
-        if (handle := self._sandbox.adopt(attempt.name)) is not None:
-            return handle
-        # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
-        if not self.take_slot(state, attempt.name):
-            return None
-        self._write_spec(state, run, attempt)
-        return self._start(state, run, attempt)
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:
         """End the attempt that runs; one that finished by itself meanwhile keeps its result.
@@ -212,60 +208,65 @@ class AttemptLauncher:
     def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
         if attempt.resumes is not None:
             transfer_files(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
-        return self._sandbox.run(self._sandbox_spec(state, run, attempt))
+        folder, contained = self._folder(run, attempt.number).path, self._isolation.containers is not None
+        spec = SandboxSpec(
+            name=attempt.name,
+            command=(sys.executable, "-m", "research.runs.attempt", str(folder)),
+            directory=folder,
+            environment={
+                **{name: os.environ[name] for name in ENGINE_VARIABLES if contained and name in os.environ},
+                **variables_of(Job.from_record(run.spec.job).backend),
+                **thread_variables(int(state.settings["parallel"])),
+            },
+            labels=self._labels(run, attempt),
+            time_limit_s=_time_limit(state, run),
+            trusted=True,
+            after_kill=reap_command(folder) if contained else (),
+        )
+        return self._sandbox.run(spec)
 
     def _record_end(
         self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit, *, patient: bool
     ) -> bool:
-        """Record how an attempt ended, with its results; return False where the tracker is waited for (`patient`)."""
+        """Record how an attempt ended, with its results; return False where the tracker is waited for (`patient`).
+
+        A finished attempt whose results cannot be taken has failed: the run is tried again. One that says that its
+        training broke down has failed by that only if its log shows it.
+        """
         handle.stop()
         self._reap(run, attempt)
-        outcome = self._outcome(run, attempt)
+        outcome, evidence = self._outcome(run, attempt), None
         seconds = outcome.seconds if outcome is not None else self._active_seconds(run, attempt)
-        if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
-            return self._finish(state, run, attempt, outcome, patient)
         try:
-            status, code, reason = self._confirm_failure(state, run, attempt, _failure(ended, outcome, handle))
+            if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
+                evidence = self._collect(state, run, attempt, outcome)
+                status, code, reason = "finished", "ok", ""
+            else:
+                status, code, reason = _failure(ended, outcome, handle)
+                if code in WORST_CODES:
+                    spec = self._attempt_spec(state, run, attempt)
+                    alarm = find_breakdown(self._folder(run, attempt.number), spec, self._read_tracking)
+                    status, code, reason = "failed", alarm.code, alarm.sentence
         except CollectError as error:
-            if self._may_still_come(error, attempt, seconds, patient):
+            if error.late and patient and self._age_seconds(attempt) - seconds < LATEST_LOG_S:
                 return False
             status, code, reason = "failed", error.code, error.reason
         self._append_end(run, attempt, status, code, reason, seconds, outcome)
-        return True
-
-    def _confirm_failure(
-        self, state: StudyState, run: RunState, attempt: AttemptState, failure: tuple[str, str, str]
-    ) -> tuple[str, str, str]:
-        """Return a failure as reported; CollectError if it is a breakdown of which the log shows nothing."""
-        if failure[1] not in WORST_CODES:
-            return failure
-        spec = self._attempt_spec(state, run, attempt)
-        alarm = find_breakdown(self._folder(run, attempt.number), spec, self._read_tracking)
-        return "failed", alarm.code, alarm.sentence
-
-    def _may_still_come(self, error: CollectError, attempt: AttemptState, seconds: float, patient: bool) -> bool:
-        return error.late and patient and self._age_seconds(attempt) - seconds < LATEST_LOG_S
-
-    def _finish(
-        self, state: StudyState, run: RunState, attempt: AttemptState, outcome: AttemptOutcome, patient: bool
-    ) -> bool:
-        """A finished attempt whose results cannot be taken has failed: the run is tried again."""
-        try:
-            evidence = self._collect(state, run, attempt, outcome)
-        except CollectError as error:
-            if self._may_still_come(error, attempt, outcome.seconds, patient):
-                return False
-            self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome)
-            return True
-        self._append_end(run, attempt, "finished", "ok", "", outcome.seconds, outcome)
-        self._append_evidence(run, attempt, evidence, outcome.seconds)
+        if evidence is not None:
+            self._append_evidence(run, attempt, evidence, seconds)
         return True
 
     def _collect(
         self, state: StudyState, run: RunState, attempt: AttemptState, said: AttemptOutcome | None
     ) -> CollectedEvidence:
+        def end(of: AttemptState, seconds: float) -> datetime:
+            return datetime.fromisoformat(of.launched) + timedelta(seconds=seconds)
+
         seconds = self._active_seconds(run, attempt) if said is None else said.seconds
-        ended = datetime.fromisoformat(attempt.launched) + timedelta(seconds=seconds)
+        ended = end(attempt, seconds)
+        attempts = [one for other in state.every_run.values() for one in other.attempts]
+        *earlier, last = run.lineage  # the attempts whose training the run's is
+        trained = [*((one, end(one, one.seconds or 0.0)) for one in earlier), (last, ended)]
         others = self._slots.spans(ended)
         return collect(
             self._folder(run, attempt.number),
@@ -273,10 +274,7 @@ class AttemptLauncher:
             self._home.study(self._study),
             self._read_tracking,
             said=said or NOTHING_SAID,
-            neighbours=max(
-                count_neighbours((a for r in state.every_run.values() for a in r.attempts), trained, until, others)
-                for trained, until in _training_attempts(run, ended)
-            ),
+            neighbours=max(count_neighbours(attempts, one, until, others) for one, until in trained),
         )
 
     def _append_evidence(
@@ -296,37 +294,15 @@ class AttemptLauncher:
         seconds: float,
         said: AttemptOutcome | None = None,
     ) -> None:
-        more: dict[str, object] = {}
-        if said is not None and said.refused:
-            more["refused"] = dict(said.refused)
-        if said is not None and said.resumed_at is not None:
-            more["resumed_at"] = said.resumed_at
+        more = {} if said is None else {"refused": dict(said.refused) or None, "resumed_at": said.resumed_at}
         self._append(
             EventType.ATTEMPT_ENDED, run, attempt=attempt.number, status=status, code=code, reason=reason,
-            seconds=seconds, **more,
+            seconds=seconds, **{name: value for name, value in more.items() if value is not None},
         )  # fmt: skip
         self._slots.give_back(attempt.name)
 
     def _append(self, type: EventType, run: RunState, **payload: object) -> None:
         self._record.append(type, {"run_id": run.run_id, **payload})
-
-    def _sandbox_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> SandboxSpec:
-        folder = self._folder(run, attempt.number).path
-        engine = () if self._isolation.containers is None else ENGINE_VARIABLES
-        return SandboxSpec(
-            name=attempt.name,
-            command=(sys.executable, "-m", "research.runs.attempt", str(folder)),
-            directory=folder,
-            environment={
-                **{name: os.environ[name] for name in engine if name in os.environ},
-                **variables_of(Job.from_record(run.spec.job).backend),
-                **thread_variables(int(state.settings["parallel"])),
-            },
-            labels=self._labels(run, attempt),
-            time_limit_s=_time_limit(state, run),
-            trusted=True,
-            after_kill=() if self._isolation.containers is None else reap_command(folder),
-        )
 
     def _labels(self, run: RunState, attempt: AttemptState) -> dict[str, str]:
         return {"study": self._study, "run_id": run.run_id, "attempt": str(attempt.number)}
@@ -352,21 +328,18 @@ class AttemptLauncher:
             during_sha256=attempt.during_sha256,
         )
 
-    def _packages(self, run: RunState) -> tuple[str, ...]:
-        """Return what comes first on the path of its processes; what is gone is installed again, which takes time."""
-        if self._isolation.containers is not None:
-            return ()
-        found = (packages_of(environment, self._home, lambda _: None) for environment in _environments(run))
-        return tuple(dict.fromkeys(str(path) for paths in found for path in paths))
-
     def _write_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> None:
         limit = _time_limit(state, run)
         step_s = price_of(state, run.spec.phase) / int(str(run.spec.job["steps"]))
+        packages: dict[str, None] = {}
+        if self._isolation.containers is None:  # what comes first on the path of its processes; made again if gone
+            for environment in _environments(run):
+                packages |= dict.fromkeys(map(str, packages_of(environment, self._home, lambda _: None)))
         found = {
             "time_limit_s": limit,
             "play_s": max(EPISODE_TIMEOUT_S, limit / TIME_LIMIT_FACTOR),
             "silence_s": max_silence(step_s),
-            "packages": self._packages(run),
+            "packages": tuple(packages),
         }
         spec = self._attempt_spec(state, run, attempt).model_copy(update=found)
         write_json(self._folder(run, attempt.number).spec, spec.model_dump(mode="json"))
@@ -395,14 +368,6 @@ class AttemptLauncher:
 def _environments(run: RunState) -> list[str]:
     other = other_environment(run.spec.metric)
     return [run.spec.environment, *([other] if other is not None else [])]
-
-
-def _training_attempts(run: RunState, ended: datetime) -> Iterator[tuple[AttemptState, datetime]]:
-    """Yield the attempts whose training a run's is, each with the moment of its end; that of the last is `ended`."""
-    *earlier, last = run.lineage
-    for attempt in earlier:
-        yield attempt, datetime.fromisoformat(attempt.launched) + timedelta(seconds=attempt.seconds or 0.0)
-    yield last, ended
 
 
 def _time_limit(state: StudyState, run: RunState) -> float:

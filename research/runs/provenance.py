@@ -89,11 +89,26 @@ async def replay(client: AsyncSwarmClient, environment: Environment, rng: random
         return ReplayAudit(0, {}, flooded=True)
     evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
     trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
-    frames = learn_frames(await _fetch_sample(client, evaluated, rng), environment)
+    frames: set[Frame] = set()
+    hidden = {task.id: task for task in environment.tasks("hidden")}
+    for record in await _fetch_sample(client, evaluated, rng):
+        spans = (span for call in record.record for span in (call.context, call.sampled))
+        if record.task_id in hidden and all(span.texts for span in spans if span.ids):  # else no texts are kept
+            with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
+                frames |= extract_frames(record, environment, hidden[record.task_id])
     if not frames:
         return ReplayAudit(0, {})
-    records = await _fetch_sample(client, trained, rng)
-    return ReplayAudit(len(records), find_foreign(records, environment, frames))
+    records, foreign = await _fetch_sample(client, trained, rng), {}
+    tasks = {task.id: task for task in environment.tasks("train")}
+    for record in records:
+        try:
+            if record.task_id not in tasks:
+                raise ForeignPlay("its task is not for training")
+            if not extract_frames(record, environment, tasks[record.task_id]) <= frames:
+                raise ForeignPlay("it shows the policy more than its game says")
+        except ForeignPlay as error:
+            foreign[record.id] = str(error)
+    return ReplayAudit(len(records), foreign)
 
 
 async def _fetch_sample(
@@ -109,59 +124,30 @@ async def _fetch_sample(
     return [found for found in await asyncio.gather(*(fetch(entry.id) for entry in chosen)) if found.record]
 
 
-def learn_frames(records: Iterable[EpisodeRecord], environment: Environment) -> frozenset[Frame]:
-    """Return the frames of whole plays of hidden tasks; none where no texts are kept."""
-    tasks = {task.id: task for task in environment.tasks("hidden")}
-    found: set[Frame] = set()
-    for record in records:
-        spans = (span for call in record.record for span in (call.context, call.sampled))
-        if record.task_id in tasks and all(span.texts for span in spans if span.ids):
-            with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
-                found |= extract_frames(record, environment, tasks[record.task_id])
-    return frozenset(found)
-
-
-def find_foreign(
-    records: Iterable[EpisodeRecord], environment: Environment, frames: frozenset[Frame]
-) -> dict[str, str]:
-    """Return why episodes are no plays of their tasks, by id; `frames` are those that the evaluator's plays had."""
-    tasks = {task.id: task for task in environment.tasks("train")}
-    foreign: dict[str, str] = {}
-    for record in records:
-        try:
-            if record.task_id not in tasks:
-                raise ForeignPlay("its task is not for training")
-            if not extract_frames(record, environment, tasks[record.task_id]) <= frames:
-                raise ForeignPlay("it shows the policy more than its game says")
-        except ForeignPlay as error:
-            foreign[record.id] = str(error)
-    return foreign
-
-
 def extract_frames(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame]:
     """Play a task again with the answers of an episode; return what its calls put around the game's messages."""
     game = environment.game(task)
     if not isinstance(game, PlainGame):
         raise ForeignPlay("its environment's games cannot be played again")
-    due = game.opening()
+    due, mark = game.opening(), ""
     frames: set[Frame] = set()
-    mark = ""
     for place, call in enumerate(_conversation(record.record)):
         if not due:
             raise ForeignPlay("it goes on after its game is over")
-        frames.add((place == 0, _text_around(mark + "".join(call.context.texts), due)))
-        answer, mark = _parse_answer(call)
+        text, around = mark + "".join(call.context.texts), []
+        for message in due:
+            before, shown, text = text.partition(str(message["content"]))
+            if not shown:
+                raise ForeignPlay("it does not show the policy what its game says")
+            around.append(before)
+        frames.add((place == 0, "\0".join([*around, text])))
+        texts, special = call.sampled.texts, frozenset(call.sampled.special)
+        mark = "" if call.truncated is not False or not texts else texts[-1]  # it goes with what follows
+        answer = "".join(text for at, text in enumerate(texts) if at not in special)
         due = game.answer(_parse_message(answer))
     if due:
         raise ForeignPlay("it ends before its game does")
     return frames
-
-
-def _parse_answer(call: CallRecord) -> tuple[str, str]:
-    """Return what an answer said, without special tokens, and the mark that ended it, which goes with what follows."""
-    texts, special = call.sampled.texts, frozenset(call.sampled.special)
-    mark = "" if call.truncated is not False or not texts else texts[-1]
-    return "".join(text for place, text in enumerate(texts) if place not in special), mark
 
 
 def _parse_message(text: str) -> Message:
@@ -185,20 +171,10 @@ def _conversation(calls: Sequence[CallRecord]) -> list[CallRecord]:
     while at is not None:
         path.insert(0, by_index[at])
         at = by_index[at].parent
-    said = {(call.parent, call.context.ids) for call in path}
-    if any((call.parent, call.context.ids) not in said for call in calls):
+    known = {(call.parent, call.context.ids) for call in path}
+    if any((call.parent, call.context.ids) not in known for call in calls):
         raise ForeignPlay("it holds more than one conversation")
     return path
-
-
-def _text_around(text: str, messages: Sequence[Message]) -> str:
-    kept: list[str] = []
-    for message in messages:
-        before, found, text = text.partition(str(message["content"]))
-        if not found:
-            raise ForeignPlay("it does not show the policy what its game says")
-        kept.append(before)
-    return "\0".join([*kept, text])
 
 
 ReadLog = Callable[[Path], TrackedRun]
@@ -208,15 +184,16 @@ READS = 5
 
 async def observe_conditions(client: AsyncSwarmClient, folder: AttemptFolder, spec: AttemptSpec) -> ObservedConditions:
     """Return the conditions of an attempt whose evaluations are done; None in it for what the server does not say."""
-    try:
+    loaded: Mapping[str, str] = {}
+    still = overlap = None
+    with suppress(SwarmError):
         status = await client.status()
         loaded, still = status.provenance, status.stillness
-    except SwarmError:
-        loaded, still = {}, None
-    try:
-        overlap = count_overlap((await client.episodes(LISTED)).episodes, _evaluation_tasks(folder))
-    except SwarmError:
-        overlap = None
+    final = read_json(folder.evaluation("final")) or {"episodes": []}
+    during = read_json(folder.evaluation("during")) or {"evaluations": []}
+    evaluated = {str(episode["task_id"]) for part in (final, *during["evaluations"]) for episode in part["episodes"]}
+    with suppress(SwarmError):
+        overlap = count_overlap((await client.episodes(LISTED)).episodes, evaluated)
     return ObservedConditions(
         initial_policy=loaded.get("weights"),
         template=loaded.get("template"),
@@ -252,20 +229,18 @@ def file_hashes(folder: AttemptFolder, spec: AttemptSpec, read: ReadLog = read_l
     """
     paths = [folder.evaluation(name) for name in get_args(EvaluationName)]
     found = {path: _sha256(path) for path in paths if path.is_file()}
+    log = None
     with suppress(TrackingUnreadable):  # it is elsewhere, or missing: the collector says so
-        path = find_log(folder.path, spec.tracking_id)
-        if (settled := _hash_closed_log(path, read)) is not None:
-            found[path] = settled
-    return {str(path.relative_to(folder.path)): sha256 for path, sha256 in found.items()}
-
-
-def _hash_closed_log(path: Path, read: ReadLog) -> str | None:
+        log = find_log(folder.path, spec.tracking_id)
     for _ in range(READS):
-        before = _sha256(path)
+        if log is None:
+            break
+        before = _sha256(log)
         with suppress(TrackingUnreadable):  # half of a record is there
-            if read(path).ended and _sha256(path) == before:
-                return before
-    return None
+            if read(log).ended and _sha256(log) == before:
+                found[log] = before
+                break
+    return {str(path.relative_to(folder.path)): sha256 for path, sha256 in found.items()}
 
 
 def file_hash(path: Path) -> str | None:
@@ -280,12 +255,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _evaluation_tasks(folder: AttemptFolder) -> set[str]:
-    value = read_json(folder.evaluation("final")) or {"episodes": []}
-    during = read_json(folder.evaluation("during")) or {"evaluations": []}
-    return {str(episode["task_id"]) for part in (value, *during["evaluations"]) for episode in part["episodes"]}
-
-
 def build_conditions(
     spec: AttemptSpec,
     history: Sequence[Row],
@@ -296,19 +265,17 @@ def build_conditions(
 ) -> Conditions:
     """Return a collected run's conditions; `evaluations` is a RunEvaluation as JSON."""
     known = spec.job.backend in ("local", "verl")  # which make all optimiser steps of a training step, or none
+    run = spec.run
+    tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
+    drawn = enumerate(rounds(tasks, run.metric.episodes, run.seed))
     return Conditions(
         **extract_conditions(history, evaluations["initial"], evaluations["final"]),
-        drawn_tasks=_hash_sampled_tasks(spec),
+        **dict(seen),
+        drawn_tasks=tasks_hash((task.id, sample) for sample, part in drawn for task in part),
         optimiser_steps=len(history) * spec.job.epochs * spec.job.minibatches if known else None,
-        initial_policy=seen.initial_policy,
-        decoding=seen.decoding,
-        template=seen.template,
-        overlap=seen.overlap,
         image=spec.sandbox.image or spec.sandbox.kind,
-        hardware=seen.hardware,
         neighbours=neighbours,
         stopped_by=stopped_by,
-        stillness=seen.stillness,
     )
 
 
@@ -316,21 +283,12 @@ def count_neighbours(
     attempts: Iterable[AttemptState], attempt: AttemptState, ended: datetime, others: Iterable[Span] = ()
 ) -> int:
     """Return the most attempts that ran beside one of a study's at one moment: the study's, and `others`."""
+
+    def span(of: AttemptState) -> Span:
+        began = datetime.fromisoformat(of.launched)
+        return began, ended if of.status is None else began + timedelta(seconds=of.seconds or 0.0)
+
     began = datetime.fromisoformat(attempt.launched)
-    ours = (span for other in attempts if other.name != attempt.name and (span := _span(other, ended)))
+    ours = (span(other) for other in attempts if other.name != attempt.name)
     beside = [(max(begin, began), min(end, ended)) for begin, end in (*ours, *others) if begin < ended and end > began]
     return max((sum(begin <= moment < end for begin, end in beside) for moment, _ in beside), default=0)
-
-
-def _span(attempt: AttemptState, now: datetime) -> Span | None:
-    began = datetime.fromisoformat(attempt.launched)
-    if attempt.status is None:
-        return began, now
-    return (began, began + timedelta(seconds=attempt.seconds)) if attempt.seconds else None
-
-
-def _hash_sampled_tasks(spec: AttemptSpec) -> str:
-    run = spec.run
-    tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
-    chosen = rounds(tasks, run.metric.episodes, run.seed)
-    return tasks_hash((task.id, sample) for sample, part in enumerate(chosen) for task in part)

@@ -38,11 +38,11 @@ def reap_command(folder: Path) -> tuple[str, ...]:
 
 
 def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: AttemptFolder) -> None:
+    from research.runs.workers import EVALUATION, container_name, merge_evaluations  # not needed at a start
+
     sandbox.reap(labels)
     if folder.outcome.exists():  # it took what they had made itself
         return
-    from research.runs.workers import EVALUATION, container_name, merge_evaluations  # not needed at a start
-
     handle = sandbox.adopt(container_name(labels, "evaluator-during"))
     if handle is None or EVALUATION not in (results := handle.results()):
         return
@@ -156,20 +156,43 @@ def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
     way = decide_resume(run)
     if not way.resumes:
         return ResumePlan(why=way.why)
-    holder = _find_training_attempt(run, folder_of)
-    if holder is None:
+    number: int | None = run.attempts[-1].number  # whose folder has the training: where it never began, the one before
+    went_on_from = {attempt.number: attempt.resumes for attempt in run.attempts}
+    while number is not None and not folder_of(number).server.is_dir():
+        number = went_on_from.get(number)
+    if number is None:
         return ResumePlan(why="no earlier attempt left a server's folder")
-    if not _has_metrics(folder_of(holder)):
+    folder = folder_of(number)
+    try:
+        keeps_metrics = "resumes" in (read_json(folder.spec) or {})  # as specs say since servers keep what they measure
+    except (OSError, ValueError):
+        keeps_metrics = False
+    if not keeps_metrics:
         return ResumePlan(why="nothing says that its server kept what it measured, as those of older versions did not")
-    sha256 = _initial_hash(folder_of(holder))
-    if sha256 is None:
+    try:
+        initial = folder.evaluation("initial").read_bytes()
+        Evaluation.model_validate_json(initial)
+    except (OSError, ValidationError):
         return ResumePlan(why="it did not come to the end of its evaluation before training")
-    during = _during_hash(folder_of(holder), run)
-    if during is None:
+    try:
+        during = _hash_during(folder, run)
+    except (OSError, ValueError):
         return ResumePlan(why="its evaluations during training were lost with what made them")
-    if _is_locked(folder_of(holder)):
+    try:  # a server holds this lock for as long as it lives
+        with FileLock(folder.server / "server.lock", timeout=LETS_GO_S):
+            return ResumePlan(number, hashlib.sha256(initial).hexdigest(), during, way.why)
+    except Timeout:
         return ResumePlan(why="a server still holds its folder")
-    return ResumePlan(holder, sha256, during, way.why)
+
+
+def _hash_during(folder: AttemptFolder, run: RunState) -> str:
+    """Return the sha256 of the evaluations during training, empty for none; ValueError where some are lost."""
+    path, progress = find_kept_file(folder), read_progress(folder)
+    made = set() if path is None else {evaluation.policy_version for evaluation in read_evaluations(path)}
+    reached = 0 if progress is None else progress.step
+    if lost := {version for version in run.spec.job.get("evaluate_after", ()) if version < reached} - made:
+        raise ValueError(f"expected an evaluation of version {min(lost)} in {folder.path}; found none")
+    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def transfer_files(source: AttemptFolder, into: AttemptFolder) -> None:
@@ -184,54 +207,6 @@ def transfer_files(source: AttemptFolder, into: AttemptFolder) -> None:
         if (kept := find_kept_file(source)) is not None:
             write_bytes(into.kept, kept.read_bytes())
         os.rename(source.server, into.server)
-
-
-def _find_training_attempt(run: RunState, folder_of: FolderOf) -> int | None:
-    """Return the attempt in whose folder the training lies: the last, or where that never began the one before it."""
-    number: int | None = run.attempts[-1].number
-    went_on_from = {attempt.number: attempt.resumes for attempt in run.attempts}
-    while number is not None and not folder_of(number).server.is_dir():
-        number = went_on_from.get(number)
-    return number
-
-
-def _has_metrics(folder: AttemptFolder) -> bool:
-    """Return whether an attempt's server was one that keeps what it measures: since then specs say `resumes`."""
-    try:
-        return "resumes" in (read_json(folder.spec) or {})
-    except (OSError, ValueError):
-        return False
-
-
-def _initial_hash(folder: AttemptFolder) -> str | None:
-    try:
-        data = folder.evaluation("initial").read_bytes()
-        Evaluation.model_validate_json(data)
-    except (OSError, ValidationError):
-        return None
-    return hashlib.sha256(data).hexdigest()
-
-
-def _during_hash(folder: AttemptFolder, run: RunState) -> str | None:
-    """Return the sha256 of the evaluations during training, empty for none; None where some are known to be lost."""
-    path, progress = find_kept_file(folder), read_progress(folder)
-    try:
-        made = set() if path is None else {evaluation.policy_version for evaluation in read_evaluations(path)}
-    except (OSError, ValueError):
-        return None
-    reached = 0 if progress is None else progress.step
-    if any(version < reached and version not in made for version in run.spec.job.get("evaluate_after", ())):
-        return None
-    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _is_locked(folder: AttemptFolder) -> bool:
-    """Return whether a server lives in a folder: it holds this lock for as long."""
-    try:
-        with FileLock(folder.server / "server.lock", timeout=LETS_GO_S):
-            return False
-    except Timeout:
-        return True
 
 
 if __name__ == "__main__":

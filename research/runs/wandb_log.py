@@ -59,6 +59,10 @@ def read_log(path: Path) -> TrackedRun:
     return parse(_inspect(path))
 
 
+def read_tracking(directory: Path, run_id: str) -> TrackedRun:
+    return read_log(find_log(directory, run_id))
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the history rows of the log at `path` as W&B wrote them; raises TrackingUnreadable."""
     records = (json.loads(line) for line in _inspect(path))
@@ -87,10 +91,6 @@ def _inspect(path: Path) -> list[str]:
     return done.stdout.decode(errors="replace").splitlines()
 
 
-def read_tracking(directory: Path, run_id: str) -> TrackedRun:
-    return read_log(find_log(directory, run_id))
-
-
 def parse(lines: Iterable[str]) -> TrackedRun:
     """Return the run that the reader's lines describe; raises TrackingUnreadable for lines that are no records."""
     run = TrackedRun()
@@ -105,7 +105,13 @@ def parse(lines: Iterable[str]) -> TrackedRun:
             elif kind == "config":
                 run.config.update(_without_private(value.get("update", {})))
             elif kind == "history":
-                _add_row(run, value["item"])
+                step, row = int(value["item"]["_step"]), _without_private(value["item"])
+                numbers = {key: float(each) for key, each in row.items() if type(each) in (int, float)}
+                finite = {key: number for key, number in numbers.items() if math.isfinite(number)}
+                run.history.setdefault(step, {}).update(finite)
+                strange = [key for key, each in row.items() if each in WRITTEN_NOT_FINITE]
+                if names := [*strange, *(numbers.keys() - finite.keys())]:
+                    run.not_finite.setdefault(step, []).extend(names)
             elif kind == "exit":
                 run.ended = True
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -113,28 +119,5 @@ def parse(lines: Iterable[str]) -> TrackedRun:
     return run
 
 
-def _add_row(run: TrackedRun, row: Mapping[str, Any]) -> None:
-    step = int(row["_step"])
-    run.history.setdefault(step, {}).update(_metrics(row))
-    if names := [key for key, entry in row.items() if not key.startswith("_") and _is_not_finite(entry)]:
-        run.not_finite.setdefault(step, []).extend(names)
-
-
 def _without_private(update: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in update.items() if not key.startswith("_")}
-
-
-def _metrics(item: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers logged under public names (W&B writes NaN and infinity as text)."""
-    return {
-        key: float(value)
-        for key, value in item.items()
-        if not key.startswith("_")
-        and isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    }
-
-
-def _is_not_finite(value: Any) -> bool:
-    return value in WRITTEN_NOT_FINITE or (isinstance(value, float) and not math.isfinite(value))

@@ -17,13 +17,13 @@ import os
 import shutil
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Final, Protocol, Self
+from typing import Final, Protocol, Self, get_args
 
 from pydantic import ValidationError
 
@@ -60,8 +60,29 @@ DIED = "died"
 """How a worker failed that ended by itself."""
 
 
+class Worker(Protocol):
+    """A client or an evaluator that runs."""
+
+    @property
+    def failure(self) -> str:
+        """How it failed, in a word: `died`, `out_of_memory`, ..."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait until it has ended and its results are in place; return 0 if all went well."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    def describe_end(self) -> str:
+        """Return how it ended and the end of what it said, in one line."""
+        ...
+
+
 class ManagedProcess:
     """One process of a group."""
+
+    failure = DIED
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -72,10 +93,6 @@ class ManagedProcess:
     def runs(self) -> bool:
         return self._process.returncode is None
 
-    @property
-    def failure(self) -> str:
-        return DIED
-
     async def wait(self) -> int:
         return await self._process.wait()
 
@@ -83,7 +100,11 @@ class ManagedProcess:
         with open(self._log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             lines = file.read().decode(errors="replace").strip().splitlines()
-        return f"{_process_ending(self._process.returncode)}; it last said: {' | '.join(lines[-3:]) or 'nothing'}"
+        code = self._process.returncode
+        ending = "still running" if code is None else f"exit code {code}"
+        if code is not None and code < 0:
+            ending = f"killed by {describe_signal(-code)}"
+        return f"{ending}; it last said: {' | '.join(lines[-3:]) or 'nothing'}"
 
     async def stop(self) -> None:
         self.signal(signal.SIGTERM)
@@ -93,14 +114,8 @@ class ManagedProcess:
             self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        if self._process.returncode is None:
+        if self.runs:
             self._process.send_signal(number)
-
-
-def _process_ending(code: int | None) -> str:
-    if code is None:
-        return "still running"
-    return f"killed by {describe_signal(-code)}" if code < 0 else f"exit code {code}"
 
 
 class ProcessGroup:
@@ -113,9 +128,7 @@ class ProcessGroup:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         for member in reversed(self._members):
             await self.end(member)
 
@@ -132,7 +145,8 @@ class ProcessGroup:
         """Start `python -m module arguments` in `directory`, else the group's; `environment` is added to this one's."""
         # One thread each: those of many processes slow one another down.
         known = {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", **os.environ, **environment}
-        with _open_log(log) as output:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "wb") as output:  # noqa: ASYNC230  -- a local file, at once
             process = await asyncio.create_subprocess_exec(
                 python, "-m", module, *arguments,
                 cwd=directory or self._directory, env=known,
@@ -145,11 +159,6 @@ class ProcessGroup:
     async def end(self, member: ManagedProcess) -> int:
         await member.stop()
         return await member.wait()
-
-
-def _open_log(log: Path) -> BinaryIO:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    return open(log, "wb")
 
 
 MODULE = "swarm.environments"
@@ -169,40 +178,29 @@ class WorkerStats:
     """Seconds from each one's launch to its first model call, by its role: `client_start`."""
 
 
-class Worker(Protocol):
-    """One of them, running."""
+class Workers(ABC):
+    """Starts the workers of an attempt; leaving its context ends those that still run."""
 
-    @property
-    def failure(self) -> str:
-        """How it failed, in a word: `died`, `out_of_memory`, ..."""
-        ...
+    def __init__(self, folder: AttemptFolder, spec: AttemptSpec, url: str, token: str) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._url = url
+        self._token = token
 
-    async def wait(self) -> int:
-        """Wait until it has ended and its results are in place; return 0 if all went well."""
-        ...
+    async def __aenter__(self) -> Self:
+        return self
 
-    async def stop(self) -> None: ...
+    @abstractmethod
+    async def __aexit__(self, *error: object) -> None: ...
 
-    def describe_end(self) -> str:
-        """Return how it ended and the end of what it said, in one line."""
-        ...
-
-
-class Workers(Protocol):
-    """Starts them; leaving its context ends those that still run."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
+    @abstractmethod
     async def start(self, role: Role) -> Worker: ...
 
-    def stats(self) -> WorkerStats: ...
+    def stats(self) -> WorkerStats:
+        return WorkerStats()
 
 
-class ProcessWorkers:
+class ProcessWorkers(Workers):
     """Processes of the attempt's own group, which ends them.
 
     Each works in a folder of its own, which holds what its role is given of a brought environment and is gone once it
@@ -211,56 +209,35 @@ class ProcessWorkers:
     """
 
     def __init__(self, processes: ProcessGroup, folder: AttemptFolder, spec: AttemptSpec, url: str, token: str) -> None:
+        super().__init__(folder, spec, url, token)
         self._processes = processes
-        self._folder = folder
-        self._spec = spec
-        self._url = url
-        self._token = token
         self._running: dict[Role, ManagedProcess] = {}
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         for process in self._running.values():
             await self._processes.end(process)
         # What the code of an environment started may write on: that hides no reason why the attempt ended.
         shutil.rmtree(self._folder.worker_dirs, ignore_errors=True)
 
     async def start(self, role: Role) -> Worker:
-        out = "" if role == "client" else str(self._folder.evaluation(evaluation_of(role)))
-        arguments = play_arguments(self._spec, role, server=self._url, out=out)
-        variables = {"AJET_TOKEN": self._token, **python_path_variables(self._spec.packages)}
-        self._remove_worker_dirs()
-        folder = self._folder.worker_dir(role)
-        folder.mkdir(parents=True)
-        self._running[role] = started = await self._processes.start(
-            role, MODULE, *arguments, *self._hand_out_environment(role, folder), log=self._folder.log(role),
-            directory=folder, **variables,
-        )  # fmt: skip
-        return started
-
-    def _hand_out_environment(self, role: Role, folder: Path) -> tuple[str, ...]:
-        """Put what a role is given of a brought environment into a folder; return the arguments that say so."""
-        environment = environment_of(self._spec, role)
-        if not is_custom(environment):
-            return ()
-        tasks, environments = folder / "tasks.json", folder / "environments"
-        write_bytes(tasks, to_json(tasks_of(self._spec, role)).encode(), durable=False)
-        write_client_files(environment, environments)
-        return ("--environments", str(environments), "--tasks", str(tasks))
-
-    def _remove_worker_dirs(self) -> None:
-        """Take back what was given, in this life or an earlier one, but for what those have that still run."""
         kept = {self._folder.worker_dir(role) for role, process in self._running.items() if process.runs}
-        for folder in self._folder.worker_dirs.glob("*"):
-            if folder not in kept:
-                shutil.rmtree(folder)
-
-    def stats(self) -> WorkerStats:
-        return WorkerStats()
+        for earlier in self._folder.worker_dirs.glob("*"):  # given in this life or an earlier one
+            if earlier not in kept:
+                shutil.rmtree(earlier)
+        folder, environment = self._folder.worker_dir(role), environment_of(self._spec, role)
+        folder.mkdir(parents=True)
+        out = "" if role == "client" else str(self._folder.evaluation(evaluation_of(role)))
+        arguments = [*play_arguments(self._spec, role, server=self._url, out=out)]
+        if is_custom(environment):
+            tasks, environments = folder / "tasks.json", folder / ENVIRONMENTS
+            write_bytes(tasks, to_json(tasks_of(self._spec, role)).encode(), durable=False)
+            write_client_files(environment, environments)
+            arguments += ["--environments", str(environments), "--tasks", str(tasks)]
+        variables = {"AJET_TOKEN": self._token, **python_path_variables(self._spec.packages)}
+        self._running[role] = process = await self._processes.start(
+            role, MODULE, *arguments, log=self._folder.log(role), directory=folder, **variables
+        )
+        return process
 
 
 def tasks_of(spec: AttemptSpec, role: Role) -> tuple[Task, ...]:
@@ -275,10 +252,7 @@ def environment_of(spec: AttemptSpec, role: Role) -> str:
 
 
 def evaluation_of(role: Role) -> EvaluationName:
-    names: Mapping[Role, EvaluationName] = {
-        "evaluator-initial": "initial", "evaluator-during": "during", "evaluator-final": "final",
-        "evaluator-other": "other",
-    }  # fmt: skip
+    names: Mapping[str, EvaluationName] = {f"evaluator-{name}": name for name in get_args(EvaluationName)}
     return names[role]
 
 
@@ -299,7 +273,7 @@ def play_arguments(spec: AttemptSpec, role: Role, *, server: str, out: str) -> t
 
 EVALUATION: Final = "evaluation.json"
 ENVIRONMENTS: Final = "environments"
-"""Where a brought environment lies in a container's input."""
+"""Where a brought environment lies in a worker's folder, or a container's input."""
 EVALUATION_BYTES = 4 << 20
 ALL_EVALUATIONS_BYTES = 16 << 20
 SERVER = f"http://127.0.0.1:{SERVER_PORT}"
@@ -314,24 +288,17 @@ FAILURES: Mapping[ExitReason, str] = {
 """What follows `client_` or `evaluator_` in the code of an attempt that failed with its container."""
 
 
-class ContainerWorkers:
+class ContainerWorkers(Workers):
     """The containers of one attempt."""
 
     def __init__(self, engine: ContainerEngine, folder: AttemptFolder, spec: AttemptSpec, url: str, token: str) -> None:
+        super().__init__(folder, spec, url, token)
         self._sandbox = DockerSandbox(Path(spec.containers), engine)
         self._thread = EngineThread(partial(engine_failures, engine))
-        self._folder = folder
-        self._spec = spec
-        self._upstream = (url, token)
         self._workers: list[ContainerWorker] = []
         self._gateways = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         try:
             await self._thread.do_shielded(self._sandbox.reap, self._spec.labels())
         finally:
@@ -344,7 +311,7 @@ class ContainerWorkers:
         access = AccessPolicy("train", ids) if role == "client" else AccessPolicy("eval", ids, EVALUATION_STREAM)
         gateway = Gateway(
             self._folder.exchange(role),
-            upstream=Upstream(*self._upstream, access),
+            upstream=Upstream(self._url, self._token, access),
             log=self._folder.log(f"egress-{role}"),
         )
         try:
@@ -358,14 +325,12 @@ class ContainerWorkers:
         return worker
 
     def stats(self) -> WorkerStats:
+        counts = ((worker.role, why, count) for worker in self._workers for why, count in worker.refusals.items())
+        starts = ((worker.role, worker.access.first_call_s) for worker in self._workers)
         return WorkerStats(
-            {
-                f"{worker.role}: {why}": count
-                for worker in self._workers
-                for why, count in worker.count_refusals().items()
-            },
+            {f"{role}: {why}": count for role, why, count in counts},
             {evaluation_of(worker.role): worker.sha256 for worker in self._workers if worker.sha256},
-            {f"{worker.role}_start": worker.start_s for worker in self._workers if worker.start_s is not None},
+            {f"{role}_start": seconds for role, seconds in starts if seconds is not None},
         )
 
 
@@ -382,13 +347,13 @@ class ContainerWorker:
         access: AccessPolicy,
     ) -> None:
         self.role = role
+        self.access = access
         self.sha256 = ""
         """Of the evaluation that it handed over."""
         self._folder = folder
         self._handle = handle
         self._thread = thread
         self._gateway = gateway
-        self._access = access
         self._exit: Exit | None = None
         self._said = ""
 
@@ -397,50 +362,36 @@ class ContainerWorker:
         return FAILURES.get(self._exit.reason, "died") if self._exit is not None else "killed"
 
     @property
-    def start_s(self) -> float | None:
-        return self._access.first_call_s
+    def refusals(self) -> dict[str, int]:
+        return {why.removeprefix("refused: "): count for why, count in self._gateway.refused.items()}
 
     async def wait(self) -> int:
         """Wait until it has ended, keep its output, put its evaluation into place; return 0 if all went well."""
-        self._exit = ended = await self._wait_for_exit()
+        while (ended := await self._thread.do(self._handle.poll)) is None:  # noqa: ASYNC110  -- an engine, when asked
+            await asyncio.sleep(POLL_S)
+        self._exit = ended
         self._said = await self._thread.do(self._handle.logs, tail_bytes=LOG_BYTES)
-        refused = [f"refused {count} times: {why}" for why, count in self.count_refusals().items()]
+        refused = [f"refused {count} times: {why}" for why, count in self.refusals.items()]
         write_bytes(self._folder.log(self.role), "\n".join([self._said, *refused]).encode(), durable=False)
-        if self.role == "evaluator-during":  # however it ended: each evaluation in it is whole
-            await self._take_evaluations()
-        if ended.reason != "finished":
-            return ended.code or 1
-        if self.role not in ("client", "evaluator-during"):
-            await self._take_evaluation()
-        return 0
+        finished, during = ended.reason == "finished", self.role == "evaluator-during"
+        if during or (finished and self.role != "client"):
+            results = await self._thread.do(self._handle.results)
+            place = self._folder.evaluation(evaluation_of(self.role))
+            if EVALUATION not in results and not during:
+                reason = f"expected {EVALUATION} of the {self.role}; {self.describe_end()}"
+                raise AttemptFailed("evaluator_failed", reason)
+            if EVALUATION in results:  # however one during training ended: each evaluation in it is whole
+                self.sha256 = (merge_evaluations if during else store_evaluation)(results[EVALUATION].path, place)
+        return 0 if finished else ended.code or 1
 
     async def stop(self) -> None:
         await self._thread.do(self._handle.stop)
 
     def describe_end(self) -> str:
-        said = last_lines(self._said, 3, MOST_LAST_WORDS)
-        return f"{_container_ending(self._exit)}; it last said: {said or 'nothing'}"
-
-    def count_refusals(self) -> dict[str, int]:
-        return {why.removeprefix("refused: "): count for why, count in self._gateway.refused.items()}
-
-    async def _wait_for_exit(self) -> Exit:
-        while True:
-            if (ended := await self._thread.do(self._handle.poll)) is not None:
-                return ended
-            await asyncio.sleep(POLL_S)
-
-    async def _take_evaluation(self) -> None:
-        results = await self._thread.do(self._handle.results)
-        if EVALUATION not in results:
-            raise AttemptFailed("evaluator_failed", f"expected {EVALUATION} of the {self.role}; {self.describe_end()}")
-        self.sha256 = store_evaluation(results[EVALUATION].path, self._folder.evaluation(evaluation_of(self.role)))
-
-    async def _take_evaluations(self) -> None:
-        """Put the evaluations during training beside those that were kept; it hands over none where none was due."""
-        results = await self._thread.do(self._handle.results)
-        if EVALUATION in results:
-            self.sha256 = merge_evaluations(results[EVALUATION].path, self._folder.evaluation("during"))
+        ending = "still running" if self._exit is None else self._exit.reason.replace("_", " ")
+        if self._exit is not None and self._exit.code is not None:
+            ending += f", exit code {self._exit.code}"
+        return f"{ending}; it last said: {last_lines(self._said, 3, MOST_LAST_WORDS) or 'nothing'}"
 
 
 def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:
@@ -495,28 +446,17 @@ def merge_evaluations(path: Path, to: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _container_ending(ended: Exit | None) -> str:
-    if ended is None:
-        return "still running"
-    how = ended.reason.replace("_", " ")
-    return how if ended.code is None else f"{how}, exit code {ended.code}"
-
-
 @contextmanager
 def engine_failures(engine: ContainerEngine) -> Iterator[None]:
     """Raise AttemptFailed for a SandboxError inside: the container's failure, or the engine's if that is gone."""
-    try:
-        yield
-    except SandboxError as error:
-        code = "container_refused" if _is_reachable(engine) else ENGINE_GONE
-        raise AttemptFailed(code, one_line(error)) from error
-
-
-def _is_reachable(engine: ContainerEngine) -> bool:
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
     try:
-        return bool(engine.client.ping())
-    except (DockerException, RequestException):
-        return False
+        yield
+    except SandboxError as error:
+        try:
+            reachable = bool(engine.client.ping())
+        except (DockerException, RequestException):
+            reachable = False
+        raise AttemptFailed("container_refused" if reachable else ENGINE_GONE, one_line(error)) from error

@@ -62,108 +62,77 @@ def foresee_cuts(state: StudyState, design: Design, limits: StepLimits) -> Itera
     """Yield what will be given up, if more than was said since the budget was set."""
     if limits.seconds <= 0:
         return
-    rest = _RemainingWork(state, design, limits)
-    level = rest.level()
-    said = [
-        GIVEN_UP.index(d.action)
-        for d in state.decisions
-        if d.rule == SHRINK_RULE and d.action in GIVEN_UP and d.seq > last_budget_amendment(state)
-    ]
-    if level is not None and level > max(said, default=-1):
-        yield Decide(SHRINK_RULE, GIVEN_UP[level], rest.sentence(level))
+    screen, asked, confirmed = design.screen, len(state.candidates), 0
+    rungs, least = list[_Batch](), list[_Batch]()
+    if screen is not None:
+        confirmed = screen.confirmed
+        rungs = _screen_rest(state, screen, asked if was_cut(state, NO_MORE_CANDIDATES) else screen.candidates)
+        least = _screen_rest(state, screen, max(asked, _min_candidates(screen)))
+    whole = _confirmation(state, design, confirmed, all_analyses=True)
+    look = _confirmation(state, design, confirmed, all_analyses=False)
+    again = _replication(state, design)
+    everything = [*rungs, whole, again]
+    if any(run.attempts for run in state.runs_in("replicate")) or _fits(state, everything, limits):
+        return
+    if again.runs and _fits(state, [*rungs, whole], limits):
+        level = 0
+    elif not rungs and not whole.runs:
+        return
+    elif sum(batch.runs for batch in rungs) and _fits(state, [*least, whole], limits):
+        level = 1
+    else:
+        level = 2 if state.interim or state.verdicts or _fits(state, [*least, look], limits) else 3
+    since = last_budget_amendment(state)
+    cuts = [d.action for d in state.decisions if d.rule == SHRINK_RULE and d.seq > since and d.action in GIVEN_UP]
+    if level <= max(map(GIVEN_UP.index, cuts), default=-1):
+        return
+    carried = _seconds(state, [*least, look] if level == 3 else everything, limits)
+    consequence = (
+        "the replication is not begun unless there is time for all of it",
+        "the screen ends when the confirmation needs the time",
+        "the confirmation ends before its last look",
+        "not even the first look has all its seeds, and is judged on what is there by then",
+    )[level]
+    reason = (
+        f"a run takes about {format_seconds(price_of(state, 'confirm'))}, in the lock "
+        f"{format_seconds(find_locked_price(state, 'confirm'))}: what is locked needs about "
+        f"{format_seconds(_seconds(state, everything, limits))} more and {format_seconds(limits.seconds)} are left, so "
+        f"{consequence}; carried by: ajet study amend {state.id} "
+        f'--budget {format_flag(state.budget_s - limits.seconds + carried)} --reason "..."'
+    )
+    yield Decide(SHRINK_RULE, GIVEN_UP[level], reason)
 
 
 def end_candidates(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> Iterator[Decide]:
     """Yield the decision to ask for no more candidates, where one more would take the confirmation's time."""
     asked = len(state.candidates)
-    if asked and limits.seconds > 0 and not _fits_screen(state, design, screen, limits, asked + 1):
+    if not asked or limits.seconds <= 0:
+        return
+    rest = _screen_rest(state, screen, asked + 1)
+    if not _fits(state, [*rest, _reserved_batch(state, design, screen, asked + 1)], limits):
         reason = f"{asked} of {screen.candidates} candidates were asked for; {_describe_reserve(state, limits)}"
         yield Decide(SHRINK_RULE, NO_MORE_CANDIDATES, reason)
 
 
 def end_screen(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> Iterator[Decide]:
     """Yield the end of a screen whose rung would take the confirmation's time; one candidate is always tried."""
-    tried = [run for run in state.runs_in("screen") if run.active is not None or run.measurements]
-    if tried and limits.seconds > 0 and not _fits_rung(state, design, screen, limits):
-        made = sum(is_over(run) for run in state.runs_in("screen"))
+    asked, runs = len(state.candidates), list(state.runs_in("screen"))
+    if limits.seconds <= 0 or not any(run.active is not None or run.measurements for run in runs):
+        return
+    rung = _screen_rest(state, screen, asked)[0]
+    if not _fits(state, [rung, _reserved_batch(state, design, screen, asked)], limits):
+        made = sum(map(is_over, runs))
         yield Decide(SHRINK_RULE, END_SCREEN, f"{made} of its runs are over; {_describe_reserve(state, limits)}")
 
 
 def can_afford_replication(state: StudyState, design: Design, limits: StepLimits) -> bool:
     """Return whether the replication is begun already, or can be carried as a whole."""
-    return any(run.attempts for run in state.runs_in("replicate")) or _fits(
-        state, [_replication(state, design)], limits
-    )
+    begun = any(run.attempts for run in state.runs_in("replicate"))
+    return begun or _fits(state, [_replication(state, design)], limits)
 
 
 def replication_seconds(state: StudyState, design: Design, limits: StepLimits) -> float:
     return _seconds(state, [_replication(state, design)], limits)
-
-
-class _RemainingWork:
-    """What is left to run of all that is locked, and what of it the time carries."""
-
-    def __init__(self, state: StudyState, design: Design, limits: StepLimits) -> None:
-        self._state, self._design, self._limits = state, design, limits
-        screen = design.screen
-        asked, confirmed = len(state.candidates), 0 if screen is None else screen.confirmed
-        self._screen = (
-            []
-            if screen is None
-            else _screen_rest(
-                state, screen, len(state.candidates) if was_cut(state, NO_MORE_CANDIDATES) else screen.candidates
-            )
-        )
-        self._least = [] if screen is None else _screen_rest(state, screen, max(asked, _min_candidates(screen)))
-        self._whole = _confirmation(state, design, confirmed, all_analyses=True)
-        self._look = _confirmation(state, design, confirmed, all_analyses=False)
-        self._again = _replication(state, design)
-
-    def level(self) -> int | None:
-        """Return the index in GIVEN_UP of what has to be given up; None where all is carried, or is begun."""
-        begun = any(run.attempts for run in self._state.runs_in("replicate"))
-        if begun or self._fits([*self._screen, self._whole, self._again]):
-            return None
-        if self._again.runs and self._fits([*self._screen, self._whole]):
-            return 0
-        if not self._screen and not self._whole.runs:
-            return None
-        if sum(batch.runs for batch in self._screen) and self._fits([*self._least, self._whole]):
-            return 1
-        judged = bool(self._state.interim or self._state.verdicts)
-        return 2 if judged or self._fits([*self._least, self._look]) else 3
-
-    def sentence(self, level: int) -> str:
-        state, left = self._state, self._limits.seconds
-        all_of_it = [*self._screen, self._whole, self._again]
-        carried = [*self._least, self._look] if level == 3 else all_of_it
-        budget = format_flag(state.budget_s - left + _seconds(state, carried, self._limits))
-        consequence = (
-            "the replication is not begun unless there is time for all of it",
-            "the screen ends when the confirmation needs the time",
-            "the confirmation ends before its last look",
-            "not even the first look has all its seeds, and is judged on what is there by then",
-        )[level]
-        return (
-            f"a run takes about {format_seconds(price_of(state, 'confirm'))}, in the lock "
-            f"{format_seconds(find_locked_price(state, 'confirm'))}: what is locked needs about "
-            f"{format_seconds(_seconds(state, all_of_it, self._limits))} more and {format_seconds(left)} are left, so "
-            f'{consequence}; carried by: ajet study amend {state.id} --budget {budget} --reason "..."'
-        )
-
-    def _fits(self, batches: Sequence[_Batch]) -> bool:
-        return _fits(self._state, batches, self._limits)
-
-
-def _fits_screen(state: StudyState, design: Design, screen: Screen, limits: StepLimits, candidates: int) -> bool:
-    rest = _screen_rest(state, screen, candidates)
-    return _fits(state, [*rest, _reserved_batch(state, design, screen, candidates)], limits)
-
-
-def _fits_rung(state: StudyState, design: Design, screen: Screen, limits: StepLimits) -> bool:
-    asked = len(state.candidates)
-    rung = _screen_rest(state, screen, asked)[0]
-    return _fits(state, [rung, _reserved_batch(state, design, screen, asked)], limits)
 
 
 def _reserved_batch(state: StudyState, design: Design, screen: Screen, candidates: int) -> _Batch:
@@ -228,22 +197,19 @@ def _fits(state: StudyState, batches: Sequence[_Batch], limits: StepLimits) -> b
 def _seconds(state: StudyState, batches: Sequence[_Batch], limits: StepLimits) -> float:
     """Return the seconds that the batches take one after the other, beside and after what runs now."""
     since = max(0.0, state.budget_s - state.worked_s - limits.seconds)  # the last event of the log
-    busy = sorted(_remaining_seconds(state, run, since) for run in attempts_running(state))
-    slots = [0.0] * (max(1, limits.parallel) - len(busy)) + busy
+    busy = []
+    for run in attempts_running(state):
+        required_run, attempt = to_required_run(run), run.active
+        assert attempt is not None
+        age = datetime.fromisoformat(state.last_ts) - datetime.fromisoformat(attempt.launched)
+        price = price_of(state, required_run.phase, required_run.steps)
+        busy.append(max(0.0, price - max(0.0, age.total_seconds()) - since))
+    slots = [0.0] * (max(1, limits.parallel) - len(busy)) + sorted(busy)
     for batch in batches:
         for _ in range(batch.runs):
             heapq.heapreplace(slots, slots[0] + batch.seconds)
         slots = [max(slots)] * len(slots)
     return max(slots)
-
-
-def _remaining_seconds(state: StudyState, run: RunState, since: float) -> float:
-    """Return the seconds that a running attempt still takes, by its price, so long after the log's last event."""
-    required_run, attempt = to_required_run(run), run.active
-    if attempt is None:
-        return 0.0
-    age = datetime.fromisoformat(state.last_ts) - datetime.fromisoformat(attempt.launched)
-    return max(0.0, price_of(state, required_run.phase, required_run.steps) - max(0.0, age.total_seconds()) - since)
 
 
 def _describe_reserve(state: StudyState, limits: StepLimits) -> str:

@@ -50,7 +50,7 @@ from research.scheduler.steps import (
 from studies import StudyState
 from studies.checks.training import PLUMBING, find_zero_lr_run, zero_lr_fault
 from studies.records.base import JsonValue, canonical
-from studies.records.design import Arm, Design, Hypothesis
+from studies.records.design import Design, Hypothesis
 from studies.records.procedure import Screen
 from studies.records.runs import EVIDENCE_CODES, screen_metric
 from studies.records.verdict import Verdict
@@ -58,13 +58,24 @@ from studies.records.verdict import Verdict
 
 def judgements(state: StudyState, design: Design) -> Iterator[Step]:
     """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
-    yield from _due_verdicts(state, design)
+    over = {required_run for required_run, run in planned_runs(state).items() if is_over(run)}
+    required = confirmation_runs(state, design)
+    # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
+    for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
+        verdict = state.verdict_on(hypothesis.id)
+        if state.is_settled(hypothesis.id) or (verdict is not None and _is_undecided(state, design, hypothesis)):
+            continue
+        analysis = next_analysis(state, hypothesis.id)
+        seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, analysis)])
+        if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
+            yield Judge(hypothesis.id, analysis)
     for hypothesis in design.hypotheses:
         verdict = state.verdict_on(hypothesis.id)
         if verdict is not None and not state.may_go_on(verdict) and _is_undecided(state, design, hypothesis):
             yield _decision(state, design, hypothesis, verdict)
-    if not confirmation_runs(state, design):
-        yield from _due_replications(state, design)
+    wanted = [] if required else replication_hypotheses(state, design)
+    if wanted and over.issuperset(replication_runs(state, design)):
+        yield from (Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
 
 
 def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
@@ -83,7 +94,17 @@ def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
 
 def conclusion(state: StudyState, design: Design) -> Iterator[Step]:
     """Yield the decision to conclude, then the conclusion."""
-    reason = _reason(state, design)
+    if design.screen is not None and budget_decision(state) is not None:
+        reason = "the budget was used up before the screen was decided: there is no claim to judge"
+    elif design.screen is not None:
+        reason = "no candidate of the screen could be measured to its end: there is no claim to judge"
+    elif not design.hypotheses:
+        reason = "the screen kept no candidate that differs from the control: there is no claim to judge"
+    else:
+        verdicts, count = state.verdicts, len(state.verdicts)
+        reason = f"{'the hypothesis is' if count == 1 else f'all {count} hypotheses are'} judged: " + ", ".join(
+            f"{verdict.hypothesis} {verdict.verdict}" for verdict in verdicts
+        )
     if all((decision.rule, decision.reason) != (CONCLUDE_RULE, reason) for decision in state.decisions):
         yield Decide(CONCLUDE_RULE, "conclude", reason)
     yield ConcludeStudy(reason)
@@ -101,33 +122,6 @@ def zero_lr_conclusion(state: StudyState) -> Iterator[Step]:
     if all(decision.rule != PLUMBING_RULE for decision in state.decisions):
         yield Decide(PLUMBING_RULE, "conclude", reason)
     yield ConcludeStudy(reason)
-
-
-def _reason(state: StudyState, design: Design) -> str:
-    if design.screen is not None and budget_decision(state) is not None:
-        return "the budget was used up before the screen was decided: there is no claim to judge"
-    if design.screen is not None:
-        return "no candidate of the screen could be measured to its end: there is no claim to judge"
-    if not design.hypotheses:
-        return "the screen kept no candidate that differs from the control: there is no claim to judge"
-    said = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
-    count = len(state.verdicts)
-    return f"{'the hypothesis is' if count == 1 else f'all {count} hypotheses are'} judged: {said}"
-
-
-def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
-    runs = planned_runs(state)
-    over = {required_run for required_run, run in runs.items() if is_over(run)}
-    required = confirmation_runs(state, design)
-    # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
-    for hypothesis in sorted(design.hypotheses, key=lambda h: next_analysis(state, h.id)):
-        verdict = state.verdict_on(hypothesis.id)
-        if state.is_settled(hypothesis.id) or (verdict is not None and _is_undecided(state, design, hypothesis)):
-            continue
-        analysis = next_analysis(state, hypothesis.id)
-        seen = _seeds_of_arms(design, design.seeds[: count_seeds(design, analysis)])
-        if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
-            yield Judge(hypothesis.id, analysis)
 
 
 def _seeds_of_arms(design: Design, drawn: Sequence[int]) -> Mapping[str, frozenset[int]]:
@@ -163,14 +157,6 @@ def _find_altered_evidence(state: StudyState, design: Design, hypothesis: Hypoth
     return next(spoilt, None) if verdict.verdict == "invalid" else None
 
 
-def _due_replications(state: StudyState, design: Design) -> Iterator[Judge]:
-    wanted = replication_hypotheses(state, design)
-    runs = planned_runs(state)
-    required = replication_runs(state, design)
-    if wanted and all(required_run in runs and is_over(runs[required_run]) for required_run in required):
-        yield from (Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
-
-
 def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, analysis: int) -> bool:
     if analysis > max(1, len(design.looks)):
         return False
@@ -198,19 +184,22 @@ def screen_step(
 ) -> Iterator[Step]:
     """Yield the next candidate while there are slots and time for it, or whom the screen kept once it is over."""
     made = _shorten_screen(state, design, screen)
-    if (arm := _next_candidate(state, design, made)) is not None:
+    known, last = scores(state, made), len(made.rungs) - 1
+    every = tuple(state.candidates.values())
+    settled = {arm.name for arm in every[: max(0, len(every) + 1 - int(state.settings["parallel"]))]}
+    arm = None
+    if all((name, 0) in known for name in settled):  # else slots are full
+        seen = {trial: score for trial, score in known.items() if trial[0] in settled}
+        arm = next_candidate(
+            made, control_values(design), every, seen,
+            higher_is_better=_is_higher_better(design), allowed=_cached_check(canonical(design.base_job)),
+        )  # fmt: skip
+    if arm is not None:
         yield from end_candidates(state, design, screen, limits)
-        yield AskCandidate(len(state.candidates), arm)
-    elif not required and has_final_score(state, made):
-        told = scores(state, made)
-        asked = tuple(arm for arm in state.candidates.values() if (arm.name, 0) in told)
-        yield DecideScreen(select(made, asked, told, higher_is_better=_is_higher_better(design)))
-
-
-def has_final_score(state: StudyState, screen: Screen) -> bool:
-    """Return whether any candidate has a score at the last rung: without one there is nothing to keep."""
-    last = len(screen.rungs) - 1
-    return any(rung == last and score is not None for (_, rung), score in scores(state, screen).items())
+        yield AskCandidate(len(every), arm)
+    elif not required and any(rung == last and score is not None for (_, rung), score in known.items()):
+        asked = tuple(arm for arm in every if (arm.name, 0) in known)
+        yield DecideScreen(select(made, asked, known, higher_is_better=_is_higher_better(design)))
 
 
 def scores(state: StudyState, screen: Screen) -> Scores:
@@ -220,8 +209,9 @@ def scores(state: StudyState, screen: Screen) -> Scores:
     for run in state.runs_in("screen"):
         if is_over(run) and not (ended and run.invalid is not None and run.invalid[0] == BUDGET_CODE):
             value = run.measurements.get(run.spec.metric.key) if run.invalid is None else None
-            for rung in _rungs(screen, int(run.spec.job["steps"])):
-                found[run.spec.arm, rung] = None if value is None else value.value
+            for index, rung in enumerate(screen.rungs):
+                if rung.steps == int(run.spec.job["steps"]):
+                    found[run.spec.arm, index] = None if value is None else value.value
     return found
 
 
@@ -232,27 +222,8 @@ def _shorten_screen(state: StudyState, design: Design, screen: Screen) -> Screen
     return screen.model_copy(update={"candidates": len(asked)}) if was_cut(state, NO_MORE_CANDIDATES) else screen
 
 
-def _next_candidate(state: StudyState, design: Design, screen: Screen) -> Arm | None:
-    """Return the candidate to ask for now; None while slots are full, or when there is none left."""
-    asked = tuple(state.candidates.values())
-    settled = len(asked) + 1 - int(state.settings["parallel"])
-    told = {arm.name for arm in asked[: max(0, settled)]}
-    known = scores(state, screen)
-    if any((name, 0) not in known for name in told):
-        return None
-    seen = {trial: score for trial, score in known.items() if trial[0] in told}
-    return next_candidate(
-        screen, control_values(design), asked, seen,
-        higher_is_better=_is_higher_better(design), allowed=_cached_check(canonical(design.base_job)),
-    )  # fmt: skip
-
-
 def _is_higher_better(design: Design) -> bool:
     return screen_metric(design.metric).higher_is_better
-
-
-def _rungs(screen: Screen, steps: int) -> Iterator[int]:
-    return (index for index, rung in enumerate(screen.rungs) if rung.steps == steps)
 
 
 @lru_cache(maxsize=4)

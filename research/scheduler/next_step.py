@@ -74,6 +74,7 @@ from studies.records.design import Design
 from studies.records.runs import PLUMBING_ARM
 
 _TAKES_TIME = (PlanStudy, AskCandidate, PlanRun, PrepareModel, Launch)
+_USED_UP = "{:g} s of work are used up"
 MOST_ATTEMPTS = 3
 """Tries at an A/A run, which has no design to say it."""
 
@@ -88,8 +89,11 @@ def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | N
     if used_up is not None and (not _has_design(state) or state.stopped_seq < used_up.seq):
         return StopStudy(budget_stop_reason(used_up))
     limits = StepLimits(seconds_left, parallel)
-    if state.paused_reason is not None:
-        return next(_when_paused(state, limits), None)
+    if state.paused_reason is not None:  # what runs may finish, as long as there is a budget for it
+        step = next(_follow_up(state), None)
+        if step is None and limits.seconds <= 0 and any(attempts_running(state)):
+            return Decide(BUDGET_RULE, "stop", _USED_UP.format(state.budget_s))
+        return step
     if used_up is not None:
         return next(_wind_up(state, used_up), None)
     step = next(_work(state, limits), None)
@@ -107,9 +111,15 @@ def is_done(state: StudyState) -> bool:
 def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     required = _stage_runs(state)
     yield from _follow_up(state)
-    design = state.design
+    design, runs = state.design, planned_runs(state)
     if exploration_runs(state):
-        yield from _explore(state, required, limits)
+        yield from _make(state, required, limits)
+        if not any(attempts_running(state)) and price_of(state, "explore") > limits.seconds:
+            yield from (
+                Invalidate(runs[entry].run_id, BUDGET_CODE, "the budget carries no more of the exploration")
+                for entry in required
+                if entry in runs and not is_over(runs[entry])
+            )
         return
     if design is None:
         yield from zero_lr_conclusion(state)
@@ -120,30 +130,11 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     yield from foresee_cuts(state, design, limits)
     if design.screen is not None:
         yield from screen_step(state, design, design.screen, required, limits)
-        yield from _make(state, required, limits)
-        if not required and not any(attempts_running(state)):
-            yield from _end(state, design, limits)
     else:
         yield from judgements(state, design)
-        yield from _make(state, required, limits)
-        if not required and not any(attempts_running(state)):
-            yield from _end(state, design, limits)
-
-
-def _explore(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[Step]:
-    """Make the runs of an exploration as far as the budget goes, and give up what it does not carry."""
     yield from _make(state, required, limits)
-    runs = planned_runs(state)
-    if not any(attempts_running(state)) and price_of(state, "explore") > limits.seconds:
-        yield from (
-            Invalidate(runs[entry].run_id, BUDGET_CODE, "the budget carries no more of the exploration")
-            for entry in required
-            if entry in runs and not is_over(runs[entry])
-        )
-
-
-def _end(state: StudyState, design: Design, limits: StepLimits) -> Iterator[Step]:
-    """End the round: ask the next question, where level, runs and time are left and nobody said that there is none."""
+    if required or any(attempts_running(state)):
+        return
     if may_continue(state) and limits.seconds > 0 and runs_left(state) != 0:
         yield PlanRound()
     else:
@@ -156,8 +147,11 @@ def _stage_runs(state: StudyState) -> tuple[RequiredRun, ...]:
         return exploring
     if design is None:
         required = () if state.noise_plan is None else noise_runs(state.noise_plan)
-        waits = required and required[0].arm == PLUMBING_ARM and not _is_measured(state, required[0])
-        return required[:1] if waits else required  # nothing is trained before the machinery is seen to work
+        if required and required[0].arm == PLUMBING_ARM:
+            still = planned_runs(state).get(required[0])
+            if still is None or not is_over(still) or still.invalid is not None:
+                return required[:1]  # nothing is trained before the machinery is seen to work
+        return required
     if design.screen is not None:
         return screen_runs(state, design, design.screen)
     return confirmation_runs(state, design) or replication_runs(state, design)
@@ -168,36 +162,24 @@ def _is_met(state: StudyState, required_run: RequiredRun) -> bool:
     return run is not None and is_over(run)
 
 
-def _is_measured(state: StudyState, required_run: RequiredRun) -> bool:
-    return _is_met(state, required_run) and planned_runs(state)[required_run].invalid is None
-
-
 def _follow_up(state: StudyState) -> Iterator[Step]:
-    wanted = _possible_runs(state)
+    """Yield what ends of attempts ask for, and give up the runs that nothing needs any more."""
+    wanted, design = _possible_runs(state), state.design
     for run in state.runs.values():
         if run.invalid is not None:
             continue
-        if (step := _settle(run, state.design)) is not None:
+        if (step := _settle(run, design)) is not None:
             yield step
         elif not is_over(run) and to_required_run(run) not in wanted:
-            yield from _give_up(run, state)
-
-
-def _give_up(run: RunState, state: StudyState) -> Iterator[Step]:
-    code, why = BUDGET_CODE, "its claim was settled on what the budget had carried"
-    if state.design is not None and state.design.screen is not None:
-        why = "the screen was ended to keep the confirmation within the budget"
-    elif (run.active is not None and state.vetoed) or _is_vetoed(run, state):
-        code, why = VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
-    if run.active is not None and code == VETO_CODE:
-        yield StopAttempt(run.run_id, code)
-    yield Invalidate(run.run_id, code, why)
-
-
-def _is_vetoed(run: RunState, state: StudyState) -> bool:
-    design = state.design
-    of = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design is not None else []
-    return bool(of) and all(name in state.vetoed for name in of)
+            about = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design else []
+            code, why = BUDGET_CODE, "its claim was settled on what the budget had carried"
+            if design is not None and design.screen is not None:
+                why = "the screen was ended to keep the confirmation within the budget"
+            elif (run.active is not None and state.vetoed) or (about and state.vetoed.keys() >= set(about)):
+                code, why = VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
+            if run.active is not None and code == VETO_CODE:
+                yield StopAttempt(run.run_id, code)
+            yield Invalidate(run.run_id, code, why)
 
 
 @memoize_last
@@ -221,18 +203,16 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
     ]
     if waiting and (phase := model_phase(waiting[0].phase)) not in state.prepared:
         yield PrepareModel(phase)
-    if waiting and sum(1 for _ in attempts_running(state)) < limits.parallel:
-        yield from _launch(state, [runs[required_run] for required_run in waiting], limits)
-
-
-def _launch(state: StudyState, waiting: Sequence[RunState], limits: StepLimits) -> Iterator[Step]:
-    design, phase = state.design, waiting[0].spec.phase
+    if not waiting or sum(1 for _ in attempts_running(state)) >= limits.parallel:
+        return
+    design, phase = state.design, waiting[0].phase
     if design is not None and design.screen is not None:
         yield from end_screen(state, design, design.screen, limits)
     if design is not None and phase == "replicate" and not can_afford_replication(state, design, limits):
         return
-    for run in waiting:
-        if price_of(state, phase, to_required_run(run).steps) <= limits.seconds:
+    for required_run in waiting:
+        if price_of(state, phase, required_run.steps) <= limits.seconds:
+            run = runs[required_run]
             yield Launch(run.run_id, len(run.attempts) + 1)
             return
 
@@ -250,7 +230,7 @@ def _settle(run: RunState, design: Design | None) -> Step | None:
 def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits) -> str | None:
     running = any(attempts_running(state))
     if limits.seconds <= 0 and (isinstance(step, _TAKES_TIME) or (step is None and running)):
-        return _describe_used_budget(state)
+        return _USED_UP.format(state.budget_s)
     if step is not None or running:
         return None
     unmet = [required_run for required_run in _stage_runs(state) if not _is_met(state, required_run)]
@@ -258,33 +238,15 @@ def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits)
         return f"all {len(state.every_run)} runs are used up"
     if not unmet:
         raise NoNextStep(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
-    if (takes := _find_unaffordable(state, unmet[0], limits)) is None:
+    required, design = unmet[0], state.design
+    price, left = price_of(state, required.phase, required.steps), f"{max(0.0, limits.seconds):.0f} s"
+    if required.phase == "replicate" and design is not None and not can_afford_replication(state, design, limits):
+        takes = f"the replication takes about {format_seconds(replication_seconds(state, design, limits))}"
+    elif price > limits.seconds:
+        takes = f"a run takes about {price:.0f} s"
+    else:
         return None
-    return f"{max(0.0, limits.seconds):.0f} s of {state.budget_s:g} s are left, and {takes}"
-
-
-def _find_unaffordable(state: StudyState, required_run: RequiredRun, limits: StepLimits) -> str | None:
-    price = price_of(state, required_run.phase, required_run.steps)
-    if (
-        required_run.phase == "replicate"
-        and state.design is not None
-        and not can_afford_replication(state, state.design, limits)
-    ):
-        return f"the replication takes about {format_seconds(replication_seconds(state, state.design, limits))}"
-    if price <= limits.seconds:
-        return None
-    return f"a run takes about {price:.0f} s"
-
-
-def _when_paused(state: StudyState, limits: StepLimits) -> Iterator[Step]:
-    """Let what runs finish, as long as there is a budget for it."""
-    yield from _follow_up(state)
-    if limits.seconds <= 0 and any(attempts_running(state)):
-        yield Decide(BUDGET_RULE, "stop", _describe_used_budget(state))
-
-
-def _describe_used_budget(state: StudyState) -> str:
-    return f"{state.budget_s:g} s of work are used up"
+    return f"{left} of {state.budget_s:g} s are left, and {takes}"
 
 
 def _when_stopped(state: StudyState) -> Iterator[Step]:
@@ -308,15 +270,6 @@ def _has_design(state: StudyState) -> bool:
 def _wind_up(state: StudyState, used_up: Decision) -> Iterator[Step]:
     """Go on after the budget was used up and nobody amended it: judge what is there, and conclude."""
     yield from (StopAttempt(run.run_id, BUDGET_CODE) for run in attempts_running(state))
-    yield from _give_all_up(state)
-    if state.design is None:
-        yield ConcludeStudy(f"round {state.round} {UNLOCKED}: {used_up.reason}")
-        return
-    yield from last_judgements(state, state.design)
-    yield from conclusion(state, state.design)
-
-
-def _give_all_up(state: StudyState) -> Iterator[Step]:
     for run in state.runs.values():
         if run.invalid is not None:
             continue
@@ -325,3 +278,8 @@ def _give_all_up(state: StudyState) -> Iterator[Step]:
         elif not is_over(run):
             point = "had finished" if run.attempts else "began"
             yield Invalidate(run.run_id, BUDGET_CODE, f"the study's budget was used up before the run {point}")
+    if state.design is None:
+        yield ConcludeStudy(f"round {state.round} {UNLOCKED}: {used_up.reason}")
+        return
+    yield from last_judgements(state, state.design)
+    yield from conclusion(state, state.design)

@@ -121,17 +121,15 @@ def confirmation_runs(state: StudyState, design: Design, *, all_analyses: bool =
     """Return the runs of the confirmation up to the looks that open hypotheses wait for, or up to the last one."""
     if design is not state.design:
         return _confirmation_runs(state, design, all_analyses)
-    return _runs_of_all_analyses(state) if all_analyses else _runs_of_next_analyses(state)
+    next_ones, all_of_them = _locked_confirmation_runs(state)
+    return all_of_them if all_analyses else next_ones
 
 
 @memoize_last
-def _runs_of_next_analyses(state: StudyState) -> tuple[RequiredRun, ...]:
-    return () if state.design is None else _confirmation_runs(state, state.design, False)
-
-
-@memoize_last
-def _runs_of_all_analyses(state: StudyState) -> tuple[RequiredRun, ...]:
-    return () if state.design is None else _confirmation_runs(state, state.design, True)
+def _locked_confirmation_runs(state: StudyState) -> tuple[tuple[RequiredRun, ...], tuple[RequiredRun, ...]]:
+    if state.design is None:
+        return (), ()
+    return _confirmation_runs(state, state.design, False), _confirmation_runs(state, state.design, True)
 
 
 def _confirmation_runs(state: StudyState, design: Design, all_analyses: bool) -> tuple[RequiredRun, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from research.errors import DesignRefused
-from research.installation.base_job import find_fixed_fields, format_fixed_fields, require_agreement
-from swarm.job import Job, PathModel
+from research.installation.base_job import find_fixed_fields, require_agreement
+from swarm.job import Job
 
 BASE = Job(steps=80, group_size=4, weight_decay=0.1)
 
@@ -16,7 +16,6 @@ def test_a_field_is_fixed_where_it_is_said_be_it_as_in_every_other_job() -> None
     assert find_fixed_fields(Job(learning_rate=Job().learning_rate)) == {"learning_rate": Job().learning_rate}
     assert find_fixed_fields(Job(seed=4)) == {}, "a study draws its seeds"
     assert find_fixed_fields(BASE) == {"steps": 80, "group_size": 4, "weight_decay": 0.1}
-    assert format_fixed_fields(Job(steps=80, model=PathModel(path="/models/mine"))) == "model = mine, steps = 80"
 
 
 def test_the_value_itself_and_free_fields_may_be_named_and_no_other_value() -> None:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from research.design.comparison import CONFIRMED, default_screen, default_seeds
 from simlab.families import NOTHING, drawn, names
 from simlab.landscapes import Recorded
 from simlab.landscapes import names as landscapes
 from simlab.scores import Bar, Measured, Progress, SuiteOutcome, mean, share, silent, work
+from simlab.screens import CONFIRMED, default_screen, default_seeds
 from simlab.search_baselines import BASELINES, BaselineSearch, EveryArmEverySeed
 from simlab.searches import SearchOutcome, Shipped, mean_price
 from simlab.worlds import Configuration, Planted, World, best

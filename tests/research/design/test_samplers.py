@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simlab.screens import default_screen, default_seeds
 
-from research.design.comparison import default_screen, default_seeds
 from research.design.samplers import Ladders, Surface
 from studies.records.procedure import Knob, Screen
 

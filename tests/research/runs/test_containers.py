@@ -248,7 +248,7 @@ def test_what_failed_is_no_refusal_of_an_attempt(tmp_path: Path) -> None:
         cast(AttemptFolder, None), "client", cast(ContainerHandle, None), cast(EngineThread, None), gateway,
         AccessPolicy("train", set()),
     )  # fmt: skip
-    assert worker.count_refusals() == {"a route": 1, "path": 2}
+    assert worker.refusals == {"a route": 1, "path": 2}
 
 
 @pytest.mark.parametrize(("answer", "code"), [(lambda: True, "container_refused"), (_silent, ENGINE_GONE)])
