@@ -26,20 +26,18 @@ what it means for a report.*
 
 Every figure here is of simulated studies whose truth is known. They run through the shipped code: planner, design
 compiler, scheduler, recovery, collection, statistics, report. What is simulated is the training: nothing on this page
-says what works in reinforcement learning. Planners are the built-in rules and ones written for the simulator, as no
-language model was recorded on these suites. Two landscapes are real trainings; an earlier screen missed the bars on
-them and was replaced for that reason, so for the screen they are no held-out test.
+says what works in reinforcement learning. Planners are the built-in rules and ones written for the simulator. Two
+landscapes are real trainings, by which the screen was chosen.
 
 The noise is as ugly as real noise may be: trainings that collapse, in all arms or in one; an arm that is twice or five
 times as loud; heavy tails; runs that share a seed and go together or against each other; a measure near its ceiling; a
 noise bank that is wrong by a factor of 2; and a mixture that each study draws from its own seed, so that nobody could
-tune to one. A claim is scored against the truth that its verdict names: of the trainings that do not collapse, or of
-all.
+tune to one. A claim is scored against the truth that its verdict names.
 
 Brackets hold 95 % (Clopper and Pearson for shares, Student for means). Bars were set before these runs. Where too few
-studies were run to tell, a bar is neither kept nor missed; a smaller sample counts where its whole interval lies on
-one side of the bar, which was decided after the run of commit 672561d was seen and let six of its kept bars count.
-Every cell, also those of too few: [simlab.json]({_FIGURES}/simlab.json).
+studies were run to tell, a bar is neither kept nor missed; that a smaller sample counts where its whole interval lies
+on one side was decided after commit 672561d was seen, and let six kept bars count. Every cell:
+[simlab.json]({_FIGURES}/simlab.json).
 """
 PICTURES = {
     "bars.svg": "Shares with a bar. Dot: measured; line: its 95 % interval; tick: the bar; cross: missed.",
@@ -54,8 +52,7 @@ NOTES = """
   searches) with 20 runs, 0.017 more (0.045) with 40. No claim of either is false.
 - **rivals**: every way has the same machine hours; ajet pays for seven A/A runs out of them, and what it cannot promise
   it refuses: there it ends where it began, a regret of 1. 180 configurations of four fields, worlds of eleven families.
-- **inquiries** are too few to tell 5 %; inquiries judged alone, below, are enough.
-- **curves**: rows pooled over metrics or kinds were named before any was counted; each metric alone is below.
+- **inquiries** are too few to tell 5 %, **curves** pool metrics (named before any was counted): each alone is below.
 """
 
 
