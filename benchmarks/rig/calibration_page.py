@@ -33,7 +33,6 @@ The noise is as ugly as real noise may be: trainings that collapse, in all arms 
 times as loud; heavy tails; runs that share a seed and go together or against each other; a measure near its ceiling; a
 noise bank that is wrong by a factor of 2; and a mixture that each study draws from its own seed, so that nobody could
 tune to one. A claim is scored against the truth that its verdict names.
-
 Brackets hold 95 % (Clopper and Pearson for shares, Student for means). Bars were set before these runs. Where too few
 studies were run to tell, a bar is neither kept nor missed; that a smaller sample counts where its whole interval lies
 on one side was decided after commit 672561d was seen, and let six kept bars count. Every cell:
