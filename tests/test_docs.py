@@ -29,13 +29,13 @@ def test_a_page_says_in_its_first_lines_who_should_read_on(page: Path) -> None:
     assert re.search(r"^\*For \S", "\n".join(page.read_text().splitlines()[:5]), re.MULTILINE)
 
 
-LONGER = {"docs/architecture.md", "docs/attacks.md", "docs/modules.md", "docs/performance.md"}
-"""An account of the code, and tables that code writes or tests hold line by line."""
+LONGER = {"docs/architecture.md": 250, "docs/attacks.md": 190, "docs/modules.md": 500, "docs/performance.md": 550}
+"""The account of the code, and tables that code writes or tests hold line by line."""
 
 
-@pytest.mark.parametrize("page", [page for page in DOCS if named(page) not in LONGER], ids=named)
+@pytest.mark.parametrize("page", DOCS, ids=named)
 def test_a_page_is_read_in_one_sitting(page: Path) -> None:
-    assert len(page.read_text().splitlines()) <= 150
+    assert len(page.read_text().splitlines()) <= LONGER.get(named(page), 150)
 
 
 def test_the_readme_is_two_screens_and_every_page_is_reached_from_it() -> None:
