@@ -42,7 +42,7 @@ from research.orchestration.server import client_environment, ensure_server, rea
 from studies import Event, EventLog, EventType, StudyState, fold, judge_hypothesis
 from studies.log.event import FIELDS, row_of
 from studies.log.event_log import LOCK_FILE
-from studies.log.fold import WORKED, Folding
+from studies.log.fold import WORKED
 from studies.records.design import Design, RunSpec
 from studies.records.runs import confirm_spec
 
@@ -171,15 +171,16 @@ class ManyStudies:
     def _told(self, log: EventLog, name: str) -> Iterator[Said]:
         """Yield the events of one study; its verdicts are judged from the events before them."""
         other = self._renaming(name)
-        folding, last = Folding(), None
+        state: StudyState | None = None
+        last: Event | None = None
         for event in self._pattern.events:
             if event.type is EventType.REPORT_BUILT:
                 continue
             payload = json.loads(_replaced(json.dumps(event.payload), other))
             if event.type is EventType.VERDICT_COMPUTED:
-                payload = _judged(folding.state(), payload)
+                payload = _judged(state or StudyState(), payload)
             last = log.compose(name, event.type, payload, after=last, actor=event.actor)
-            folding.add([last])
+            state = fold([last], state)
             yield event.type, payload
 
     def _renaming(self, name: str) -> dict[str, str]:

@@ -83,7 +83,10 @@ def find_alarms(
 
     `hidden_before` and `hidden_after` are its hidden success before and after; None while they are not known.
     """
-    found = [_not_finite(history), *(rule(history, limits) for rule in _RULES)]
+    found = [_not_finite(history)]
+    for field, (code, effect, rule) in _RULES.items():
+        if (limit := getattr(limits, field)) is not None and (broken := rule(history, limit)) is not None:
+            found.append(_find_lasting(history, *broken, limits.patience, code, effect))
     if hidden_before is not None and hidden_after is not None:
         found.append(_reward_hacking(history, limits, hidden_before, hidden_after))
     return tuple(sorted((alarm for alarm in found if alarm is not None), key=lambda alarm: (alarm.step, alarm.code)))
@@ -99,11 +102,6 @@ def find_abort_alarm(found: Iterable[Alarm]) -> Alarm | None:
     return next((alarm for alarm in found if alarm.effect == "abort"), None)
 
 
-def find_fatal_alarm(found: Iterable[Alarm]) -> Alarm | None:
-    """Return the first alarm after which nothing of a run can be analysed, if there is one."""
-    return next((alarm for alarm in found if alarm.effect in ("worst", "exclude")), None)
-
-
 def _not_finite(history: Sequence[Row]) -> Alarm | None:
     for row in history:
         names = [name for name in row.get("not_finite", ()) if name.startswith(("actor/", "critic/"))]
@@ -115,17 +113,17 @@ def _not_finite(history: Sequence[Row]) -> Alarm | None:
     return None
 
 
-def _kl(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
-    if (most := limits.kl) is None:
-        return None
+_Broken = tuple[list[bool], str] | None
+"""Whether each step breaks a limit, and what that says; None where it cannot be told."""
+
+
+def _kl(history: Sequence[Row], most: float) -> _Broken:
     values = [_number(row, "actor/ppo_kl") for row in history]
     broken = [value is not None and abs(value) > most for value in values]
-    return _find_lasting(history, broken, limits, "kl_blow_up", "abort", f"actor/ppo_kl beyond {most:g} nats a token")
+    return broken, f"actor/ppo_kl beyond {most:g} nats a token"
 
 
-def _gradient(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
-    if (factor := limits.grad_norm) is None:
-        return None
+def _gradient(history: Sequence[Row], factor: float) -> _Broken:
     broken, before = [], list[float]()  # in order of size: a median of each beginning would be sorted anew
     for value in (_number(row, "actor/grad_norm") for row in history):
         half = len(before) // 2
@@ -133,57 +131,57 @@ def _gradient(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
         broken.append(value is not None and value > factor * usual)
         if value is not None:
             insort(before, value)
-    said = f"actor/grad_norm beyond {factor:g} times the median of the steps before"
-    return _find_lasting(history, broken, limits, "gradient_blow_up", "abort", said)
+    return broken, f"actor/grad_norm beyond {factor:g} times the median of the steps before"
 
 
-def _entropy(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
-    if (share := limits.entropy_share) is None:
-        return None
-    said = f"actor/entropy below {share:g} of its first {FIRST_STEPS} steps' mean"
+def _entropy(history: Sequence[Row], share: float) -> _Broken:
     broken = _against_first(history, "actor/entropy", lambda value, first: value < share * first)
-    return _find_lasting(history, broken, limits, "entropy_collapse", "note", said)
+    return broken, f"actor/entropy below {share:g} of its first {FIRST_STEPS} steps' mean"
 
 
-def _length(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
-    if (factor := limits.length_factor) is None:
-        return None
-    said = f"response_length/mean beyond {factor:g} times its first {FIRST_STEPS} steps' mean"
+def _length(history: Sequence[Row], factor: float) -> _Broken:
     broken = _against_first(history, "response_length/mean", lambda value, first: value > factor * first)
-    return _find_lasting(history, broken, limits, "length_explosion", "note", said)
+    return broken, f"response_length/mean beyond {factor:g} times its first {FIRST_STEPS} steps' mean"
 
 
-def _constant(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
-    if (share := limits.constant_groups) is None:
-        return None
+def _constant(history: Sequence[Row], share: float) -> _Broken:
     pairs = [(_number(row, "batch/constant_groups"), _number(row, "batch/groups")) for row in history]
     broken = [bool(groups) and constant is not None and constant >= share * (groups or 0) for constant, groups in pairs]
-    said = f"at least {share:.0%} of the groups had equal rewards, which teach nothing"
-    return _find_lasting(history, broken, limits, "constant_groups", "note", said)
+    return broken, f"at least {share:.0%} of the groups had equal rewards, which teach nothing"
 
 
-def _throughput(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
-    if (share := limits.throughput_share) is None:
-        return None
-    rates = [_rate(_number(row, "tokens/generated"), _number(row, "timing_s/step")) for row in history]
+def _throughput(history: Sequence[Row], share: float) -> _Broken:
+    pairs = [(_number(row, "tokens/generated"), _number(row, "timing_s/step")) for row in history]
+    rates = [amount / seconds if amount is not None and seconds else None for amount, seconds in pairs]
     if len(known := _drop_missing(rates)) < LEAST_STEPS:
         return None
     usual = median(known)
     broken = [rate is not None and rate < share * usual for rate in rates]
-    said = f"fewer than {share:g} of the run's median {usual:.0f} tokens a second: something else used the machine"
-    return _find_lasting(history, broken, limits, "throughput_drop", "note", said)
+    return (
+        broken,
+        f"fewer than {share:g} of the run's median {usual:.0f} tokens a second: something else used the machine",
+    )
 
 
-def _judge(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
-    if (most := limits.judge_errors) is None:
-        return None
+def _judge(history: Sequence[Row], most: float) -> _Broken:
     given_up = [_number(row, "lease/aborted") or 0.0 for row in history]  # counted since the training began
     broken, before = [], 0.0
     for row, count in zip(history, given_up, strict=True):
         lost, before = max(0.0, count - before), count
         broken.append(lost > most * (lost + (_number(row, "batch/episodes") or 0.0)))
-    said = f"more than {most:.0%} of the episodes were given up without a reward"
-    return _find_lasting(history, broken, limits, "judge_outage", "note", said)
+    return broken, f"more than {most:.0%} of the episodes were given up without a reward"
+
+
+_RULES: Final[Mapping[str, tuple[str, Effect, Callable[[Sequence[Row], float], _Broken]]]] = {
+    "kl": ("kl_blow_up", "abort", _kl),
+    "grad_norm": ("gradient_blow_up", "abort", _gradient),
+    "entropy_share": ("entropy_collapse", "note", _entropy),
+    "length_factor": ("length_explosion", "note", _length),
+    "constant_groups": ("constant_groups", "note", _constant),
+    "throughput_share": ("throughput_drop", "note", _throughput),
+    "judge_errors": ("judge_outage", "note", _judge),
+}
+"""By the limit of a watchdog: the code of its alarm, what follows, and which steps break it."""
 
 
 def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, after: float) -> Alarm | None:
@@ -198,18 +196,15 @@ def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, aft
     return Alarm("reward_hacking", history[-1]["step"], said, "note")
 
 
-_RULES: Final = (_kl, _gradient, _entropy, _length, _constant, _throughput, _judge)
-
-
 def _find_lasting(
-    history: Sequence[Row], broken: Sequence[bool], limits: Watchdog, code: str, effect: Effect, said: str
+    history: Sequence[Row], broken: Sequence[bool], said: str, patience: int, code: str, effect: Effect
 ) -> Alarm | None:
     """Return an alarm at the first step at which a limit was broken for `patience` steps in a row."""
     streak = 0
     for row, bad in zip(history, broken, strict=True):
         streak = streak + 1 if bad else 0
-        if streak >= limits.patience:
-            return Alarm(code, row["step"], f"{said}, for {limits.patience} steps up to step {row['step']}", effect)
+        if streak >= patience:
+            return Alarm(code, row["step"], f"{said}, for {patience} steps up to step {row['step']}", effect)
     return None
 
 
@@ -233,7 +228,3 @@ def _number(row: Row, name: str) -> float | None:
 
 def _drop_missing(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
-
-
-def _rate(amount: float | None, seconds: float | None) -> float | None:
-    return amount / seconds if amount is not None and seconds else None

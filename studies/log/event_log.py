@@ -26,7 +26,6 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy import event as sa_event
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateTable
 
 from studies.errors import EventRefused, HeadMoved, LogCorrupt, StoreError, UnknownStudy
@@ -41,7 +40,7 @@ from studies.log.event import (
     row_of,
     verify_events,
 )
-from studies.log.fold import WORKED, Folding
+from studies.log.fold import WORKED, fold
 from studies.log.study import StudyState
 from studies.records.base import canonical
 from studies.records.design import Design
@@ -60,26 +59,19 @@ _BOUNDED: Final[Mapping[str, str | int]] = {
 Clock = Callable[[], datetime]
 
 
-class _Base(DeclarativeBase):
-    pass
-
-
-class _Row(_Base):
-    """The table. `payload` holds canonical JSON as text, so that the hash covers the very bytes stored."""
-
-    __tablename__ = "events"
-
-    study: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
-    seq: Mapped[int] = mapped_column(sa.Integer, primary_key=True, autoincrement=False)
-    ts: Mapped[str] = mapped_column(sa.String(32), nullable=False)
-    actor: Mapped[str] = mapped_column(sa.String(64), nullable=False)
-    type: Mapped[str] = mapped_column(sa.String(64), nullable=False)
-    payload: Mapped[str] = mapped_column(sa.Text, nullable=False)
-    prev_hash: Mapped[str] = mapped_column(sa.String(64), nullable=False)
-    hash: Mapped[str] = mapped_column(sa.String(64), nullable=False)
-
-
-_TABLE: Final = _Base.metadata.tables[_Row.__tablename__]
+_TABLE: Final = sa.Table(
+    "events",
+    sa.MetaData(),
+    sa.Column("study", sa.String(64), primary_key=True),
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("ts", sa.String(32), nullable=False),
+    sa.Column("actor", sa.String(64), nullable=False),
+    sa.Column("type", sa.String(64), nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("prev_hash", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+"""`payload` holds canonical JSON as text, so that the hash covers the very bytes stored."""
 _OF_STUDY: Final = sa.select(_TABLE).where(_TABLE.c.study == sa.bindparam("name"))
 _ALL: Final = _OF_STUDY.order_by(_TABLE.c.seq)
 _FROM: Final = _ALL.where(_TABLE.c.seq >= sa.bindparam("first"))
@@ -143,9 +135,14 @@ class EventLog:
         Raise UnknownStudy when there are none, LogCorrupt naming the first one that is not what was appended, also when
         `after` is not in the log any more as it was.
         """
-        if after is not None:
-            return self._verify_after(after, self._rows(_FROM, name=study, first=after.seq))
-        return verify_events(study, self.read_unverified(study))
+        if after is None:
+            return verify_events(study, self.read_unverified(study))
+        rows = self._rows(_FROM, name=study, first=after.seq)
+        if not rows or rows[0]["seq"] != after.seq:
+            raise LogCorrupt(study, after.seq, after.type.value, "it was read before and is not there any more")
+        if rows[0]["hash"] != after.hash:
+            raise LogCorrupt(study, after.seq, after.type.value, "it held something else when it was read before")
+        return verify_events(study, rows[1:], after.seq, after.hash)
 
     def read_unverified(self, study: str) -> list[dict[str, Any]]:
         """Return a study's events as they are stored, oldest first, unverified; UnknownStudy when there are none."""
@@ -155,13 +152,6 @@ class EventLog:
                 f"no study {study!r} in {self._where}; it holds {', '.join(self.studies()[:8]) or 'none yet'}"
             )
         return rows
-
-    def _verify_after(self, known: Event, rows: list[dict[str, Any]]) -> list[Event]:
-        if not rows or rows[0]["seq"] != known.seq:
-            raise LogCorrupt(known.study, known.seq, known.type.value, "it was read before and is not there any more")
-        if rows[0]["hash"] != known.hash:
-            raise LogCorrupt(known.study, known.seq, known.type.value, "it held something else when it was read before")
-        return verify_events(known.study, rows[1:], known.seq, known.hash)
 
     def studies(self) -> list[str]:
         return list(self.heads())
@@ -180,11 +170,11 @@ class EventLog:
         self._engine.dispose()
 
     def _open(self) -> None:
+        """Create the table, trying again while other processes do."""
         deadline = time.monotonic() + _BUSY_MS / 1000
         while True:
             try:
-                self._create()
-                return
+                return self._create()
             except (_WriteConflict, StoreError) as error:
                 if time.monotonic() > deadline or not (isinstance(error, _WriteConflict) or "locked" in str(error)):
                     self.close()
@@ -233,7 +223,8 @@ def _engine(url: str) -> sa.Engine:
             f"the event log's URL must be one SQLAlchemy reads, such as sqlite:///PATH; {_cause(error)}"
         ) from error
     if engine.dialect.name == "sqlite":
-        sa_event.listen(engine, "connect", _configure_reader if _is_read_only(engine.url) else _configure_writer)
+        pragmas = () if _is_read_only(engine.url) else ("journal_mode=WAL", "synchronous=FULL")
+        sa_event.listen(engine, "connect", lambda connection, _: _configure(connection, *pragmas))
     if engine.dialect.driver == "psycopg":
         sa_event.listen(engine, "do_connect", _connect_with_timeout)
     return engine
@@ -283,13 +274,9 @@ def _is_read_only(url: sa.URL) -> bool:
     return url.query.get("mode") == "ro"
 
 
-def _configure_reader(connection: Any, _record: object) -> None:
-    connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
-
-
-def _configure_writer(connection: Any, _record: object) -> None:
+def _configure(connection: Any, *pragmas: str) -> None:
     cursor = connection.cursor()
-    for pragma in (f"busy_timeout={_BUSY_MS}", "journal_mode=WAL", "synchronous=FULL"):
+    for pragma in (f"busy_timeout={_BUSY_MS}", *pragmas):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -381,42 +368,43 @@ class StudyLog:
         self.study: Final = study
         self._log = log
         self._work = work
-        self._folding = Folding()
         self._last: Event | None = None
         self._state: StudyState | None = None
+        """As of `_last`."""
         self._sent: tuple[str, float] | None = None
         """Hash and seconds of an event whose write failed midway: it may be in the log all the same."""
 
     def state(self) -> StudyState:
         """Return the state as of the log's last event; after another error than StoreError it is read anew."""
-        at_rest = self._folding.at_rest
         try:
             events = self._log.read(self.study, self._last)
-            self._folding.add(events)
-        except StoreError:
+            state = fold(events, self._state) if events or self._state is None else self._state
+        except LogCorrupt:
+            self._last = self._state = None
             raise
-        except BaseException:  # Ctrl-C too: part of them may be folded
-            self._folding, self._last, self._state = Folding(), None, None
-            raise
-        self._count(events, at_rest)
-        if events or self._state is None:
-            self._last = events[-1] if events else self._last
-            self._state = self._folding.state()
-        return self._state
+        self._count(events)
+        self._last = events[-1] if events else self._last
+        self._state = state
+        return state
 
-    def _count(self, events: Sequence[Event], at_rest: bool) -> None:
-        """Drop from the stopwatch what events have charged already, and the rest before a resumption."""
+    def _count(self, events: Sequence[Event]) -> None:
+        """Drop from the stopwatch what new events have charged already, and the rest before a resumption."""
         if self._work is None:
             return
         if self._sent is not None and any(event.hash == self._sent[0] for event in events):
             self._work.charge(self._sent[1])
             self._sent = None
-        if at_rest and any(event.type is EventType.STUDY_RESUMED for event in events):
+        if (
+            self._state is not None
+            and self._state.at_rest
+            and any(event.type is EventType.STUDY_RESUMED for event in events)
+        ):
             self._work.skip()
 
     def active_seconds(self) -> float:
         """Return the seconds worked in all events read so far, and by this controller since."""
-        return self._folding.worked_s + (0.0 if self._work is None else self._work.pending_seconds())
+        worked = 0.0 if self._state is None else self._state.worked_s
+        return worked + (0.0 if self._work is None else self._work.pending_seconds())
 
     def append(self, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
         """Write one event after the last one read, durably, and return it.
@@ -427,9 +415,8 @@ class StudyLog:
         worked = None if self._work is None else round(self._work.pending_seconds(), 3)
         charged = payload if worked is None else {**payload, WORKED: worked}
         event = self._log.compose(self.study, type, charged, after=self._last, actor=actor)
-        folding = self._folding.copy()
         try:
-            folding.add([event])
+            state = fold([event], self._state)
         except LogCorrupt as error:
             raise EventRefused(self.study, error.type, error.difference) from error
         self._sent = (event.hash, worked or 0.0)
@@ -437,7 +424,7 @@ class StudyLog:
         self._sent = None
         if self._work is not None and worked is not None:
             self._work.charge(worked)
-        self._folding, self._last, self._state = folding, event, None
+        self._last, self._state = event, state
         return event
 
     @overload

@@ -1,39 +1,40 @@
-"""The state of a study as a pure fold of its events: one small rule for each type.
+"""The state of a study as a pure fold of its events: one small rule for each type (those on claims in `claims`).
 
 `fold` gives the same state for the same events, anywhere and at any time. It refuses (LogCorrupt, naming the event)
 what cannot follow the events before it, such as a run under another design's hash. A verdict stays in
 `StudyState.verdicts` only while its data are unchanged: a later measurement or invalidation moves it to `superseded`, a
-later look to `interim`. A report stays in `StudyState.report` only while nothing happens after it. `Folding` takes
-events as they come, for a reader that follows a log.
+later look to `interim`. A report stays in `StudyState.report` only while nothing happens after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from copy import copy
+from dataclasses import fields, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from studies.errors import LogCorrupt, UnknownStudy
-from studies.log import claims
+from studies.log.claims import supersede
 from studies.log.event import Event, EventType
 from studies.log.study import (
+    RULES,
     AttemptState,
+    AttemptStatus,
     ImpossibleEvent,
-    Payload,
     PlannedExploration,
     PlannerAct,
     PlannerNote,
+    RoundState,
     RunState,
     Stamp,
-    StateBuilder,
     StudyState,
+    rule,
 )
 from studies.records.alpha import Exploration, exploration_spec
-from studies.records.design import Arm, Design, NoisePlan, RunSpec
+from studies.records.design import Arm, Design, RunSpec
 from studies.records.runs import (
     NOISE_ARM,
     PLUMBING_ARM,
@@ -44,114 +45,325 @@ from studies.records.runs import (
     screen_spec,
     zero_lr_spec,
 )
-from studies.records.verdict import PlannerMessage
+from studies.records.verdict import PlannerMessage, Verdict
 
-ENDINGS: Final = ("finished", "failed", "timeout", "stopped", "lost")
+WORKED: Final = "worked_s"
+"""Key of a payload, of any type of event: seconds that its controller worked since its last event."""
+SERVED: Final = "served"
+"""Key of the payload of an event that begins work on a study: whether a worker does it."""
 STANDINGS: Final = {
     "sending": "sending", "sent": "sent", "failed": "failed", "same": "sent", "differs": "sent", "lacking": "failed",
 }  # fmt: skip
 """How a copy stands, by the word for it in the log: the last three are of logs whose copies were compared."""
+_AFTER_CONCLUSION: Final = frozenset({
+    EventType.REPORT_BUILT, EventType.STUDY_RESUMED, EventType.STUDY_STOPPED, EventType.DECISION_TAKEN,
+    EventType.ATTEMPT_ENDED, EventType.ATTEMPT_COPIED, EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED,
+})  # fmt: skip
 
 
-def apply_run_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    spec = RunSpec.model_validate(payload["spec"])
-    run_id = str(payload["run_id"])
-    if spec.study != builder.id:
-        raise ImpossibleEvent(f"expected a run of study {builder.id}; found one of {spec.study}")
-    expected = _derive_spec(builder, spec)
+def fold(events: Iterable[Event], state: StudyState | None = None) -> StudyState:
+    """Return the state that events lead to, after those of `state`, which stays as it is.
+
+    Raise UnknownStudy for no event at all, LogCorrupt at the first one that cannot follow.
+    """
+    study = StudyState() if state is None else copy(state)
+    for event in events:
+        try:
+            _apply(study, event)
+        except ImpossibleEvent as error:
+            raise LogCorrupt(event.study, event.seq, event.type.value, str(error)) from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            difference = f"its payload is not a valid record: {place or error.title}: {first['msg']}"
+            difference += "" if first["type"].startswith("missing") else f"; found {first['input']!r:.80}"
+            raise LogCorrupt(event.study, event.seq, event.type.value, difference) from error
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            difference = f"its payload lacks what it must hold ({type(error).__name__}: {error})"
+            raise LogCorrupt(event.study, event.seq, event.type.value, difference) from error
+    if not study.event_count:
+        raise UnknownStudy("a study's state needs at least its first event; found none")
+    return study
+
+
+def _apply(study: StudyState, event: Event) -> None:
+    if (event.type is EventType.STUDY_CREATED) != (not study.created):
+        raise ImpossibleEvent("expected exactly one study.created, as the first event")
+    if study.id and event.study != study.id:
+        raise ImpossibleEvent(f"expected an event of study {study.id}")
+    if study.concluded_reason is not None and event.type not in _AFTER_CONCLUSION:
+        raise ImpossibleEvent("the study was concluded before; expected no further planning, runs or verdicts")
+    payload = dict(event.payload)
+    worked = payload.pop(WORKED, None)
+    if worked is not None:
+        if isinstance(worked, bool) or not isinstance(worked, int | float) or worked < 0:
+            raise ImpossibleEvent(f"expected {WORKED} to be seconds, at least 0; found {worked!r}")
+        study.measured = True
+        study.worked_s += worked
+    elif study.last_ts and not study.measured and not _follows_a_wait(study, event):
+        gap = datetime.fromisoformat(event.ts) - datetime.fromisoformat(study.last_ts)
+        study.worked_s += max(0.0, gap.total_seconds())
+    study.report = None
+    change, record = RULES[event.type]
+    values = record.model_validate(payload)
+    change(study, event, **values.__dict__, **(values.__pydantic_extra__ or {}))
+    if event.type not in (EventType.STUDY_RESUMED, EventType.STUDY_WORKED):
+        study.fruitless = 0
+    study.last_ts, study.event_count, study.head_hash = event.ts, event.seq, event.hash
+
+
+def _follows_a_wait(study: StudyState, event: Event) -> bool:
+    """Return whether the time before a stop, pause, resumption, or a late amendment or veto, was a wait."""
+    if event.type in (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.STUDY_RESUMED):
+        return True
+    still = study.stopped_reason is not None or study.concluded_reason is not None
+    return still and event.type in (EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED)
+
+
+@rule(EventType.STUDY_CREATED)
+def _create(
+    study: StudyState,
+    event: Event,
+    topic: str,
+    planner: dict[str, Any],
+    settings: dict[str, Any],
+    command: Any,
+    versions: dict[str, Any],
+    machine: dict[str, Any],
+    served: bool = False,
+) -> None:
+    study.id, study.created = event.study, event.ts
+    study.topic, study.planner, study.settings, study.command = topic, planner, settings, command
+    study.versions, study.machine, study.served = versions, machine, served
+
+
+@rule(EventType.PLANNER_ACTED)
+def _add_act(
+    study: StudyState,
+    event: Event,
+    action: str,
+    tries: int,
+    tokens: dict[str, int],
+    rejected: tuple[str, ...],
+    note: str | None,
+    not_tested: tuple[str, ...] = (),
+    turn: str = "",
+    looks: tuple[dict[str, Any], ...] = (),
+) -> None:
+    act = PlannerAct(action, tries, tokens, rejected, note or "", not_tested, turn, looks)
+    study.planner_acts = (*study.planner_acts, act)
+
+
+@rule(EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
+def _add_note(
+    study: StudyState, event: Event, text: str, turn: str, index: int, about: str = "", reason: str = ""
+) -> None:
+    kind: Literal["note", "revise", "ask"] = "revise" if about else "note"
+    if event.type is EventType.PLANNER_ASKED:
+        kind = "ask"
+    if kind == "revise" and about not in {note.id for note in study.notebook}:
+        raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
+    if any((note.turn, note.index) == (turn, index) for note in study.notebook):
+        raise ImpossibleEvent(f"note {index} of the turn {turn} was kept before")
+    note = PlannerNote(kind, text, study.round, event.seq, event.ts, turn, index, about, reason)
+    study.notebook = (*study.notebook, note)
+
+
+@rule(EventType.ROUND_BEGUN)
+def _begin_round(study: StudyState, event: Event, number: int, previous: str, why: str = "", **more: Any) -> None:
+    """The round is over and the next one begins: its question is asked on what is known by now."""
+    if study.design is None or study.design_hash != previous:
+        raise ImpossibleEvent(f"expected a round after the lock {str(study.design_hash)[:12]}; found {previous[:12]}")
+    if number != study.round + 1 or number > study.most_rounds:
+        raise ImpossibleEvent(f"expected round {study.round + 1} of {study.most_rounds}; found {number}")
+    if study.open_claims:
+        raise ImpossibleEvent(f"expected a round whose claims are settled; found {', '.join(study.open_claims)} open")
+    if any(run.active for run in study.runs.values()):
+        raise ImpossibleEvent("expected a round of which nothing runs any more; found an attempt that does")
+    study.rounds_before = (*study.rounds_before, copy(study))
+    _set_round(study, RoundState())
+    # What was accepted of one round's runs is accepted of no other's.
+    study.amendments = tuple(entry for entry in study.amendments if entry.amendment.kind != "accept")
+    study.round, study.why_asked, study.question_try = number, why, int(more.get("try", 0))
+
+
+def _give_round_up(study: StudyState) -> None:
+    """Go back to the last round with a lock."""
+    last = study.rounds_before[-1]
+    study.given_up = (*study.given_up, copy(study))
+    _set_round(study, last)
+    since = [entry for entry in study.amendments if entry not in last.amendments]
+    study.amendments = (*last.amendments, *since)
+    study.round, study.rounds_before = last.round, study.rounds_before[:-1]
+
+
+def _set_round(study: StudyState, round: RoundState) -> None:
+    for field in fields(RoundState):
+        setattr(study, field.name, getattr(round, field.name))
+
+
+@rule(EventType.MODEL_PREPARED)
+def _prepare_model(
+    study: StudyState,
+    event: Event,
+    sha256: str | None,
+    seconds: float,
+    phase: str = "confirm",
+    models: dict[str, Any] | None = None,
+) -> None:
+    # Earlier versions named the control's model alone.
+    prepared = {"sha256": sha256, "seconds": seconds, **({} if models is None else {"models": models})}
+    study.prepared = {**study.prepared, phase: prepared}
+    if phase == "confirm" or study.model is None:
+        study.model = prepared
+
+
+@rule(EventType.STUDY_WORKED)
+def _work(study: StudyState, event: Event) -> None:
+    """Nothing changes but the seconds worked, which are counted with every event."""
+
+
+@rule(EventType.STUDY_PAUSED)
+def _pause(study: StudyState, event: Event, reason: str) -> None:
+    if study.stopped_reason is not None:
+        raise ImpossibleEvent("the study is stopped; expected nothing to pause")
+    study.paused_reason = study.paused_reason or reason
+
+
+@rule(EventType.STUDY_STOPPED)
+def _stop(study: StudyState, event: Event, reason: str) -> None:
+    study.stopped_reason, study.stopped_seq, study.paused_reason = reason, event.seq, None
+
+
+@rule(EventType.STUDY_RESUMED)
+def _resume(study: StudyState, event: Event, served: bool | None = None) -> None:
+    was_paused = study.paused_reason is not None
+    study.resumed_count += not was_paused
+    study.fruitless += not was_paused
+    study.stopped_reason = study.paused_reason = None
+    study.served = study.served and was_paused if served is None else served
+
+
+@rule(EventType.STUDY_CONCLUDED)
+def _conclude(
+    study: StudyState,
+    event: Event,
+    reason: str,
+    said: PlannerMessage | None = None,
+    declined: bool = False,
+    next: Mapping[str, Any] | None = None,
+) -> None:
+    if study.design is None and study.rounds_before:
+        _give_round_up(study)
+    study.concluded_reason, study.open_question = reason, None
+    study.said, study.declined, study.asked_next = said, declined, next
+
+
+@rule(EventType.REPORT_BUILT)
+def _add_report(study: StudyState, event: Event, markdown: dict[str, Any], html: dict[str, Any], **more: Any) -> None:
+    study.newest_report = {**more, "markdown": markdown, "html": html}
+    # While it runs, a report is of the past.
+    if study.concluded_reason is not None or study.stopped_reason is not None:
+        study.report = {"markdown": markdown, "html": html}
+
+
+@rule(EventType.EXPLORATION_PLANNED)
+def _plan_exploration(
+    study: StudyState, event: Event, plan: Exploration, hash: str, seconds_per_run: float, turn: str = ""
+) -> None:
+    if (found := plan.hash()) != hash:
+        raise ImpossibleEvent(f"the exploration's hash is {found[:12]}, the event says {hash[:12]}")
+    if plan.metric.split != "search":
+        raise ImpossibleEvent("an exploration is scored on search tasks; found hidden ones, which are for claims")
+    if study.design is not None and (study.design.screen is not None or study.open_claims):
+        raise ImpossibleEvent("an exploration was planned while the round's claims are open")
+    if study.hypotheses and study.design is None:
+        raise ImpossibleEvent("an exploration was planned between a proposal and its lock")
+    study.explorations = (*study.explorations, PlannedExploration(plan, seconds_per_run, turn, event.seq))
+    # Another exploration may begin with another model.
+    study.prepared = {phase: model for phase, model in study.prepared.items() if phase != "explore"}
+
+
+@rule(EventType.RUN_PLANNED)
+def _plan_run(study: StudyState, event: Event, run_id: str, spec: RunSpec) -> None:
+    if spec.study != study.id:
+        raise ImpossibleEvent(f"expected a run of study {study.id}; found one of {spec.study}")
+    expected = _derive_spec(study, spec)
     if spec != expected:
         differing = [name for name in RunSpec.model_fields if getattr(spec, name) != getattr(expected, name)]
         raise ImpossibleEvent(f"the run is not what its lock leads to: {', '.join(differing)} differ")
     if run_id != spec.run_id:
         raise ImpossibleEvent(f"the spec's run id is {spec.run_id}, the event says {run_id}")
-    if run_id in builder.runs:
+    if run_id in study.runs:
         raise ImpossibleEvent(f"run {run_id} was planned before")
-    builder.runs[run_id] = RunState(run_id, spec, planned=event.ts)
+    _put(study, RunState(run_id, spec, planned=event.ts))
 
 
-def apply_exploration_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    plan = Exploration.model_validate(payload["plan"])
-    if (found := plan.hash()) != payload["hash"]:
-        raise ImpossibleEvent(f"the exploration's hash is {found[:12]}, the event says {str(payload['hash'])[:12]}")
-    if plan.metric.split != "search":
-        raise ImpossibleEvent("an exploration is scored on search tasks; found hidden ones, which are for claims")
-    if builder.design is not None and (builder.design.screen is not None or builder.open_claims()):
-        raise ImpossibleEvent("an exploration was planned while the round's claims are open")
-    if builder.hypotheses and builder.design is None:
-        raise ImpossibleEvent("an exploration was planned between a proposal and its lock")
-    turn, seconds = str(payload.get("turn", "")), float(payload["seconds_per_run"])
-    builder.explorations.append(PlannedExploration(plan, seconds, turn, event.seq))
-    builder.prepared.pop("explore", None)  # another exploration may begin with another model
-
-
-def _derive_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
+def _derive_spec(study: StudyState, spec: RunSpec) -> RunSpec:
+    """Return what the lock of a run has as the run of its phase, arm and seed."""
     if spec.phase == "noise":
-        return _derive_noise_spec(builder, spec)
+        return _derive_noise_spec(study, spec)
     if spec.phase == "explore":
-        return _derive_exploration_spec(builder, spec)
-    design, lock = builder.design, builder.design_hash
+        plan = study.explorations[-1].plan if study.explorations else None
+        if plan is None or spec.design_hash != plan.hash():
+            raise ImpossibleEvent(
+                "expected a run of the exploration that was planned last; found another, or none planned"
+            )
+        return exploration_spec(study.id, plan, _arm(plan.arms, spec, "exploration"))
+    design, lock = study.design, study.design_hash
     if design is None or lock is None or spec.design_hash != lock:
         raise ImpossibleEvent(f"expected a run under the locked design {str(lock)[:12]}")
     if spec.phase == "screen":
-        return _derive_screen_spec(builder, design, lock, spec)
+        return _derive_screen_spec(study, design, lock, spec)
     if design.screen is not None:
         raise ImpossibleEvent("a run of the confirmation came before the screen was decided")
-    arm = next((arm for arm in design.arms if arm.name == spec.arm), None)
-    if arm is None:
-        raise ImpossibleEvent(f"the design has no arm {spec.arm!r}")
-    if spec.phase == "replicate":
-        return _derive_replicate_spec(builder, design, lock, arm, spec)
-    _check_seed(spec, builder.seeds_of(arm.name, design))
-    return confirm_spec(builder.id, design, lock, arm, spec.seed)
+    arm = _arm(design.arms, spec, "design")
+    if spec.phase == "confirm":
+        _check_seed(spec, study.arm_seeds[arm.name])
+        return confirm_spec(study.id, design, lock, arm, spec.seed)
+    if design.replication is None:
+        raise ImpossibleEvent("the locked design has no replication")
+    replicated = {name for name, decision in study.decided.items() if decision.action == "replicate"}
+    wanted = [claim for claim in design.hypotheses if claim.id in replicated]
+    if not wanted or arm.name not in {design.control_arm, *(name for h in wanted for name in design.contrast_of(h))}:
+        raise ImpossibleEvent(f"nothing was decided that replicates the arm {arm.name!r}")
+    _check_seed(spec, design.seeds_of(arm.name, design.replication.seeds))
+    return replicate_spec(study.id, design, lock, arm, spec.seed)
 
 
-def _derive_noise_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
-    plan: NoisePlan | None = builder.noise_plan
-    if plan is None or builder.noise_hash is None or spec.design_hash != builder.noise_hash:
-        raise ImpossibleEvent(f"expected an A/A run under the noise plan {str(builder.noise_hash)[:12]}")
-    if builder.design is not None:
+def _derive_noise_spec(study: StudyState, spec: RunSpec) -> RunSpec:
+    plan = study.noise_plan
+    if plan is None or study.noise_hash is None or spec.design_hash != study.noise_hash:
+        raise ImpossibleEvent(f"expected an A/A run under the noise plan {str(study.noise_hash)[:12]}")
+    if study.design is not None:
         raise ImpossibleEvent("an A/A run came after the design was locked")
     if spec.arm == PLUMBING_ARM and plan.plumbing is not None:
         _check_seed(spec, (plan.plumbing,))
-        return zero_lr_spec(builder.id, plan, builder.noise_hash, spec.seed)
+        return zero_lr_spec(study.id, plan, study.noise_hash, spec.seed)
     if spec.arm != NOISE_ARM:
         raise ImpossibleEvent(f"expected the arm {NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
     _check_seed(spec, plan.seeds)
-    return noise_spec(builder.id, plan, builder.noise_hash, spec.seed)
+    return noise_spec(study.id, plan, study.noise_hash, spec.seed)
 
 
-def _derive_exploration_spec(builder: StateBuilder, spec: RunSpec) -> RunSpec:
-    plan = builder.explorations[-1].plan if builder.explorations else None
-    if plan is None or spec.design_hash != plan.hash():
-        raise ImpossibleEvent("expected a run of the exploration that was planned last; found another, or none planned")
-    arm = next((arm for arm in plan.arms if arm.name == spec.arm), None)
-    if arm is None:
-        raise ImpossibleEvent(f"the exploration has no arm {spec.arm!r}")
-    return exploration_spec(builder.id, plan, arm)
-
-
-def _derive_screen_spec(builder: StateBuilder, design: Design, lock: str, spec: RunSpec) -> RunSpec:
+def _derive_screen_spec(study: StudyState, design: Design, lock: str, spec: RunSpec) -> RunSpec:
     if design.screen is None:
-        when = "after the screen was decided" if builder.selection else "without a screen"
+        when = "after the screen was decided" if study.selection else "without a screen"
         raise ImpossibleEvent(f"a screening run came {when}")
-    if spec.arm not in builder.candidates:
+    if spec.arm not in study.candidates:
         raise ImpossibleEvent(f"the screen was not asked for a candidate {spec.arm!r}")
     _check_seed(spec, (design.screen.seed,))
     steps = spec.job.get("steps")
     if steps not in [rung.steps for rung in design.screen.rungs]:
         raise ImpossibleEvent(f"no rung of the screen has {steps!r} steps")
-    return screen_spec(builder.id, design, lock, builder.candidates[spec.arm], int(str(steps)))
+    return screen_spec(study.id, design, lock, study.candidates[spec.arm], int(str(steps)))
 
 
-def _derive_replicate_spec(builder: StateBuilder, design: Design, lock: str, arm: Arm, spec: RunSpec) -> RunSpec:
-    if design.replication is None:
-        raise ImpossibleEvent("the locked design has no replication")
-    wanted = {name for name, decision in builder.decided.items() if decision.action == "replicate"}
-    arms = {design.control_arm} | {arm for h in design.hypotheses if h.id in wanted for arm in design.contrast_of(h)}
-    if not wanted or arm.name not in arms:
-        raise ImpossibleEvent(f"nothing was decided that replicates the arm {arm.name!r}")
-    _check_seed(spec, design.seeds_of(arm.name, design.replication.seeds))
-    return replicate_spec(builder.id, design, lock, arm, spec.seed)
+def _arm(arms: Iterable[Arm], spec: RunSpec, where: str) -> Arm:
+    arm = next((arm for arm in arms if arm.name == spec.arm), None)
+    if arm is None:
+        raise ImpossibleEvent(f"the {where} has no arm {spec.arm!r}")
+    return arm
 
 
 def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
@@ -159,390 +371,171 @@ def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
         raise ImpossibleEvent(f"expected one of the seeds of the phase {spec.phase}; found {spec.seed}")
 
 
-def apply_attempt_launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    run, number = builder.run(payload), int(payload["attempt"])
+def _run(study: StudyState, run_id: str) -> RunState:
+    if run_id not in study.runs:
+        raise ImpossibleEvent(f"no run {run_id!r} was planned")
+    return study.runs[run_id]
+
+
+def _put(study: StudyState, run: RunState) -> None:
+    study.runs = {**study.runs, run.run_id: run}
+
+
+@rule(EventType.ATTEMPT_LAUNCHED)
+def _launch(
+    study: StudyState,
+    event: Event,
+    run_id: str,
+    attempt: int,
+    name: str,
+    sandbox: Mapping[str, Any] = {},
+    begins: Mapping[str, Any] = {},
+) -> None:
+    """An attempt begins, from nothing or going on from an earlier one; older logs do not say how it begins."""
+    run = _run(study, run_id)
     if run.status not in ("planned", "ended"):
-        raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected no launch now")
-    if run.attempts and number <= run.attempts[-1].number:
-        raise ImpossibleEvent(f"expected attempt {run.attempts[-1].number + 1} of run {run.run_id}; found {number}")
-    attempt = replace(
-        AttemptState(number, str(payload["name"]), event.ts, sandbox=dict(payload.get("sandbox", {}))),
-        **_parse_begins(run, payload.get("begins", {})),
-    )
-    builder.runs[run.run_id] = replace(run, attempts=(*run.attempts, attempt))
-    builder.reopen_by(run.spec)  # from now on it is to be accounted for
-    if run.spec.phase not in ("noise", "explore"):
-        builder.first_launch = builder.first_launch or Stamp(event.seq, event.ts)
-
-
-def _parse_begins(run: RunState, begins: Payload) -> dict[str, Any]:
-    """Return what an event says of how an attempt begins; logs of earlier versions say nothing."""
+        raise ImpossibleEvent(f"run {run_id} is {run.status}; expected no launch now")
+    if run.attempts and attempt <= run.attempts[-1].number:
+        raise ImpossibleEvent(f"expected attempt {run.attempts[-1].number + 1} of run {run_id}; found {attempt}")
     resumes = begins.get("resumes")
-    if resumes is not None and int(resumes) not in [attempt.number for attempt in run.attempts]:
-        raise ImpossibleEvent(f"expected it to go on from an earlier attempt of run {run.run_id}; found {resumes}")
-    return {
-        "resumes": None if resumes is None else int(resumes),
-        "initial_sha256": str(begins.get("initial_sha256", "")),
-        "during_sha256": str(begins.get("during_sha256", "")),
-        "why": str(begins.get("why", "")),
-    }
+    if resumes is not None and int(resumes) not in [one.number for one in run.attempts]:
+        raise ImpossibleEvent(f"expected it to go on from an earlier attempt of run {run_id}; found {resumes}")
+    kept, during, why = (str(begins.get(key, "")) for key in ("initial_sha256", "during_sha256", "why"))
+    state = AttemptState(
+        attempt, name, event.ts, sandbox=sandbox, resumes=None if resumes is None else int(resumes),
+        initial_sha256=kept, during_sha256=during, why=why,
+    )  # fmt: skip
+    _put(study, replace(run, attempts=(*run.attempts, state)))
+    _reopen_by(study, run.spec)  # from now on it is to be accounted for
+    if run.spec.phase not in ("noise", "explore"):
+        study.first_launch = study.first_launch or Stamp(event.seq, event.ts)
 
 
-def apply_attempt_ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    run, number = builder.run(payload), int(payload["attempt"])
+def _reopen_by(study: StudyState, spec: RunSpec) -> None:
+    """A run begins after its look was judged without it: its claims are open again, and a test made is spent."""
+    rest = _resting_on(study, spec)
+    concerned = [verdict for verdict in rest if spec.arm in _contrast(study, verdict)]
+    tested = {(verdict.hypothesis, verdict.phase): verdict.look for verdict in concerned if verdict.p is not None}
+    study.judged_short = {**study.judged_short, **tested}
+    supersede(study, concerned)
+    if spec.phase == "confirm":
+        study.stands = (study.stands | {v.hypothesis for v in rest}) - {v.hypothesis for v in concerned}
+
+
+def _resting_on(study: StudyState, spec: RunSpec) -> list[Verdict]:
+    """Return the verdicts whose look has the seed of a run."""
+    if spec.phase == "replicate":
+        return list(study.replications)
+    design = study.design
+    if spec.phase != "confirm" or design is None:
+        return []
+    return [
+        verdict for verdict in study.verdicts if not design.looks
+        or spec.seed in design.seeds_of(spec.arm, design.seeds[: design.looks[verdict.look - 1].seeds])
+    ]  # fmt: skip
+
+
+def _contrast(study: StudyState, verdict: Verdict) -> Collection[str]:
+    assert study.design is not None
+    return study.design.contrast_of(study.design.hypothesis(verdict.hypothesis))
+
+
+@rule(EventType.ATTEMPT_ENDED)
+def _end_attempt(
+    study: StudyState,
+    event: Event,
+    run_id: str,
+    attempt: int,
+    status: AttemptStatus,
+    code: str,
+    reason: str,
+    seconds: float,
+    refused: Mapping[str, int] = {},
+    resumed_at: int | None = None,
+) -> None:
+    run = _run(study, run_id)
     active = run.active
-    if active is None or active.number != number:
-        raise ImpossibleEvent(f"attempt {number} of run {run.run_id} is not running; nothing to end")
-    if payload["status"] not in ENDINGS:
-        raise ImpossibleEvent(f"expected a status of {', '.join(ENDINGS)}; found {payload['status']!r}")
+    if active is None or active.number != attempt:
+        raise ImpossibleEvent(f"attempt {attempt} of run {run_id} is not running; nothing to end")
     over = replace(
-        active,
-        status=payload["status"],
-        code=str(payload["code"]),
-        reason=str(payload["reason"]),
-        seconds=float(payload["seconds"]),
-        refused={str(why): int(count) for why, count in payload.get("refused", {}).items()},
-        resumed_at=None if payload.get("resumed_at") is None else int(payload["resumed_at"]),
+        active, status=status, code=code, reason=reason, seconds=seconds, refused=refused, resumed_at=resumed_at,
         ended=event.ts,
-    )
-    builder.runs[run.run_id] = replace(run, attempts=(*run.attempts[:-1], over))
+    )  # fmt: skip
+    _put(study, replace(run, attempts=(*run.attempts[:-1], over)))
 
 
-def apply_attempt_copied(builder: StateBuilder, event: Event, payload: Payload) -> None:
+@rule(EventType.ATTEMPT_COPIED)
+def _copy_attempt(
+    study: StudyState, event: Event, run_id: str, attempt: int, url: str, standing: str, reason: str = ""
+) -> None:
     """How W&B's copy of an attempt's log stands; results rest on the log itself, so nothing else changes."""
-    run, number, standing = builder.run_of_any_round(payload), int(payload["attempt"]), payload["standing"]
+    over = (*study.rounds_before, *study.given_up)
+    run = next((state.runs[run_id] for state in over if run_id in state.runs), None) or _run(study, run_id)
     if standing not in STANDINGS:
         raise ImpossibleEvent(f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
-    if number not in [attempt.number for attempt in run.attempts]:
-        raise ImpossibleEvent(f"there is no attempt {number} of run {run.run_id}; nothing to copy")
-    stands, why = STANDINGS[standing], str(payload.get("reason", ""))
-    attempts = (
-        replace(each, url=str(payload["url"]), standing=stands, standing_reason=why) if each.number == number else each
-        for each in run.attempts
+    if attempt not in [one.number for one in run.attempts]:
+        raise ImpossibleEvent(f"there is no attempt {attempt} of run {run_id}; nothing to copy")
+    stands = STANDINGS[standing]
+    attempts = tuple(
+        replace(one, url=url, standing=stands, standing_reason=reason) if one.number == attempt else one
+        for one in run.attempts
     )
-    builder.replace_run(replace(run, attempts=tuple(attempts)))
+
+    def changed(state: StudyState) -> StudyState:
+        return replace(state, runs={**state.runs, run_id: replace(run, attempts=attempts)})
+
+    if run_id in study.runs:
+        study.runs = changed(study).runs
+    study.rounds_before, study.given_up = (
+        tuple(changed(state) if run_id in state.runs else state for state in states)
+        for states in (study.rounds_before, study.given_up)
+    )
 
 
-def apply_run_collected(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    run, number = builder.run(payload), int(payload["attempt"])
+@rule(EventType.RUN_COLLECTED)
+def _collect(
+    study: StudyState,
+    event: Event,
+    run_id: str,
+    attempt: int,
+    snapshot: dict[str, Any],
+    evaluation: dict[str, Any],
+    **more: Any,
+) -> None:
+    run = _run(study, run_id)
     if run.status in ("collected", "invalid"):
-        raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected nothing more to collect")
-    attempt = next((a for a in run.attempts if a.number == number), None)
-    if attempt is None or attempt.status not in (None, "finished"):
-        raise ImpossibleEvent(f"attempt {number} of run {run.run_id} did not finish; nothing of it may be collected")
-    for name in ("snapshot", "evaluation"):
-        if not isinstance(payload[name]["path"], str) or not isinstance(payload[name]["sha256"], str):
+        raise ImpossibleEvent(f"run {run_id} is {run.status}; expected nothing more to collect")
+    if next((one.status for one in run.attempts if one.number == attempt), "failed") not in (None, "finished"):
+        raise ImpossibleEvent(f"attempt {attempt} of run {run_id} did not finish; nothing of it may be collected")
+    for name, file in (("snapshot", snapshot), ("evaluation", evaluation)):
+        if not isinstance(file["path"], str) or not isinstance(file["sha256"], str):
             raise ImpossibleEvent(f"its {name} lacks a path or a sha256")
-    builder.runs[run.run_id] = replace(run, collected=dict(payload), settled=event.ts)
+    collected = {**more, "run_id": run_id, "attempt": attempt, "snapshot": snapshot, "evaluation": evaluation}
+    _put(study, replace(run, collected=collected, settled=event.ts))
 
 
-def apply_measurement(builder: StateBuilder, event: Event, payload: Payload) -> None:
+@rule(EventType.MEASUREMENT_RECORDED)
+def _measure(study: StudyState, event: Event, **payload: Any) -> None:
     measurement = Measurement.model_validate(payload)
-    run = builder.run(payload)
+    run = _run(study, measurement.run_id)
     if run.collected is None:
         raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected a measurement of a collected run only")
     if measurement.key in run.measurements:
         raise ImpossibleEvent(f"{measurement.key} of run {run.run_id} was recorded before")
     if measurement.sha256 not in (run.collected["snapshot"]["sha256"], run.collected["evaluation"]["sha256"]):
         raise ImpossibleEvent(f"{measurement.key} of run {run.run_id} is bound to no collected file")
-    builder.runs[run.run_id] = replace(run, measurements={**run.measurements, measurement.key: measurement})
+    _put(study, replace(run, measurements={**run.measurements, measurement.key: measurement}))
     if measurement.key == run.spec.metric.key:
-        builder.has_data = builder.has_data or run.spec.phase in ("confirm", "replicate")
-        builder.supersede_by(run.spec, but=builder.stands)
+        study.has_data = study.has_data or run.spec.phase in ("confirm", "replicate")
+        stands = study.stands if run.spec.phase == "confirm" else ()
+        supersede(study, [verdict for verdict in _resting_on(study, run.spec) if verdict.hypothesis not in stands])
 
 
-def apply_run_invalidated(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    run = builder.run(payload)
+@rule(EventType.RUN_INVALIDATED)
+def _invalidate(study: StudyState, event: Event, run_id: str, code: str, reason: str) -> None:
+    run = _run(study, run_id)
     if run.invalid is not None:
-        raise ImpossibleEvent(f"run {run.run_id} was invalidated before")
-    given_up = (str(payload["code"]), str(payload["reason"]))
-    builder.runs[run.run_id] = replace(run, invalid=given_up, settled=event.ts)
-    if run.attempts and run.code != given_up[0]:  # else it counted so
-        builder.supersede_by(run.spec)
-
-
-WORKED: Final = "worked_s"
-"""Key of a payload, of any type of event: seconds that its controller worked since its last event."""
-SERVED: Final = "served"
-"""Key of the payload of an event that begins work on a study: whether a worker does it."""
-
-
-def fold(events: Sequence[Event]) -> StudyState:
-    """Return the state that a study's events lead to; UnknownStudy for none, LogCorrupt at one that cannot follow."""
-    folding = Folding()
-    folding.add(events)
-    return folding.state()
-
-
-class Folding:
-    """A fold that goes on: add events as they come, oldest first. After a LogCorrupt it is of no use any more."""
-
-    def __init__(self) -> None:
-        self._builder = StateBuilder()
-
-    def add(self, events: Iterable[Event]) -> None:
-        """Take the next events; raise LogCorrupt naming the first one that cannot follow."""
-        for event in events:
-            _apply(self._builder, event)
-
-    def copy(self) -> Folding:
-        other = Folding()
-        other._builder = self._builder.copy()
-        return other
-
-    @property
-    def worked_s(self) -> float:
-        return self._builder.worked_s
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether the study is stopped or paused, and nothing of it runs."""
-        halted = self._builder.stopped_reason is not None or self._builder.paused_reason is not None
-        return halted and not any(run.active for run in self._builder.runs.values())
-
-    def state(self) -> StudyState:
-        """Return the state so far; UnknownStudy before the first event."""
-        if not self._builder.event_count:
-            raise UnknownStudy("a study's state needs at least its first event; found none")
-        return _freeze(self._builder)
-
-
-def _apply(builder: StateBuilder, event: Event) -> None:
-    try:
-        _check_order(builder, event)
-        worked = event.payload.get(WORKED)
-        if worked is not None:
-            if isinstance(worked, bool) or not isinstance(worked, int | float) or worked < 0:
-                raise ImpossibleEvent(f"expected {WORKED} to be seconds, at least 0; found {worked!r}")
-            builder.measured = True
-            builder.worked_s += worked
-        elif builder.last_ts and not builder.measured and not _follows_a_wait(builder, event):
-            gap = datetime.fromisoformat(event.ts) - datetime.fromisoformat(builder.last_ts)
-            builder.worked_s += max(0.0, gap.total_seconds())
-        builder.report = None
-        _RULES[event.type](builder, event, {name: event.payload[name] for name in event.payload if name != WORKED})
-        if event.type not in (EventType.STUDY_RESUMED, EventType.STUDY_WORKED):
-            builder.fruitless = 0
-        builder.last_ts, builder.event_count, builder.head_hash = event.ts, event.seq, event.hash
-    except ImpossibleEvent as error:
-        raise LogCorrupt(event.study, event.seq, event.type.value, str(error)) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        difference = f"its payload is not a valid record: {place or error.title}: {first['msg']}"
-        raise LogCorrupt(event.study, event.seq, event.type.value, difference) from error
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        difference = f"its payload lacks what it must hold ({type(error).__name__}: {error})"
-        raise LogCorrupt(event.study, event.seq, event.type.value, difference) from error
-
-
-def _check_order(builder: StateBuilder, event: Event) -> None:
-    first = event.type is EventType.STUDY_CREATED
-    if first != (not builder.created):
-        raise ImpossibleEvent("expected exactly one study.created, as the first event")
-    if builder.id and event.study != builder.id:
-        raise ImpossibleEvent(f"expected an event of study {builder.id}")
-    if builder.concluded_reason is not None and event.type not in _AFTER_CONCLUSION:
-        raise ImpossibleEvent("the study was concluded before; expected no further planning, runs or verdicts")
-
-
-def _follows_a_wait(builder: StateBuilder, event: Event) -> bool:
-    """Return whether the time before a stop, pause, resumption, or a late amendment or veto, was a wait."""
-    if event.type in (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.STUDY_RESUMED):
-        return True
-    still = builder.stopped_reason is not None or builder.concluded_reason is not None
-    return still and event.type in (EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED)
-
-
-def _freeze(builder: StateBuilder) -> StudyState:
-    return StudyState(
-        **{name: getattr(builder, name) for name in _COPIED},
-        runs=dict(builder.runs),
-        candidates=dict(builder.candidates),
-        vetoed=dict(builder.vetoed),
-        decided=dict(builder.decided),
-        contexts=dict(builder.contexts),
-        judged_short=dict(builder.judged_short),
-        prepared=dict(builder.prepared),
-        hypotheses=tuple(builder.hypotheses.values()),
-        verdicts=tuple(builder.verdicts.values()),
-        replications=tuple(builder.replications.values()),
-        amendments=tuple(builder.amendments),
-        interim=tuple(builder.interim),
-        superseded=tuple(builder.superseded),
-        decisions=tuple(builder.decisions),
-        planner_acts=tuple(builder.planner_acts),
-        notebook=tuple(builder.notebook),
-        questions=tuple(builder.questions),
-        approvals=tuple(builder.approvals),
-        explorations=tuple(builder.explorations),
-    )
-
-
-def _apply_created(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    builder.id, builder.created = event.study, event.ts
-    builder.topic = str(payload["topic"])
-    builder.planner, builder.settings = dict(payload["planner"]), dict(payload["settings"])
-    builder.command = payload["command"]
-    builder.served = bool(payload.get(SERVED, False))
-    builder.versions, builder.machine = dict(payload["versions"]), dict(payload["machine"])
-
-
-def _apply_planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    act = PlannerAct(
-        action=str(payload["action"]),
-        tries=int(payload["tries"]),
-        tokens=dict(payload["tokens"]),
-        rejected=tuple(str(error) for error in payload["rejected"]),
-        note=str(payload["note"] or ""),
-        not_tested=tuple(str(text) for text in payload.get("not_tested", ())),
-        turn=str(payload.get("turn", "")),
-        tool_calls=tuple(dict(look) for look in payload.get("looks", ())),
-    )
-    builder.planner_acts.append(act)
-
-
-def _apply_planner_noted(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    about = str(payload.get("about", ""))
-    if about and about not in {entry.id for entry in builder.notebook}:
-        raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
-    _add_note(builder, event, payload, "revise" if about else "note")
-
-
-def _add_note(builder: StateBuilder, event: Event, payload: Payload, kind: Literal["note", "revise", "ask"]) -> None:
-    note = PlannerNote(
-        kind=kind,
-        text=str(payload["text"]),
-        round=builder.round,
-        seq=event.seq,
-        ts=event.ts,
-        turn=str(payload["turn"]),
-        index=int(payload["index"]),
-        about=str(payload.get("about", "")),
-        reason=str(payload.get("reason", "")),
-    )
-    if any((entry.turn, entry.index) == (note.turn, note.index) for entry in builder.notebook):
-        raise ImpossibleEvent(f"note {note.index} of the turn {note.turn} was kept before")
-    builder.notebook.append(note)
-
-
-def _apply_round_begun(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """The round is over and the next one begins: its question is asked on what is known by now."""
-    over = _freeze(builder)
-    number, previous = int(payload["number"]), str(payload["previous"])
-    if over.design is None or over.design_hash != previous:
-        raise ImpossibleEvent(f"expected a round after the lock {str(over.design_hash)[:12]}; found {previous[:12]}")
-    if number != over.round + 1 or number > over.most_rounds:
-        raise ImpossibleEvent(f"expected round {over.round + 1} of {over.most_rounds}; found {number}")
-    if open_claims := builder.open_claims():
-        raise ImpossibleEvent(f"expected a round whose claims are settled; found {', '.join(open_claims)} open")
-    if any(run.active for run in over.runs.values()):
-        raise ImpossibleEvent("expected a round of which nothing runs any more; found an attempt that does")
-    builder.begin_round(over, str(payload.get("why", "")), int(payload.get("try", 0)))
-
-
-def _apply_model_prepared(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    # Earlier versions named the control's model alone.
-    compared = {"models": payload["models"]} if "models" in payload else {}
-    prepared = {"sha256": payload["sha256"], "seconds": float(payload["seconds"]), **compared}
-    phase = str(payload.get("phase", "confirm"))
-    builder.prepared[phase] = prepared
-    if phase == "confirm" or builder.model is None:
-        builder.model = prepared
-
-
-def _apply_worked(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    """Nothing changes but the seconds worked, which are counted with every event."""
-
-
-def _apply_paused(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    if builder.stopped_reason is not None:
-        raise ImpossibleEvent("the study is stopped; expected nothing to pause")
-    builder.paused_reason = builder.paused_reason or str(payload["reason"])
-
-
-def _apply_stopped(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    builder.stopped_reason, builder.stopped_seq = str(payload["reason"]), event.seq
-    builder.paused_reason = None
-
-
-def _apply_resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    was_paused = builder.paused_reason is not None
-    builder.resumed_count += not was_paused
-    builder.fruitless += not was_paused
-    builder.stopped_reason = builder.paused_reason = None
-    builder.served = bool(payload.get(SERVED, builder.served and was_paused))
-
-
-def _apply_concluded(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    if builder.design is None and builder.before:
-        builder.give_round_up(_freeze(builder))
-    reason, said = str(payload["reason"]), payload.get("said")
-    builder.concluded_reason, builder.open_question = reason, None
-    builder.said = None if said is None else PlannerMessage.model_validate(said)
-    builder.declined = bool(payload.get("declined", False))
-    builder.asked_next = payload.get("next")
-
-
-def _apply_reported(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    builder.newest_report = {**payload, "markdown": dict(payload["markdown"]), "html": dict(payload["html"])}
-    # While it runs, a report is of the past.
-    if builder.concluded_reason is not None or builder.stopped_reason is not None:
-        builder.report = {kind: builder.newest_report[kind] for kind in ("markdown", "html")}
-
-
-_AFTER_CONCLUSION: Final = frozenset(
-    {
-        EventType.REPORT_BUILT,
-        EventType.STUDY_RESUMED,
-        EventType.STUDY_STOPPED,
-        EventType.DECISION_TAKEN,
-        EventType.ATTEMPT_ENDED,
-        EventType.ATTEMPT_COPIED,
-        EventType.DESIGN_AMENDED,
-        EventType.HYPOTHESIS_VETOED,
-    }
-)
-
-_COPIED: Final = (
-    "id", "topic", "planner", "settings", "command", "versions", "machine", "created", "noise_plan", "noise_hash",
-    "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
-    "model", "report", "newest_report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "said",
-    "declined", "asked_next", "resumed_count", "served", "fruitless", "worked_s", "last_ts", "event_count", "head_hash",
-    "open_question", "round", "why_asked", "question_try", "rounds_before", "given_up",
-)  # fmt: skip
-
-_RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]] = {
-    EventType.STUDY_CREATED: _apply_created,
-    EventType.ROUND_BEGUN: _apply_round_begun,
-    EventType.PLANNER_ACTED: _apply_planner_acted,
-    EventType.PLANNER_NOTED: _apply_planner_noted,
-    EventType.PLANNER_ASKED: partial(_add_note, kind="ask"),
-    EventType.HYPOTHESIS_PROPOSED: claims.apply_hypothesis_proposed,
-    EventType.NOISE_PLANNED: claims.apply_noise_planned,
-    EventType.EXPLORATION_PLANNED: apply_exploration_planned,
-    EventType.DESIGN_LOCKED: claims.apply_design_locked,
-    EventType.DESIGN_AMENDED: claims.apply_amendment,
-    EventType.HYPOTHESIS_VETOED: claims.apply_veto,
-    EventType.CANDIDATE_ASKED: claims.apply_candidate_asked,
-    EventType.SCREEN_DECIDED: claims.apply_screen_decided,
-    EventType.MODEL_PREPARED: _apply_model_prepared,
-    EventType.RUN_PLANNED: apply_run_planned,
-    EventType.ATTEMPT_LAUNCHED: apply_attempt_launched,
-    EventType.ATTEMPT_ENDED: apply_attempt_ended,
-    EventType.ATTEMPT_COPIED: apply_attempt_copied,
-    EventType.RUN_COLLECTED: apply_run_collected,
-    EventType.MEASUREMENT_RECORDED: apply_measurement,
-    EventType.RUN_INVALIDATED: apply_run_invalidated,
-    EventType.VERDICT_COMPUTED: claims.apply_verdict,
-    EventType.DECISION_TAKEN: claims.apply_decision,
-    EventType.APPROVAL_ASKED: claims.apply_approval_asked,
-    EventType.APPROVAL_GIVEN: claims.apply_approval_given,
-    EventType.APPROVAL_DENIED: claims.apply_approval_denied,
-    EventType.STUDY_WORKED: _apply_worked,
-    EventType.STUDY_PAUSED: _apply_paused,
-    EventType.STUDY_STOPPED: _apply_stopped,
-    EventType.STUDY_RESUMED: _apply_resumed,
-    EventType.STUDY_CONCLUDED: _apply_concluded,
-    EventType.REPORT_BUILT: _apply_reported,
-}
+        raise ImpossibleEvent(f"run {run_id} was invalidated before")
+    _put(study, replace(run, invalid=(code, reason), settled=event.ts))
+    if run.attempts and run.code != code:  # else it counted so
+        supersede(study, _resting_on(study, run.spec))

@@ -47,15 +47,47 @@ _ROUNDING_S: Final = 1.0
 
 SteadyClock = Callable[[], float]
 
-_TABLE: Final = sa.Table(
+_METADATA: Final = sa.MetaData()
+_LEASES: Final = sa.Table(
     "leases",
-    sa.MetaData(),
+    _METADATA,
     sa.Column("study", sa.String(64), primary_key=True),
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
     sa.Column("beat", sa.Integer, nullable=False),
     sa.Column("ttl_s", sa.Float, nullable=False),
 )
+_MACHINES: Final = sa.Table(
+    "machines",
+    _METADATA,
+    sa.Column("host", sa.String(255), primary_key=True),
+    sa.Column("turn", sa.Integer, nullable=False),
+)
+_SLOTS: Final = sa.Table(
+    "slots",
+    _METADATA,
+    sa.Column("host", sa.String(255), primary_key=True),
+    sa.Column("study", sa.String(64), primary_key=True),
+    sa.Column("attempt", sa.String(255), primary_key=True),
+    sa.Column("home", sa.Text, nullable=False),
+    sa.Column("turn", sa.Integer, nullable=False),
+    sa.Column("claim", sa.Integer, nullable=False),
+    sa.Column("slot", sa.String(64), nullable=True),
+    sa.UniqueConstraint("host", "slot"),
+)
+
+
+def _prepare(log: EventLog, statements: Collection[sa.Executable]) -> None:
+    """Execute what changes nothing the second time; again where another process did it at once and was faster."""
+    for last in (False, True):
+        try:
+            with log.transaction("open") as connection:
+                for statement in statements:
+                    connection.execute(statement)
+            return
+        except StoreError:
+            if last:
+                raise
 
 
 def suspend_aware_time() -> float:
@@ -99,6 +131,20 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
+def _seconds_after_boot(process: psutil.Process) -> float:
+    booted = psutil.boot_time()
+    return process.create_time() - booted
+
+
+def _boot() -> str:
+    """Return the host's boot id with the namespace of process ids: the same for processes that see each other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return f"{psutil.boot_time():.0f}"
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
     """A study's lease as the database has it. A lease that was given back has a `ttl_s` of 0."""
@@ -112,6 +158,11 @@ class LeaseRow:
     def given_back(self) -> bool:
         return self.ttl_s <= 0
 
+    @property
+    def mark(self) -> tuple[int, int]:
+        """What is another one after every sign of life."""
+        return self.fencing_token, self.beat
+
 
 class ControllerLeases:
     """The leases of an event log's database. It creates the table, so only those who drive or end studies open it."""
@@ -120,12 +171,21 @@ class ControllerLeases:
         self.ttl_s = ttl_s
         self.clock = clock
         self._log = log
-        make_table(log, _TABLE)
+        _prepare(log, [CreateTable(_LEASES, if_not_exists=True)])
 
     def read(self, study: str) -> LeaseRow | None:
         with self._log.transaction("read") as connection:
-            row = connection.execute(sa.select(_TABLE).where(_TABLE.c.study == study)).mappings().one_or_none()
-        return None if row is None else LeaseRow(_holder(row["holder"]), row["epoch"], row["beat"], row["ttl_s"])
+            row = connection.execute(sa.select(_LEASES).where(_LEASES.c.study == study)).mappings().one_or_none()
+        if row is None:
+            return None
+        try:
+            holder = Holder(**json.loads(row["holder"]))
+        except (TypeError, ValueError) as error:
+            raise StoreError(
+                f"expected a holder of a lease in the table `{_LEASES.name}`; found {row['holder'][:80]!r}. A newer "
+                "ajet may have written it; else remove the row"
+            ) from error
+        return LeaseRow(holder, row["epoch"], row["beat"], row["ttl_s"])
 
     def take(
         self,
@@ -135,48 +195,73 @@ class ControllerLeases:
         sleep: Callable[[float], None] = time.sleep,
     ) -> ControllerLease:
         """Return a study's lease; wait for the ttl of another host's holder, telling `note`; LeaseHeld if he lives."""
-        challenge = TakeoverAttempt(self, study, me)
-        told = False
-        while (lease := challenge.attempt()) is None:
-            if not told and (holder := challenge.watched) is not None:
+        attempt, told = TakeoverAttempt(self, study, me), False
+        while (lease := attempt.attempt()) is None:
+            if attempt.seen is not None and not told:
                 note(
-                    f"waiting up to {challenge.timeout_s:.0f} s: study {study} was last driven by "
-                    f"{holder.describe()}, and this host cannot see whether it lives"
+                    f"waiting up to {attempt.seen.ttl_s:.0f} s: study {study} was last driven by "
+                    f"{attempt.seen.holder.describe()}, and this host cannot see whether it lives"
                 )
                 told = True
             sleep(WATCH_S)
         return lease
 
-    def take_first(self, study: str, me: Holder) -> ControllerLease | None:
-        """Return the lease of a study that never had one; None when another process was faster."""
-        began = self.clock()
-        row = {"study": study, "holder": _text(me), "epoch": 1, "beat": 1, "ttl_s": self.ttl_s}
-        try:
-            with self._log.transaction("write") as connection:
-                connection.execute(sa.insert(_TABLE), row)
-        except StoreError:
-            if self.read(study) is None:
-                raise
-            return None
-        return ControllerLease(self, study, 1, began)
-
-    def take_over(self, study: str, seen: LeaseRow, me: Holder) -> ControllerLease | None:
-        """Return the lease that was read, taken over; None when the row has changed since."""
-        began, epoch = self.clock(), seen.fencing_token + 1
-        as_seen = (_TABLE.c.study == study) & (_TABLE.c.epoch == seen.fencing_token) & (_TABLE.c.beat == seen.beat)
-        if not self._update(as_seen, holder=_text(me), epoch=epoch, beat=seen.beat + 1, ttl_s=self.ttl_s):
-            return None
-        return ControllerLease(self, study, epoch, began)
+    def take_over(self, study: str, seen: LeaseRow | None, me: Holder) -> ControllerLease | None:
+        """Return the lease that was read, or that nobody had yet, as its new holder; None when it changed since."""
+        began, token = self.clock(), 1 if seen is None else seen.fencing_token + 1
+        values = {"holder": json.dumps(asdict(me), sort_keys=True), "epoch": token, "ttl_s": self.ttl_s}
+        if seen is not None:
+            as_seen = (_LEASES.c.epoch == seen.fencing_token) & (_LEASES.c.beat == seen.beat)
+            if not self._update(study, as_seen, beat=seen.beat + 1, **values):
+                return None
+        else:
+            try:
+                with self._log.transaction("write") as connection:
+                    connection.execute(sa.insert(_LEASES), {"study": study, "beat": 1, **values})
+            except StoreError:
+                if self.read(study) is None:
+                    raise
+                return None
+        return ControllerLease(self, study, token, began)
 
     def beat(self, study: str, fencing_token: int) -> bool:
-        return self._update(_match_lease(study, fencing_token), beat=_TABLE.c.beat + 1)
+        return self._update(study, _LEASES.c.epoch == fencing_token, beat=_LEASES.c.beat + 1)
 
     def give_back(self, study: str, fencing_token: int) -> None:
-        self._update(_match_lease(study, fencing_token), ttl_s=0.0, beat=_TABLE.c.beat + 1)
+        self._update(study, _LEASES.c.epoch == fencing_token, ttl_s=0.0, beat=_LEASES.c.beat + 1)
 
-    def _update(self, which: sa.ColumnElement[bool], **values: Any) -> bool:
+    def _update(self, study: str, as_seen: sa.ColumnElement[bool], **values: Any) -> bool:
+        change = sa.update(_LEASES).where((_LEASES.c.study == study) & as_seen).values(values)
         with self._log.transaction("write") as connection:
-            return connection.execute(sa.update(_TABLE).where(which).values(values)).rowcount == 1
+            return connection.execute(change).rowcount == 1
+
+
+class TakeoverAttempt:
+    """An attempt at a study's lease, repeated until it succeeds; it remembers the row it saw, and since when."""
+
+    def __init__(self, leases: ControllerLeases, study: str, me: Holder) -> None:
+        self.seen: LeaseRow | None = None
+        self._leases = leases
+        self._study = study
+        self._me = me
+        self._since = 0.0
+
+    def attempt(self) -> ControllerLease | None:
+        """Return the lease if it is free now, None while its holder may be alive; raise LeaseHeld if it is."""
+        row = self._leases.read(self._study)
+        if row is not None and not row.given_back:
+            near = row.holder.shares_host(self._me)
+            if not (near and row.holder.is_gone()):
+                if near or (self.seen is not None and self.seen.mark != row.mark):
+                    raise LeaseHeld(
+                        f"expected no other controller of study {self._study}; {row.holder.describe()} drives it, in "
+                        f"{row.holder.home}. Wait for it, or stop it: ajet study stop {self._study}"
+                    )
+                if self.seen is None:
+                    self.seen, self._since = row, self._leases.clock()
+                if self._leases.clock() - self._since < row.ttl_s:
+                    return None
+        return self._leases.take_over(self._study, row, self._me)
 
 
 class LeaseWatch:
@@ -206,64 +291,12 @@ class LeaseWatch:
 
     def _is_still(self, study: str, row: LeaseRow) -> bool:
         """Return whether a lease has not moved for its ttl, by looks of this process."""
-        now, seen = self._leases.clock(), (row.fencing_token, row.beat)
+        now = self._leases.clock()
         before, since = self._beats.get(study, (None, now))
-        if before != seen:
-            self._beats[study] = seen, now
+        if before != row.mark:
+            self._beats[study] = row.mark, now
             return False
         return now - since >= row.ttl_s
-
-
-def make_table(log: EventLog, table: sa.Table) -> None:
-    """Create a table in the event log's database unless it is there; raises StoreError."""
-    try:
-        with log.transaction("open") as connection:
-            connection.execute(CreateTable(table, if_not_exists=True))
-    except StoreError:  # PostgreSQL refuses one of two that make it at once
-        with log.transaction("open") as connection:
-            if not sa.inspect(connection).has_table(table.name):
-                raise
-
-
-class TakeoverAttempt:
-    """An attempt at a study's lease, repeated until it succeeds; it remembers the row it saw, and since when."""
-
-    def __init__(self, leases: ControllerLeases, study: str, me: Holder) -> None:
-        self._leases = leases
-        self._study = study
-        self._me = me
-        self._seen: LeaseRow | None = None
-        self._since = 0.0
-
-    @property
-    def watched(self) -> Holder | None:
-        return self._seen.holder if self._seen is not None else None
-
-    @property
-    def timeout_s(self) -> float:
-        return self._seen.ttl_s if self._seen is not None else 0.0
-
-    def attempt(self) -> ControllerLease | None:
-        """Return the lease if it is free now, None while its holder may be alive; raise LeaseHeld if it is."""
-        found = self._leases.read(self._study)
-        if found is None:
-            return self._leases.take_first(self._study, self._me)
-        if found.given_back or (found.holder.shares_host(self._me) and found.holder.is_gone()):
-            return self._leases.take_over(self._study, found, self._me)
-        if found.holder.shares_host(self._me) or self._has_moved(found):
-            raise LeaseHeld(
-                f"expected no other controller of study {self._study}; {found.holder.describe()} drives it, in "
-                f"{found.holder.home}. Wait for it, or stop it: ajet study stop {self._study}"
-            )
-        if self._seen is None:
-            self._seen, self._since = found, self._leases.clock()
-        if self._leases.clock() - self._since < found.ttl_s:
-            return None
-        return self._leases.take_over(self._study, found, self._me)
-
-    def _has_moved(self, found: LeaseRow) -> bool:
-        now = (found.fencing_token, found.beat)
-        return self._seen is not None and (self._seen.fencing_token, self._seen.beat) != now
 
 
 class ControllerLease:
@@ -285,7 +318,12 @@ class ControllerLease:
         """Renew it for `ttl_s`; raise ControllerLeaseLost when another process has it, StoreError of the database."""
         began = self._leases.clock()
         if self._lost is None and not self._leases.beat(self.study, self.fencing_token):
-            self._lost = self._explain_takeover()
+            row = self._leases.read(self.study)
+            by = "somebody who removed its row" if row is None else row.holder.describe()
+            self._lost = (
+                f"expected to hold the lease of study {self.study}; it was taken over by {by} while this controller "
+                f"gave no sign of life. This one ends, runs go on under the other: ajet study watch {self.study}"
+            )
         if self._lost is not None:
             raise ControllerLeaseLost(self._lost)
         self._renewed_at = max(self._renewed_at, began)
@@ -312,20 +350,22 @@ class ControllerLease:
         self._lost = self._lost or f"the lease of study {self.study} was given back"
         self._leases.give_back(self.study, self.fencing_token)
 
-    def _explain_takeover(self) -> str:
-        row = self._leases.read(self.study)
-        by = "somebody who removed its row" if row is None else row.holder.describe()
-        return (
-            f"expected to hold the lease of study {self.study}; it was taken over by {by} while this controller gave "
-            f"no sign of life. This one ends, runs go on under the other: ajet study watch {self.study}"
-        )
-
 
 @contextmanager
 def renew_in_background(lease: ControllerLease, every_s: float = RENEW_S) -> Iterator[ControllerLease]:
     """Renew a lease from a thread inside the block, and free it at the end."""
     over = threading.Event()
-    thread = threading.Thread(target=_renew, args=(lease, over, every_s), name=f"lease of {lease.study}", daemon=True)
+
+    def renew() -> None:
+        while not over.wait(every_s):
+            try:
+                lease.renew()
+            except ControllerLeaseLost:
+                return  # the driver's next check says so
+            except StoreError:
+                continue  # away for a while; `ControllerLease.check` says when it was too long
+
+    thread = threading.Thread(target=renew, name=f"lease of {lease.study}", daemon=True)
     thread.start()
     try:
         yield lease
@@ -334,69 +374,6 @@ def renew_in_background(lease: ControllerLease, every_s: float = RENEW_S) -> Ite
         thread.join(_JOIN_S)
         with suppress(StoreError):  # else the next one finds this process gone, or sees no beat
             lease.give_back()
-
-
-def _renew(lease: ControllerLease, over: threading.Event, every_s: float) -> None:
-    while not over.wait(every_s):
-        try:
-            lease.renew()
-        except ControllerLeaseLost:
-            return  # the driver's next check says so
-        except StoreError:
-            continue  # away for a while; `ControllerLease.check` says when it was too long
-
-
-def _match_lease(study: str, fencing_token: int) -> sa.ColumnElement[bool]:
-    return (_TABLE.c.study == study) & (_TABLE.c.epoch == fencing_token)
-
-
-def _text(holder: Holder) -> str:
-    return json.dumps(asdict(holder), sort_keys=True)
-
-
-def _holder(text: str) -> Holder:
-    try:
-        return Holder(**json.loads(text))
-    except (TypeError, ValueError) as error:
-        raise StoreError(
-            f"expected a holder of a lease in the table `{_TABLE.name}`; found {text[:80]!r}. A newer ajet may have "
-            "written it; else remove the row"
-        ) from error
-
-
-def _seconds_after_boot(process: psutil.Process) -> float:
-    booted = psutil.boot_time()
-    return process.create_time() - booted
-
-
-def _boot() -> str:
-    """Return the host's boot id with the namespace of process ids: the same for processes that see each other."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # not Linux
-        return f"{psutil.boot_time():.0f}"
-
-
-_METADATA: Final = sa.MetaData()
-_MACHINES: Final = sa.Table(
-    "machines",
-    _METADATA,
-    sa.Column("host", sa.String(255), primary_key=True),
-    sa.Column("turn", sa.Integer, nullable=False),
-)
-_SLOTS: Final = sa.Table(
-    "slots",
-    _METADATA,
-    sa.Column("host", sa.String(255), primary_key=True),
-    sa.Column("study", sa.String(64), primary_key=True),
-    sa.Column("attempt", sa.String(255), primary_key=True),
-    sa.Column("home", sa.Text, nullable=False),
-    sa.Column("turn", sa.Integer, nullable=False),
-    sa.Column("claim", sa.Integer, nullable=False),
-    sa.Column("slot", sa.String(64), nullable=True),
-    sa.UniqueConstraint("host", "slot"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,13 +430,13 @@ class Slots:
     def __init__(self, log: EventLog, host: str) -> None:
         self.host = host
         self._log = log
-        for table in (_MACHINES, _SLOTS):
-            make_table(log, table)
-        self._add_machine()
+        new = sa.select(sa.literal(host), sa.literal(0)).where(~sa.exists().where(_MACHINES.c.host == host))
+        tables = [CreateTable(table, if_not_exists=True) for table in (_MACHINES, _SLOTS)]
+        _prepare(log, [*tables, sa.insert(_MACHINES).from_select(["host", "turn"], new)])
 
     def rows(self) -> list[SlotRow]:
         with self._log.transaction("read") as connection:
-            return _read(connection)
+            return _read_slots(connection)
 
     def take(
         self, ask: SlotRequest, left: Collection[SlotRow] = (), passed_over: Collection[str] = (), reserved: int = 0
@@ -470,48 +447,30 @@ class Slots:
         `passed_over` are not waited for. So many runs go `beside` that hold no slot, and are kept one free each. An
         attempt that holds one already keeps it.
         """
+        here = _MACHINES.c.host == self.host
         with self._log.transaction("write") as connection:
-            turn = self._next_turn(connection)
-            _remove(connection, left)
-            rows = [row for row in _read(connection) if row.host == self.host]
+            # A write first: SQLite lets no reader become a writer once somebody else wrote, and from here to the
+            # transaction's end nobody else changes this machine's slots.
+            connection.execute(sa.update(_MACHINES).where(here).values(turn=_MACHINES.c.turn + 1))
+            turn = int(connection.execute(sa.select(_MACHINES.c.turn).where(here)).scalar_one())
+            _remove_slots(connection, left)
+            rows = [row for row in _read_slots(connection) if row.host == self.host]
             held = (row for row in rows if row.attempt == ask.attempt and row.slot is not None)
             before = next(held, None) or _find_queued(rows, ask)
-            kept = None if before is None else before.slot
-            slot = kept or find_free_slot(rows, ask, passed_over, reserved)
-            came = turn if before is None else before.turn
+            slot = (before.slot if before else None) or find_free_slot(rows, ask, passed_over, reserved)
+            came = before.turn if before else turn
             row = SlotRow(self.host, ask.study, ask.attempt, ask.home, came, turn, slot)
+            values = {**asdict(row), "slot": str(slot) if slot else None}
             if before is None:
-                connection.execute(sa.insert(_SLOTS), _values(row))
+                connection.execute(sa.insert(_SLOTS), values)
             else:
-                connection.execute(sa.update(_SLOTS).where(_match_row(before)).values(_values(row)))
+                connection.execute(sa.update(_SLOTS).where(_match_slot(before)).values(values))
         return row
 
     def give_back(self, rows: Collection[SlotRow]) -> None:
         """Free slots, or leave the line; rows that are not any more as they were seen stay."""
         with self._log.transaction("write") as connection:
-            _remove(connection, rows)
-
-    def _next_turn(self, connection: sa.Connection) -> int:
-        """Return the next number of this machine; from here to the transaction's end nobody else changes its slots."""
-        of_host = _MACHINES.c.host == self.host
-        # The transaction begins with a write: SQLite lets no reader become a writer once somebody else wrote.
-        connection.execute(sa.update(_MACHINES).where(of_host).values(turn=_MACHINES.c.turn + 1))
-        return int(connection.execute(sa.select(_MACHINES.c.turn).where(of_host)).scalar_one())
-
-    def _add_machine(self) -> None:
-        if self._is_known():
-            return
-        try:
-            with self._log.transaction("write") as connection:
-                connection.execute(sa.insert(_MACHINES), {"host": self.host, "turn": 0})
-        except StoreError:
-            if not self._is_known():  # else somebody was faster
-                raise
-
-    def _is_known(self) -> bool:
-        of_host = sa.select(_MACHINES).where(_MACHINES.c.host == self.host)
-        with self._log.transaction("read") as connection:
-            return connection.execute(of_host).first() is not None
+            _remove_slots(connection, rows)
 
 
 def find_free_slot(
@@ -533,19 +492,15 @@ def _find_queued(rows: Iterable[SlotRow], ask: SlotRequest) -> SlotRow | None:
     return next((row for row in rows if row.study == ask.study and row.slot is None), None)
 
 
-def _remove(connection: sa.Connection, rows: Iterable[SlotRow]) -> None:
+def _read_slots(connection: sa.Connection) -> list[SlotRow]:
+    rows = connection.execute(sa.select(_SLOTS).order_by(_SLOTS.c.host, _SLOTS.c.turn)).mappings()
+    return [SlotRow(**{**row, "slot": None if row["slot"] is None else Slot.read(row["slot"])}) for row in rows]
+
+
+def _remove_slots(connection: sa.Connection, rows: Iterable[SlotRow]) -> None:
     for row in rows:
-        connection.execute(sa.delete(_SLOTS).where(_match_row(row) & (_SLOTS.c.claim == row.claim)))
+        connection.execute(sa.delete(_SLOTS).where(_match_slot(row) & (_SLOTS.c.claim == row.claim)))
 
 
-def _read(connection: sa.Connection) -> list[SlotRow]:
-    found = connection.execute(sa.select(_SLOTS).order_by(_SLOTS.c.host, _SLOTS.c.turn)).mappings()
-    return [SlotRow(**{**row, "slot": None if row["slot"] is None else Slot.read(row["slot"])}) for row in found]
-
-
-def _values(row: SlotRow) -> dict[str, Any]:
-    return {**asdict(row), "slot": None if row.slot is None else str(row.slot)}
-
-
-def _match_row(row: SlotRow) -> sa.ColumnElement[bool]:
+def _match_slot(row: SlotRow) -> sa.ColumnElement[bool]:
     return (_SLOTS.c.host == row.host) & (_SLOTS.c.study == row.study) & (_SLOTS.c.attempt == row.attempt)

@@ -1,17 +1,21 @@
-"""Study, Round, Run, Attempt: mutable, rebuilt from events.
+"""StudyState: everything known about a study, made of its events by `studies.log.fold.fold`.
 
-States are frozen, made by `studies.log.fold.fold`, and open no file: that one still is what was collected is for the
-report to check.
+`fold` alone changes a state, and each time a fresh copy: what somebody holds stays as it is. The values of its fields
+are replaced, never changed in place, so that a copy shares them. A new fact is a field, and a rule that sets it. It
+opens no file: that one still is what was collected is for the report to check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from inspect import Parameter, signature
+from typing import Any, Final, Literal, get_type_hints
 
+from pydantic import BaseModel, ConfigDict, create_model
+
+from studies.log.event import EventType
 from studies.records.alpha import ALPHA, AlphaAllocation, AlphaLedgers, Exploration, RoundOutcome
 from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
 from studies.records.procedure import Amendment, Phase, Selection
@@ -247,102 +251,122 @@ class VerdictContext:
     """Verdicts on other hypotheses that were settled at an earlier look, by hypothesis."""
 
 
-@dataclass(frozen=True, slots=True)
-class StudyState:
-    """Everything known about a study. Times are ISO-8601 UTC; `elapsed_s` runs from the first to the last event."""
+@dataclass
+class RoundState:
+    """What each round has of its own."""
 
-    id: str
-    topic: str
-    planner: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    command: Any
-    versions: Mapping[str, Any]
-    machine: Mapping[str, Any]
-    created: str
-    hypotheses: tuple[Hypothesis, ...]
-    design: Design | None
-    """The effective design: after a screen, with the arms it kept and the claims on them, and without the screen."""
-    design_hash: str | None
-    """The lock's hash, which every run carries."""
-    locked: Stamp | None
-    first_launch: Stamp | None
-    runs: Mapping[str, RunState]
-    verdicts: tuple[Verdict, ...]
-    """The newest verdict on each hypothesis, final or of an early look, while its data are unchanged."""
-    superseded: tuple[Verdict, ...]
-    """Verdicts whose data changed after them."""
-    decisions: tuple[Decision, ...]
-    planner_acts: tuple[PlannerAct, ...]
-    model: Mapping[str, Any] | None
-    """Hash and seconds of the model that the confirmation begins with."""
-    report: Mapping[str, Any] | None
-    """What `report.built` says of the pages, where that was the last event of a study that is over."""
-    stopped_reason: str | None
-    concluded_reason: str | None
-    resumed_count: int
-    last_ts: str
-    event_count: int
-    head_hash: str
-    worked_s: float
-    """Seconds that count against the budget, as controllers said; in older logs those between events, waits apart."""
-    served: bool = False
-    """Whether it was last taken up by a worker, which takes it up again where its controller ended."""
-    fruitless: int = 0
-    """Times it was taken up since anything else than work happened to it."""
-    paused_reason: str | None = None
-    """Why no run is scheduled while running attempts finish; None while the study is not paused."""
+    hypotheses: tuple[Hypothesis, ...] = ()
     noise_plan: NoisePlan | None = None
     noise_hash: str | None = None
     """Hash of `noise_plan`, which its runs carry in the lock's place."""
     noise_seconds: float = 0.0
     """Price of one A/A run, in seconds; 0 where nobody gave one."""
+    explorations: tuple[PlannedExploration, ...] = ()
+    """What was tried without a claim since this round began, in order."""
     locked_design: Design | None = None
+    design: Design | None = None
+    """The effective design: after a screen, with the arms it kept and the claims on them, and without the screen."""
+    design_hash: str | None = None
+    """The lock's hash, which every run carries."""
     lock_file: str | None = None
     """Name of the lock's file in the study's folder; None before the lock."""
+    locked: Stamp | None = None
+    arm_seeds: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """The training seeds of the confirmation, by arm."""
     candidates: Mapping[str, Arm] = field(default_factory=dict)
     """What the screen was asked to try, by name, in order."""
     selection: Selection | None = None
-    amendments: tuple[LoggedAmendment, ...] = ()
-    vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    model: Mapping[str, Any] | None = None
+    """Hash and seconds of the model that the confirmation begins with."""
+    prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Payload of `model.prepared` by the phase whose runs begin with that model: the control's (`sha256`), and where
+    models are compared, those of all arms (`models`)."""
+    first_launch: Stamp | None = None
+    runs: Mapping[str, RunState] = field(default_factory=dict)
+    has_data: bool = False
+    """Whether a run of a claim was measured."""
+    verdicts: tuple[Verdict, ...] = ()
+    """The newest verdict on each hypothesis, final or of an early look, while its data are unchanged."""
+    superseded: tuple[Verdict, ...] = ()
+    """Verdicts whose data changed after them."""
     interim: tuple[Verdict, ...] = ()
     """Verdicts of earlier looks, which a later look replaced."""
     replications: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis that was tried in another setting."""
-    prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Payload of `model.prepared` by the phase whose runs begin with that model: the control's (`sha256`), and where
-    models are compared, those of all arms (`models`)."""
+    judged_short: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
+    """The look of a verdict whose test was made when the budget ended, on fewer runs than were made later."""
+    stands: frozenset[str] = frozenset()
+    """Hypotheses whose verdict stands though a run of its look began later."""
+    contexts: Mapping[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
+    """What the newest verdict on a hypothesis in a phase was computed with."""
+    decisions: tuple[Decision, ...] = ()
+    decided: Mapping[str, Decision] = field(default_factory=dict)
+    vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    why_asked: str = ""
+    """Why this round's question was asked, in the words of whoever asked; empty in the first round."""
+    question_try: int = 0
+    """Which try at this round's question was taken; 0 in the first round, and where the log does not tell."""
+
+
+@dataclass
+class StudyState(RoundState):
+    """Everything known about a study, and of its round. Times are ISO-8601 UTC."""
+
+    id: str = ""
+    topic: str = ""
+    planner: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    command: Any = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    created: str = ""
+    amendments: tuple[LoggedAmendment, ...] = ()
+    planner_acts: tuple[PlannerAct, ...] = ()
+    notebook: tuple[PlannerNote, ...] = ()
+    """What the planner noted, revised and asked the user, in order, over all rounds."""
+    questions: tuple[LoggedApprovalRequest, ...] = ()
+    open_question: LoggedApprovalRequest | None = None
+    approvals: tuple[ApprovalAnswer, ...] = ()
+    report: Mapping[str, Any] | None = None
+    """What `report.built` says of the pages, where that was the last event of a study that is over."""
+    newest_report: Mapping[str, Any] | None = None
+    """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
+    paused_reason: str | None = None
+    """Why no run is scheduled while running attempts finish; None while the study is not paused."""
+    stopped_reason: str | None = None
     stopped_seq: int = 0
     """Number of the last event that stopped the study; 0 if none did."""
-    decided: Mapping[str, Decision] = field(default_factory=dict)
+    concluded_reason: str | None = None
     said: PlannerMessage | None = None
     """The planner's last words, a quotation; None where it had none."""
     declined: bool = False
     """Whether the study is over because its planner declined the topic: nothing was tested."""
-    judged_short: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
-    """The look of a verdict whose test was made when the budget ended, on fewer runs than were made later."""
     asked_next: Mapping[str, str] | None = None
     """What is worth doing next (`why`, `command`), as it was compiled when the study ended; None in older logs."""
-    contexts: Mapping[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
-    """What the newest verdict on a hypothesis in a phase was computed with."""
-    newest_report: Mapping[str, Any] | None = None
-    """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
-    questions: tuple[LoggedApprovalRequest, ...] = ()
-    open_question: LoggedApprovalRequest | None = None
-    approvals: tuple[ApprovalAnswer, ...] = ()
+    resumed_count: int = 0
+    served: bool = False
+    """Whether it was last taken up by a worker, which takes it up again where its controller ended."""
+    fruitless: int = 0
+    """Times it was taken up since anything else than work happened to it."""
+    worked_s: float = 0.0
+    """Seconds that count against the budget, as controllers said; in older logs those between events, waits apart."""
+    measured: bool = False
+    """Whether events hold the seconds worked; before the first that does, timestamps are counted."""
+    last_ts: str = ""
+    event_count: int = 0
+    head_hash: str = ""
     round: int = 1
-    """Which round of the inquiry this is: hypotheses, design, runs, verdicts and decisions are this round's."""
+    """Which round of the inquiry this is."""
     rounds_before: tuple[StudyState, ...] = ()
     """The rounds that are over, each as it stood at its end, the first one first."""
-    explorations: tuple[PlannedExploration, ...] = ()
-    """What was tried without a claim since this round began, in order."""
-    why_asked: str = ""
-    """Why this round's question was asked, in the words of whoever asked; empty in the first round."""
-    notebook: tuple[PlannerNote, ...] = ()
-    """What the planner noted, revised and asked the user, in order, over all rounds."""
-    question_try: int = 0
-    """Which try at this round's question was taken; 0 in the first round, and where the log does not tell."""
     given_up: tuple[StudyState, ...] = ()
     """Rounds that were begun and came to no lock, with the A/A runs that were made for them."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the study is stopped or paused, and nothing of it runs."""
+        halted = self.stopped_reason is not None or self.paused_reason is not None
+        return halted and not any(run.active for run in self.runs.values())
 
     @property
     def elapsed_s(self) -> float:
@@ -446,12 +470,25 @@ class StudyState:
 
     def is_settled(self, hypothesis: str) -> bool:
         """Return whether a hypothesis gets no more runs for its confirmation, and no later verdict."""
-        verdict, decided = self.verdict_on(hypothesis), self.decided.get(hypothesis)
+        verdict = self.verdict_on(hypothesis)
         if verdict is None:
             return False
-        if hypothesis in self.vetoed or (decided is not None and decided.action != "continue"):
+        if hypothesis in self.vetoed or self.is_ended_by_rule(hypothesis):
             return True
         return verdict.final and not self.may_go_on(verdict)
+
+    def is_judged(self, hypothesis: str) -> bool:
+        """Return whether a verdict stands that no later look replaces: more runs of its own look may still come."""
+        verdict = self.verdict_on(hypothesis)
+        return verdict is not None and (verdict.final or self.is_settled(hypothesis))
+
+    def is_ended_by_rule(self, hypothesis: str) -> bool:
+        return hypothesis in self.decided and self.decided[hypothesis].action != "continue"
+
+    @property
+    def open_claims(self) -> list[str]:
+        """The hypotheses of the design that may still get a verdict of a later look."""
+        return [claim.id for claim in (self.design.hypotheses if self.design else ()) if not self.is_judged(claim.id)]
 
     def may_go_on(self, verdict: Verdict) -> bool:
         """Return whether a verdict that claims nothing has runs of its look to come: the budget ended before them."""
@@ -494,206 +531,31 @@ class StudyState:
         }
 
 
-Payload = Mapping[str, Any]
-
-
-OF_A_ROUND: Final = (
-    "hypotheses", "noise_plan", "noise_hash", "noise_seconds", "design", "locked_design", "design_hash", "lock_file",
-    "locked", "vetoed", "candidates", "selection", "first_launch", "runs", "has_data", "verdicts", "interim",
-    "replications", "superseded", "decisions", "decided", "contexts", "model", "prepared", "why_asked",
-    "explorations", "arm_seeds", "question_try", "judged_short", "stands",
-)  # fmt: skip
-"""What each round has of its own; all else is the study's."""
-
-
 class ImpossibleEvent(Exception):
     """The event cannot follow the ones before it."""
 
 
-@dataclass(slots=True)
-class StateBuilder:
-    """Field names are StudyState's."""
-
-    id: str = ""
-    topic: str = ""
-    planner: Payload = field(default_factory=dict)
-    settings: Payload = field(default_factory=dict)
-    command: Any = None
-    versions: Payload = field(default_factory=dict)
-    machine: Payload = field(default_factory=dict)
-    created: str = ""
-    hypotheses: dict[str, Hypothesis] = field(default_factory=dict)
-    noise_plan: NoisePlan | None = None
-    noise_hash: str | None = None
-    noise_seconds: float = 0.0
-    design: Design | None = None
-    locked_design: Design | None = None
-    design_hash: str | None = None
-    lock_file: str | None = None
-    locked: Stamp | None = None
-    amendments: list[LoggedAmendment] = field(default_factory=list)
-    vetoed: dict[str, Veto] = field(default_factory=dict)
-    candidates: dict[str, Arm] = field(default_factory=dict)
-    selection: Selection | None = None
-    first_launch: Stamp | None = None
-    runs: dict[str, RunState] = field(default_factory=dict)
-    has_data: bool = False
-    """Whether a run of a claim was measured."""
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    interim: list[Verdict] = field(default_factory=list)
-    replications: dict[str, Verdict] = field(default_factory=dict)
-    superseded: list[Verdict] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    decided: dict[str, Decision] = field(default_factory=dict)
-    judged_short: dict[tuple[str, Phase], int] = field(default_factory=dict)
-    stands: set[str] = field(default_factory=set)
-    """Hypotheses whose verdict stands though a run of its look began later."""
-    contexts: dict[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
-    questions: list[LoggedApprovalRequest] = field(default_factory=list)
-    open_question: LoggedApprovalRequest | None = None
-    approvals: list[ApprovalAnswer] = field(default_factory=list)
-    planner_acts: list[PlannerAct] = field(default_factory=list)
-    notebook: list[PlannerNote] = field(default_factory=list)
-    model: Payload | None = None
-    prepared: dict[str, Payload] = field(default_factory=dict)
-    report: Payload | None = None
-    newest_report: Payload | None = None
-    paused_reason: str | None = None
-    stopped_reason: str | None = None
-    stopped_seq: int = 0
-    concluded_reason: str | None = None
-    said: PlannerMessage | None = None
-    declined: bool = False
-    asked_next: Payload | None = None
-    resumed_count: int = 0
-    served: bool = False
-    fruitless: int = 0
-    worked_s: float = 0.0
-    measured: bool = False
-    """Whether events hold the seconds worked; before the first that does, timestamps are counted."""
-    last_ts: str = ""
-    event_count: int = 0
-    head_hash: str = ""
-    round: int = 1
-    why_asked: str = ""
-    explorations: list[PlannedExploration] = field(default_factory=list)
-    question_try: int = 0
-    before: tuple[StateBuilder, ...] = ()
-    rounds_before: tuple[StudyState, ...] = ()
-    given_up: tuple[StudyState, ...] = ()
-    arm_seeds: tuple[Design, dict[str, frozenset[int]]] | None = None
-    """The training seeds of arms under a design, as far as they were asked for."""
-
-    def copy(self) -> StateBuilder:
-        """Return an independent copy: its containers are its own, what they hold is frozen."""
-        return StateBuilder(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(self)})
-
-    def begin_round(self, over: StudyState, why: str, tried: int) -> None:
-        self.before = (*self.before, self.copy())
-        self.rounds_before = (*self.rounds_before, over)
-        fresh = StateBuilder()
-        for name in OF_A_ROUND:
-            setattr(self, name, getattr(fresh, name))
-        # What was accepted of one round's runs is accepted of no other's.
-        self.amendments = [entry for entry in self.amendments if entry.amendment.kind != "accept"]
-        self.round, self.why_asked, self.question_try = self.round + 1, why, tried
-
-    def give_round_up(self, unlocked: StudyState) -> None:
-        last = self.before[-1]
-        self.given_up = (*self.given_up, unlocked)
-        for name in OF_A_ROUND:
-            setattr(self, name, copy(getattr(last, name)))
-        since = [entry for entry in self.amendments if entry not in last.amendments]
-        self.amendments = [*last.amendments, *since]
-        self.round, self.before, self.rounds_before = last.round, self.before[:-1], self.rounds_before[:-1]
-
-    def seeds_of(self, arm: str, design: Design) -> frozenset[int]:
-        if self.arm_seeds is None or self.arm_seeds[0] is not design:
-            self.arm_seeds = (design, {})
-        known = self.arm_seeds[1]
-        if arm not in known:
-            known[arm] = frozenset(design.seeds_of(arm, design.seeds))
-        return known[arm]
-
-    def open_claims(self) -> list[str]:
-        """Return the hypotheses of the design that may still get runs or another verdict."""
-        claims = () if self.design is None else self.design.hypotheses
-        return [claim.id for claim in claims if not self.is_settled(claim.id)]
-
-    def is_settled(self, name: str) -> bool:
-        verdict = self.verdicts.get(name)
-        return verdict is not None and (verdict.final or name in self.vetoed or self.is_ended_by_rule(name))
-
-    def run(self, payload: Payload) -> RunState:
-        run = self.runs.get(str(payload["run_id"]))
-        if run is None:
-            raise ImpossibleEvent(f"no run {payload['run_id']!r} was planned")
-        return run
-
-    def run_of_any_round(self, payload: Payload) -> RunState:
-        name = str(payload["run_id"])
-        over = (state.runs[name] for state in (*self.rounds_before, *self.given_up) if name in state.runs)
-        return next(over, None) or self.run(payload)
-
-    def replace_run(self, run: RunState) -> None:
-        name = run.run_id
-        if name in self.runs:
-            self.runs[name] = run
-        self.rounds_before = tuple(_replace_run(state, run) for state in self.rounds_before)
-        self.given_up = tuple(_replace_run(state, run) for state in self.given_up)
-        for over in self.before:
-            if name in over.runs:
-                kept = over.copy()
-                kept.runs[name] = run
-                self.before = tuple(kept if each is over else each for each in self.before)
-
-    def supersede_by(self, spec: RunSpec, *, but: Collection[str] = ()) -> None:
-        """The data of a run changed: the verdicts that rest on it are superseded."""
-        if spec.phase == "replicate":
-            self.supersede_replications(self.replications)
-        elif spec.phase == "confirm":
-            rest = [name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec)]
-            self.supersede(name for name in rest if name not in but)
-
-    def reopen_by(self, spec: RunSpec) -> None:
-        """A run begins after its look was judged without it: its claims are open again, and a test made is spent."""
-        if spec.phase == "replicate":
-            found = [name for name, verdict in self.replications.items() if self._concerns(verdict, spec)]
-            self._spend(self.replications[name] for name in found)
-            self.supersede_replications(found)
-        elif spec.phase == "confirm":
-            rest = [name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec)]
-            found = [name for name in rest if self._concerns(self.verdicts[name], spec)]
-            self._spend(self.verdicts[name] for name in found)
-            self.supersede(found)
-            self.stands = (self.stands | set(rest)) - set(found)
-
-    def is_ended_by_rule(self, name: str) -> bool:
-        return name in self.decided and self.decided[name].action != "continue"
-
-    def _spend(self, verdicts: Iterable[Verdict]) -> None:
-        self.judged_short |= {(one.hypothesis, one.phase): one.look for one in verdicts if one.p is not None}
-
-    def _concerns(self, verdict: Verdict, spec: RunSpec) -> bool:
-        assert self.design is not None
-        return spec.arm in self.design.contrast_of(self.design.hypothesis(verdict.hypothesis))
-
-    def supersede(self, names: Iterable[str]) -> None:
-        """Take back the verdicts on these hypotheses, and what was decided by them."""
-        for name in tuple(names):
-            self.superseded.append(self.verdicts.pop(name))
-            self.decided.pop(name, None)
-
-    def supersede_replications(self, names: Iterable[str]) -> None:
-        self.superseded.extend([self.replications.pop(name) for name in tuple(names)])
-
-    def _rests_on(self, verdict: Verdict, spec: RunSpec) -> bool:
-        assert self.design is not None
-        if not self.design.looks:
-            return True
-        drawn = self.design.seeds[: self.design.looks[verdict.look - 1].seeds]
-        return spec.seed in self.design.seeds_of(spec.arm, drawn)
+Rule = Callable[..., None]
+RULES: Final[dict[EventType, tuple[Rule, type[BaseModel]]]] = {}
 
 
-def _replace_run(state: StudyState, run: RunState) -> StudyState:
-    return replace(state, runs={**state.runs, run.run_id: run}) if run.run_id in state.runs else state
+def rule(*types: EventType) -> Callable[[Rule], Rule]:
+    """Register what an event of these types does; its parameters after study and event are the payload's fields.
+
+    Pydantic checks them before the rule is called. Other fields of a payload are ignored, unless the rule takes `**`.
+    """
+
+    def register(apply: Rule) -> Rule:
+        hints = get_type_hints(apply)
+        fields: dict[str, Any] = {}
+        extra: Literal["ignore", "allow"] = "ignore"
+        for name, parameter in list(signature(apply).parameters.items())[2:]:
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                extra = "allow"
+            else:
+                fields[name] = (hints[name], ... if parameter.default is Parameter.empty else parameter.default)
+        record = create_model(types[0].value, __config__=ConfigDict(extra=extra), **fields)
+        RULES.update(dict.fromkeys(types, (apply, record)))
+        return apply
+
+    return register

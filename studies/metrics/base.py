@@ -35,6 +35,11 @@ class Results:
     stopped_by: str | None = None
     """Code of the watchdog's rule that ended the training; None for one that ran its course."""
 
+    @property
+    def plays(self) -> int:
+        """Evaluation episodes before, during and after training."""
+        return sum(len(part["episodes"]) for part in (self.initial, *self.during, self.final))
+
 
 class Value(NamedTuple):
     """A measured number, and the evaluation episodes behind it."""
@@ -118,10 +123,6 @@ def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
         key + INITIAL: Value(success_rate(run.initial), len(run.initial["episodes"])),
         key: Value(success_rate(run.final), len(run.final["episodes"])),
     }
-
-
-def mean_of(part: Part, name: str) -> float:
-    return fmean(float(episode[name]) for episode in part["episodes"])
 
 
 LEAST_POINTS = 4

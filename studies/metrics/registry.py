@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Set
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -19,18 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from studies.metrics.base import Asked, MetricKind, Refused, Results, Value, before_and_after
-from studies.metrics.builtin import (
-    Area,
-    Collapse,
-    EpisodesTo,
-    Gain,
-    MeanFact,
-    MeanReward,
-    SecondsTo,
-    Success,
-    TokensPerTask,
-    Transfer,
-)
+from studies.metrics.builtin import KINDS, Gain, Success
 from studies.records.design import GAIN, SUCCESS, Metric
 
 GROUP: Final = "ajet.metrics"
@@ -39,32 +27,25 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKES: Final = ("threshold", "of")
 
 
-@dataclass(frozen=True, slots=True)
-class Packages:
-    """What installed packages bring, by the names of their entry points."""
-
-    kinds: Mapping[str, MetricKind]
-    faults: Mapping[str, str]
-    """A line for each name that cannot be had."""
-
-
-def load_packages(entries: Iterable[EntryPoint], own: Collection[str]) -> Packages:
+def _load_packages() -> tuple[dict[str, MetricKind], dict[str, str]]:
+    """Return the kinds of installed packages by name, and a line for each name that cannot be had."""
     named: dict[str, dict[str, EntryPoint]] = {}
-    for entry in entries:  # one that is listed twice is one
-        named.setdefault(entry.name, {})[f"{_package(entry)} ({entry.value})"] = entry
+    for entry in entry_points(group=GROUP):  # one that is listed twice is one
+        package = entry.dist.name if entry.dist is not None else "an unknown package"
+        named.setdefault(entry.name, {})[f"{package} ({entry.value})"] = entry
     kinds: dict[str, MetricKind] = {}
     faults: dict[str, str] = {}
     for name, found in sorted(named.items()):
         try:
-            kinds[name] = _kind(name, found, own)
+            kinds[name] = _kind(name, found)
         except Refused as fault:
             faults[name] = str(fault)
-    return Packages(kinds, faults)
+    return kinds, faults
 
 
-def _kind(name: str, found: Mapping[str, EntryPoint], own: Collection[str]) -> MetricKind:
+def _kind(name: str, found: Mapping[str, EntryPoint]) -> MetricKind:
     packages = " and ".join(sorted(found))
-    if name in own:
+    if name in BUILT_IN:
         raise Refused(f"expected a name of its own for the metric of {packages}; found {name!r}, ajet's; give another")
     if len(found) > 1:
         raise Refused(f"expected one package that brings the metric {name!r}; found {packages}; remove one of them")
@@ -102,23 +83,18 @@ def _fault_of_kind(name: str, made: Any) -> str | None:
     return None
 
 
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "an unknown package"
-
-
-_KINDS: Final = (Success, Gain, MeanReward, Area, EpisodesTo, SecondsTo, TokensPerTask, Transfer, Collapse, MeanFact)
-BUILT_IN: Final[Mapping[str, MetricKind]] = MappingProxyType({kind.name: kind() for kind in _KINDS})
+BUILT_IN: Final[Mapping[str, MetricKind]] = MappingProxyType({kind.name: kind() for kind in KINDS})
 
 
 @cache
 def kinds() -> Mapping[str, MetricKind]:
     """Return all kinds by name; of packages' those that can be had."""
-    return MappingProxyType({**BUILT_IN, **_load_installed().kinds})
+    return MappingProxyType({**BUILT_IN, **_load_packages()[0]})
 
 
 def faults() -> Mapping[str, str]:
     """Return a line for each name of a package's kind that cannot be had."""
-    return _load_installed().faults
+    return _load_packages()[1]
 
 
 def kind_named(name: str) -> MetricKind:
@@ -140,10 +116,6 @@ def kind_of(metric: Metric) -> MetricKind:
 def other_environment(metric: Metric) -> str | None:
     """Return the environment that a metric is of besides the run's own; None where it is of none."""
     return metric.of if kind_of(metric).of_environment else None
-
-
-def _load_installed() -> Packages:
-    return load_packages(entry_points(group=GROUP), BUILT_IN)
 
 
 _ROUNDING: Final = 1e-9

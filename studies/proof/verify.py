@@ -22,7 +22,7 @@ from typing import Any, Final
 from studies.errors import LogCorrupt
 from studies.log.event import Event, EventType, find_corruption
 from studies.log.event_log import lock_error, lock_name
-from studies.log.fold import WORKED, Folding, fold
+from studies.log.fold import WORKED, fold
 from studies.log.study import StudyState
 from studies.proof.evidence import Discrepancy, Findings, check_files
 from studies.proof.reports import check_report
@@ -56,18 +56,18 @@ def check_head(rows: Rows, head: str, findings: Findings) -> None:
 
 
 def before_each(events: Sequence[Event], kind: EventType) -> Iterator[tuple[Event, StudyState]]:
-    folding = Folding()
+    state: StudyState | None = None
     for event in events:
         if event.type is kind:
-            yield event, folding.state()
-        folding.add([event])
+            yield event, state or StudyState()
+        state = fold([event], state)
 
 
 def _foldable_prefix(events: Sequence[Event], findings: Findings) -> list[Event]:
-    folding = Folding()
+    state: StudyState | None = None
     for number, event in enumerate(events):
         try:
-            folding.add([event])
+            state = fold([event], state)
         except LogCorrupt as error:
             findings.drift(f"event {event.seq} ({event.type.value})", error.difference)
             findings.note(f"Nothing after event {event.seq} could be checked but hashes.")

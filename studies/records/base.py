@@ -30,11 +30,10 @@ class EvolvingRecord(Record):
     @model_serializer(mode="wrap")
     def _omit_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialize(self)
-        return {name: value for name, value in fields.items() if not self._is_added_default(name)}
-
-    def _is_added_default(self, name: str) -> bool:
-        default = type(self).model_fields[name].get_default(call_default_factory=True, validated_data={})
-        return name in self.added_fields and bool(getattr(self, name) == default)
+        for name in self.added_fields:
+            if getattr(self, name) == type(self).__pydantic_fields__[name].default:
+                fields.pop(name, None)
+        return fields
 
 
 def canonical(value: JsonValue) -> str:

@@ -82,17 +82,17 @@ def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
 def _normal_rule() -> tuple[Any, Any]:
     import numpy as np  # see adjusted_p
 
-    x, w = _legendre_rule()
+    x, w = _legendre_rule(_NORMAL_NODES)
     z = _FARTHEST_Z * x
     return z, _FARTHEST_Z * w * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
-@lru_cache(maxsize=1)
-def _legendre_rule() -> tuple[Any, Any]:
+@lru_cache(maxsize=2)
+def _legendre_rule(nodes: int) -> tuple[Any, Any]:
     """Return points and weights on -1 to 1, which take as long as all else of a quadrature."""
     import numpy as np  # see adjusted_p
 
-    points, weights = np.polynomial.legendre.leggauss(_NORMAL_NODES)
+    points, weights = np.polynomial.legendre.leggauss(nodes)
     return points, weights
 
 
@@ -101,7 +101,7 @@ def _scale_rule(df: float) -> tuple[Any, Any]:
     """Return points and weights of S, where S^2 df is chi-squared with df degrees of freedom."""
     from scipy import stats  # see adjusted_p
 
-    x, w = _legendre_rule()
+    x, w = _legendre_rule(_NORMAL_NODES)
     low, high = (math.sqrt(end / df) for end in (stats.chi2.ppf(_RARE, df), stats.chi2.isf(_RARE, df)))
     s = low + (high - low) * (x + 1) / 2
     density = stats.chi2.pdf(s * s * df, df) * 2 * s * df
@@ -204,18 +204,9 @@ class _Walk:
         points, mass = self._at or (np.zeros(1), np.ones(1))
         step = share - self._share
         edge = min(bound * math.sqrt(share), abs(self._drift) * share + 9 * math.sqrt(share))
-        x, w = _rule()
+        x, w = _legendre_rule(_NODES)
         here = edge * x
         away = (here[:, None] - points - self._drift * step) / math.sqrt(step)
         density = np.exp(-away * away / 2) / math.sqrt(2 * math.pi * step) @ mass
         self._at, self._share = (here, edge * w * density), share
         return left
-
-
-@lru_cache(maxsize=1)
-def _rule() -> tuple[Any, Any]:
-    """Return points and weights on -1 to 1, which take longer than all else of a step."""
-    import numpy as np  # see spent
-
-    points, weights = np.polynomial.legendre.leggauss(_NODES)
-    return points, weights

@@ -29,6 +29,7 @@ from studies.records.procedure import Phase
 from studies.records.verdict import ArmMean, Equivalence, Verdict, VerdictName
 from studies.statistics import sequential
 from studies.statistics.comparison import (
+    SAME,
     Comparison,
     compare,
     contrast,
@@ -112,10 +113,11 @@ def _find(case: JudgeInput) -> Finding:
     if (reason := _find_obstacle(case)) is not None:
         return Finding("invalid", reason)
     if _has_few_runs(case):
-        reason = wording.explain_too_few_left(collapse_rates(case), LEAST_KEPT)
+        left = " and ".join(f"{rate.of - rate.count} of {rate.of}" for rate in collapse_rates(case))
+        reason = f"A mean is judged from {LEAST_KEPT} trainings of each arm that did not collapse; found {left}."
         return Finding("inconclusive", reason, scope="not_collapsed")
-    if scope.is_mostly_cut(got_there := scope.reached_rates(case)):
-        return scope.not_reached(case, got_there)
+    if scope.is_mostly_cut(reached := scope.reached_rates(case)):
+        return Finding("inconclusive", wording.explain_not_reached(reached, case.design.metric), measured=False)
     if case.design.test == "boschloo":
         level, family = _level(case)
         return scope.judge_exactly(case, level, len(family))
@@ -131,9 +133,18 @@ def _find_obstacle(case: JudgeInput) -> str | None:
     if (reason := too_many_excluded(case.design, case.arms)) is not None:
         return reason
     if case.violations:
-        return wording.explain_violations(case.violations)
+        more = f" (and {len(case.violations) - 1} more)" if len(case.violations) > 1 else ""
+        return (
+            f"The arms differ in more than the hypothesis declares{more}, and no amendment accepts it: "
+            f"{case.violations[0]}."
+        )
     counts = [len(arm.values) + len(arm.worst) for arm in case.arms.values()]
-    return wording.explain_too_few(counts) if min(counts) < 2 else None
+    if min(counts) >= 2:
+        return None
+    found = ", ".join(map(str, counts))
+    if len(counts) == 2:
+        found = f"{counts[0]} in the control arm and {counts[1]} in the treatment arm"
+    return f"The test needs at least 2 valid runs in each arm; found {found}."
 
 
 def _has_few_runs(case: JudgeInput) -> bool:
@@ -162,16 +173,8 @@ def _decide(case: JudgeInput, found: Comparison) -> Finding:
     low, high = found.within(sequential.dunnett_critical(1 - level, found.df, found.n_control, family))
     margin = case.design.equivalence_margin
     same = None if margin is None else two_one_sided(found, margin, alike)
-    how = wording.TestUsed(
-        found.test,
-        found.instead,
-        len(family),
-        _claims(case),
-        case.look,
-        case.looks,
-        case.design.metric.unit,
-        case.claim.kind,
-    )
+    unit, kind = case.design.metric.unit, case.claim.kind
+    how = wording.TestUsed(found.test, found.instead, len(family), _claims(case), case.look, case.looks, unit, kind)
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
     if verdict in ("supported", "refuted"):
         reason = wording.describe_effect(case.claim, found.estimate, case.design.metric) + reason
@@ -192,14 +195,16 @@ def _by_intervals(
     claim: Hypothesis, ends: tuple[float, float], level: float, same: Equivalence | None, alike: float,
     how: wording.TestUsed,
 ) -> tuple[VerdictName, str]:  # fmt: skip
-    low, high = ends
+    (low, high), span = ends, how.span(ends, level)
     if same is not None and is_equivalent(same):
         told = wording.explain_equivalence(same, 1 - 2 * alike, how)
-        return "equivalent", told if low <= 0 <= high else told + wording.explain_small(ends, level, how)
+        beside = f" It is smaller than what matters, and not zero: the {span} leaves 0 out."
+        return "equivalent", told if low <= 0 <= high else told + beside
     if low <= 0 <= high:
-        return "inconclusive", wording.explain_zero_inside(ends, level, how)
+        return "inconclusive", f"The {span} holds 0."
     predicted = (low > 0) == (claim.direction == "increase")
-    return ("supported" if predicted else "refuted"), wording.explain_zero_outside(ends, level, predicted, how)
+    side = "above" if low > 0 else "below"
+    return ("supported" if predicted else "refuted"), f"The whole {span} lies {side} 0, {wording.SIDES[predicted]}."
 
 
 def _families(case: JudgeInput) -> list[float]:
@@ -252,14 +257,21 @@ def _without_variance(case: JudgeInput) -> Finding:
     test gives it neither an interval nor an error rate: calling it supported would be another test than the one locked,
     calling it "no evidence" would be false. It is invalid, and the report shows the difference.
     """
-    assert case.design.test != "boschloo"  # which exists without variance
+    effect, test = _weighted_effect(case) or 0.0, wording.TESTS[case.design.test]
+    a, *_, b = (runs.numbers for runs in case.runs())
     if case.design.test == "contrast":
-        return Finding(*wording.explain_constant_arms(_weighted_effect(case) or 0.0))
-    control, treatment = case.runs()
-    a, b = control.numbers, treatment.numbers
-    if not (is_constant(a) and is_constant(b)):
-        return Finding(*wording.explain_constant_pairs(fmean(b) - fmean(a)))
-    return Finding(*wording.explain_constant_runs(a[0], b[0], case.design.test))
+        same = "No run differs from its arm, and the arms' values amount to no effect."
+        unlike = f"No run differs from its arm (effect {effect:+.3f})"
+    elif is_constant(a) and is_constant(b):
+        same = f"Every run of both arms gave the same value ({a[0]:.3f}); there is no difference to test."
+        unlike = f"No run differs from its arm (control {a[0]:.3f}, treatment {b[0]:.3f})"
+    else:
+        same = "Every pair of runs with one seed gave the same value; there is no difference to test."
+        unlike, test = f"Every pair of runs with one seed differs by the same ({effect:+.3f})", "the paired test"
+    if abs(effect) <= SAME:
+        return Finding("inconclusive", same)
+    said = f"{unlike}: without variance {test} does not exist, so the locked rule cannot decide."
+    return Finding("invalid", said)
 
 
 def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdict:

@@ -17,13 +17,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Protocol
 
 from studies.checks.training import collapse_rate
 from studies.records.design import Metric
 from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Verdict, VerdictName
 from studies.statistics import proportions
-from studies.statistics.comparison import Runs, is_equivalent
+from studies.statistics.comparison import is_equivalent
 from studies.statistics.proportions import one_sided_limits
 from studies.verdicts import wording
 from studies.verdicts.inputs import Finding, JudgeInput, UnobservedMiss
@@ -33,12 +32,26 @@ from studies.verdicts.wording import Count
 def judge_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
     """Return what the exact test says at a level that `tests` claims of one variable share."""
     control, treatment = _counts(case)
+    (a, n), (b, m) = control, treatment
     p = proportions.boschloo(control, treatment)
     adjusted = min(1.0, p * tests)
     low, high = proportions.difference(control, treatment, 1 - level / tests)
-    same = _alike(control, treatment, case.design.equivalence_margin, case.alpha_alike)
     how = wording.TestUsed("boschloo", "", tests, 1, case.look, case.looks, case.design.metric.unit)
-    verdict, reason = _by_p(case, (control, treatment), adjusted, level, same, how)
+    same, margin, alike = None, case.design.equivalence_margin, 1 - 2 * case.alpha_alike
+    if margin is not None:
+        ends = proportions.difference(control, treatment, alike)
+        p_alike = proportions.equivalence_p(control, treatment, margin)
+        same = Equivalence(margin=margin, low=ends[0], high=ends[1], p=p_alike)
+    verdict: VerdictName = "inconclusive"
+    reason = f"{b} of {m} against {a} of {n}: {how.label} gives p = {adjusted:.2g}, "
+    if same is not None and is_equivalent(same):
+        verdict, reason = "equivalent", wording.explain_equivalence(same, alike, how)
+    elif adjusted > level:
+        reason += f"above the level {level:.4g}."
+    else:
+        predicted = (b / m > a / n) == (case.claim.direction == "increase")
+        verdict = "supported" if predicted else "refuted"
+        reason += f"not above the level {level:.4g}; {wording.SIDES[predicted]}."
     return Finding(
         verdict, reason, level=1 - level / tests, low=low, high=high, p=p,
         p_adjusted=adjusted if tests > 1 else None, equivalence=same,
@@ -54,46 +67,21 @@ def reached_rates(case: JudgeInput) -> tuple[ReachedRate, ...]:
     cut = case.design.metric.cut_at
     if cut is None:
         return ()
-    return tuple(_rate(name, runs, cut) for name, runs in zip(case.arms, case.runs(), strict=True))
+    rates = []
+    for name, runs in zip(case.arms, case.runs(), strict=True):
+        count, of = sum(value < cut for value in runs.numbers), len(runs.numbers)
+        limits = proportions.exact_limits(count, of)
+        rates.append(ReachedRate(arm=name, count=count, of=of, low=limits.low, high=limits.high))
+    return tuple(rates)
 
 
 def is_mostly_cut(rates: Sequence[ReachedRate]) -> bool:
     return any(2 * rate.count < rate.of for rate in rates)
 
 
-def not_reached(case: JudgeInput, rates: Sequence[ReachedRate]) -> Finding:
-    return Finding("inconclusive", wording.explain_not_reached(rates, case.design.metric), measured=False)
-
-
-def _rate(name: str, runs: Runs, cut: float) -> ReachedRate:
-    count, of = sum(value < cut for value in runs.numbers), len(runs.numbers)
-    found = proportions.exact_limits(count, of)
-    return ReachedRate(arm=name, count=count, of=of, low=found.low, high=found.high)
-
-
 def _counts(case: JudgeInput) -> tuple[Count, Count]:
     control, treatment = ((sum(value > 0.5 for value in runs.numbers), len(runs.numbers)) for runs in case.runs())
     return control, treatment
-
-
-def _alike(control: Count, treatment: Count, margin: float | None, alpha: float) -> Equivalence | None:
-    if margin is None:
-        return None
-    low, high = proportions.difference(control, treatment, 1 - 2 * alpha)
-    return Equivalence(margin=margin, low=low, high=high, p=proportions.equivalence_p(control, treatment, margin))
-
-
-def _by_p(
-    case: JudgeInput, counts: tuple[Count, Count], p: float, level: float, same: Equivalence | None,
-    how: wording.TestUsed,
-) -> tuple[VerdictName, str]:  # fmt: skip
-    (a, n), (b, m) = counts
-    if same is not None and is_equivalent(same):
-        return "equivalent", wording.explain_equivalence(same, 1 - 2 * case.alpha_alike, how)
-    if p > level:
-        return "inconclusive", wording.explain_rates_alike(counts, p, level, how)
-    predicted = (b / m > a / n) == (case.claim.direction == "increase")
-    return ("supported" if predicted else "refuted"), wording.explain_rates_apart(counts, p, level, predicted, how)
 
 
 _LEVEL = 0.95
@@ -122,7 +110,9 @@ def _of_kept(case: JudgeInput, finding: Finding) -> Finding:
     if not rates:
         return finding
     if finding.verdict != "inconclusive" and _of_all(case, finding, rates):
-        return replace(finding, reason=finding.reason + wording.explain_all_runs(rates))
+        most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
+        said = f"collapses at the highest rates that are not ruled out ({most}) change nothing"
+        return replace(finding, reason=f"{finding.reason} It holds for all trainings: {said}.")
     return replace(finding, scope="not_collapsed", reason=finding.reason + wording.explain_not_collapsed(rates))
 
 
@@ -164,22 +154,6 @@ def _drop(case: JudgeInput) -> float:
     return max(known, fmean(collapsed)) if collapsed else known
 
 
-class _ClaimBounds(Protocol):
-    """What of a finding, or of a verdict, a claim follows from."""
-
-    @property
-    def verdict(self) -> VerdictName: ...
-
-    @property
-    def low(self) -> float | None: ...
-
-    @property
-    def high(self) -> float | None: ...
-
-    @property
-    def equivalence(self) -> Equivalence | None: ...
-
-
 def find_unobserved_misses(metric: Metric, verdict: Verdict) -> tuple[UnobservedMiss, ...]:
     """Return what a verdict on a time leaves open of its arms, whatever its design locked; nothing for any other."""
     means: tuple[float | None, ...] = (verdict.mean_control, verdict.mean_treatment)
@@ -201,7 +175,7 @@ def _of_reached(case: JudgeInput, finding: Finding) -> Finding:
 
 
 def _find_unobserved_misses(
-    metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: _ClaimBounds,
+    metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: Finding | Verdict,
     weights: Sequence[float],
 ) -> Iterator[UnobservedMiss]:  # fmt: skip
     """Yield the arms of which every run got there."""
@@ -214,7 +188,7 @@ def _find_unobserved_misses(
         yield UnobservedMiss(got.arm, upper, least / cost if least < cost else None)
 
 
-def _claim_slack(metric: Metric, claimed: _ClaimBounds, weights: Sequence[float]) -> Iterator[tuple[int, float]]:
+def _claim_slack(metric: Metric, claimed: Finding | Verdict, weights: Sequence[float]) -> Iterator[tuple[int, float]]:
     """Yield by how much the mean of an arm, 0 for the control, may get worse before what is claimed does not hold.
 
     Of a contrast all arms of one side may, by as much each."""

@@ -18,8 +18,8 @@ from studies.metrics.registry import kinds
 from studies.records.design import GAIN, MODEL, Design, Hypothesis, Kind, Metric
 from studies.records.runs import Conditions
 from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
-from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Verdict, VerdictName
-from studies.statistics.comparison import SAME, Test
+from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Verdict
+from studies.statistics.comparison import Test
 from studies.verdicts.inputs import UnobservedMiss
 
 
@@ -146,13 +146,14 @@ def _alike_of(design: Design, verdict: Verdict) -> float:
     return alpha_of(design, verdict) if own is None else own
 
 
-_TESTS: Final = {
+TESTS: Final = {
     "welch": "Welch's test", "common": "the t-test with the variance of all arms",
     "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed", "boschloo": "Boschloo's exact test",
     "contrast": "Welch's test of the contrast",
 }  # fmt: skip
 
 
+SIDES: Final = {True: "the predicted side", False: "against the prediction"}
 _ESTIMANDS: Final = {
     "difference": "difference", "interaction": "difference of differences", "trend": "rise over the ladder",
 }  # fmt: skip
@@ -173,9 +174,13 @@ class TestUsed:
     unit: str = ""
     kind: Kind = "difference"
 
-    @property
-    def of(self) -> str:
-        return _ESTIMANDS[self.kind]
+    def span(self, ends: tuple[float, float], level: float, label: str = "") -> str:
+        """Return an interval with its level, estimand and test, or another `label`."""
+        low, high = ends_in_digits(ends, self.unit)
+        return (
+            f"{level * 100:.4g} % interval of the {_ESTIMANDS[self.kind]} ({low} to {_with_unit(high, self.unit)}; "
+            f"{label or self.label})"
+        )
 
     @property
     def label(self) -> str:
@@ -190,21 +195,11 @@ class TestUsed:
 
     @property
     def _test_label(self) -> str:
-        return _TESTS[self.test] + (f" as {self.instead}" if self.instead else "")
+        return TESTS[self.test] + (f" as {self.instead}" if self.instead else "")
 
     @property
     def _analysis_labels(self) -> list[str]:
         return [f"look {self.look} of {self.looks}"] if self.looks > 1 else []
-
-
-def explain_zero_inside(ends: tuple[float, float], level: float, how: TestUsed) -> str:
-    return f"The {_span(ends, level, how.label, how)} holds 0."
-
-
-def explain_zero_outside(ends: tuple[float, float], level: float, predicted: bool, how: TestUsed) -> str:
-    side = "above" if ends[0] > 0 else "below"
-    said = "the predicted side" if predicted else "against the prediction"
-    return f"The whole {_span(ends, level, how.label, how)} lies {side} 0, {said}."
 
 
 def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
@@ -224,14 +219,9 @@ def describe_effect(claim: Hypothesis, estimate: float, metric: Metric) -> str:
 
 def explain_equivalence(same: Equivalence, level: float, how: TestUsed) -> str:
     return (
-        f"The whole {_span((same.low, same.high), level, how.uncorrected_label, how)} lies inside the equivalence "
+        f"The whole {how.span((same.low, same.high), level, how.uncorrected_label)} lies inside the equivalence "
         f"margin of {_with_unit(f'{same.margin:g}', how.unit)} to both sides of 0."
     )
-
-
-def explain_small(ends: tuple[float, float], level: float, how: TestUsed) -> str:
-    """Return what is said beside `equivalent` where the difference is no zero."""
-    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.label, how)} leaves 0 out."
 
 
 def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
@@ -242,12 +232,6 @@ def explain_not_collapsed(rates: Sequence[CollapseRate]) -> str:
     if len({(rate.count, rate.of) for rate in rates}) > 1:
         said += " Which trainings survive may differ between the arms."
     return said
-
-
-def explain_all_runs(rates: Sequence[CollapseRate]) -> str:
-    most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
-    said = f"collapses at the highest rates that are not ruled out ({most}) change nothing"
-    return f" It holds for all trainings: {said}."
 
 
 def explain_reached_only(unseen: Sequence[UnobservedMiss], metric: Metric) -> str:
@@ -279,65 +263,6 @@ def _share(value: float) -> str:
     return f"{100 * value:.0f} %" if value >= _PERCENT else f"{100 * value:.1f} %"
 
 
-def explain_too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
-    left = " and ".join(f"{rate.of - rate.count} of {rate.of}" for rate in rates)
-    return f"A mean is judged from {least} trainings of each arm that did not collapse; found {left}."
-
-
-def explain_too_few(counts: Sequence[int]) -> str:
-    if len(counts) > 2:
-        return f"The test needs at least 2 valid runs in each arm; found {', '.join(map(str, counts))}."
-    control, treatment = counts
-    return (
-        f"The test needs at least 2 valid runs in each arm; found {control} in the control arm "
-        f"and {treatment} in the treatment arm."
-    )
-
-
-def explain_violations(violations: Sequence[str]) -> str:
-    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-    return f"The arms differ in more than the hypothesis declares{more}, and no amendment accepts it: {violations[0]}."
-
-
-def explain_constant_runs(control: float, treatment: float, test: Test) -> tuple[VerdictName, str]:
-    if abs(treatment - control) <= SAME:
-        said = f"Every run of both arms gave the same value ({control:.3f}); there is no difference to test."
-        return "inconclusive", said
-    said = (
-        f"No run differs from its arm (control {control:.3f}, treatment {treatment:.3f}): without variance "
-        f"{_TESTS[test]} does not exist, so the locked rule cannot decide."
-    )
-    return "invalid", said
-
-
-def explain_constant_arms(effect: float) -> tuple[VerdictName, str]:
-    if abs(effect) <= SAME:
-        return "inconclusive", "No run differs from its arm, and the arms' values amount to no effect."
-    said = (
-        f"No run differs from its arm (effect {effect:+.3f}): without variance {_TESTS['contrast']} does not exist, so"
-    )
-    return "invalid", f"{said} the locked rule cannot decide."
-
-
-def explain_constant_pairs(difference: float) -> tuple[VerdictName, str]:
-    if abs(difference) <= SAME:
-        return "inconclusive", "Every pair of runs with one seed gave the same value; there is no difference to test."
-    said = (
-        f"Every pair of runs with one seed differs by the same ({difference:+.3f}): without variance the paired test "
-        "does not exist, so the locked rule cannot decide."
-    )
-    return "invalid", said
-
-
-def explain_rates_apart(counts: tuple[Count, Count], p: float, level: float, predicted: bool, how: TestUsed) -> str:
-    said = "the predicted side" if predicted else "against the prediction"
-    return f"{_describe_rates(counts)}: {how.label} gives p = {p:.2g}, not above the level {level:.4g}; {said}."
-
-
-def explain_rates_alike(counts: tuple[Count, Count], p: float, level: float, how: TestUsed) -> str:
-    return f"{_describe_rates(counts)}: {how.label} gives p = {p:.2g}, above the level {level:.4g}."
-
-
 def explain_not_reached(rates: Sequence[ReachedRate], metric: Metric) -> str:
     """Return why nothing is claimed of a time: who did not get there, and with which limits who did."""
     cut = f"{metric.cut_at:,.0f} {metric.unit}"
@@ -357,16 +282,6 @@ def explain_not_reached(rates: Sequence[ReachedRate], metric: Metric) -> str:
 
 Count = tuple[int, int]
 """How many of how many."""
-
-
-def _describe_rates(counts: tuple[Count, Count]) -> str:
-    (a, n), (b, m) = counts
-    return f"{b} of {m} against {a} of {n}"
-
-
-def _span(ends: tuple[float, float], level: float, told: str, how: TestUsed) -> str:
-    low, high = ends_in_digits(ends, how.unit)
-    return f"{level * 100:.4g} % interval of the {how.of} ({low} to {_with_unit(high, how.unit)}; {told})"
 
 
 def ends_in_digits(ends: tuple[float, float], unit: str = "") -> tuple[str, str]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from studies import Event, EventLog, EventType, StudyState, fold
 from studies.log.event import compose_event, row_of
-from studies.log.fold import Folding
 from studies.proof import Proof, verify
 from studies.report import build_report
 
@@ -41,10 +40,10 @@ class Inquiry:
 
     def until(self, holds: Holds) -> Inquiry:
         """Return the inquiry up to the first event after which something holds of its state."""
-        folding = Folding()
+        state = None
         for number, event in enumerate(self.events, start=1):
-            folding.add([event])
-            if holds(folding.state()):
+            state = fold([event], state)
+            if holds(state):
                 return replace(self, events=self.events[:number])
         raise AssertionError("it never holds")
 

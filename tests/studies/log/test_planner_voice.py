@@ -50,7 +50,7 @@ def test_notes_revisions_and_questions_are_kept_in_order_and_quoted_in_both_page
         (EventType.PLANNER_NOTED, {"text": "x", "about": "idea-99", "index": 1}, "'idea-99'"),
         (EventType.PLANNER_NOTED, {"text": "x", "index": 0}, "1/propose/1"),
         (EventType.PLANNER_ASKED, {"text": "x", "index": 0}, "kept before"),
-        (EventType.PLANNER_ASKED, {"index": 1}, "lacks"),
+        (EventType.PLANNER_ASKED, {"index": 1}, "text"),
     ],
     ids=["about nothing", "a note twice", "a question twice", "without text"],
 )

@@ -57,7 +57,7 @@ def test_after_a_refusal_it_begins_anew(study: Synthetic) -> None:
     study.create()
     following = StudyLog(study.log, study.study)
     following.state()
-    study.append(EventType.RUN_COLLECTED, run_id="none")
+    study.append(EventType.RUN_INVALIDATED, run_id="none", code="", reason="")
     for _ in range(2):
         with pytest.raises(LogCorrupt, match="no run 'none'"):
             following.state()
