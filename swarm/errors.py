@@ -7,6 +7,7 @@ message is for people and says what was expected, what was found and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -178,7 +179,11 @@ def from_wire(status: int, body: Any, retry_after: float | None = None) -> Swarm
 
 def to_invalid_request(error: ValidationError) -> InvalidRequest:
     """Return the first of what pydantic found wrong as one line: the field, what was expected, what was found."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    return describe_invalid(error.errors(include_url=False, include_context=False)[0])
+
+
+def describe_invalid(first: Mapping[str, Any]) -> InvalidRequest:
+    """Return one of pydantic's errors as one line (`to_invalid_request`)."""
     field = ".".join(str(part) for part in first["loc"])
     said = _simplify_message(str(first["type"]), str(first["msg"]))
     found = "" if first["type"] in _SAY_IT_ALL or said == HALF_A_CHARACTER else f", found {_abbreviate(first['input'])}"

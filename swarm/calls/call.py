@@ -1,7 +1,6 @@
 """One model call, from its prompt to the moment its reply is taken.
 
-    opened -> generating -> generated -> captured -> served
-                                any of them -> given up, or failed
+    generating -> generated -> captured -> served, and from each of them but the last: failed (`CallState`)
 
 Nothing is written before a client is there to take the end of the reply; captured means that the store has all `n`
 answers durably, or none; only served answers become nodes of the episode's tree, which are matched with later requests
@@ -24,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 
 from swarm.backends.protocols import Backend
@@ -32,7 +32,6 @@ from swarm.calls.prompts import PromptBuilder, SamplingPlan, sampling_plan, visi
 from swarm.dialects.base import CompletionRequest, Reply
 from swarm.errors import ContextExceeded, EngineUnavailable, SwarmError
 from swarm.job import TINY_CONTEXT, Job, TinyModel
-from swarm.rendering.messages import Tool
 from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
@@ -55,6 +54,18 @@ class InferenceContext:
     prompts: PromptBuilder
 
 
+class CallState(Enum):
+    """How far a call is; SERVED and FAILED are its ends."""
+
+    GENERATING = "generating"
+    GENERATED = "generated"
+    """Nobody has taken its reply yet, and the store does not have it."""
+    CAPTURED = "captured"
+    SERVED = "served"
+    FAILED = "failed"
+    """It broke, or was given up."""
+
+
 class Call:
     """Made and used on one event loop. Starts at once; whoever wants its reply is `attached` to it. Raises
     ContextExceeded where there is no room for an answer."""
@@ -72,35 +83,31 @@ class Call:
         grace_s: float = GRACE_S,
     ) -> None:
         _check_room(prompt, plan, registry.job)
-        self._registry = registry
-        self._episode = episode
-        self._claims = Claims("model", episode=episode.id, fencing_token=episode.fencing_token)
-        self._grace_s = grace_s
         self.name = f"{episode.id}/{next(_numbers)}"
         self.reply_name = hashlib.blake2b(self.name.encode(), digest_size=12).hexdigest()
         self.created = int(time.time())
         self.prompt_tokens = len(prompt.prompt_ids)
+        self.state = CallState.GENERATING
+        self.over_at: float | None = None
+        """When it came to its end, by the event loop's clock."""
+        self._registry = registry
+        self._episode = episode
+        self._plan = plan
+        self._agent = agent
+        self._grace_s = grace_s
         self._answers = [
             AnswerGeneration(backend, prompt, plan.for_choice(choice), f"{self.name}.{choice}", choice, episode.id)
             for choice in range(n)
         ]
-        self._streamed = plan.streamed
-        self._trained = plan.trained
-        self._agent = agent
         self._pieces: list[SampledPiece] = []
         self._nodes: list[Node] = []
         self._replies: Sequence[Reply] = ()
+        self._error: BaseException | None = None
         self._clients = 0
         self._takers = 0
         self._grace: asyncio.TimerHandle | None = None
-        self._watchers: list[asyncio.Future[None]] = []
-        self._generated = False
-        self._captured = False
-        self.served = False
-        """Somebody took its reply."""
-        self._error: BaseException | None = None
-        self.over_at: float | None = None
-        """When its reply was first taken, or it failed or was given up, by the event loop's clock."""
+        self._changed = asyncio.Event()
+        """Set, and replaced by another one, at each change."""
         self._enter()
         self._task = asyncio.create_task(self._run())
 
@@ -123,7 +130,9 @@ class Call:
         rollout, tools = inference.rollout, visible_tools(request)
         playing = partial(rollout.renew_episode, claims)
         episode, prompt = await inference.prompts.build(episode, playing, request.messages, tools)
-        for name in (*request.left_out, *(["tools"] if _hides_tools(tools, prompt) else [])):
+        shown = any(tool["function"]["name"] in prompt.prompt_text for tool in tools)
+        hidden = ["tools"] if tools and prompt.parent is None and not shown else []
+        for name in (*request.left_out, *hidden):  # the chat template has no word for it
             rollout.counts[f"left_out_{name}"] += 1
             if rollout.counts[f"left_out_{name}"] == 1:
                 log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
@@ -134,12 +143,9 @@ class Call:
         )
 
     @property
-    def alive(self) -> bool:
-        return self._error is None
-
-    @property
     def waiting(self) -> bool:
-        return self.alive and not self.served and not self._clients
+        """Nobody is there who could take its reply."""
+        return self.over_at is None and not self._clients
 
     @property
     def generating(self) -> bool:
@@ -158,13 +164,11 @@ class Call:
         finally:
             self._clients -= 1
             if self.waiting:
-                give_up = partial(
-                    self.interrupt, EngineUnavailable(f"nobody came back for call {self.name}; ask again")
-                )
+                error = EngineUnavailable(f"nobody came back for call {self.name}; ask again")
                 if comes_back:
-                    self._grace = asyncio.get_running_loop().call_later(self._grace_s, give_up)
+                    self._grace = asyncio.get_running_loop().call_later(self._grace_s, self.interrupt, error)
                 else:
-                    give_up()
+                    self.interrupt(error)
 
     async def stream_pieces(self) -> AsyncIterator[Sequence[SampledPiece]]:
         """Yield all pieces, those from before too, as they come; raise what the call failed with."""
@@ -174,10 +178,10 @@ class Call:
             heard += len(pieces)
             if pieces:
                 yield pieces
-            elif self._generated:
-                return
-            else:
+            elif self.state in (CallState.GENERATING, CallState.FAILED):
                 await self._wait_for_change()
+            else:
+                return
 
     async def replies(self) -> Sequence[Reply]:
         """Return the replies once they are captured; raise what the call failed with. They count as served from then
@@ -185,9 +189,10 @@ class Call:
         self._takers += 1
         try:
             self._wake()
-            while self._error is not None or not self._captured:
+            while self.state not in (CallState.CAPTURED, CallState.SERVED):
                 await self._wait_for_change()
-            self._serve()
+            if self.state is CallState.CAPTURED:
+                self._serve()
         finally:
             self._takers -= 1
         return self._replies
@@ -195,44 +200,30 @@ class Call:
     async def _run(self) -> None:
         try:
             await self._generate()
-            await self._wait_for_taker()
+            self._reach(CallState.GENERATED)
+            if self._plan.streamed:
+                self._wake()
+            if not self._takers:  # a client that reads slowly does not keep its lease alive
+                self._leave()
+                while not self._takers:
+                    await self._wait_for_change()
+                claims = Claims("model", episode=self._episode.id, fencing_token=self._episode.fencing_token)
+                self._registry.leases.find_and_renew(claims)
+                self._enter()
             await self._capture()
         except asyncio.CancelledError:
-            if self._error is None:  # not by `interrupt`: the event loop is closing
+            if self.state is not CallState.FAILED:  # not by `interrupt`: the event loop is closing
                 raise
         except Exception as error:  # noqa: BLE001  -- raised again to all who wait for the call
             if self.over_at is None:
-                self._error = error
                 self._registry.counts["calls_failed"] += 1
-                self._finish()
-
-    async def _wait_for_taker(self) -> None:
-        """Wait until somebody is there for the end; a client that reads slowly does not keep its lease alive."""
-        self._generated = True
-        if self._streamed:
-            self._wake()
-        if self._takers:
-            return
-        self._leave()
-        while not self._takers:
-            await self._wait_for_change()
-        self._registry.leases.find_and_renew(self._claims)
-        self._enter()
-
-    def _enter(self) -> None:
-        """Keep the lease alive from now on, and let `interrupt` reach the call."""
-        self._registry.leases.touch(self._episode)
-        self._episode.calls.add(self)
-
-    def _leave(self) -> None:
-        self._episode.calls.discard(self)
-        self._registry.leases.touch(self._episode)
+                self._finish(CallState.FAILED, error)
 
     async def _generate(self) -> None:
         self._registry.counts["calls"] += len(self._answers)
-        if not self._trained:
+        if not self._plan.trained:
             self._registry.counts["calls_untrained"] += len(self._answers)
-        gate, emit = self._registry.gate, self._add_piece if self._streamed else None
+        gate, emit = self._registry.gate, self._add_piece if self._plan.streamed else None
         if len(self._answers) == 1:
             await self._answers[0].run(gate, emit)
             return
@@ -246,75 +237,83 @@ class Call:
 
     async def _capture(self) -> None:
         """Write all answers, or none: a store that refuses leaves no trace."""
-        self._nodes = [self._node(answer) for answer in self._answers]
+        self._nodes = [
+            self._episode.tree.make_node(
+                answer.prompt,
+                answer.ids,
+                answer.logprobs,
+                answer.versions,
+                text=answer.text,
+                trained=self._plan.trained,
+                agent=self._agent,
+                cut=answer.finish == "length",
+            )
+            for answer in self._answers
+        ]
         try:
             await self._registry.store.write(*(CallCaptured(self._episode.id, node) for node in self._nodes))
         except SwarmError:
             self._nodes = []
             raise
-        self._captured = True
+        self._reach(CallState.CAPTURED)
         self._wake()
 
-    def _node(self, answer: AnswerGeneration) -> Node:
-        return self._episode.tree.make_node(
-            answer.prompt,
-            answer.ids,
-            answer.logprobs,
-            answer.versions,
-            text=answer.text,
-            trained=self._trained,
-            agent=self._agent,
-            cut=answer.finish == "length",
-        )
+    def _reach(self, state: CallState) -> None:
+        """Go on to a state, unless the call was given up meanwhile."""
+        if self._error is not None:
+            raise self._error
+        self.state = state
 
     def _serve(self) -> None:
-        if self.served:
-            return
-        self.served = True
         self._replies = [answer.reply for answer in self._answers]
         if self._nodes and not self._episode.tree.nodes:
             self._registry.begin_quota.earn(self._episode.owner)
         for node, answer in zip(self._nodes, self._answers, strict=True):
             self._episode.tree.keep(answer.prompt, node, answer.message)
-        self._finish()
+        self._finish(CallState.SERVED)
         self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
 
     def interrupt(self, error: SwarmError) -> None:
         """End the call now: who waits for it, or asks for it later, gets `error`."""
         if self.over_at is not None:
             return
-        self._error = error
         self._registry.counts["calls_cancelled"] += 1
         if self._nodes:
             self._registry.store.note(*(CallWithdrawn(self._episode.id, node) for node in self._nodes))
             self._registry.counts["calls_withdrawn"] += 1
-        self._finish()
+        self._finish(CallState.FAILED, error)
         self._task.cancel()
 
-    def _finish(self) -> None:
-        self.over_at = asyncio.get_running_loop().time()
+    def _finish(self, state: CallState, error: BaseException | None = None) -> None:
+        self.state, self._error, self.over_at = state, error, asyncio.get_running_loop().time()
+        sampled = sum(answer.sampled for answer in self._answers)
         if self._episode.kind == "train":
-            self._registry.sampled_tokens += sum(answer.sampled for answer in self._answers)
-        self._registry.counts["tokens_beyond_end"] += sum(answer.sampled - len(answer.ids) for answer in self._answers)
+            self._registry.sampled_tokens += sampled
+        self._registry.counts["tokens_beyond_end"] += sampled - sum(len(answer.ids) for answer in self._answers)
         self._leave()
         self._wake()
+
+    def _enter(self) -> None:
+        """Keep the lease alive from now on, and let `interrupt` reach the call."""
+        self._registry.leases.touch(self._episode)
+        self._episode.calls.add(self)
+
+    def _leave(self) -> None:
+        self._episode.calls.discard(self)
+        self._registry.leases.touch(self._episode)
 
     def _add_piece(self, said: SampledPiece) -> None:
         self._pieces.append(said)
         self._wake()
 
     def _wake(self) -> None:
-        watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
-            if not watcher.done():  # a client that went away no longer waits
-                watcher.set_result(None)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _wait_for_change(self) -> None:
         """Wait for the next change; raise what the call failed with."""
         if self._error is None:
-            watcher = asyncio.get_running_loop().create_future()
-            self._watchers.append(watcher)
-            await watcher
+            await self._changed.wait()
         if self._error is not None:
             raise self._error
 
@@ -337,13 +336,6 @@ def _check_room(prompt: Prompt, plan: SamplingPlan, job: Job) -> None:
     )
 
 
-def _hides_tools(tools: Sequence[Tool], prompt: Prompt) -> bool:
-    """Tell whether a conversation begins whose chat template shows none of its tools: it has no word for them."""
-    if prompt.parent is not None or not tools:
-        return False
-    return not any(tool["function"]["name"] in prompt.prompt_text for tool in tools)
-
-
 KEPT_S = 10.0
 """Seconds for which a call can be found after it was over: SDKs wait up to eight before they ask again."""
 
@@ -360,8 +352,9 @@ class RetryCache:
         return len(self._due)
 
     def find(self, key: Hashable) -> Call | None:
-        calls = [call for call in self._calls.get(key, ()) if call.alive]
-        return min(calls, key=_rank, default=None)
+        """Return a call that did not fail: first one without a client, last one that was served."""
+        calls = [call for call in self._calls.get(key, ()) if call.state is not CallState.FAILED]
+        return min(calls, key=lambda call: (call.state is CallState.SERVED, not call.waiting), default=None)
 
     def add(self, key: Hashable, call: Call) -> None:
         """Let the call be found, and forget those whose time is over."""
@@ -380,7 +373,3 @@ class RetryCache:
         calls.remove(call)
         if not calls:
             del self._calls[key]
-
-
-def _rank(call: Call) -> int:
-    return 0 if call.waiting else 2 if call.served else 1

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from swarm.backends.protocols import Backend, Chunk, Finish, GenerationRequest, RequestLost
@@ -62,8 +63,13 @@ class SingleToolCall:
         first = next((place for place, piece in enumerate(pieces) if isinstance(piece, ToolCall)), None)
         if first is None:
             return pieces
-        alone = sum(isinstance(piece, ToolCall) for piece in pieces) == 1
-        self.length = self._find_end_backwards(ids) if alone else self._find_end_forwards(ids)
+        if sum(isinstance(piece, ToolCall) for piece in pieces) == 1:
+            self.length = len(ids)  # the fewest ids from whose reading the call does not fall out
+            while self._has_call(ids[: self.length - 1]):
+                self.length -= 1
+        else:  # more than one became certain at once: the fewest ids that say one
+            ends = (n for n in range(1, len(ids)) if not _CLOSING.isdisjoint(self._decode(ids[n - 1 : n])))
+            self.length = next((n for n in ends if self._has_call(ids[:n])), len(ids))
         return pieces[: first + 1]
 
     def continues(self, ids: Sequence[int]) -> bool:
@@ -75,18 +81,6 @@ class SingleToolCall:
     def ends_itself(self, ids: Sequence[int]) -> bool:
         """Tell whether the model ended the answer, right behind its first call if there is one."""
         return self.length is None or (ids[-1] in self._stops and not self.continues(ids))
-
-    def _find_end_backwards(self, ids: Sequence[int]) -> int:
-        """Return the fewest ids from whose reading the call does not fall out, looking at the last ones first."""
-        length = len(ids)
-        while self._has_call(ids[: length - 1]):
-            length -= 1
-        return length
-
-    def _find_end_forwards(self, ids: Sequence[int]) -> int:
-        """Return the fewest ids that say a call: more than one became certain at once."""
-        ends = (n for n in range(1, len(ids)) if not _CLOSING.isdisjoint(self._decode(ids[n - 1 : n])))
-        return next((n for n in ends if self._has_call(ids[:n])), len(ids))
 
     def _has_call(self, ids: Sequence[int]) -> bool:
         return any(isinstance(piece, ToolCall) for piece in self._read(ids))
@@ -164,39 +158,35 @@ class TextStream:
         return self._release(len(self._text) - self._held)
 
     def _advance(self, *, final: bool) -> None:
-        """Decode the new ids together with the few before them, which some tokenizers need for their spaces."""
+        """Decode the new ids together with the few before them, which some tokenizers need for their spaces.
+
+        Ids through `end` end with a whole character, or with one that stays broken.
+        """
         before = self._decode(self._ids[self._start : self._stable])
-        all_text = self._decode(self._ids[self._start :])
-        end, text = self._decodable(all_text, final=final)
-        self._waiting = all_text[len(before) :].rstrip(_BROKEN) if end == self._stable else ""
+        text = self._decode(self._ids[self._start :])
+        end = len(self._ids)
+        if not final and text.endswith(_BROKEN):
+            if end - self._stable <= _PATIENCE:
+                self._waiting = text[len(before) :].rstrip(_BROKEN)
+                return
+            places = range(end - 2 * _LONGEST, end - _LONGEST)
+            cuts = [(place, self._decode(self._ids[self._start : place])) for place in places]
+            end, text = next((cut for cut in cuts if not cut[1].endswith(_BROKEN)), cuts[0])
+        self._waiting = ""
         if len(text) > len(before):
             self._text += text[len(before) :]
             self._start, self._stable = self._stable, end
 
-    def _decodable(self, text: str, *, final: bool) -> tuple[int, str]:
-        """Return how many ids end with a whole character or one that stays broken, and their text from `_start` on.
-        `text` is that of all ids from there on."""
-        end = len(self._ids)
-        if final or not text.endswith(_BROKEN):
-            return end, text
-        if end - self._stable <= _PATIENCE:
-            return self._stable, ""
-        cuts = [(cut, self._decode(self._ids[self._start : cut])) for cut in range(end - 2 * _LONGEST, end - _LONGEST)]
-        return next((found for found in cuts if not found[1].endswith(_BROKEN)), cuts[0])
-
     def _release(self, most: int) -> str:
-        found = self._find_stop()
-        if found is not None:
-            self._text += self._waiting
-            most, self.stopped_at = found
+        """Return the text through `most` that was not given yet, and none of a stop string."""
+        text = self._text + self._waiting
+        stops = [(place, stop) for stop in self._stops if (place := text.find(stop, self._given)) >= 0]
+        if stops:
+            self._text = text
+            most, self.stopped_at = min(stops)
         piece = self._text[self._given : max(most, self._given)]
         self._given += len(piece)
         return piece
-
-    def _find_stop(self) -> tuple[int, str] | None:
-        text = self._text + self._waiting
-        found = [(text.find(stop, self._given), stop) for stop in self._stops]
-        return min((place for place in found if place[0] >= 0), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +282,9 @@ class AnswerGeneration:
         return tuple(said.call_id for said in self._pieces if said.call_id is not None)
 
     async def _sample(self) -> None:
-        async with contextlib.aclosing(self._chunks()) as chunks:
+        request = GenerationRequest(self.name, self.prompt.prompt_ids, self._plan.sampling, self._session)
+        generated = cast(AsyncGenerator[Chunk, None], self._backend.engine.generate(request))
+        async with contextlib.aclosing(generated) as chunks:
             try:
                 async for chunk in chunks:
                     self._take(chunk)
@@ -308,30 +300,23 @@ class AnswerGeneration:
             except RequestLost as loss:
                 raise EngineUnavailable(str(loss)) from None
 
-    def _chunks(self) -> AsyncGenerator[Chunk, None]:
-        request = GenerationRequest(self.name, self.prompt.prompt_ids, self._plan.sampling, self._session)
-        generated = self._backend.engine.generate(request)
-        return cast(AsyncGenerator[Chunk, None], generated)
-
     def _take(self, chunk: Chunk) -> None:
         self.sampled += len(chunk.ids)
         step = 1 if self._plan.stops or self._one_call else max(len(chunk.ids), 1)
         pieces: list[Piece] = []
         for start in range(0, len(chunk.ids), step):
-            pieces += self._keep(chunk, slice(start, start + step))
+            part = slice(start, start + step)
+            ids = chunk.ids[part]
+            self.ids += ids
+            self.logprobs += chunk.logprobs[part]
+            self.versions += [chunk.version] * len(ids)
+            self._tops += chunk.top[part]
+            pieces += self._limit_to_one_call(self._read(self._text.feed(ids)))
             if self._over:
                 break
         else:
             self.finish = chunk.finish or self.finish
-        self._emit_pieces(pieces)
-
-    def _keep(self, chunk: Chunk, part: slice) -> Sequence[Piece]:
-        ids = chunk.ids[part]
-        self.ids += ids
-        self.logprobs += chunk.logprobs[part]
-        self.versions += [chunk.version] * len(ids)
-        self._tops += chunk.top[part]
-        return self._limit_to_one_call(self._read(self._text.feed(ids)))
+        self._emit_pieces(join_pieces(pieces))
 
     @property
     def _over(self) -> bool:
@@ -347,17 +332,15 @@ class AnswerGeneration:
         if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
             self.finish = "stop"
         if self._one_call is not None and not self._one_call.ends_itself(self.ids):
-            self._cut(self._one_call.length or 0)
+            length = self._one_call.length or 0
+            for known in (self.ids, self.logprobs, self.versions, self._tops):
+                del known[length:]
+            self._text.cut(length)
+            self.finish = "stop"
         self._one_call = None  # what is kept is the answer, and all of it may be told
-        self._emit_pieces(pieces)
+        self._emit_pieces(join_pieces(pieces))
         if self._plan.tokens and self._told < len(self.ids):
-            self._emit_piece(Words(""))
-
-    def _cut(self, length: int) -> None:
-        for kept in (self.ids, self.logprobs, self.versions, self._tops):
-            del kept[length:]
-        self._text.cut(length)
-        self.finish = "stop"
+            self._emit_pieces([Words("")])
 
     def _read(self, text: str) -> Sequence[Piece]:
         return self._reader.feed(text) if text else ()
@@ -372,34 +355,31 @@ class AnswerGeneration:
     def _new_reader(self) -> Reader:
         return self._backend.renderer.answers.reader(self.prompt.prompt_text, self._plan.tools)
 
-    def _emit_pieces(self, pieces: Sequence[Piece]) -> None:
-        for piece in join_pieces(pieces):
-            self._emit_piece(piece)
+    def _emit_pieces(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            call_id = short_name(f"{self.name}/{len(self._call_ids)}") if isinstance(piece, ToolCall) else None
+            said = SampledPiece(self._choice, piece, self._next_tokens(), call_id)
+            self._pieces.append(said)
+            if self._emit is not None:
+                self._emit(said)
 
-    def _emit_piece(self, piece: Piece) -> None:
-        call_id = None
-        if isinstance(piece, ToolCall):
-            call_id = short_name(f"{self.name}/{len(self._call_ids)}")
-        said = SampledPiece(self._choice, piece, self._tokens(), call_id)
-        self._pieces.append(said)
-        if self._emit is not None:
-            self._emit(said)
-
-    def _tokens(self) -> tuple[Token, ...]:
+    def _next_tokens(self) -> tuple[Token, ...]:
+        """Return the tokens that go with the next piece, where they are wanted."""
         if not self._plan.tokens:
             return ()
         known = None if self._one_call is None else self._one_call.length
         if self._one_call is not None and known is None and self._plan.stops:
             return ()  # of the text that is held back for a stop string some may end a call, and the rest be cut
         start, self._told = self._told, len(self.ids) if known is None else min(known, len(self.ids))
-        return tuple(self._token(place) for place in range(start, self._told))
-
-    def _token(self, place: int) -> Token:
-        decode = self._backend.renderer.decode
-        wanted = self._plan.sampling.top_logprobs
-        top = self._tops[place][:wanted] if wanted else ()
-        likeliest = tuple((decode([token], special=True), logprob) for token, logprob in top)
-        return Token(decode([self.ids[place]], special=True), self.logprobs[place], likeliest)
+        decode, wanted = partial(self._backend.renderer.decode, special=True), self._plan.sampling.top_logprobs
+        return tuple(
+            Token(
+                decode([self.ids[place]]),
+                self.logprobs[place],
+                tuple((decode([token]), logprob) for token, logprob in self._tops[place][:wanted]) if wanted else (),
+            )
+            for place in range(start, self._told)
+        )
 
 
 def _make_decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[int]], str]:

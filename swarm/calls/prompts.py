@@ -139,17 +139,30 @@ def sampling_plan(
     request: CompletionRequest, kind: EpisodeKind, registry: EpisodeRegistry, backend: Backend, prompt: str
 ) -> SamplingPlan:
     """Return how to sample and read the answer to `prompt`; InvalidRequest names what cannot be honoured."""
-    if kind == "train" and request.train:
-        for field in _off_policy_fields(request, registry.job):
-            _neutralise(field, registry)
-        sampling = _sampling(request, registry.job, backend, as_job=True, grammar=None)
+    job, as_job, grammar = registry.job, kind == "train" and request.train, None
+    if as_job:
+        for field in _off_policy_fields(request, job):
+            if job.foreign_sampling != "neutralise":
+                expected = f" (temperature {job.temperature:g})" if field == "temperature" else ""
+                raise InvalidRequest(
+                    f"a training episode samples as its job says{expected}, and `{field}` asks for something else; "
+                    'leave it out, begin an eval episode, or set the job\'s `foreign_sampling` to "neutralise"',
+                    param=field,
+                )
+            registry.counts[f"neutralised_{field}"] += 1
     else:
-        _refuse_others(request.sampling)
-        sampling = _sampling(request, registry.job, backend, as_job=False, grammar=_grammar(request, backend, prompt))
-    if kind == "eval" and sampling.seed is None:
-        sampling = replace(sampling, seed=registry.evaluation_seed())
+        for field in request.sampling.others:
+            raise InvalidRequest(f"`{field}` is not honoured by this server's engine; leave it out", param=field)
+        grammar = _grammar(request, backend, prompt)
+    seed = request.sampling.seed
     return SamplingPlan(
-        sampling=sampling,
+        sampling=Sampling(
+            **_sampling_fields(request.sampling, job, as_job=as_job),
+            stop_ids=backend.renderer.stop_ids,
+            seed=registry.evaluation_seed() if kind == "eval" and seed is None else seed,
+            top_logprobs=request.logprobs or 0,
+            grammar=grammar,
+        ),
         stops=request.sampling.stop,
         tools=visible_tools(request),
         one_call=not request.parallel_tool_calls,
@@ -188,33 +201,6 @@ def _off_policy_fields(request: CompletionRequest, job: Job) -> Iterator[str]:
     yield from requested.others
 
 
-def _neutralise(field: str, registry: EpisodeRegistry) -> None:
-    if registry.job.foreign_sampling == "neutralise":
-        registry.counts[f"neutralised_{field}"] += 1
-        return
-    expected = f" (temperature {registry.job.temperature:g})" if field == "temperature" else ""
-    raise InvalidRequest(
-        f"a training episode samples as its job says{expected}, and `{field}` asks for something else; leave it out, "
-        'begin an eval episode, or set the job\'s `foreign_sampling` to "neutralise"',
-        param=field,
-    )
-
-
-def _refuse_others(requested: RequestedSampling) -> None:
-    for field in requested.others:
-        raise InvalidRequest(f"`{field}` is not honoured by this server's engine; leave it out", param=field)
-
-
-def _sampling(request: CompletionRequest, job: Job, backend: Backend, *, as_job: bool, grammar: str | None) -> Sampling:
-    return Sampling(
-        **_sampling_fields(request.sampling, job, as_job=as_job),
-        stop_ids=backend.renderer.stop_ids,
-        seed=request.sampling.seed,
-        top_logprobs=request.logprobs or 0,
-        grammar=grammar,
-    )
-
-
 def _sampling_fields(requested: RequestedSampling, job: Job, *, as_job: bool) -> dict[str, Any]:
     given = None if as_job else requested.temperature
     return {
@@ -226,34 +212,25 @@ def _sampling_fields(requested: RequestedSampling, job: Job, *, as_job: bool) ->
 
 
 def _grammar(request: CompletionRequest, backend: Backend, prompt: str) -> str | None:
-    if request.tool_choice.mode == "required":
-        return _tool_call_grammar(request, backend, prompt)
-    if request.sampling.json_schema is None:
+    """Return the grammar that holds an answer to a forced tool call, or to a response format; None for neither."""
+    forced, schema = request.tool_choice.mode == "required", request.sampling.json_schema
+    if not forced and schema is None:
         return None
+    field, answers = "tool_choice" if forced else "response_format", backend.renderer.answers
+    if not backend.engine.guided:
+        raise InvalidRequest(f"`{field}`: this server's engine cannot guide its output; leave it out", param=field)
+    if forced:
+        name = request.tool_choice.name
+        wanted = [tool for tool in request.tools if name is None or tool["function"]["name"] == name]
+        if not wanted:
+            raise InvalidRequest(f"`tool_choice` asks for {name or 'a tool'!r}, which is not in `tools`", param=field)
+        if (grammar := answers.grammar(wanted, prompt)) is None:
+            raise InvalidRequest("this model's tool calls cannot be forced; leave `tool_choice` out", param=field)
+        return grammar
     if visible_tools(request):
         raise InvalidRequest(
             "`response_format` is not honoured beside tools the model may call; leave one of them out, or set "
             '`tool_choice` to "none" or "required"',
-            param="response_format",
+            param=field,
         )
-    _require_guided(backend, "response_format")
-    return json_answer(request.sampling.json_schema or {"type": "object"}, backend.renderer.answers.thinking(prompt))
-
-
-def _tool_call_grammar(request: CompletionRequest, backend: Backend, prompt: str) -> str:
-    name = request.tool_choice.name
-    wanted = [tool for tool in request.tools if name is None or tool["function"]["name"] == name]
-    if not wanted:
-        raise InvalidRequest(
-            f"`tool_choice` asks for {name or 'a tool'!r}, which is not in `tools`", param="tool_choice"
-        )
-    _require_guided(backend, "tool_choice")
-    grammar = backend.renderer.answers.grammar(wanted, prompt)
-    if grammar is None:
-        raise InvalidRequest("this model's tool calls cannot be forced; leave `tool_choice` out", param="tool_choice")
-    return grammar
-
-
-def _require_guided(backend: Backend, field: str) -> None:
-    if not backend.engine.guided:
-        raise InvalidRequest(f"`{field}`: this server's engine cannot guide its output; leave it out", param=field)
+    return json_answer(schema or {"type": "object"}, answers.thinking(prompt))

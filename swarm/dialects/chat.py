@@ -335,10 +335,6 @@ class ChatWriter:
         return event({**self._head, "choices": [one]})
 
 
-def models(name: str) -> bytes:
-    return to_json({"object": "list", "data": [model_card(name)]})
-
-
 def model_card(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
 

@@ -141,32 +141,30 @@ def _run(options: argparse.Namespace) -> None:
     lock = _lock_directory(directory)
     try:
         sock = _open_socket(options.host, options.port)
-        store = options.store or default_store(directory)
-        keys = Keys(token, secret=_read_secret(directory, store, idle=options.idle))
+        try:  # its secret is read once it is sure that its server can use the store
+            kept = ServerDirectory(directory)
+            check_store(options.store or default_store(directory), kept.installation())
+            if not options.idle:
+                kept.read_interrupted_job()
+            keys = Keys(token, secret=kept.secret())
+        except ServerFailed as failure:
+            raise StartRefused(str(failure)) from None
+        except OSError as error:
+            raise StartRefused(f"cannot write to {directory}: {error.strerror or error}") from None
         if options.environments is not None:
             add_folder(options.environments)
         models = (options.models or directory / "models").absolute()
         server = SwarmServer(
-            directory, models, keys,
-            store=options.store, peers=options.peer, checkpoint_after_s=options.checkpoint_after,
-        )  # fmt: skip
+            directory,
+            models,
+            keys,
+            store=options.store,
+            peers=options.peer,
+            checkpoint_after_s=options.checkpoint_after,
+        )
         _serve(server, sock, directory, idle=options.idle)
     finally:
         lock.release()
-
-
-def _read_secret(directory: Path, store: str, *, idle: bool) -> bytes:
-    """Return the directory's secret, once it is sure that its server can use the store."""
-    try:
-        kept = ServerDirectory(directory)
-        check_store(store, kept.installation())
-        if not idle:
-            kept.read_interrupted_job()
-        return kept.secret()
-    except ServerFailed as failure:
-        raise StartRefused(str(failure)) from None
-    except OSError as error:
-        raise StartRefused(f"cannot write to {directory}: {error.strerror or error}") from None
 
 
 def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: bool) -> None:
@@ -191,17 +189,13 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: b
     collect_rarely()
     raise_file_limit()
     server.keys.write_tokens(directory / "tokens.json")  # before somebody finds the address
-    _write_address(address, sock)
-    http.run(sockets=[sock])
-
-
-def _write_address(path: Path, sock: socket.socket) -> None:
     host, port = sock.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    part = path.with_name(path.name + ".part")
+    part = address.with_name(address.name + ".part")
     part.write_text(json.dumps({"url": url, "pid": os.getpid(), "started": time.time()}))
-    os.replace(part, path)
+    os.replace(part, address)
     logging.getLogger(__name__).info("event=listening url=%s pid=%d", url, os.getpid())
+    http.run(sockets=[sock])
 
 
 def _lock_directory(directory: Path) -> FileLock:
@@ -219,25 +213,21 @@ def _lock_directory(directory: Path) -> FileLock:
 
 
 def _open_socket(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    """Return a listening socket, on a free port where the wanted one is in use."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        _bind(sock, host, port)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            if port == 0 or error.errno != errno.EADDRINUSE:
+                raise
+            sock.bind((host, 0))
+            print(f"port {port} is in use; took {sock.getsockname()[1]} instead", file=sys.stderr)  # noqa: T201
     except (OSError, OverflowError) as error:
         raise StartRefused(f"cannot bind {host}:{port}: {error}") from None
     sock.listen(2048)  # from here on clients queue instead of being refused
     return sock
-
-
-def _bind(sock: socket.socket, host: str, port: int) -> None:
-    try:
-        sock.bind((host, port))
-    except OSError as error:
-        if port == 0 or error.errno != errno.EADDRINUSE:
-            raise
-        sock.bind((host, 0))
-        print(f"port {port} is in use; took {sock.getsockname()[1]} instead", file=sys.stderr)  # noqa: T201
 
 
 def _read_token(path: Path | None) -> str | None:

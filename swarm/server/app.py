@@ -1,58 +1,54 @@
-"""The server's one FastAPI application: routes and the form of errors; it has no state."""
+"""The server's one FastAPI application: routes and the form of errors."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.exceptions import HTTPException
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from swarm.dialects.chat import ChatDialect
 from swarm.dialects.messages import MessagesDialect
 from swarm.dialects.responses import ResponsesDialect
-from swarm.errors import SwarmError
 from swarm.server.connections import FailureLimiter
-from swarm.server.http import KEY_HEADER, ClientGone, Guard, on_any_error, on_client_gone, on_http_error, on_swarm_error
+from swarm.server.export import Exporter
+from swarm.server.http import KEY_HEADER, REFUSALS, Guard, on_any_error
+from swarm.server.inspection import Inspection
 from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
-from swarm.server.openapi import OPERATIONS, paths_of
-from swarm.server.routes import control_handlers, make_route, reading_handlers
+from swarm.server.routes import router
 from swarm.server.service import SwarmServer
-
-_HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
-    SwarmError: on_swarm_error,
-    HTTPException: on_http_error,
-    ClientGone: on_client_gone,
-}
 
 
 def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> FastAPI:
     """Return the application around a server; no documentation pages, which would answer without a key."""
-    app = _App(title="ajet swarm server", openapi_url=None, redirect_slashes=False)
-    failures = FailureLimiter()
-    for kind, handler in _HANDLERS.items():
+    app = _App(openapi_url=None, redirect_slashes=False)
+    app.state.server = server
+    app.state.exporter = Exporter(Inspection(server))
+    app.state.keep_alive_s = timeouts.keep_alive_s
+    for kind, handler in REFUSALS.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, on_any_error)
-    handlers = {**control_handlers(server), **reading_handlers(server, timeouts.keep_alive_s)}
-    endpoints = _model_endpoints(server, timeouts)
-    for operation in OPERATIONS:
-        if operation.name not in endpoints:
-            app.router.routes.append(make_route(operation, handlers.pop(operation.name)))
-            continue
-        endpoint, key_header = endpoints[operation.name]
-        guarded = Guard(ExceptionMiddleware(endpoint, _HANDLERS), server.keys, failures, endpoint.tell, key_header)
-        lean = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
-        app.router.routes.append(Route(operation.path, endpoint=guarded, methods=[operation.method]))
-        app.lean |= dict.fromkeys(paths_of(operation), lean)
-    assert not handlers, f"no operation is named {[*handlers]}"
+    failures = FailureLimiter()
     app.add_middleware(Guard, keys=server.keys, failures=failures)
+    app.router.routes += router.routes  # not included: that would match each request twice
+    endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (
+        ("/v1/chat/completions", ModelEndpoint(server, ChatDialect(), timeouts)),
+        ("/v1/responses", ModelEndpoint(server, ResponsesDialect(), timeouts)),
+        ("/v1/messages", ModelEndpoint(server, MessagesDialect(), timeouts)),
+        ("/v1/messages/count_tokens", CountEndpoint(server)),
+    )
+    for path, endpoint in endpoints:
+        anthropic = path.startswith("/v1/messages")
+        key_header = KEY_HEADER if anthropic else None
+        guarded = Guard(ExceptionMiddleware(endpoint, REFUSALS), server.keys, failures, endpoint.tell, key_header)
+        app.router.routes.append(Route(path, endpoint=guarded, methods=["POST"]))
+        app.lean[path] = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
+        if anthropic:  # its client may have been given a base URL with `/v1`
+            app.lean[f"/v1{path}"] = app.lean[path]
     return app
 
 
@@ -70,15 +66,3 @@ class _App(FastAPI):
             await super().__call__(scope, receive, send)
         else:
             await lean(scope, receive, send)
-
-
-def _model_endpoints(
-    server: SwarmServer, timeouts: StreamTimeouts
-) -> Mapping[str, tuple[ModelEndpoint | CountEndpoint, bytes | None]]:
-    """Return what speaks to the model, by operation, each with the header that may carry its key beside the usual."""
-    return {
-        "chat": (ModelEndpoint(server, ChatDialect(), timeouts), None),
-        "responses": (ModelEndpoint(server, ResponsesDialect(), timeouts), None),
-        "messages": (ModelEndpoint(server, MessagesDialect(), timeouts), KEY_HEADER),
-        "count_tokens": (CountEndpoint(server), KEY_HEADER),
-    }

@@ -17,7 +17,7 @@ import contextlib
 import json
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Literal, Self
@@ -53,13 +53,12 @@ def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]
         yield call, prompt
 
 
-def decode_call(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder) -> dict[str, Any]:
+def _decode_call(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder | None) -> dict[str, Any]:
+    if reading is None:
+        return {}
     shown = reading.text(prompt)
-    return {
-        "prompt_text": shown,
-        "sampled_text": reading.text(call.sampled.ids),
-        "message": reading.message(shown, call.sampled.ids),
-    }
+    message = reading.message(shown, call.sampled.ids)
+    return {"prompt_text": shown, "sampled_text": reading.text(call.sampled.ids), "message": message}
 
 
 def _turn(
@@ -77,21 +76,15 @@ def _turn(
             "drift": call.drift,
             "versions": list(call.sampled.versions),
             "trained": call.trained,
-            **_reward_fields(call),
-            **({} if reading is None else decode_call(call, prompt, reading)),
+            **({} if call.reward is None else {"call_reward": call.reward}),
+            **({} if call.agent is None else {"agent": call.agent}),
+            **_decode_call(call, prompt, reading),
             **record.model_dump(mode="json", include=_OF_THE_EPISODE),
         },
     }
 
 
-def _reward_fields(call: CallRecord) -> dict[str, Any]:
-    found = {"call_reward": call.reward, "agent": call.agent}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 _OF_THE_EPISODE = {"task_id", "stream", "kind", "state", "reason", "group", "step", "reward", "success", "code"}
-
-
 _ROWS_A_GROUP = 256
 
 
@@ -108,13 +101,54 @@ class ParquetExport:
                 "parquet needs pyarrow where the server runs: pip install 'ajet[export]'; or take format=openenv",
                 param="format",
             ) from None
-        self._arrow, parquet = (pyarrow, pyarrow.parquet)
-        self._schema = _schema(self._arrow)
-        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._arrow = pyarrow
+        named = ("episode", "task_id", "stream", "kind", "owner", "state", "group", "reason", "code")
+        text, whole, ids = pyarrow.string(), pyarrow.int32(), pyarrow.list_(pyarrow.int32())
+        kinds = {
+            **dict.fromkeys(named, text),
+            "step": pyarrow.int64(),
+            "reward": pyarrow.float64(),
+            "success": pyarrow.bool_(),
+            "call": whole,
+            "parent": whole,
+            "drift": text,
+            "prompt_ids": ids,
+            "sampled_ids": ids,
+            "prompt_text": text,
+            "sampled_text": text,
+            "message": text,
+            "logprobs": pyarrow.list_(pyarrow.float64()),
+            "versions": ids,
+            "trained": pyarrow.bool_(),
+            "call_reward": pyarrow.float64(),
+            "agent": text,
+        }
+        self._schema = pyarrow.schema(list(kinds.items()), metadata={"ajet_schema": "5"})
+        self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
 
     def write(self, record: EpisodeRecord) -> None:
-        self._rows.extend(_rows(record, self._reading))
+        shared = record.model_dump(exclude={"record", "id", "calls", "tokens", "refusals", "refusal"})
+        for call, prompt in prompts(record):
+            texts = _decode_call(call, prompt, self._reading)
+            self._rows.append(
+                {
+                    "episode": record.id,
+                    **shared,
+                    "call": call.index,
+                    "parent": call.parent,
+                    "drift": call.drift,
+                    "prompt_ids": prompt,
+                    "sampled_ids": call.sampled.ids,
+                    **texts,
+                    **({"message": json.dumps(texts["message"])} if texts else {}),
+                    "logprobs": call.sampled.logprobs,
+                    "versions": call.sampled.versions,
+                    "trained": call.trained,
+                    "call_reward": call.reward,
+                    "agent": call.agent,
+                }
+            )
         if len(self._rows) >= _ROWS_A_GROUP:
             self._flush()
 
@@ -128,55 +162,18 @@ class ParquetExport:
             self._rows = []
 
 
-def _rows(record: EpisodeRecord, reading: TokenDecoder | None) -> Iterator[dict[str, Any]]:
-    shared = record.model_dump(exclude={"record", "id", "calls", "tokens", "refusals", "refusal"})
-    for call, prompt in prompts(record):
-        yield {
-            "episode": record.id,
-            **shared,
-            "call": call.index,
-            "parent": call.parent,
-            "drift": call.drift,
-            "prompt_ids": prompt,
-            "sampled_ids": call.sampled.ids,
-            **_text_fields(call, prompt, reading),
-            "logprobs": call.sampled.logprobs,
-            "versions": call.sampled.versions,
-            "trained": call.trained,
-            "call_reward": call.reward,
-            "agent": call.agent,
-        }
+class LinesExport:
+    """Writes a training trace a line."""
 
+    def __init__(self, file: IO[bytes], reading: TokenDecoder | None = None) -> None:
+        self._file = file
+        self._reading = reading
 
-def _text_fields(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder | None) -> dict[str, Any]:
-    if reading is None:
-        return {}
-    found = decode_call(call, prompt, reading)
-    return {**found, "message": json.dumps(found["message"])}
+    def write(self, record: EpisodeRecord) -> None:
+        self._file.write(json.dumps(training_trace(record, self._reading), separators=(",", ":")).encode() + b"\n")
 
-
-def _schema(arrow: Any) -> Any:
-    text, whole, ids = arrow.string(), arrow.int32(), arrow.list_(arrow.int32())
-    kinds = {
-        **dict.fromkeys(("episode", "task_id", "stream", "kind", "owner", "state", "group", "reason", "code"), text),
-        "step": arrow.int64(),
-        "reward": arrow.float64(),
-        "success": arrow.bool_(),
-        "call": whole,
-        "parent": whole,
-        "drift": text,
-        "prompt_ids": ids,
-        "sampled_ids": ids,
-        "prompt_text": text,
-        "sampled_text": text,
-        "message": text,
-        "logprobs": arrow.list_(arrow.float64()),
-        "versions": ids,
-        "trained": arrow.bool_(),
-        "call_reward": arrow.float64(),
-        "agent": text,
-    }
-    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "5"})
+    def close(self) -> None:
+        self._file.flush()
 
 
 ExportFormat = Literal["openenv", "parquet"]
@@ -220,13 +217,24 @@ class Exporter:
                     f"episode {record.id} has no tokens: it made no call, or they went with an old checkpoint"
                 )
         found = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
-        records = _read_records(self._inspection, kept.names, found)
-        write, renderer = _write_parquet if form == "parquet" else _write_lines, self._inspection.renderer
-        reading = None
+        renderer, reading = self._inspection.renderer, None
         if renderer is not None:
             reading = TokenDecoder(partial(renderer.decode, special=True), partial(read_message, renderer))
-        content = await _write_file(lambda file: write(records, file, reading))
-        return ExportCounts(**found), content
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its `Export`
+        try:
+            writer = ParquetExport(file, reading) if form == "parquet" else LinesExport(file, reading)
+            async for record in _read_records(self._inspection, kept.names, found):
+                await asyncio.to_thread(writer.write, record)
+            await asyncio.to_thread(writer.close)
+            file.seek(0)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # what it still holds is written at its end, and the disk is still full
+                file.close()
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                folder = tempfile.gettempdir()
+                raise StoreUnavailable(f"no room for the export in {folder}: free space there") from error
+            raise
+        return ExportCounts(**found), file
 
 
 class Export:
@@ -265,33 +273,3 @@ async def _read_records(
             found["pruned"] += 1
         else:
             found["no_tokens"] += 1
-
-
-async def _write_lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenDecoder | None) -> None:
-    def write(record: EpisodeRecord) -> None:
-        file.write(json.dumps(training_trace(record, reading), separators=(",", ":")).encode() + b"\n")
-
-    async for record in records:
-        await asyncio.to_thread(write, record)
-
-
-async def _write_parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenDecoder | None) -> None:
-    export = ParquetExport(file, reading)
-    async for record in records:
-        await asyncio.to_thread(export.write, record)
-    await asyncio.to_thread(export.close)
-
-
-async def _write_file(write: Callable[[IO[bytes]], Awaitable[None]]) -> IO[bytes]:
-    """Return the whole file, rewound: what was left out stands before it, and the footer of parquet at its end."""
-    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its `Export`
-    try:
-        await write(file)
-        file.seek(0)
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # what it still holds is written at its end, and the disk is still full
-            file.close()
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            raise StoreUnavailable(f"no room for the export in {tempfile.gettempdir()}: free space there") from error
-        raise
-    return file

@@ -13,11 +13,13 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -28,6 +30,7 @@ from swarm.errors import (
     BodyTooLarge,
     ContextExceeded,
     EngineUnavailable,
+    Forbidden,
     InvalidKey,
     InvalidRequest,
     LeaseLost,
@@ -36,13 +39,13 @@ from swarm.errors import (
     StoreRefused,
     SwarmError,
     Throttled,
+    describe_invalid,
     to_invalid_request,
 )
 from swarm.rollout.keys import Claims, Keys, Role, Use, require_permission
 from swarm.server.connections import FailureLimiter, peer_of
 
 log = logging.getLogger(__name__)
-M = TypeVar("M", bound=BaseModel)
 Tell = Callable[[SwarmError], bytes]
 """Returns an error's JSON body, in a protocol's own form."""
 
@@ -107,16 +110,6 @@ def _refuse_too_long(body_bytes: int, max_context: int) -> None:
         )
 
 
-def parse_body(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = None) -> M:
-    """Return the body as a wire type, by `read` or its own reading; an empty body counts as `{}`. InvalidRequest names
-    the wrong field."""
-    try:
-        return (read or kind.model_validate_json)(body or b"{}")
-    except ValidationError as error:
-        wrong = to_invalid_request(error)
-        raise wrong if wrong.param else InvalidRequest(f"body: {wrong}") from None
-
-
 def json_response(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(content, status, headers, "application/json")
 
@@ -135,22 +128,25 @@ def openai_error(error: SwarmError) -> bytes:
     return to_json(error.to_wire())
 
 
-async def on_swarm_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, SwarmError):
-        raise error
-    return error_response(error)
-
-
-async def on_http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    where = f"{request.method} {request.url.path}"
-    known = NotFound(f"there is no route {where}") if status == 404 else InvalidRequest(f"{where} is not allowed")
-    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    return json_response(to_json(known.to_wire()), status, headers)
-
-
-async def on_client_gone(_: Request, __: Exception) -> Response:
+async def on_refusal(request: Request, error: Exception) -> Response:
+    """Answer what is refused: by a route, by FastAPI (in one line that names the field), or by the router."""
+    if isinstance(error, SwarmError):
+        return error_response(error)
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        place, *field = first["loc"]
+        wrong = describe_invalid({**first, "loc": field})
+        return error_response(wrong if field else InvalidRequest(f"{place}: {wrong}"))
+    if isinstance(error, HTTPException):
+        where = f"{request.method} {request.url.path}"
+        missing = error.status_code == 404
+        known = NotFound(f"there is no route {where}") if missing else InvalidRequest(f"{where} is not allowed")
+        return json_response(openai_error(known), error.status_code, dict(error.headers or {}))
     return Response(status_code=499)
+
+
+REFUSALS: Mapping[Any, Any] = dict.fromkeys((SwarmError, RequestValidationError, HTTPException, ClientGone), on_refusal)
+"""The handler of each kind of refusal."""
 
 
 async def on_any_error(request: Request, error: Exception, *, tell: Tell = openai_error) -> Response:
@@ -195,7 +191,7 @@ KEY_HEADER = b"x-api-key"
 """Where clients of Anthropic's protocol carry their key."""
 _KEY = "ajet.key"
 """Where a request's scope has what its key says."""
-_NO_KEY_NEEDED = frozenset({"/health"})
+_JSON = TypeAdapter[Any](Any)
 
 
 class Guard:
@@ -226,7 +222,9 @@ class Guard:
         refusal = _check_size(scope)
         if refusal is None and not self._read_key(scope):
             peer = peer_of(scope)
-            refusal = self._check_throttle(scope["path"], peer)
+            wait_s = 0.0 if scope["path"] == "/health" else self._failures.wait_s(peer)
+            if wait_s > 0:
+                refusal = Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
             send = partial(self._send_counted, send, peer)
         if refusal is not None:
             await error_response(refusal, self._tell(refusal))(scope, receive, send)
@@ -249,12 +247,6 @@ class Guard:
         except InvalidKey:
             return False
 
-    def _check_throttle(self, path: str, peer: str) -> SwarmError | None:
-        wait_s = 0.0 if path in _NO_KEY_NEEDED else self._failures.wait_s(peer)
-        if wait_s <= 0:
-            return None
-        return Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
-
     async def _send_counted(self, send: Send, peer: str, message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 401:
             self._failures.note(peer)
@@ -267,6 +259,91 @@ def authorize(scope: Scope, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ..
     if isinstance(found, str):
         raise InvalidKey(found)
     return require_permission(found, roles=roles, uses=uses)
+
+
+class ErrorObject(BaseModel):
+    """What every refusal says."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
+
+    message: str
+    """expected, found, and what to do"""
+    type: str
+    code: str
+    """the error by name: the protocol"""
+    param: str | None
+    """the field that is wrong"""
+
+
+class Error(BaseModel):
+    """A refusal on the wire (`SwarmError.to_wire`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    error: ErrorObject
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": Error} for status in statuses}
+
+
+class Permission:
+    """A dependency: lets in keys of these roles and uses. A lease token opens the routes of its own episode alone."""
+
+    def __init__(self, *roles: Role, uses: tuple[Use, ...] = ()) -> None:
+        self._roles = roles
+        self._uses = uses
+        self.security = [*([{"role": [*roles]}] if roles else []), *({use: list[str]()} for use in uses)]
+        """As OpenAPI has it."""
+
+    async def __call__(self, request: Request) -> Claims:
+        claims = authorize(request.scope, roles=self._roles, uses=self._uses)
+        if claims.use == "lease" and claims.episode != request.path_params["episode_id"]:
+            raise Forbidden(f"this lease token is for episode {claims.episode}, not for the one in the path")
+        return claims
+
+
+class ControlRoute(APIRoute):
+    """A route that judges the key before it reads a body, and takes any body as JSON, an empty one as `{}`."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self._permissions = [one.call for one in self.dependant.dependencies if isinstance(one.call, Permission)]
+        declared = {one.name for one in self.dependant.path_params}
+        undeclared = [name for name in self.param_convertors if name not in declared]
+        self.openapi_extra = {
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+                for name in undeclared
+            ]
+        }
+        for permission in self._permissions:
+            self.openapi_extra["security"] = permission.security
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def serve(request: Request) -> Response:
+            for permission in self._permissions:
+                await permission(request)
+            if self.body_field is not None:
+                request = _JsonRequest(request, await read_body(request.receive))
+            return await answer(request)
+
+        return serve
+
+
+class _JsonRequest(Request):
+    """A request whose body was read, as JSON whatever type it was sent as: FastAPI would refuse curl's."""
+
+    def __init__(self, request: Request, content: bytes) -> None:
+        headers = [item for item in request.scope["headers"] if item[0] != b"content-type"]
+        super().__init__({**request.scope, "headers": headers}, request.receive)
+        self._body = content or b"{}"
+        try:
+            self._json = _JSON.validate_json(self._body)
+        except ValidationError as error:
+            raise InvalidRequest(f"body: {to_invalid_request(error)}") from None
 
 
 def most_bytes(path: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 from swarm.errors import EngineUnavailable, NotFound, ServerFailed
@@ -44,32 +45,31 @@ def with_texts(record: EpisodeRecord, renderer: Renderer) -> EpisodeRecord:
 def token_texts(renderer: Renderer, ids: Sequence[int], before: Sequence[int] = ()) -> tuple[str, ...]:
     """Return the text of each id; `before` are the ids in front of them (a few are enough). The last id of a character
     has it, the ids before have "". Bytes that are no character come out as U+FFFD."""
+    decode = partial(renderer.decode, special=True)
     window = list(before[-1:])  # some tokenizers drop the space of the first id they decode
-    shown, texts, held = _text(renderer, window), [], 0
+    shown, texts, held = decode(window), [], 0
     for token in ids:
         window.append(token)
-        text = _text(renderer, window)
+        text = decode(window)
         held += 1
         if text.endswith(_BROKEN) and held < _LONGEST:
             texts.append("")
             continue
         texts.append(text[len(shown) :])
         window, held = window[-held:], 0
-        shown = _text(renderer, window)
+        shown = decode(window)
     if held:
-        texts[-1] = _text(renderer, window)[len(shown) :]
+        texts[-1] = decode(window)[len(shown) :]
     return tuple(texts)
 
 
 def _add_span_texts(span: TokenSpan, renderer: Renderer, before: Sequence[int]) -> TokenSpan:
     texts = token_texts(renderer, span.ids, before)
-    hidden = {token: not renderer.decode([token]) and bool(_text(renderer, [token])) for token in set(span.ids)}
+    hidden = {
+        token: not renderer.decode([token]) and bool(renderer.decode([token], special=True)) for token in set(span.ids)
+    }
     special = tuple(place for place, token in enumerate(span.ids) if hidden[token])
     return span.model_copy(update={"texts": texts, "special": special})
-
-
-def _text(renderer: Renderer, ids: Sequence[int]) -> str:
-    return renderer.decode(ids, special=True)
 
 
 LISTED = 100

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +23,6 @@ from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from swarm.calls.call import GRACE_S, Call, RetryCache
-from swarm.calls.generation import SampledPiece
 from swarm.calls.prompts import effective_sampling, visible_tools
 from swarm.dialects.base import CompletionRequest, Dialect, StreamWriter
 from swarm.dialects.messages import MessagesDialect, parse_count
@@ -94,16 +93,6 @@ class StreamTimeouts:
 STREAM_TIMEOUTS = StreamTimeouts()
 
 
-@dataclass(frozen=True, slots=True)
-class _ModelRequest:
-    """What was asked, as far as it held, and of whom; `sent_before` is None for a client that never sends it again."""
-
-    training: Training
-    completion: CompletionRequest
-    call: Call
-    sent_before: int | None
-
-
 class ModelEndpoint:
     """The ASGI application of one route."""
 
@@ -118,37 +107,25 @@ class ModelEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         presence = DisconnectWatcher(receive)
         try:
-            await self._serve(scope, receive, send, presence)
+            claims = authorize(scope, uses=("model",))
+            try:
+                await self._answer(claims, scope, receive, send, presence)
+            except (InvalidRequest, NotFound) as error:
+                self._server.training.rollout.count_refusal(claims, error)
+                raise
         except SwarmError as error:
             await error_response(error, self.tell(error))(scope, receive, send)
         except ClientGone:
             if not presence.gone:
                 raise
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, presence: DisconnectWatcher) -> None:
-        claims = authorize(scope, uses=("model",))
-        try:
-            await self._answer(claims, scope, receive, send, presence)
-        except (InvalidRequest, NotFound) as error:
-            self._server.training.rollout.count_refusal(claims, error)
-            raise
-
     async def _answer(
         self, claims: Claims, scope: Scope, receive: Receive, send: Send, presence: DisconnectWatcher
     ) -> None:
-        sent_before = _parse_retry_count(header(scope, _RETRY))
+        retry = header(scope, _RETRY)
+        sent_before = int(retry) if retry is not None and retry.isdecimal() and len(retry) < 5 else None
         trained, agent = _parse_train(header(scope, _TRAIN)), _parse_agent(header(scope, _AGENT), claims.agent)
         body = await read_call_body(scope, receive, self._server.training.job.max_context)
-        request = await self._find_or_open_call(claims, body, sent_before, trained=trained, agent=agent)
-        with presence.cancel_on_disconnect(), request.call.attach(comes_back=request.sent_before is not None):
-            if request.completion.stream:
-                await self._stream(request, send)
-            else:
-                await self._whole(request, scope, receive, send)
-
-    async def _find_or_open_call(
-        self, claims: Claims, body: bytes, sent_before: int | None, *, trained: bool, agent: str
-    ) -> _ModelRequest:
         training = self._server.training
         episode = training.rollout.renew_episode(claims)
         request = self._dialect.parse(body, training.backend.model_name)
@@ -165,26 +142,27 @@ class ModelEndpoint:
             training.rollout.counts["calls_coalesced"] += 1
         if self._dialect.echoes:
             request = effective_sampling(request, episode.kind, training.job)
-        return _ModelRequest(training, replace(request, created=call.created), call, sent_before)
+        request = replace(request, created=call.created)
+        with presence.cancel_on_disconnect(), call.attach(comes_back=sent_before is not None):
+            if request.stream:
+                await self._stream(training, request, call, send)
+                return
+            try:
+                replies = await call.replies()
+            except BackendError as error:
+                raise _fail_server(training, error) from error
+            content = self._dialect.format_reply(call.reply_name, training.backend.model_name, request, replies)
+            await json_response(content)(scope, receive, send)
 
-    async def _whole(self, request: _ModelRequest, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            replies = await request.call.replies()
-        except BackendError as error:
-            raise _fail_server(request.training, error) from error
-        model = request.training.backend.model_name
-        content = self._dialect.format_reply(request.call.reply_name, model, request.completion, replies)
-        await json_response(content)(scope, receive, send)
-
-    async def _stream(self, request: _ModelRequest, send: Send) -> None:
-        training, call = request.training, request.call
+    async def _stream(self, training: Training, request: CompletionRequest, call: Call, send: Send) -> None:
         model, read = training.backend.model_name, call.prompt_tokens
-        writer = self._dialect.writer(call.reply_name, model, request.completion, training.version, read)
+        writer = self._dialect.writer(call.reply_name, model, request, training.version, read)
         stream = _EventStream(send, writer)
         try:
             with stream.keep_alive(self._timeouts.keep_alive_s):
                 async for pieces in call.stream_pieces():
-                    await stream.write(_encode_pieces(writer, pieces))
+                    said = (writer.piece(one.choice, one.piece, one.tokens, one.call_id) for one in pieces)
+                    await stream.write(b"".join(said))
                 replies = await call.replies()
             ends = [writer.finish(choice, reply) for choice, reply in enumerate(replies)]
             await stream.write(b"".join(ends) + writer.closing(replies), more=False)
@@ -233,14 +211,6 @@ class _EventStream:
             await asyncio.sleep(every_s)
             if self._quiet:
                 await self.write(self._writer.keep_alive())
-
-
-def _encode_pieces(writer: StreamWriter, pieces: Sequence[SampledPiece]) -> bytes:
-    return b"".join(writer.piece(said.choice, said.piece, said.tokens, said.call_id) for said in pieces)
-
-
-def _parse_retry_count(header: str | None) -> int | None:
-    return int(header) if header is not None and header.isdecimal() and len(header) < 5 else None
 
 
 def _parse_train(header: str | None) -> bool:

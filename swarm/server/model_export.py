@@ -45,20 +45,14 @@ def choose_checkpoint(step: str, kept: CheckpointList) -> CheckpointSummary:
     if step == LATEST:
         return kept.checkpoints[0]
     if step == BEST:
-        return _find_best(kept)
-    found = next((each for each in kept.checkpoints if str(each.step) == step), None)
-    if found is None:
+        wanted = None if kept.best is None else str(kept.best.step)
+        told = "no checkpoint is kept as the best: only a job with eval_every chooses one; say --step latest, or a step"
+    else:
         steps = ", ".join(str(each.step) for each in reversed(kept.checkpoints))
-        raise NotFound(f"expected --step to be latest, best or one that is kept ({steps}), found {step[:40]!r}")
-    return found
-
-
-def _find_best(kept: CheckpointList) -> CheckpointSummary:
-    found = next((each for each in kept.checkpoints if kept.best is not None and each.step == kept.best.step), None)
+        wanted, told = step, f"expected --step to be latest, best or one that is kept ({steps}), found {step[:40]!r}"
+    found = next((each for each in kept.checkpoints if str(each.step) == wanted), None)
     if found is None:
-        raise NotFound(
-            "no checkpoint is kept as the best: only a job with eval_every chooses one; say --step latest, or a step"
-        )
+        raise NotFound(told)
     return found
 
 
@@ -157,24 +151,6 @@ STORE = "AJET_SWARM_STORE"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = _arguments(arguments)
-    if given.environments is not None:
-        add_folder(given.environments)
-    job = None if given.job is None else Job.from_record(given.job)
-    request = ExportRequest(
-        given.directory, given.models, given.to, given.step, given.apart, os.environ.get(STORE), job
-    )
-    try:
-        card = export_model(request, _say)
-    except ImportError as error:
-        return _refuse(f"{error}; install the extra `local`: pip install 'ajet[local]'")
-    except (SwarmError, BackendError, OSError, MemoryError) as error:
-        return _refuse(str(error) or "the memory is full: export on a machine with more")
-    given.out.write_text(card.model_dump_json(), encoding="utf-8")
-    return 0
-
-
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m swarm.server.model_export", description="Export a model.")
     parser.add_argument("--directory", required=True, type=Path, help="folder of the swarm server")
     parser.add_argument("--models", required=True, type=Path, help="folder of models")
@@ -184,17 +160,23 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", help="JSON of the job whose training it is; the newest one's where left out")
     parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
     parser.add_argument("--out", required=True, type=Path, help="file that the card is written to")
-    return parser.parse_args(arguments)
-
-
-def _refuse(why: str) -> int:
-    sys.stderr.write(f"{' '.join(why.split())}\n")
-    return 2
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    given = parser.parse_args(arguments)
+    if given.environments is not None:
+        add_folder(given.environments)
+    job = None if given.job is None else Job.from_record(given.job)
+    request = ExportRequest(
+        given.directory, given.models, given.to, given.step, given.apart, os.environ.get(STORE), job
+    )
+    try:
+        card = export_model(request, lambda line: print(line, flush=True))  # noqa: T201
+    except (ImportError, SwarmError, BackendError, OSError, MemoryError) as error:
+        why = str(error) or "the memory is full: export on a machine with more"
+        if isinstance(error, ImportError):
+            why += "; install the extra `local`: pip install 'ajet[local]'"
+        sys.stderr.write(f"{' '.join(why.split())}\n")
+        return 2
+    given.out.write_text(card.model_dump_json(), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

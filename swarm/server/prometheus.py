@@ -8,7 +8,7 @@ server's event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -18,32 +18,56 @@ from swarm.errors import EngineUnavailable, NotFound
 from swarm.rollout.rollout import Rollout
 from swarm.server.service import SwarmServer
 from swarm.server.watching import select_prefix
-from swarm.training.loop import Training
 from swarm.wire import ServerState, Status, StreamStatus
 
 MEDIA = CONTENT_TYPE_PLAIN_0_0_4
-_OUTCOMES = ("ended", "aborted", "fenced")
-_PLAIN = {
-    "begun": ("ajet_episodes_begun", "Episodes begun."),
-    "trained": ("ajet_episodes_trained", "Episodes given to the learner."),
-    "evaluated": ("ajet_episodes_evaluated", "Evaluation episodes that ended."),
-    "throttled": ("ajet_throttled", "Begins that found no room."),
-    "calls": ("ajet_calls", "Answers asked of the engine."),
-    "tokens_beyond_end": ("ajet_tokens_beyond_end", "Ids sampled beyond the end of an answer, and forgotten."),
+_GAUGES: tuple[tuple[str, str, Callable[[Status, Rollout], float | None]], ...] = (
+    ("step", "Training steps done.", lambda status, _: status.step),
+    ("policy_version", "Version of the weights that serve.", lambda status, _: status.policy_version),
+    ("updating", "1 while a batch is learned or its checkpoint saved.", lambda status, _: status.updating),
+    ("finished", "1 once the last step is done.", lambda status, _: status.finished),
+    ("waiting", "1 while a step waits for store, disk or an evaluation.", lambda status, _: status.waiting is not None),
+    ("line", "Begins that wait for room.", lambda _, rollout: len(rollout.registry.admission)),
+    ("line_age_seconds", "For how long the first of them has.", lambda _, rollout: rollout.registry.admission.age_s),
+    ("collected_episodes", "Ended episodes waiting for their batch.", lambda status, _: status.collected_episodes),
+    ("needed_episodes", "Episodes a batch takes.", lambda status, _: status.needed_episodes),
+    ("pool_bytes", "Bytes the waiting episodes hold.", lambda _, rollout: rollout.groups.bytes),
+    (
+        "pool_limit_bytes",
+        "Bytes beyond which the oldest are dropped.",
+        lambda _, rollout: rollout.registry.job.pool_bytes,
+    ),
+    (
+        "calls_in_flight",
+        "Calls of open episodes being answered.",
+        lambda _, rollout: sum(len(episode.calls) for episode in rollout.leases),
+    ),
+    ("generations_in_flight", "Answers the engine works on.", lambda _, rollout: rollout.gate.in_flight),
+)
+_COUNTS = {
+    "begun": ("episodes_begun", "Episodes begun."),
+    "trained": ("episodes_trained", "Episodes given to the learner."),
+    "evaluated": ("episodes_evaluated", "Evaluation episodes that ended."),
+    "throttled": ("throttled", "Begins that found no room."),
+    "calls": ("calls", "Answers asked of the engine."),
+    "tokens_beyond_end": ("tokens_beyond_end", "Ids sampled beyond the end of an answer, and forgotten."),
 }
 """Counts of the rollout that are a family each."""
-_BY_PREFIX = {
-    "drop_": ("ajet_drops", "reason", "Episodes that ended and are not trained, or were fenced."),
-    "calls_": (
-        "ajet_call_events",
-        "event",
-        "Calls that failed, were cancelled, withdrawn, coalesced or are untrained.",
-    ),
-    "refused_": ("ajet_refused_calls", "code", "Model calls that were refused."),
-    "left_out_": ("ajet_left_out", "what", "Requests with something that no model here can be given."),
-    "neutralised_": ("ajet_neutralised", "field", "Calls whose field was held to the job's sampling."),
+_COUNTS_BY_PREFIX = {
+    "drop_": ("drops", "reason", "Episodes that ended and are not trained, or were fenced."),
+    "calls_": ("call_events", "event", "Calls that failed, were cancelled, withdrawn, coalesced or are untrained."),
+    "refused_": ("refused_calls", "code", "Model calls that were refused."),
+    "left_out_": ("left_out", "what", "Requests with something that no model here can be given."),
+    "neutralised_": ("neutralised", "field", "Calls whose field was held to the job's sampling."),
 }
 """Counts of the rollout that are a label's value each, by how their names begin."""
+_STREAMS: tuple[tuple[str, str, Callable[[StreamStatus], float | None]], ...] = (
+    ("share", "The stream's part of each batch.", lambda stream: stream.share),
+    ("cursor", "Groups played to their end.", lambda stream: stream.cursor),
+    ("groups_open", "Groups of the present step.", lambda stream: stream.groups_open),
+    ("groups_trained", "Groups given to the learner.", lambda stream: stream.groups_trained),
+    ("lacking", "Places of unfinished groups nobody plays.", lambda stream: sum(stream.unfinished.values())),
+)
 
 
 def exposition(server: SwarmServer) -> bytes:
@@ -57,107 +81,47 @@ class ServerCollector:
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
-        status = self._server.status()
-        yield _make_labelled_gauge(
-            "ajet_server_state",
-            "1 for the present state.",
-            "state",
-            {state.value: float(state is status.state) for state in ServerState},
-        )
-        yield from self._job()
-        training = self._server.opened
-        if training is not None:
-            yield from _progress(status)
-            yield from _load(training.rollout, status)
-            yield from _counters(training.rollout)
-            yield _make_labelled_gauge(
-                "ajet_training", "Metrics of the last finished step.", "metric", training.metrics
-            )
-            yield from _streams(training)
-
-    def _job(self) -> Iterator[Metric]:
+        status, training = self._server.status(), self._server.opened
+        states = {state.value: float(state is status.state) for state in ServerState}
+        yield _labelled(GaugeMetricFamily, "server_state", "1 for the present state.", "state", states)
         try:
             job = self._server.job
+            yield InfoMetricFamily("ajet_job", "The loaded job.", {"digest": job.digest(), "backend": job.backend})
+            yield GaugeMetricFamily("ajet_steps", "Training steps the job asks for.", job.steps)
         except NotFound:
+            pass  # none is loaded
+        if training is None:
             return
-        yield InfoMetricFamily("ajet_job", "The loaded job.", {"digest": job.digest(), "backend": job.backend})
-        yield _make_gauge("ajet_steps", "Training steps the job asks for.", job.steps)
+        rollout = training.rollout
+        for name, told, measure in _GAUGES:
+            yield GaugeMetricFamily(f"ajet_{name}", told, float(measure(status, rollout) or 0.0))
+        best = {} if status.best is None else status.best.model_dump(exclude_none=True)
+        told = "The best evaluation, whose checkpoint is kept; its score is optimistic."
+        yield _labelled(GaugeMetricFamily, "best", told, "what", best)
+        held = len(rollout.leases.prepared)
+        leases = {"open": status.open_episodes - held, "prepared": held}
+        yield _labelled(GaugeMetricFamily, "leases", "Episodes that are open or prepared.", "state", leases)
+        for count, (name, told) in _COUNTS.items():
+            yield CounterMetricFamily(f"ajet_{name}", told, rollout.counts[count])
+        outcomes = {outcome: rollout.counts[outcome] for outcome in ("ended", "aborted", "fenced")}
+        yield _labelled(CounterMetricFamily, "episodes", "Episodes that are over.", "outcome", outcomes)
+        for prefix, (name, label, told) in _COUNTS_BY_PREFIX.items():
+            yield _labelled(CounterMetricFamily, name, told, label, select_prefix(rollout.counts, prefix))
+        told = "Metrics of the last finished step."
+        yield _labelled(GaugeMetricFamily, "training", told, "metric", training.metrics)
+        try:
+            streams = rollout.streams().streams
+        except EngineUnavailable:  # while it boots they are not read back yet
+            return
+        for name, told, measured in _STREAMS:
+            values = {stream.name: value for stream in streams if (value := measured(stream)) is not None}
+            yield _labelled(GaugeMetricFamily, f"stream_{name}", told, "stream", values)
 
 
-def _progress(status: Status) -> Iterator[Metric]:
-    yield _make_gauge("ajet_step", "Training steps done.", status.step)
-    yield _make_gauge("ajet_policy_version", "Version of the weights that serve.", status.policy_version)
-    yield _make_gauge("ajet_updating", "1 while a batch is learned or its checkpoint saved.", status.updating)
-    yield _make_gauge("ajet_finished", "1 once the last step is done.", status.finished)
-    yield _make_gauge(
-        "ajet_waiting", "1 while a step waits for store, disk or an evaluation.", status.waiting is not None
-    )
-    best = {} if status.best is None else status.best.model_dump(exclude_none=True)
-    yield _make_labelled_gauge(
-        "ajet_best", "The best evaluation, whose checkpoint is kept; its score is optimistic.", "what", best
-    )
-
-
-def _load(rollout: Rollout, status: Status) -> Iterator[Metric]:
-    held, calls = len(rollout.leases.prepared), sum(len(episode.calls) for episode in rollout.leases)
-    leases = {"open": status.open_episodes - held, "prepared": held}
-    yield _make_labelled_gauge("ajet_leases", "Episodes that are open or prepared.", "state", leases)
-    yield _make_gauge("ajet_line", "Begins that wait for room.", len(rollout.registry.admission))
-    yield _make_gauge(
-        "ajet_line_age_seconds", "For how long the first of them has.", rollout.registry.admission.age_s or 0.0
-    )
-    yield _make_gauge("ajet_collected_episodes", "Ended episodes waiting for their batch.", status.collected_episodes)
-    yield _make_gauge("ajet_needed_episodes", "Episodes a batch takes.", status.needed_episodes)
-    yield _make_gauge("ajet_pool_bytes", "Bytes the waiting episodes hold.", rollout.groups.bytes)
-    yield _make_gauge(
-        "ajet_pool_limit_bytes", "Bytes beyond which the oldest are dropped.", rollout.registry.job.pool_bytes
-    )
-    yield _make_gauge("ajet_calls_in_flight", "Calls of open episodes being answered.", calls)
-    yield _make_gauge("ajet_generations_in_flight", "Answers the engine works on.", rollout.gate.in_flight)
-
-
-def _counters(rollout: Rollout) -> Iterator[Metric]:
-    counts = rollout.counts
-    for count, (name, told) in _PLAIN.items():
-        yield CounterMetricFamily(name, told, counts[count])
-    outcomes = {outcome: counts[outcome] for outcome in _OUTCOMES}
-    yield _make_labelled_counter("ajet_episodes", "Episodes that are over.", "outcome", outcomes)
-    for prefix, (name, label, told) in _BY_PREFIX.items():
-        yield _make_labelled_counter(name, told, label, select_prefix(counts, prefix))
-
-
-def _streams(training: Training) -> Iterator[Metric]:
-    try:
-        streams = training.rollout.streams().streams
-    except EngineUnavailable:  # while it boots they are not read back yet
-        return
-    shares = {stream.name: stream.share for stream in streams if stream.share is not None}
-    yield _make_labelled_gauge("ajet_stream_share", "The stream's part of each batch.", "stream", shares)
-    yield _by_stream("cursor", "Groups played to their end.", streams, [s.cursor for s in streams])
-    yield _by_stream("groups_open", "Groups of the present step.", streams, [s.groups_open for s in streams])
-    yield _by_stream("groups_trained", "Groups given to the learner.", streams, [s.groups_trained for s in streams])
-    lacking = [sum(stream.unfinished.values()) for stream in streams]
-    yield _by_stream("lacking", "Places of unfinished groups nobody plays.", streams, lacking)
-
-
-def _by_stream(name: str, told: str, streams: Iterable[StreamStatus], values: Iterable[int]) -> Metric:
-    found = {stream.name: value for stream, value in zip(streams, values, strict=True)}
-    return _make_labelled_gauge(f"ajet_stream_{name}", told, "stream", found)
-
-
-def _make_gauge(name: str, told: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, told, float(value))
-
-
-def _make_labelled_gauge(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
-    return _fill_family(GaugeMetricFamily(name, told, labels=[label]), values)
-
-
-def _make_labelled_counter(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
-    return _fill_family(CounterMetricFamily(name, told, labels=[label]), values)
-
-
-def _fill_family(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
+def _labelled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, told: str, label: str, values: Mapping[str, float]
+) -> Metric:
+    family = kind(f"ajet_{name}", told, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
     return family

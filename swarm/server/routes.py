@@ -1,35 +1,31 @@
-"""APIRouter: episodes, job, checkpoints, metrics (pydantic, Depends(role)).
-
-Path, method and keys of an operation come from the table, its work from a handler. The key is judged before the body is
-read. A lease token opens the routes of its own episode alone.
-"""
+"""Routes of the control plane: who may call, what goes in and what comes out; the OpenAPI document is made of them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from swarm.dialects.chat import model_card, models
-from swarm.errors import Forbidden, NotFound
+from swarm.dialects.chat import model_card
+from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
 from swarm.server.events import EVENT_ID
 from swarm.server.export import MEDIA, Export, Exporter, ExportFormat
-from swarm.server.http import DisconnectWatcher, authorize, json_response, parse_body, read_body
+from swarm.server.http import ControlRoute, DisconnectWatcher, Permission, error_responses, json_response
 from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
-from swarm.server.openapi import Operation, openapi
+from swarm.server.openapi import ANTHROPIC_ERROR, KEY_SCHEMES, MODEL_PATHS
 from swarm.server.prometheus import MEDIA as PROMETHEUS
 from swarm.server.prometheus import exposition
 from swarm.server.service import SwarmServer
@@ -41,6 +37,7 @@ from swarm.wire import (
     Ack,
     BeginRequest,
     CheckpointList,
+    EndAck,
     EndRequest,
     EpisodeList,
     EpisodeRecord,
@@ -57,160 +54,25 @@ from swarm.wire import (
     TaskListKnown,
 )
 
-M = TypeVar("M", bound=BaseModel)
-
-
-@dataclass(frozen=True, slots=True)
-class AuthorizedRequest:
-    """A request whose key may make it; `claims` are None where none is needed."""
-
-    request: Request
-    claims: Claims | None
-
-    async def body(self, kind: type[M], read: Callable[[bytes], M] | None = None) -> M:
-        """Return the body as a wire type, by `read` or its own reading; InvalidRequest names a wrong field."""
-        return parse_body(kind, await read_body(self.request.receive), read)
-
-    def query(self, kind: type[M]) -> M:
-        return parse_body(kind, to_json(dict(self.request.query_params)))
-
-    @property
-    def holder(self) -> Claims:
-        assert self.claims is not None  # the table asks for a lease token
-        return self.claims
-
-
-Handler = Callable[[AuthorizedRequest], Awaitable[BaseModel | Response]]
-"""Does the work of an operation; a model that it returns is answered as JSON."""
-
-
-def make_route(operation: Operation, handler: Handler) -> Route:
-    async def serve(request: Request) -> Response:
-        answer = await handler(AuthorizedRequest(request, _claims(request, operation)))
-        return answer if isinstance(answer, Response) else json_response(answer.model_dump_json().encode())
-
-    return Route(operation.path, serve, methods=[operation.method])
-
-
-def _claims(request: Request, operation: Operation) -> Claims | None:
-    if not operation.roles and not operation.uses:
-        return None
-    claims = authorize(request.scope, roles=operation.roles, uses=operation.uses)
-    if claims.use == "lease" and claims.episode != request.path_params["episode_id"]:
-        raise Forbidden(f"this lease token is for episode {claims.episode}, not for the one in the path")
-    return claims
-
-
-def _by_name(handlers: object) -> Mapping[str, Handler]:
-    """Return the methods of an object that serves operations: they are named as these are."""
-    return {name: getattr(handlers, name) for name in vars(type(handlers)) if not name.startswith("_")}
-
-
-def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
-    return _by_name(_Handlers(server))
-
-
-class _AbortQuery(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    failed: bool = False
-
-
-class _Handlers:
-    def __init__(self, server: SwarmServer) -> None:
-        self._server = server
-
-    async def health(self, _: AuthorizedRequest) -> Response:
-        return json_response(b'{"status":"ok"}')
-
-    async def load_job(self, asked: AuthorizedRequest) -> Status:
-        return self._server.load(await asked.body(Job, Job.from_record))
-
-    async def job(self, _: AuthorizedRequest) -> Response:
-        return json_response(json.dumps(self._server.job.value()).encode())
-
-    async def start_engine(self, _: AuthorizedRequest) -> Status:
-        return await self._server.start()
-
-    async def stop_engine(self, _: AuthorizedRequest) -> Status:
-        return await asyncio.shield(asyncio.ensure_future(self._server.stop()))
-
-    async def status(self, _: AuthorizedRequest) -> Status:
-        return self._server.status()
-
-    async def begin(self, asked: AuthorizedRequest) -> Lease:
-        wanted = await asked.body(BeginRequest)
-        training = self._server.training
-        with DisconnectWatcher(asked.request.receive).cancel_on_disconnect():
-            episode = await training.rollout.begin(wanted)
-        keys = self._server.keys
-        return Lease(
-            episode_id=episode.id,
-            epoch=episode.fencing_token,
-            task_id=episode.task_id,
-            kind=episode.kind,
-            api_key=keys.model_key(episode.id, episode.fencing_token),
-            lease_token=keys.lease_key(episode.id, episode.fencing_token),
-            base_url=f"{asked.request.base_url}v1",  # the address the client came by, whatever lies between
-            model=training.backend.model_name,
-            ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
-            policy_version=training.version,
-        )
-
-    async def heartbeat(self, asked: AuthorizedRequest) -> Ack:
-        return self._server.training.rollout.heartbeat(asked.holder)
-
-    async def end(self, asked: AuthorizedRequest) -> Response:
-        ended = await self._server.training.rollout.end(asked.holder, await asked.body(EndRequest))
-        return json_response(ended.model_dump_json(exclude_none=True).encode())
-
-    async def abort(self, asked: AuthorizedRequest) -> Ack:
-        aborted = await asked.body(AbortRequest)
-        failed = asked.query(_AbortQuery).failed
-        return await self._server.training.rollout.abort(asked.holder, aborted.reason, failed=failed)
-
-    async def prepare(self, asked: AuthorizedRequest) -> Ack:
-        prepared = await asked.body(PrepareRequest)
-        return await self._server.training.rollout.teams.prepare(asked.holder, prepared)
-
-    async def commit(self, asked: AuthorizedRequest) -> Ack:
-        return await self._server.training.rollout.teams.commit(asked.holder)
-
-    async def outcome(self, asked: AuthorizedRequest) -> Ack:
-        return await self._server.training.rollout.teams.outcome(asked.holder)
-
-    async def streams(self, _: AuthorizedRequest) -> StreamList:
-        return self._server.training.rollout.streams()
-
-    async def share_streams(self, asked: AuthorizedRequest) -> StreamList:
-        wanted = await asked.body(SharesRequest)
-        return await self._server.training.rollout.set_shares(wanted.shares)
-
-    async def list_tasks(self, asked: AuthorizedRequest) -> TaskListKnown:
-        listed = await asked.body(TaskList)
-        return await self._server.training.rollout.list_tasks(listed)
-
-    async def release(self, asked: AuthorizedRequest) -> Released:
-        left = await asked.body(ReleaseRequest)
-        return self._server.training.rollout.release(left)
-
-    async def erase(self, asked: AuthorizedRequest) -> Erasure:
-        return await self._server.erase(await asked.body(EraseRequest))
-
-    async def models(self, _: AuthorizedRequest) -> Response:
-        return json_response(models(self._server.training.backend.model_name))
-
-    async def model(self, asked: AuthorizedRequest) -> Response:
-        name, served = asked.request.path_params["model"], self._server.training.backend.model_name
-        if name != served:
-            raise NotFound(f"there is no model {name[:80]!r}; the one here is {served!r}", param="model")
-        return json_response(to_json(model_card(served)))
-
-
 log = logging.getLogger(__name__)
 
 STALLED_S = 300.0
 """A client that takes nothing of an export for so long is given up, so that others have its place."""
+
+
+async def served(request: Request) -> SwarmServer:
+    server: SwarmServer = request.app.state.server
+    return server
+
+
+Server = Annotated[SwarmServer, Depends(served)]
+Holder = Annotated[Claims, Depends(Permission(uses=("lease",)))]
+"""What the lease token of the episode in the path says."""
+ADMIN = [Depends(Permission("admin"))]
+PLAYERS = [Depends(Permission("client", "admin"))]
+ANYONE = [Depends(Permission("admin", "client", "viewer"))]
+READERS = [Depends(Permission("admin", "client", "viewer", uses=("model",)))]
+CONFLICT, LOST = error_responses(409), error_responses(409, 410)
 
 
 class _Query(BaseModel):
@@ -221,67 +83,269 @@ class _ListQuery(_Query):
     limit: int = Field(default=LISTED, ge=1, le=MOST_LISTED)
 
 
+class _AbortQuery(_Query):
+    failed: bool = False
+
+
 class _SamplesQuery(_Query):
     format: ExportFormat = "openenv"
-    episode: str | None = None
+    episode: str | None = Field(default=None, description="one episode; all that are known when left out")
 
 
 class _EventsQuery(_Query):
-    after: str | None = Field(default=None, pattern=EVENT_ID)
-    wait_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
+    after: str | None = Field(
+        default=None, pattern=EVENT_ID, description="the last event seen; `Last-Event-ID` goes before it"
+    )
+    wait_s: float | None = Field(
+        default=None, ge=0, le=86_400, allow_inf_nan=False, description="end then; never when left out"
+    )
 
 
-def reading_handlers(server: SwarmServer, keep_alive_s: float) -> Mapping[str, Handler]:
-    """Return what serves these operations; a silent stream of events sends a sign of life every `keep_alive_s`."""
-    return _by_name(_Readers(server, keep_alive_s))
+router = APIRouter(
+    route_class=ControlRoute,
+    responses=error_responses(400, 401, 403, 404, 413, 429, 500, 503),
+    generate_unique_id_function=lambda route: route.name,
+    strict_content_type=False,
+)
 
 
-class _Readers:
-    def __init__(self, server: SwarmServer, keep_alive_s: float) -> None:
-        self._server = server
-        self._keep_alive_s = keep_alive_s
-        self._inspection = Inspection(server)
-        self._exports = Exporter(self._inspection)
+class Health(BaseModel):
+    """The process lives."""
 
-    async def episodes(self, asked: AuthorizedRequest) -> EpisodeList:
-        return await self._inspection.episodes(asked.query(_ListQuery).limit)
+    status: Literal["ok"]
 
-    async def episode(self, asked: AuthorizedRequest) -> EpisodeRecord:
-        return await self._inspection.episode(asked.request.path_params["episode_id"])
 
-    async def samples(self, asked: AuthorizedRequest) -> Response:
-        wanted = asked.query(_SamplesQuery)
-        with DisconnectWatcher(asked.request.receive).cancel_on_disconnect():
-            export = await self._exports.make(wanted.format, wanted.episode)
-        return _ExportResponse(export, MEDIA[wanted.format])
+class ModelList(BaseModel):
+    """As OpenAI lists models."""
 
-    async def checkpoints(self, _: AuthorizedRequest) -> CheckpointList:
-        return await self._server.checkpoints()
+    object: Literal["list"]
+    data: tuple[dict[str, Any], ...]
 
-    async def events(self, asked: AuthorizedRequest) -> Response:
-        request, wanted = asked.request, asked.query(_EventsQuery)
-        last = request.headers.get("last-event-id") or wanted.after  # a browser that comes back repeats its old query
-        wait_s = 0.0 if request.method == "HEAD" else wanted.wait_s  # no body is sent that a client could leave
-        content = self._server.events.stream(last, keep_alive_s=self._keep_alive_s, wait_s=wait_s)
-        return StreamingResponse(content, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
 
-    async def metrics(self, _: AuthorizedRequest) -> Response:
-        return Response(exposition(self._server), media_type=PROMETHEUS)
+@router.get("/health")
+async def health() -> Health:
+    """Tell that the process lives."""
+    return Health(status="ok")
 
-    async def snapshot(self, _: AuthorizedRequest) -> Snapshot:
-        return snapshot_of(self._server)
 
-    async def history(self, asked: AuthorizedRequest) -> HistoryPage:
-        return await history(self._server, asked.query(HistoryQuery))
+@router.post("/job", dependencies=ADMIN, responses=CONFLICT)
+async def load_job(
+    body: Annotated[Job, PlainValidator(Job.from_record, json_schema_input_type=Job)], server: Server
+) -> Status:
+    """Load a job; nothing happens yet."""
+    return server.load(body)
 
-    async def openapi(self, _: AuthorizedRequest) -> Response:
-        return json_response(await asyncio.to_thread(_document))  # model calls do not wait for it
+
+@router.get("/job", dependencies=ANYONE, response_model=Job)
+async def job(server: Server) -> Response:
+    """Return the loaded job."""
+    return json_response(json.dumps(server.job.value()).encode())
+
+
+@router.post("/engine/start", dependencies=ADMIN, responses=CONFLICT)
+async def start_engine(server: Server) -> Status:
+    """Boot the engine."""
+    return await server.start()
+
+
+@router.post("/engine/stop", dependencies=ADMIN, responses=CONFLICT)
+async def stop_engine(server: Server) -> Status:
+    """Stop the engine."""
+    return await asyncio.shield(asyncio.ensure_future(server.stop()))
+
+
+@router.get("/status", dependencies=ANYONE)
+async def status(server: Server) -> Status:
+    """Return what the server does now."""
+    return server.status()
+
+
+@router.post("/episodes", dependencies=PLAYERS, responses=LOST)
+async def begin(body: BeginRequest, request: Request, server: Server) -> Lease:
+    """Ask for a lease on one episode of a task."""
+    training, keys = server.training, server.keys
+    with DisconnectWatcher(request.receive).cancel_on_disconnect():
+        episode = await training.rollout.begin(body)
+    return Lease(
+        episode_id=episode.id,
+        epoch=episode.fencing_token,
+        task_id=episode.task_id,
+        kind=episode.kind,
+        api_key=keys.model_key(episode.id, episode.fencing_token),
+        lease_token=keys.lease_key(episode.id, episode.fencing_token),
+        base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
+        model=training.backend.model_name,
+        ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
+        policy_version=training.version,
+    )
+
+
+@router.post("/episodes/{episode_id}/heartbeat", responses=LOST)
+async def heartbeat(claims: Holder, server: Server) -> Ack:
+    """Renew a lease."""
+    return server.training.rollout.heartbeat(claims)
+
+
+@router.post("/episodes/{episode_id}/end", responses=LOST, response_model_exclude_none=True)
+async def end(body: EndRequest, claims: Holder, server: Server) -> EndAck:
+    """End an episode with its reward; the same end again changes nothing."""
+    return await server.training.rollout.end(claims, body)
+
+
+@router.post("/episodes/{episode_id}/abort", responses=LOST)
+async def abort(body: AbortRequest, query: Annotated[_AbortQuery, Query()], claims: Holder, server: Server) -> Ack:
+    """Give an episode up; `failed` says that its agent failed the task, which is skipped after three failures."""
+    return await server.training.rollout.abort(claims, body.reason, failed=query.failed)
+
+
+@router.post("/episodes/{episode_id}/prepare", responses=LOST)
+async def prepare(body: PrepareRequest, claims: Holder, server: Server) -> Ack:
+    """End an episode of a team, subject to the team's common decision."""
+    return await server.training.rollout.teams.prepare(claims, body)
+
+
+@router.post("/episodes/{episode_id}/commit", responses=LOST)
+async def commit(claims: Holder, server: Server) -> Ack:
+    """Decide that a prepared episode counts."""
+    return await server.training.rollout.teams.commit(claims)
+
+
+@router.get("/episodes/{episode_id}/outcome", responses=LOST)
+async def outcome(claims: Holder, server: Server) -> Ack:
+    """Return what became of an episode."""
+    return await server.training.rollout.teams.outcome(claims)
+
+
+@router.get("/episodes", dependencies=ANYONE)
+async def episodes(query: Annotated[_ListQuery, Query()], server: Server) -> EpisodeList:
+    """List the newest episodes."""
+    return await Inspection(server).episodes(query.limit)
+
+
+@router.get("/episodes/{episode_id}", dependencies=ANYONE)
+async def episode(episode_id: Annotated[str, Path(min_length=1)], server: Server) -> EpisodeRecord:
+    """Return one episode with every token."""
+    return await Inspection(server).episode(episode_id)
+
+
+@router.get(
+    "/samples",
+    dependencies=PLAYERS,
+    response_class=StreamingResponse,
+    responses={200: {"content": {media: {} for media in MEDIA.values()}}},
+)
+async def samples(query: Annotated[_SamplesQuery, Query()], request: Request) -> Response:
+    """Export episodes: OpenEnv training traces (a JSON line each), or parquet (a row per call)."""
+    exports: Exporter = request.app.state.exporter
+    with DisconnectWatcher(request.receive).cancel_on_disconnect():
+        export = await exports.make(query.format, query.episode)
+    return _ExportResponse(export, MEDIA[query.format])
+
+
+@router.get("/checkpoints", dependencies=ANYONE)
+async def checkpoints(server: Server) -> CheckpointList:
+    """List the kept checkpoints with their sizes."""
+    return await server.checkpoints()
+
+
+@router.get(
+    "/events",
+    dependencies=ANYONE,
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def events(query: Annotated[_EventsQuery, Query()], request: Request, server: Server) -> Response:
+    """Tell what is kept of what happened to the server, then what happens, as server-sent events."""
+    last = request.headers.get("last-event-id") or query.after  # a browser that comes back repeats its old query
+    content = server.events.stream(last, keep_alive_s=request.app.state.keep_alive_s, wait_s=query.wait_s)
+    return StreamingResponse(content, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
+
+
+@router.get(
+    "/metrics", dependencies=ANYONE, response_class=StreamingResponse, responses={200: {"content": {"text/plain": {}}}}
+)
+async def metrics(server: Server) -> Response:
+    """Return Prometheus' text format."""
+    return Response(exposition(server), media_type=PROMETHEUS)
+
+
+@router.get("/snapshot", dependencies=ANYONE)
+async def snapshot(server: Server) -> Snapshot:
+    """Return what the server does at a glance, bounded."""
+    return snapshot_of(server)
+
+
+@router.get("/history", dependencies=ANYONE, name="history")
+async def finished_steps(query: Annotated[HistoryQuery, Query()], server: Server) -> HistoryPage:
+    """Return what finished steps measured, page by page; `/events` tells it as it happens."""
+    return await history(server, query)
+
+
+@router.get("/streams", dependencies=ANYONE)
+async def streams(server: Server) -> StreamList:
+    """Return where each stream stands."""
+    return server.training.rollout.streams()
+
+
+@router.post("/streams", dependencies=ADMIN, responses=CONFLICT)
+async def share_streams(body: SharesRequest, server: Server) -> StreamList:
+    """Give streams new shares."""
+    return await server.training.rollout.set_shares(body.shares)
+
+
+@router.post("/streams/tasks", dependencies=PLAYERS, responses=CONFLICT)
+async def list_tasks(body: TaskList, server: Server) -> TaskListKnown:
+    """Name the tasks of a stream, whose places the server then hands out."""
+    return await server.training.rollout.list_tasks(body)
+
+
+@router.post("/owners/release", dependencies=PLAYERS)
+async def release(body: ReleaseRequest, server: Server) -> Released:
+    """Give the open episodes of a dead client up."""
+    return server.training.rollout.release(body)
+
+
+@router.post("/owners/erase", dependencies=PLAYERS)
+async def erase(body: EraseRequest, server: Server) -> Erasure:
+    """Delete the tokens of an owner's episodes, by its secret."""
+    return await server.erase(body)
+
+
+@router.get("/v1/models", dependencies=READERS, name="models")
+async def list_models(server: Server) -> ModelList:
+    """List the one model."""
+    return ModelList(object="list", data=(model_card(server.training.backend.model_name),))
+
+
+@router.get("/v1/models/{model}", dependencies=READERS, name="model")
+async def describe_model(model: Annotated[str, Path(min_length=1)], server: Server) -> dict[str, Any]:
+    """Return the one model."""
+    served_model = server.training.backend.model_name
+    if model != served_model:
+        raise NotFound(f"there is no model {model[:80]!r}; the one here is {served_model!r}", param="model")
+    return model_card(served_model)
+
+
+@router.get("/openapi.json", dependencies=ANYONE, name="openapi", response_model=dict[str, Any])
+async def describe_api() -> Response:
+    """Return this document."""
+    return json_response(to_json(await asyncio.to_thread(openapi)))  # model calls do not wait for it
 
 
 @cache
-def _document() -> bytes:
-    """Return the OpenAPI document, made when it is first asked for: no server starts later for it."""
-    return json.dumps(openapi()).encode()
+def openapi() -> dict[str, Any]:
+    """Return the OpenAPI document of all that is served, made when it is first asked for."""
+    document = get_openapi(title="ajet swarm server", version=version("ajet"), routes=router.routes)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # FastAPI's own; a refusal here is a 400
+    schemas = document["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["AnthropicError"] = ANTHROPIC_ERROR
+    document["components"]["securitySchemes"] = KEY_SCHEMES
+    document["paths"].update(MODEL_PATHS)
+    return document
 
 
 class _ExportResponse(StreamingResponse):

@@ -7,6 +7,7 @@ import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
@@ -24,8 +25,8 @@ from swarm.training.metrics import finite_metrics
 from swarm.training.trackers import Tracker, make_tracker
 from swarm.wire import CheckpointList, EraseRequest, Erasure, ServerState, Status, fingerprint
 
-_VERL = ("ray", "verl", "vllm", "tensordict", "peft")
 _LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
+_VERL = (*_LOCAL, "ray", "verl", "vllm", "tensordict", "peft")
 
 
 def require_backend(name: str) -> None:
@@ -37,9 +38,21 @@ def require_backend(name: str) -> None:
 def make_backend(job: Job, models: Path) -> Backend:
     """Return the job's backend, not yet started; `models` caches what it makes. BackendError if it cannot be made."""
     if job.backend == "local":
-        return _make_local(job, models)
+        needed, needs = (*_LOCAL, "peft") if job.lora_rank else _LOCAL, " with a lora_rank" if job.lora_rank else ""
+        _require_packages(needed, f"`local`{needs}", "install the `local` extra: pip install 'ajet[local]'")
+        from swarm.backends.local import LocalBackend
+
+        return LocalBackend(job, models)
     if job.backend == "verl":
-        return _make_verl(job, models)
+        _require_packages(
+            _VERL,
+            "`verl`",
+            "make an environment of its own for swarm servers that use it, with ajet[verl] as docs/cluster.md says, "
+            "and start the server with its Python",
+        )
+        from swarm.backends.verl.backend import VerlBackend
+
+        return VerlBackend(job, models)
     if job.start_from is not None:
         raise BackendError(
             f"expected no start_from with the backend {job.backend}, found {job.start_from!r}: `local` and `verl` "
@@ -60,30 +73,10 @@ def make_backend(job: Job, models: Path) -> Backend:
     return made
 
 
-def _make_local(job: Job, models: Path) -> Backend:
-    needed = (*_LOCAL, "peft") if job.lora_rank else _LOCAL
+def _require_packages(needed: Sequence[str], backend: str, advice: str) -> None:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        raise BackendError(
-            f"backend `local`{' with a lora_rank' if job.lora_rank else ''} needs {', '.join(missing)}, not installed "
-            "here; install the `local` extra: "
-            "pip install 'ajet[local]'"
-        )
-    from swarm.backends.local import LocalBackend
-
-    return LocalBackend(job, models)
-
-
-def _make_verl(job: Job, models: Path) -> Backend:
-    missing = [name for name in (*_LOCAL, *_VERL) if importlib.util.find_spec(name) is None]
-    if missing:
-        raise BackendError(
-            f"backend `verl` needs {', '.join(missing)}, not installed here; make an environment of its own for swarm "
-            "servers that use it, with ajet[verl] as docs/cluster.md says, and start the server with its Python"
-        )
-    from swarm.backends.verl.backend import VerlBackend
-
-    return VerlBackend(job, models)
+        raise BackendError(f"backend {backend} needs {', '.join(missing)}, not installed here; {advice}")
 
 
 log = logging.getLogger(__name__)
@@ -149,9 +142,7 @@ class SwarmServer:
     @property
     def written(self) -> EpisodeReader:
         """What was written: of the running training, else of the loaded job, else of the newest training."""
-        if self._training is not None:
-            return self._training.store
-        return self._archive
+        return self._archive if self._training is None else self._training.store
 
     async def checkpoints(self) -> CheckpointList:
         """Return the kept checkpoints: of the loaded job, else of the newest training."""
@@ -185,39 +176,37 @@ class SwarmServer:
 
     async def _start(self) -> None:
         async with self._stopping:
-            if self._job is None:
+            job = self._job
+            if job is None:
                 raise JobConflict("no job is loaded; POST /job first")
             if self.machine.state is ServerState.FAILED:
                 raise ServerFailed(f"the server FAILED: {self.machine.reason}; POST /engine/stop first")
-            if self.machine.state is ServerState.OFFLINE:
-                self._kept.record_engine_on(self._job)
-                self.machine.transition_to(ServerState.BOOTING)
-                self._training = await self._open_training(self._job)
-                self._training.start()
-
-    async def _open_training(self, job: Job) -> Training:
-        try:
-            installation = self._kept.installation()
-            opened = await asyncio.to_thread(open_store, self._store, job, installation)
-        except Exception as error:
-            reason = str(error) if isinstance(error, ServerFailed) else f"{type(error).__name__}: {error}"
-            self.machine.transition_to(ServerState.FAILED, reason)
-            raise ServerFailed(f"the server FAILED: {reason}") from error
-        if (said := opened[1].fresh_start) is not None:
-            log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), said)
-        opened[0].note(_event(self.machine.events[-1]))
-        return Training(
-            job,
-            self.machine,
-            opened,
-            self.checkpoints_of(opened[1].job_digest),
-            lambda: self._backends(job, self._models),
-            self._trackers,
-            self._clock,
-            self._peers,
-            self.events.add,
-            self._checkpoint_after_s,
-        )
+            if self.machine.state is not ServerState.OFFLINE:
+                return
+            self._kept.record_engine_on(job)
+            self.machine.transition_to(ServerState.BOOTING)
+            try:
+                store, recovered = await asyncio.to_thread(open_store, self._store, job, self._kept.installation())
+            except Exception as error:
+                reason = str(error) if isinstance(error, ServerFailed) else f"{type(error).__name__}: {error}"
+                self.machine.transition_to(ServerState.FAILED, reason)
+                raise ServerFailed(f"the server FAILED: {reason}") from error
+            if recovered.fresh_start is not None:
+                log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), recovered.fresh_start)
+            store.note(_event(self.machine.events[-1]))
+            self._training = Training(
+                job,
+                self.machine,
+                (store, recovered),
+                self.checkpoints_of(recovered.job_digest),
+                lambda: self._backends(job, self._models),
+                self._trackers,
+                self._clock,
+                self._peers,
+                self.events.add,
+                self._checkpoint_after_s,
+            )
+            self._training.start()
 
     async def resume(self) -> None:
         """Boot the job whose engine was on when a former life of this server ended, if one was."""
@@ -276,15 +265,12 @@ class SwarmServer:
 
     def status(self) -> Status:
         found = Status(state=self.machine.state, reason=self.machine.reason)
-        if self._job is None:
+        if (job := self._job) is None:
             return found
-        job, training = self._job, self._training
-        known = {"job_digest": job.digest(), "group_size": job.group_size, "steps": job.steps}
-        if training is None:
-            return found.model_copy(update=known)
-        return found.model_copy(
-            update={
-                **known,
+        known: dict[str, Any] = {"job_digest": job.digest(), "group_size": job.group_size, "steps": job.steps}
+        if (training := self._training) is not None:
+            rollout = training.rollout
+            known |= {
                 "fresh_start": training.fresh_start,
                 "waiting": training.waiting,
                 "not_finite": training.not_finite,
@@ -293,17 +279,17 @@ class SwarmServer:
                 "finished": training.finished,
                 "policy_version": training.version,
                 "updating": training.updating,
-                "open_episodes": len(training.rollout.leases),
-                "collected_episodes": training.rollout.groups.collected,
+                "open_episodes": len(rollout.leases),
+                "collected_episodes": rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
-                "awaited_evaluations": training.rollout.registry.unplayed,
-                "evaluation_episodes": training.rollout.registry.pending_evaluations,
+                "awaited_evaluations": rollout.registry.unplayed,
+                "evaluation_episodes": rollout.registry.pending_evaluations,
                 "evaluation": training.evaluation,
                 "best": training.best,
                 "stillness": training.zero_lr_check,
                 "metrics": finite_metrics(training.metrics),
             }
-        )
+        return found.model_copy(update=known)
 
     @property
     def _archive(self) -> Archive:

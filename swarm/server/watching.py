@@ -7,14 +7,17 @@ pass over open episodes and groups, then the largest of each: its cost grows wit
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from swarm.errors import NotFound
-from swarm.job import Job, ModelSpec, TinyModel
+from swarm.job import ModelSpec, TinyModel
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.server.service import SwarmServer
 from swarm.snapshot import DropSnapshot, HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
@@ -22,39 +25,38 @@ from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
 from swarm.wire import ServerState
 
-STEPS_TOLD = 100
-"""Steps in a page that does not say how many."""
-MOST_STEPS = 500
-
 
 class HistoryQuery(BaseModel):
     """Which steps and metrics are asked for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    after: int = Field(default=0, ge=0, le=2**31 - 1)
-    limit: int = Field(default=STEPS_TOLD, ge=1, le=MOST_STEPS)
-    newest: bool = False
-    keys: str | None = Field(default=None, min_length=1, max_length=4000)
+    after: int = Field(default=0, ge=0, le=2**31 - 1, description="steps above it")
+    limit: int = Field(default=100, ge=1, le=500)
+    newest: bool = Field(default=False, description="the newest of them, not the first")
+    keys: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4000,
+        description="metrics to tell, with commas between; `stream/*` names all that begin so; all when left out",
+    )
 
-    @property
-    def wanted(self) -> Callable[[str], bool]:
-        """Whether a metric is asked for: all are where no keys are named; `stream/*` names all that begin so."""
-        if self.keys is None:
-            return lambda name: True
-        named = [key.strip() for key in self.keys.split(",")]
-        exact = {key for key in named if not key.endswith("*")}
-        beginnings = tuple(key[:-1] for key in named if key.endswith("*"))
-        return lambda name: name in exact or name.startswith(beginnings)
+    @cached_property
+    def _patterns(self) -> list[str]:
+        return [key.strip() for key in (self.keys or "*").split(",")]
+
+    def wants(self, name: str) -> bool:
+        """Return whether a metric is asked for."""
+        return any(name.startswith(key[:-1]) if key.endswith("*") else name == key for key in self._patterns)
 
 
 async def history(server: SwarmServer, query: HistoryQuery) -> HistoryPage:
     """Return a page of the finished steps: of the loaded job's training, else of the newest; engine on or off."""
     found = await server.written.history(query.after, query.limit + 1, newest=query.newest)
-    wanted, more = query.wanted, len(found) > query.limit and not query.newest
+    more = len(found) > query.limit and not query.newest
     page = found[-query.limit :] if query.newest else found[: query.limit]
     steps = tuple(
-        StepRecord(step=step, metrics=finite_metrics({name: value for name, value in metrics.items() if wanted(name)}))
+        StepRecord(step=step, metrics=finite_metrics({name: metrics[name] for name in metrics if query.wants(name)}))
         for step, metrics in page
     )
     return HistoryPage(job_digest=await server.digest(), steps=steps, next=steps[-1].step if more else None)
@@ -73,42 +75,26 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
         return (StepWait(what="engine", text="the model is being loaded"),)
     if state is ServerState.FAILED:
         return (StepWait(what="failed", text=reason or "the server failed"),)
-    if training.rollout.registry.pending_evaluations:
-        return (_evaluation_wait(training),)
+    rollout = training.rollout
+    if rollout.registry.pending_evaluations:
+        awaited, played = rollout.registry.unplayed, sum(episode.kind == "eval" for episode in rollout.leases)
+        who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
+        text = f"{awaited} evaluation episodes of version {training.version} ({who})"
+        return (StepWait(what="evaluation", text=text, count=awaited),)
     if training.finished:
         return (StepWait(what="nothing", text="the training is finished"),)
     if training.waiting is not None:
         return (StepWait(what="room", text=training.waiting),)
-    return (*_learning_waits(training), *_rollout_waits(state, training))
-
-
-def _evaluation_wait(training: Training) -> StepWait:
-    awaited = training.rollout.registry.unplayed
-    played = sum(episode.kind == "eval" for episode in training.rollout.leases)
-    who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
-    text = f"{awaited} evaluation episodes of version {training.version} ({who})"
-    return StepWait(what="evaluation", text=text, count=awaited)
-
-
-def _learning_waits(training: Training) -> Iterator[StepWait]:
+    waits: list[StepWait] = []
     if training.updating:
-        yield StepWait(what="learning", text=f"step {training.step + 1} is being learned")
-
-
-def _rollout_waits(state: ServerState, training: Training) -> Iterator[StepWait]:
-    if state is ServerState.WEIGHT_SYNCING:
-        return
-    groups = training.rollout.groups
-    if groups.complete:
-        if state is ServerState.ROLLING_POST:
-            calls = training.rollout.gate.in_flight
-            yield StepWait(what="generation", text=f"{calls} generations to end", count=calls)
-        return
-    playing = [episode for episode in training.rollout.leases if episode.kind == "train"]
-    if groups.full:
-        yield from _straggler_waits(training, playing)
-    else:
-        yield from _missing_episode_waits(training, Counter(episode.stream for episode in playing))
+        waits.append(StepWait(what="learning", text=f"step {training.step + 1} is being learned"))
+    if rollout.groups.complete and state is ServerState.ROLLING_POST:
+        calls = rollout.gate.in_flight
+        waits.append(StepWait(what="generation", text=f"{calls} generations to end", count=calls))
+    elif not rollout.groups.complete and state is not ServerState.WEIGHT_SYNCING:
+        playing = [episode for episode in rollout.leases if episode.kind == "train"]
+        waits += _straggler_waits(training, playing) if rollout.groups.full else _missing_waits(training, playing)
+    return tuple(waits)
 
 
 def _straggler_waits(training: Training, playing: list[LeasedEpisode]) -> Iterator[StepWait]:
@@ -124,9 +110,9 @@ def _straggler_waits(training: Training, playing: list[LeasedEpisode]) -> Iterat
         yield StepWait(what="straggler", text=text, stream=late[0].stream, count=len(late), age_s=age)
 
 
-def _missing_episode_waits(training: Training, playing: Counter[str]) -> Iterator[StepWait]:
+def _missing_waits(training: Training, leases: list[LeasedEpisode]) -> Iterator[StepWait]:
     """Yield the episodes that the batch lacks, by stream where streams have shares, the most first."""
-    groups, job = training.rollout.groups, training.job
+    groups, job, playing = training.rollout.groups, training.job, Counter(episode.stream for episode in leases)
     lacking = groups.streams.count_missing(groups.done)
     size = 1 if job.batch_rule == "episodes" else job.group_size
     ended = Counter[str]()
@@ -147,18 +133,19 @@ def _missing_episode_waits(training: Training, playing: Counter[str]) -> Iterato
 MOST_OWNERS = 20
 MOST_STREAMS = 50
 MOST_DROPS = 20
-_COUNTS = ("begun", "ended", "trained", "evaluated", "aborted", "fenced")
 
 
 def snapshot_of(server: SwarmServer) -> Snapshot:
     """Return what the server does now; the training's part is empty while the engine is off."""
     status, training = server.status(), server.opened
-    snapshot = Snapshot(at=time.time(), status=status, waits=why_waiting(status.state, status.reason, training))
-    if (job := _job(server)) is not None:
-        snapshot = snapshot.model_copy(
-            update={"environment": job.environment, "model": model_in_words(job.model), "algorithm": job.algorithm}
-        )
-    return snapshot if training is None else _with_training(snapshot, training)
+    shown: dict[str, Any] = {}
+    with contextlib.suppress(NotFound):  # no job is loaded
+        job = server.job
+        shown = {"environment": job.environment, "model": model_in_words(job.model), "algorithm": job.algorithm}
+    if training is not None:
+        shown |= _describe_training(training)
+    waits = why_waiting(status.state, status.reason, training)
+    return Snapshot(at=time.time(), status=status, waits=waits, **shown)
 
 
 def model_in_words(model: ModelSpec) -> str:
@@ -167,45 +154,34 @@ def model_in_words(model: ModelSpec) -> str:
     return model.path.rstrip("/").rpartition("/")[2] or model.path
 
 
-def _job(server: SwarmServer) -> Job | None:
-    try:
-        return server.job
-    except NotFound:
-        return None
-
-
-def _with_training(snapshot: Snapshot, training: Training) -> Snapshot:
+def _describe_training(training: Training) -> dict[str, Any]:
+    """Return what a snapshot shows of a training, by field."""
     rollout, pace, metrics = training.rollout, training.pace, training.metrics
-    pace.record_tokens(rollout.registry.sampled_tokens)
-    leases = list(rollout.leases)
-    owners, streams = _owners(leases, rollout.registry.clock()), _streams(training, leases)
-    left = training.job.steps - training.step
+    registry, counts, leases = rollout.registry, rollout.counts, list(rollout.leases)
+    pace.record_tokens(registry.sampled_tokens)
+    owners, streams = _owners(leases, registry.clock()), _streams(training, leases)
     seconds = metrics.get("timing_s/step")
     step_s = pace.step_s if pace.step_s is not None else seconds
-    return snapshot.model_copy(
-        update={
-            "seconds_left": None if step_s is None else left * step_s,
-            "streams": tuple(streams[:MOST_STREAMS]),
-            "streams_left_out": max(0, len(streams) - MOST_STREAMS),
-            "owners": tuple(owners[:MOST_OWNERS]),
-            "owners_left_out": max(0, len(owners) - MOST_OWNERS),
-            "line": len(rollout.registry.admission),
-            "line_age_s": rollout.registry.admission.age_s,
-            "sampled_tokens": rollout.registry.sampled_tokens,
-            "sampled_per_s": pace.sampled_per_s,
-            "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
-            "episodes": {name: rollout.counts[name] for name in _COUNTS},
-            "drops": select_prefix(rollout.counts, "drop_"),
-            "flat": training.flat,
-            "refusals": select_prefix(rollout.counts, "refused_"),
-            "refusal": rollout.registry.refusal,
-            "recent_drops": tuple(
-                DropSnapshot(**one._asdict()) for one in list(rollout.registry.lost)[: -MOST_DROPS - 1 : -1]
-            ),
-            "side_conversations": rollout.counts["side_conversations"],
-            "skipped_tasks": dict(rollout.registry.skipped),
-        }
-    )
+    return {
+        "seconds_left": None if step_s is None else (training.job.steps - training.step) * step_s,
+        "streams": tuple(streams[:MOST_STREAMS]),
+        "streams_left_out": max(0, len(streams) - MOST_STREAMS),
+        "owners": tuple(owners[:MOST_OWNERS]),
+        "owners_left_out": max(0, len(owners) - MOST_OWNERS),
+        "line": len(registry.admission),
+        "line_age_s": registry.admission.age_s,
+        "sampled_tokens": registry.sampled_tokens,
+        "sampled_per_s": pace.sampled_per_s,
+        "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
+        "episodes": {name: counts[name] for name in ("begun", "ended", "trained", "evaluated", "aborted", "fenced")},
+        "drops": select_prefix(counts, "drop_"),
+        "flat": training.flat,
+        "refusals": select_prefix(counts, "refused_"),
+        "refusal": registry.refusal,
+        "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(registry.lost)[: -MOST_DROPS - 1 : -1]),
+        "side_conversations": counts["side_conversations"],
+        "skipped_tasks": dict(registry.skipped),
+    }
 
 
 def select_prefix(counts: Counter[str], prefix: str) -> dict[str, int]:

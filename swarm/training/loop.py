@@ -82,9 +82,6 @@ def collect_garbage() -> None:
         gc.collect()
 
 
-_EPISODES, _REWARD, _SUCCESS = "eval/episodes", "eval/reward/mean", "eval/success/mean"
-
-
 def summarise_evaluation(step: int, outcomes: Sequence[tuple[float, bool | None]]) -> EvaluationSummary:
     """Return what the episodes' rewards and successes, of which there is one at least, say of a step's weights."""
     successes = [success for _, success in outcomes if success is not None]
@@ -97,16 +94,16 @@ def summarise_evaluation(step: int, outcomes: Sequence[tuple[float, bool | None]
 
 
 def evaluation_metrics(evaluation: EvaluationSummary) -> dict[str, float]:
-    found = {_EPISODES: float(evaluation.episodes), _REWARD: evaluation.reward}
-    return found if evaluation.success is None else {**found, _SUCCESS: evaluation.success}
+    found = {"eval/episodes": float(evaluation.episodes), "eval/reward/mean": evaluation.reward}
+    return found if evaluation.success is None else {**found, "eval/success/mean": evaluation.success}
 
 
 def parse_evaluation(step: int, metrics: Mapping[str, float]) -> EvaluationSummary | None:
     """Return the evaluation that the metrics of a step tell of, or None."""
-    if _EPISODES not in metrics:
+    if "eval/episodes" not in metrics:
         return None
-    episodes, reward, success = int(metrics[_EPISODES]), metrics[_REWARD], metrics.get(_SUCCESS)
-    return EvaluationSummary(step=step, episodes=episodes, reward=reward, success=success)
+    episodes, success = int(metrics["eval/episodes"]), metrics.get("eval/success/mean")
+    return EvaluationSummary(step=step, episodes=episodes, reward=metrics["eval/reward/mean"], success=success)
 
 
 log = logging.getLogger(__name__)
@@ -217,12 +214,14 @@ class Training:
         self.updating = False
         self._machine.transition_to(ServerState.FAILED, reason)
         self.rollout.fail(ServerFailed(f"the server FAILED: {reason}"))
-        self._cancel()
+        for task in self._tasks:
+            task.cancel()
 
     async def stop(self) -> None:
         """End the loop, the tracker, the backend and the store; an update that runs is waited for."""
         self.rollout.fail(EngineUnavailable("the engine was stopped", retry_after=RETRY_AFTER_S))
-        self._cancel()
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._learning is not None:
             await asyncio.wait({self._learning})
@@ -259,9 +258,17 @@ class Training:
         if loaded:  # what was made or loaded first serves already
             await self._publish(loaded, backend)
         self.rollout.recover(found)
-        await self._track_again(found, loaded)
+        if self.job.tracking is not None:  # the tracker has not heard of the steps in the weights that were loaded
+            for step in await asyncio.to_thread(list, found.measured):
+                if step <= loaded:
+                    self.metrics = await asyncio.to_thread(found.measured.__getitem__, step)
+                    await self._tracker.log(step, self.metrics)
         self.metrics = self.metrics or await asyncio.to_thread(found.measured.get, loaded, {})
-        await self._recall_evaluation(found)
+        if (every := self.job.eval_every) is not None:  # the evaluation due last may not have come to its end
+            last = found.step - found.step % every
+            for step in (last, last - every):
+                if self.evaluation is None:
+                    self.evaluation = parse_evaluation(step, await asyncio.to_thread(found.measured.get, step, {}))
         for step in range(loaded + 1, found.step + 1):
             if step not in found.replay:
                 first = min(found.replay, default=found.step + 1) - 1
@@ -275,35 +282,18 @@ class Training:
             evaluated = parse_evaluation(step, spent)
             await self._learn(backend, _groups(samples), Stopwatch(self._engine_work, spent=spent), evaluated)
         if found.begun:
-            log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(found.pool))
             details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
+            log.warning("event=recovered checkpoint=%(checkpoint)d step=%(step)d pool=%(pool)d", details)
             event = StoredEvent("recovered", time.time(), details)
             self.store.note(event)
             self._tell(event)
-
-    async def _recall_evaluation(self, found: RecoveredState) -> None:
-        """Find the last evaluation again: the one that was due last may not have come to its end."""
-        if (every := self.job.eval_every) is None:
-            return
-        last = found.step - found.step % every
-        for step in (last, last - every):
-            if self.evaluation is None:
-                self.evaluation = parse_evaluation(step, await asyncio.to_thread(found.measured.get, step, {}))
-
-    async def _track_again(self, found: RecoveredState, last: int) -> None:
-        """Tell the tracker of the steps up to the `last` one, which are in the weights that were loaded."""
-        if self.job.tracking is None:
-            return
-        for step in await asyncio.to_thread(list, found.measured):
-            if step <= last:
-                self.metrics = await asyncio.to_thread(found.measured.__getitem__, step)
-                await self._tracker.log(step, self.metrics)
 
     async def _train(self, backend: Backend) -> None:
         self._saved_at = self._now()
         self.pace.record_step()
         take = self._take_overlapping_batch if self.job.max_staleness else self._take_strict_batch
-        before = await self._zero_lr_hash(backend)
+        still = self.job.learning_rate == 0
+        before = await self._in_thread(backend.weights) if still else None
         while self.step < self.job.steps:
             await self._await_evaluation()
             await self.rollout.drain.wait_until(lambda: self.rollout.groups.begun)
@@ -312,12 +302,12 @@ class Training:
             self.updating = True
             watch.lap("gen")
             collect_garbage()
-            await self._settle(groups, watch)
+            await self._schedule(groups, StepMeasured(self.step + 1, watch.metrics()))
             watch.lap("settle")
             await self._learn(backend, groups, watch)
             self._serve(backend)
-            if self.step == self.job.steps and self.job.learning_rate == 0:
-                after = await self._zero_lr_hash(backend)
+            if self.step == self.job.steps and still:
+                after = await self._in_thread(backend.weights)
                 self.zero_lr_check = Stillness(before=before, after=after, probs_tolerance=backend.probs_tolerance)
             self._start_rollout()
             self.pace.record_step()
@@ -354,10 +344,6 @@ class Training:
         await self._tracker.log(found.step, told)
         self._tell(StoredEvent("evaluated", time.time(), {**found.model_dump(), "best": self.best is found}))
 
-    async def _zero_lr_hash(self, backend: Backend) -> str | None:
-        """Return the hash of the weights where they must not move; None where they may, as it takes a while."""
-        return await self._in_thread(backend.weights) if self.job.learning_rate == 0 else None
-
     async def _take_strict_batch(self) -> tuple[Group, ...]:
         """Wait for a batch and until nothing generates; nothing does before the next `_start_rollout`."""
         await self.rollout.drain.wait_until(lambda: self.rollout.groups.full)
@@ -381,7 +367,12 @@ class Training:
         step, learner, job = self.step + 1, backend.learner, self.job
         rows = {"merged": job.merging != "none", "by_call": job.follows_calls, "mask_cut": job.mask_truncated}
         made = partial(make_batch, step, list_samples(groups), **rows)
-        learned = await self._update(step, lambda: dict(learner.update(made())))
+        try:
+            learned = await self._in_thread(lambda: dict(learner.update(made())))
+        except NotFinite:  # the training broke down by itself, not the backend
+            self.not_finite = True
+            await self._tracker.log(step, {NOT_FINITE: 1.0})
+            raise
         watch.lap("update_actor")
         await self._publish(step, backend)
         watch.lap("update_weights")
@@ -400,6 +391,12 @@ class Training:
             await self._write_durably(step, lambda: (CheckpointSaved(step, name),))
             await self._in_thread(partial(self._checkpoints.commit, step, name))
 
+    async def _schedule(self, groups: tuple[Group, ...], spent: StepMeasured) -> None:
+        """Write down what the next step's batch is and took, together with where that leaves the streams."""
+        scheduled = BatchScheduled(spent.step, tuple(sample.episode for sample in list_samples(groups)))
+        streams = self.rollout.groups.streams
+        await self._write_durably(spent.step, lambda: (scheduled, spent, *streams.list_rows()))
+
     async def _publish(self, step: int, backend: Backend) -> None:
         await self._retry_until_room(f"step {step} waits for room to publish", lambda: self._in_thread(backend.publish))
 
@@ -407,22 +404,6 @@ class Training:
         if step % self.job.checkpoint_every == 0 or step == self.job.steps or self.job.keeps_best_of(step):
             return True
         return self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
-
-    async def _update(self, step: int, update: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Let the learner update; a training that breaks down by itself is told apart from a backend that broke."""
-        try:
-            return await self._in_thread(update)
-        except NotFinite:
-            self.not_finite = True
-            await self._tracker.log(step, {NOT_FINITE: 1.0})
-            raise
-
-    async def _settle(self, groups: tuple[Group, ...], watch: Stopwatch) -> None:
-        """Write down what the next step's batch is and took, together with where that leaves the streams."""
-        settled = BatchScheduled(self.step + 1, tuple(sample.episode for sample in list_samples(groups)))
-        streams = self.rollout.groups.streams
-        spent = StepMeasured(settled.step, watch.metrics())
-        await self._write_durably(settled.step, lambda: (settled, spent, *streams.list_rows()))
 
     async def _write_durably(self, step: int, changes: Callable[[], Sequence[Change]]) -> None:
         """Write changes as they are then, however long the store takes nothing."""
@@ -504,10 +485,6 @@ class Training:
             await asyncio.sleep(every)
             self.rollout.sweep()
             self.pace.record_tokens(self.rollout.registry.sampled_tokens)
-
-    def _cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         self._learning = learning = asyncio.ensure_future(asyncio.to_thread(work))

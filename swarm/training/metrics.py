@@ -91,40 +91,28 @@ def make_batch(
 ) -> Batch:
     """Return samples as the learner takes them; unless `merged`, a row for each call. by_call: rows say which call
     sampled what, in any case. mask_cut: answers that a limit on tokens ended are context alone."""
-    return Batch(step, tuple(_train_episode(sample, merged, by_call, mask_cut) for sample in samples))
+    make, episodes = linear_rows if merged else unmerged_rows, []
+    for sample in samples:
+        own = sample.trained_rewards
+        masked = frozenset(node.index for node in sample.nodes if node.cut and mask_cut)
+        rows = make(sample.nodes, by_call=by_call or bool(own), masked=masked)
+        episodes.append(TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own))
+    return Batch(step, tuple(episodes))
 
 
 def batch_metrics(
     job: Job, step: int, groups: Sequence[Group], charted: Sequence[str] | None = None
 ) -> dict[str, float]:
     samples = list_samples(groups)
-    return {
-        **_outcomes(groups, samples),
-        **_sizes(samples),
-        **_ages(samples, step - 1),
-        **_merge(groups),
-        **_drift(samples),
-        **_streams(groups, charted),
-        **_agents(job, samples),
-    }
-
-
-def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-
-def _train_episode(sample: Sample, merged: bool, by_call: bool, mask_cut: bool) -> TrainEpisode:
-    own = sample.trained_rewards
-    make = linear_rows if merged else unmerged_rows
-    masked = frozenset(node.index for node in sample.nodes if node.cut and mask_cut)
-    rows = make(sample.nodes, by_call=by_call or bool(own), masked=masked)
-    return TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own)
-
-
-def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, float]:
     rewards = [sample.reward for sample in samples]
-    told = [float(sample.success) for sample in samples if sample.success is not None]
-    metrics = {
+    codes = {sample.code for sample in samples} - {None}
+    calls = Counter(each.agent for sample in samples for each in sample.trained_rewards)
+    drift = Counter(node.drift for sample in samples for node in sample.nodes)
+    by_label: dict[str, list[Group]] = {}
+    for group in groups:
+        alone = charted is None or group.stream in charted
+        by_label.setdefault(stream_label(group.stream) if alone else _OTHERS, []).append(group)
+    return {
         "critic/rewards/mean": fmean(rewards),
         "critic/rewards/min": min(rewards),
         "critic/rewards/max": max(rewards),
@@ -132,13 +120,29 @@ def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, f
         "batch/episodes": float(len(samples)),
         "batch/groups": float(len(groups)),
         "batch/constant_groups": float(sum(group.constant for group in groups)),
-    }
-    codes = {sample.code for sample in samples} - {None}
-    return {
-        **metrics,
-        **({"critic/success/mean": fmean(told)} if told else {}),
+        **_success(samples, "critic/success/mean"),
         **({"batch/codes": float(len(codes))} if codes else {}),
+        **_sizes(samples),
+        "calls/untrained": float(sum(not node.trained for sample in samples for node in sample.nodes)),
+        **_ages(samples, step - 1),
+        **_merge(groups),
+        **{f"drift/{kind}": float(drift[kind]) for kind in Drift},
+        **{
+            f"stream/{label}/{name}": value
+            for label, own in sorted(by_label.items())
+            for name, value in _stream_metrics(own, len(groups)).items()
+        },
+        **{f"agent/{stream_label(name)}/calls": float(calls[name]) for name in job.train_agents},
     }
+
+
+def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _success(samples: Sequence[Sample], name: str) -> dict[str, float]:
+    told = [float(sample.success) for sample in samples if sample.success is not None]
+    return {name: fmean(told)} if told else {}
 
 
 def _sizes(samples: Sequence[Sample]) -> dict[str, float]:
@@ -149,7 +153,6 @@ def _sizes(samples: Sequence[Sample]) -> dict[str, float]:
         "response_length/clip_ratio": fmean(node.cut for nodes in trained for node in nodes),
         "num_turns/mean": fmean(map(len, trained)),
         "tokens/trained": float(sum(sampled)),
-        "calls/untrained": float(sum(not node.trained for sample in samples for node in sample.nodes)),
     }
 
 
@@ -185,38 +188,17 @@ def _merge(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def _drift(samples: Sequence[Sample]) -> dict[str, float]:
-    drift = Counter(node.drift for sample in samples for node in sample.nodes)
-    return {f"drift/{kind}": float(drift[kind]) for kind in Drift}
-
-
-def _streams(groups: Sequence[Group], charted: Sequence[str] | None) -> dict[str, float]:
-    by_label: dict[str, list[Group]] = {}
-    for group in groups:
-        alone = charted is None or group.stream in charted
-        by_label.setdefault(stream_label(group.stream) if alone else _OTHERS, []).append(group)
-    return {
-        f"stream/{label}/{name}": value
-        for label, own in sorted(by_label.items())
-        for name, value in (*_stream_metrics(own).items(), ("share", len(own) / len(groups)))
-    }
-
-
-def _agents(job: Job, samples: Sequence[Sample]) -> dict[str, float]:
-    calls = Counter(each.agent for sample in samples for each in sample.trained_rewards)
-    return {f"agent/{stream_label(name)}/calls": float(calls[name]) for name in job.train_agents}
-
-
-def _stream_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def _stream_metrics(groups: Sequence[Group], of: int) -> dict[str, float]:
+    """Return what one stream came to; `of`: groups of the whole batch."""
     samples = list_samples(groups)
     sizes = _sizes(samples)
-    told = [float(sample.success) for sample in samples if sample.success is not None]
     return {
         "groups": float(len(groups)),
         "episodes": float(len(samples)),
         "reward/mean": fmean(sample.reward for sample in samples),
-        **({"success/mean": fmean(told)} if told else {}),
+        **_success(samples, "success/mean"),
         **{name: sizes[name] for name in ("response_length/mean", "num_turns/mean", "tokens/trained")},
+        "share": len(groups) / of,
     }
 
 

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -31,6 +30,24 @@ INIT_S = 30.0
 """For W&B's server to know a run, where it is sent there at once."""
 
 
+_QUIET: Final[Mapping[str, Any]] = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "disable_job_creation": True,
+    "save_code": False,
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+    "x_transaction_log_flush_interval": FLUSH_S,
+    "silent": True,
+    "init_timeout": INIT_S,
+    "sync_tensorboard": False,
+    "reinit": "create_new",
+}
+
+
 class Tracker(Protocol):
     """Receives the metrics of each step, in order."""
 
@@ -44,11 +61,9 @@ class Tracker(Protocol):
 class NullTracker:
     """Keeps nothing: for jobs without tracking."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Ignore the metrics."""
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
-    def finish(self) -> None:
-        """Do nothing."""
+    def finish(self) -> None: ...
 
 
 class WandbTracker:
@@ -65,7 +80,7 @@ class WandbTracker:
         given: dict[str, Any] = {
             "project": tracking.project, "group": tracking.group, "name": tracking.name, "id": tracking.run_id,
             "tags": list(tracking.tags), "dir": tracking.directory, "config": run_config(job),
-            "settings": wandb.Settings(**_quiet_settings()),
+            "settings": wandb.Settings(**_QUIET),
         }  # fmt: skip
         self._run: Any = self._online(given) if tracking.mode == "online" else self._offline(given)
 
@@ -117,7 +132,10 @@ class TrackerThread:
         self._tracker: Tracker = NullTracker()
 
     async def open(self, make: Callable[[], Tracker]) -> None:
-        await self._call(partial(self._open, make))
+        def open_tracker() -> None:  # there for `finish`, though nobody waits for it any more
+            self._tracker = make()
+
+        await self._call(open_tracker)
 
     async def log(self, step: int, metrics: Mapping[str, float]) -> None:
         await self._call(lambda: self._tracker.log(step, metrics))
@@ -130,27 +148,5 @@ class TrackerThread:
         """End the thread once it did what it was asked; no call may follow."""
         self._thread.shutdown(wait=False)
 
-    def _open(self, make: Callable[[], Tracker]) -> None:
-        self._tracker = make()
-
     async def _call(self, function: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
-
-
-def _quiet_settings() -> dict[str, Any]:
-    return {
-        "console": "off",
-        "disable_code": True,
-        "disable_git": True,
-        "disable_job_creation": True,
-        "save_code": False,
-        "x_disable_stats": True,
-        "x_disable_meta": True,
-        "x_disable_machine_info": True,
-        "x_save_requirements": False,
-        "x_transaction_log_flush_interval": FLUSH_S,
-        "silent": True,
-        "init_timeout": INIT_S,
-        "sync_tensorboard": False,
-        "reinit": "create_new",
-    }

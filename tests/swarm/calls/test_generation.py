@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.backends.fake import FakeRenderer
-from swarm.calls.call import KEPT_S, Call, RetryCache
+from swarm.calls.call import KEPT_S, Call, CallState, RetryCache
 from swarm.calls.generation import TextStream, read_message, short_name
 from tests.swarm.server.support import Clock
 
@@ -123,8 +123,7 @@ def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: i
 @dataclass(eq=False)
 class Standing:
     waiting: bool = False
-    served: bool = False
-    alive: bool = True
+    state: CallState = CallState.GENERATING
     over_at: float | None = None
 
 
@@ -142,12 +141,12 @@ def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_th
     order: tuple[int, ...],
 ) -> None:
     retries = RetryCache(Clock())
-    calls: list[Any] = [Standing(waiting=True), Standing(), Standing(served=True, over_at=1000.0)]
+    calls: list[Any] = [Standing(waiting=True), Standing(), Standing(state=CallState.SERVED, over_at=1000.0)]
     for place in order:
         add(retries, "k", calls[place])
     for call in calls:
         assert found(retries, "k") is call
-        call.alive = False
+        call.state = CallState.FAILED
     assert retries.find("k") is None
     assert retries.find("other") is None
 
@@ -158,7 +157,7 @@ def test_a_call_that_goes_on_is_found_however_long_it_takes(clock: Clock) -> Non
     clock.now += 100 * KEPT_S
     add(retries, "other", Standing())
     assert found(retries, "slow") is slow
-    slow.served, slow.over_at = True, clock.now
+    slow.state, slow.over_at = CallState.SERVED, clock.now
     clock.now += KEPT_S - 1
     add(retries, "other", Standing())
     assert found(retries, "slow") is slow
@@ -169,10 +168,10 @@ def test_nothing_is_remembered_for_ever(lasting: list[float]) -> None:
     clock = Clock()
     retries = RetryCache(clock)
     for number, seconds in enumerate(lasting):
-        add(retries, str(number % 3), Standing(served=True, over_at=clock.now + seconds))
+        add(retries, str(number % 3), Standing(state=CallState.SERVED, over_at=clock.now + seconds))
         clock.now += 1.0
     for _ in range(2):
         clock.now += 5 * KEPT_S
-        add(retries, "last", Standing(served=True, over_at=clock.now))
+        add(retries, "last", Standing(state=CallState.SERVED, over_at=clock.now))
     assert len(retries) == 1
     assert all(retries.find(str(number)) is None for number in range(3))

@@ -22,6 +22,7 @@ from swarm.rollout.rollout import Rollout
 from swarm.server import Keys, SwarmServer, make_app
 from swarm.server.connections import LimitedHttp
 from swarm.server.model_endpoint import STREAM_TIMEOUTS, StreamTimeouts
+from swarm.server.routes import openapi
 from swarm.training.trackers import NullTracker, Tracker
 
 DEADLINE_S = 180.0
@@ -52,6 +53,28 @@ class RecordingTracker:
 
     def finish(self) -> None:
         self.finished += 1
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call as the OpenAPI document has it; `keys`: the roles and uses of keys that may make it."""
+
+    name: str
+    method: str
+    path: str
+    keys: frozenset[str]
+    takes_input: bool
+
+
+def operations() -> list[Operation]:
+    found = []
+    for path, methods in openapi()["paths"].items():
+        for method, told in methods.items():
+            rules = [rule for rules in told.get("security", ()) for rule in rules.items()]
+            keys = frozenset(key for use, roles in rules for key in roles or [use])
+            query = any(one["in"] == "query" for one in told.get("parameters", ()))
+            found.append(Operation(told["operationId"], method.upper(), path, keys, query or "requestBody" in told))
+    return found
 
 
 @dataclass

@@ -22,11 +22,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from swarm.server.openapi import OPERATIONS, Operation, openapi
 from swarm.server.prometheus import exposition
+from swarm.server.routes import openapi
 from swarm.wire import ServerState
 from tests.golden import assert_golden
-from tests.swarm.server.support import Served, job, serving
+from tests.swarm.server.support import Operation, Served, job, operations, serving
 from tests.swarm.server.test_control import routes
 from tests.swarm.server.threads import Threaded, threaded
 
@@ -156,8 +156,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
 
 
 def test_every_served_route_is_in_the_document_and_nothing_else(server: Threaded) -> None:
-    served = {(method, path) for method, path in routes(server.served) if method != "HEAD"}
-    assert served == {(operation.method, operation.path) for operation in OPERATIONS}
+    assert routes(server.served) == {(operation.method, operation.path) for operation in operations()}
 
 
 def test_the_document_is_served(server: Threaded) -> None:
@@ -172,29 +171,29 @@ def test_the_document_is_the_one_that_clients_were_written_for() -> None:
 @pytest.mark.slow
 def test_only_the_keys_the_document_names_open_a_door(server: Threaded) -> None:
     served = server.served
-    for operation in OPERATIONS:
+    for operation in operations():
         lease = server.run(served.begin("keys", kind="eval"))
         held = {"model": lease["api_key"], "lease": lease["lease_token"]}
         for role in ("admin", "client", "viewer"):
             held[role] = served.server.keys.role_key(role)  # type: ignore[arg-type]
         for kind, token in held.items():
-            if operation.name in LAST and kind in operation.roles:
+            if operation.name in LAST and kind in operation.keys:
                 continue  # they work; the test of the job's life shows it
             path = operation.path.replace("{episode_id}", lease["episode_id"])
             asked: dict[str, Any] = {"headers": key(token), "data": b"", "timeout": 10, "stream": True}
-            allowed = not (operation.roles or operation.uses) or kind in operation.roles or kind in operation.uses
+            allowed = not operation.keys or kind in operation.keys
             with requests.request(operation.method, served.url + path, **asked) as found:  # events never end
                 assert (found.status_code != 403) == allowed, (operation.name, kind)
 
 
 def sendings() -> list[Any]:
     """Every operation with right input, and with wrong input where there is any to get wrong; a stop comes last."""
-    ordered = sorted(OPERATIONS, key=lambda operation: operation.name in LAST)
+    ordered = sorted(operations(), key=lambda operation: operation.name in LAST)
     return [
         pytest.param(operation, mode, id=f"{operation.name}-{mode.value}")
         for operation in ordered
         for mode in GenerationMode
-        if mode is GenerationMode.POSITIVE or operation.body or operation.query
+        if mode is GenerationMode.POSITIVE or operation.takes_input
     ]
 
 
@@ -238,6 +237,5 @@ def key(token: str) -> dict[str, str]:
 
 
 def _key(server: Threaded, operation: Operation, lease: dict[str, Any]) -> str:
-    if operation.roles or not operation.uses:
-        return server.served.admin
-    return str(lease["api_key"] if "model" in operation.uses else lease["lease_token"])
+    held = {"model": lease["api_key"], "lease": lease["lease_token"]}
+    return next((str(held[kind]) for kind in held if operation.keys == {kind}), server.served.admin)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from swarm.backends.fake import EOS_ID, FakeBackend
+from swarm.backends.protocols import Batch
 from swarm.errors import EpisodeEnded, JobConflict, JobFinished, LeaseLost, StoreUnavailable, SwarmError, Throttled
 from swarm.job import Job, Tracking
 from swarm.rollout.keys import Claims
@@ -656,6 +657,7 @@ class Server(RuleBasedStateMachine):
         assert [batch.step for batch in learner.batches] == steps[self.loaded :], "no step is learned again for nothing"
         for batch in learner.batches:
             assert self.batches.setdefault(batch.step, batch) == batch
+            check_batch(batch, self.job, rows)
             for episode in batch.episodes:
                 assert episode.reward == self.rewards.get(episode.episode_id, episode.reward)
         assert [step for step, _ in self.tracker.steps] == steps, "the tracker is told of every step once"
@@ -720,6 +722,21 @@ class Server(RuleBasedStateMachine):
                 self.runner.run(self.server.stop())
             self.runner.close()
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def check_batch(batch: Batch, wanted: Job, rows: Mapping[str, Row]) -> None:
+    """Whole groups of one task each, sampled by weights that are young enough."""
+    groups: dict[str, list[float]] = {}
+    for episode in batch.episodes:
+        groups.setdefault(episode.group, []).append(episode.reward)
+        assert rows[episode.episode_id].began.task_id == episode.group.partition("#")[0]
+        sampled = [version for row in episode.rows for version in row.versions if version >= 0]
+        if wanted.max_staleness or not wanted.surplus_groups:
+            assert min(sampled) >= batch.step - 1 - wanted.max_staleness
+    sizes = [len(rewards) for rewards in groups.values()]
+    assert sum(sizes) == wanted.episodes_per_step
+    assert wanted.batch_rule == "episodes" or sizes == [wanted.group_size] * wanted.tasks_per_step
+    assert wanted.batch_rule != "varied_groups" or all(len(set(rewards)) > 1 for rewards in groups.values())
 
 
 ENDED = ("ended", "in_step", "dropped")

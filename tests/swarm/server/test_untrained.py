@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swarm.backends.fake import EOS_ID, FakeBackend, FakeLearner
 from swarm.backends.protocols import DiskFull, Sampling
-from swarm.calls.call import Call
+from swarm.calls.call import Call, CallState
 from swarm.calls.prompts import SamplingPlan
 from swarm.dialects.base import Reply
 from swarm.errors import StoreUnavailable, SwarmError
@@ -152,7 +152,7 @@ class World:
             pass  # told what happened: that is an answer, but no reply
 
     def act(self, action: str) -> None:
-        if action.startswith("come") and self.call.alive:
+        if action.startswith("come") and self.call.state is not CallState.FAILED:
             client = self.be_client(comes_back="announced" in action, reads=self.streamed and "reading" in action)
             self.clients.append(asyncio.create_task(client))
         elif action == "leave" and self.clients:

@@ -101,9 +101,9 @@ async def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
 
 
 def test_names_are_exact_unless_they_end_in_a_star() -> None:
-    wanted = HistoryQuery(keys="a/b, stream/*").wanted
+    wanted = HistoryQuery(keys="a/b, stream/*").wants
     assert [name for name in ("a/b", "a/bc", "a", "stream/x/y", "streams") if wanted(name)] == ["a/b", "stream/x/y"]
-    assert HistoryQuery().wanted("anything")
+    assert HistoryQuery().wants("anything")
 
 
 async def seen(served: Served, role: Any = "viewer") -> Snapshot:
