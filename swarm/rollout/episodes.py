@@ -47,7 +47,19 @@ from swarm.store import EpisodeClosed, Sample, Store
 from swarm.timelines import CallTree, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, ServerState
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+Closing = Literal["ended", "aborted", "fenced"]
+State = Literal["open", "prepared", "ended", "aborted", "fenced"]
+Outcome = tuple[float, bool | None]
+"""Reward of an evaluation episode, and whether it succeeded."""
+RETRY_AFTER_S = 1.0
+LOST_KEPT = 50
+REASON_KEPT = 500
+"""Characters of the reason of an episode that was given up, which are a client's own words."""
+SETTLING_S = 30.0
+"""Seconds after which those who wait for a store that does not answer are told so."""
+_MOST_SHOWN = 20
 MOST_UNPAID, UNPAID_PER_S = 10_000, 10.0
 """Episodes that may begin though no call was made in them: at once, and more each second."""
 PAID = 2
@@ -149,30 +161,44 @@ def call_rewards(request: EndRequest, nodes: Sequence[Node]) -> tuple[CallReward
     """Return the rewards of all calls; none where every call is worth the same and nobody said which agent made it.
     Raises InvalidRequest for a call or an agent that the episode does not have."""
     agents = {node.agent for node in nodes if node.agent}
-    _require("by_call", set(request.by_call), {node.index for node in nodes}, "calls")
     who = "agents (they name themselves by the header X-Ajet-Agent, or by KEY/NAME for their key)"
-    _require("by_agent", set(request.by_agent), agents, who)
+    for field_name, named, there, what in (
+        ("by_call", {str(index) for index in request.by_call}, {str(node.index) for node in nodes}, "calls"),
+        ("by_agent", set(request.by_agent), agents, who),
+    ):
+        if unknown := sorted(named - there):
+            known = ", ".join(sorted(there)[:_MOST_SHOWN]) or "none"
+            raise InvalidRequest(
+                f"`{field_name}` has a reward for {unknown[0][:80]!r}, which is none of the episode's {what}: {known}; "
+                "the episode is still open",
+                param=field_name,
+            )
     if not (request.by_call or request.by_agent or agents):
         return ()
-
-    def reward_of(node: Node) -> float:
-        return request.by_call.get(node.index, request.by_agent.get(node.agent, request.reward))
-
-    return tuple(CallReward(node.index, reward_of(node), node.agent) for node in nodes)
-
-
-def _require(field: str, named: set[int] | set[str], there: set[int] | set[str], what: str) -> None:
-    if unknown := sorted(map(str, named - there)):
-        known = ", ".join(sorted(map(str, there))[:20]) or "none"
-        raise InvalidRequest(
-            f"`{field}` has a reward for {unknown[0][:80]!r}, which is none of the episode's {what}: {known}; the "
-            "episode is still open",
-            param=field,
+    return tuple(
+        CallReward(
+            node.index, request.by_call.get(node.index, request.by_agent.get(node.agent, request.reward)), node.agent
         )
+        for node in nodes
+    )
 
 
-Closing = Literal["ended", "aborted", "fenced"]
-State = Literal["open", "prepared", "ended", "aborted", "fenced"]
+def require_trained(train_agents: Collection[str], nodes: Sequence[Node]) -> None:
+    """Raise InvalidRequest where an episode has calls, and none is of an agent that is to be trained. One that is not
+    called in every episode is no error, nor is an episode without calls, which is dropped as such."""
+    agents = {node.agent for node in nodes}
+    if not train_agents or not agents or not agents.isdisjoint(train_agents):
+        return
+    callers = ", ".join(repr(name) for name in sorted(agents)[:_MOST_SHOWN] if name) or "none that says its name"
+    wanted = ", ".join(map(repr, train_agents))
+    raise InvalidRequest(
+        f"expected a call of an agent that the job trains (`train_agents`: {wanted}); found calls of {callers}. Let "
+        "the agent name itself (the header X-Ajet-Agent, or KEY/NAME for its key), or change the job; the episode is "
+        "still open",
+        param="train_agents",
+    )
+
+
 FIRST_TTLS = 4
 _WHY_FENCED = {
     "lease_expired": "no call or heartbeat came in time",
@@ -261,8 +287,8 @@ class ClosedEpisode:
 
 
 class Leases:
-    """All episodes of one training; open ones whole, closed ones as a word. `life` begins the names of all episodes
-    that are begun here; those of a former life of the server have another."""
+    """All episodes of one training; open ones whole, closed ones as a word. `incarnation` begins the names of all
+    episodes that are begun here; those of a former life of the server have another."""
 
     def __init__(self, ttl_s: float, clock: Callable[[], float], incarnation: str = "") -> None:
         self._ttl_s = ttl_s
@@ -299,23 +325,22 @@ class Leases:
         Raises LeaseLost for a fenced episode, and for an unknown one of a former life (its beginning was not written
         down when the server died), and EpisodeEnded for one that is prepared or over.
         """
-        episode = self._open.get(claims.episode)
+        name = claims.episode
+        episode = self._open.get(name)
         if episode is not None and episode.fencing_token == claims.fencing_token:
             return episode
-        closed = self.closed.get(claims.episode)
+        closed = self.closed.get(name)
         if closed is not None and closed.fencing_token != claims.fencing_token:
             why = _WHY_FENCED.get(closed.reason or "", "its client or the server was restarted")
-            raise LeaseLost(
-                f"episode {claims.episode} was fenced: {why} (a lease is {self._ttl_s:g} s); begin a new one"
-            )
+            raise LeaseLost(f"episode {name} was fenced: {why} (a lease is {self._ttl_s:g} s); begin a new one")
         if closed is not None and closed.state == repeats:
             return None
-        if claims.episode in self._prepared:
-            raise EpisodeEnded(f"episode {claims.episode} is prepared: it waits for its team; commit or abort it")
-        if closed is None and not claims.episode.startswith(self._incarnation):
-            raise LeaseLost(f"episode {claims.episode} was lost when the server was restarted; begin a new one")
+        if name in self._prepared:
+            raise EpisodeEnded(f"episode {name} is prepared: it waits for its team; commit or abort it")
+        if closed is None and not name.startswith(self._incarnation):
+            raise LeaseLost(f"episode {name} was lost when the server was restarted; begin a new one")
         state = closed.state if closed is not None else "closed long ago"
-        raise EpisodeEnded(f"episode {claims.episode} is {state}; begin a new one")
+        raise EpisodeEnded(f"episode {name} is {state}; begin a new one")
 
     def find_and_renew(self, claims: Claims) -> LeasedEpisode:
         """Return the open episode of a key and renew its lease; raise as `find` does."""
@@ -327,8 +352,13 @@ class Leases:
         return episode
 
     def find_prepared(self, claims: Claims) -> PreparedEpisode | None:
-        found = self._prepared.get(claims.episode)
-        return found if found is not None and found.fencing_token == claims.fencing_token else None
+        prepared = self._prepared.get(claims.episode)
+        return prepared if prepared is not None and prepared.fencing_token == claims.fencing_token else None
+
+    def find_expired(self) -> list[LeasedEpisode]:
+        """Return the open episodes whose lease ran out and that have no call in flight and no end being written."""
+        now = self._clock()
+        return [e for e in self._open.values() if e.expires_at <= now and not e.calls and e.settling is None]
 
     def state_of(self, episode_id: str) -> State | None:
         if episode_id in self._open:
@@ -376,19 +406,21 @@ class Leases:
         reason: str | None = None,
     ) -> None:
         """Close an open or prepared episode; calls in flight end with the error later calls will get."""
-        before = self._open.get(episode.id) or self.closed.get(episode.id) or ClosedEpisode(state, 1)
+        refusals: tuple[Mapping[str, int], str | None] = ({}, None)
         if isinstance(episode, PreparedEpisode):
             del self._prepared[episode.id]
+            nodes: Sequence[Node] = episode.sample.nodes
         else:
             del self._open[episode.id]
+            nodes, refusals = episode.tree.nodes, (episode.refusals, episode.refusal)
         if state == "fenced":
             episode.fencing_token += 1
-        nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
         tokens = sum(len(node.sampled) for node in nodes)
-        refused = before.refusals, before.refusal
-        self.remember(episode.id, ClosedEpisode(state, episode.fencing_token, tokens, *refused, end, reason))
+        self.remember(episode.id, ClosedEpisode(state, episode.fencing_token, tokens, *refusals, end, reason))
         if isinstance(episode, LeasedEpisode):
-            self.interrupt(episode, _late_call_error(episode.id, state))
+            fenced = LeaseLost(f"episode {episode.id} was fenced; its call was cancelled")
+            over = EpisodeEnded(f"episode {episode.id} is {state}; its call was cancelled")
+            self.interrupt(episode, fenced if state == "fenced" else over)
 
     def remember(self, episode_id: str, closed: ClosedEpisode) -> None:
         self.closed[episode_id] = closed
@@ -398,48 +430,6 @@ class Leases:
     def interrupt(self, episode: LeasedEpisode, error: SwarmError) -> None:
         for call in list(episode.calls):
             call.interrupt(error)
-
-    def find_expired(self) -> list[LeasedEpisode]:
-        """Return the open episodes whose lease ran out and that have no call in flight and no end being written."""
-        now = self._clock()
-        return [e for e in self._open.values() if e.expires_at <= now and not e.calls and e.settling is None]
-
-
-def _late_call_error(episode: str, state: Closing) -> SwarmError:
-    if state == "fenced":
-        return LeaseLost(f"episode {episode} was fenced; its call was cancelled")
-    return EpisodeEnded(f"episode {episode} is {state}; its call was cancelled")
-
-
-_MOST_SHOWN = 20
-
-
-def require_trained(train_agents: Collection[str], nodes: Sequence[Node]) -> None:
-    """Raise InvalidRequest where an episode has calls, and none is of an agent that is to be trained. One that is not
-    called in every episode is no error, nor is an episode without calls, which is dropped as such."""
-    agents = {node.agent for node in nodes}
-    if not train_agents or not agents or not agents.isdisjoint(train_agents):
-        return
-    found = ", ".join(repr(name) for name in sorted(agents)[:_MOST_SHOWN] if name) or "none that says its name"
-    wanted = ", ".join(map(repr, train_agents))
-    raise InvalidRequest(
-        f"expected a call of an agent that the job trains (`train_agents`: {wanted}); found calls of {found}. Let the "
-        "agent name itself (the header X-Ajet-Agent, or KEY/NAME for its key), or change the job; the episode is still "
-        "open",
-        param="train_agents",
-    )
-
-
-log = logging.getLogger(__name__)
-
-Outcome = tuple[float, bool | None]
-"""Reward of an evaluation episode, and whether it succeeded."""
-RETRY_AFTER_S = 1.0
-LOST_KEPT = 50
-REASON_KEPT = 500
-"""Characters of the reason of an episode that was given up, which are a client's own words."""
-SETTLING_S = 30.0
-"""Seconds after which those who wait for a store that does not answer are told so."""
 
 
 class LostEpisode(NamedTuple):
@@ -504,7 +494,7 @@ class EpisodeRegistry:
     @property
     def unplayed(self) -> int:
         """How many of the awaited episodes have not ended in the evaluation that is the furthest."""
-        ended = (sum(play is not None for play in self._first_plays(plays)) for plays in self.evaluations.values())
+        ended = (len(self._first_outcomes(plays)) for plays in self.evaluations.values())
         return self.pending_evaluations and self.pending_evaluations - max(ended, default=0)
 
     def begin_evaluation(self, episode: LeasedEpisode) -> None:
@@ -522,18 +512,13 @@ class EpisodeRegistry:
             del plays[episode.id]
         else:
             plays[episode.id] = outcome
-        first = [play for play in self._first_plays(plays) if play is not None]
+        first = self._first_outcomes(plays)
         if self.pending_evaluations and len(first) == self.pending_evaluations:
             self.pending_evaluations, self.evaluated = 0, first
-            self.groups.touch()
+            self.groups.touch_all()
 
-    def _first_plays(self, plays: Mapping[str, Outcome | None]) -> Iterator[Outcome | None]:
-        return islice(plays.values(), self.pending_evaluations)
-
-    def require_recovered(self) -> None:
-        """Raise EngineUnavailable while what was written may not have been read back."""
-        if self.machine.state in (ServerState.OFFLINE, ServerState.BOOTING):
-            raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
+    def _first_outcomes(self, plays: Mapping[str, Outcome | None]) -> list[Outcome]:
+        return [play for play in islice(plays.values(), self.pending_evaluations) if play is not None]
 
     def evaluation_seed(self) -> int:
         """Return the seed of an evaluation's next call: which ones come follows from the job's seed and the version."""
@@ -541,10 +526,19 @@ class EpisodeRegistry:
             self._evaluation_draws = (self.version, random.Random(f"evaluations {self.job.seed} {self.version}"))
         return self._evaluation_draws[1].getrandbits(63)
 
+    def require_recovered(self) -> None:
+        """Raise EngineUnavailable while what was written may not have been read back."""
+        if self.machine.state in (ServerState.OFFLINE, ServerState.BOOTING):
+            raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
+
     def notify(self) -> None:
         """Something changed that may admit a waiter or complete the batch."""
         self.admission.admit_waiting()
         self.changed.set()
+
+    def note_streams(self) -> None:
+        """Note where the streams stand that moved."""
+        self.store.note(*self.groups.streams.take_moved())
 
     def make_sample(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
         """Return an open episode with the reward it ends with. Raises InvalidRequest for rewards of what it does not
@@ -575,10 +569,21 @@ class EpisodeRegistry:
         The work goes on when its caller is gone, or was told after SETTLING_S to ask again (StoreUnavailable). Model
         calls in flight end first, so that nothing is captured after.
         """
+
+        async def run() -> None:
+            try:
+                while isinstance(episode, LeasedEpisode) and episode.calls:  # noqa: ASYNC110  -- a call tells nobody of its end
+                    await asyncio.sleep(0.001)
+                await work()
+            finally:
+                episode.settling = None
+                self.leases.renew(episode)
+                self.notify()
+
         if episode.settling is None:
             if isinstance(episode, LeasedEpisode):
                 self.leases.interrupt(episode, EpisodeEnded(f"episode {episode.id} is being ended"))
-            episode.settling = asyncio.create_task(self._run_settlement(episode, work))
+            episode.settling = asyncio.create_task(run())
         settling = episode.settling
         await asyncio.wait({settling}, timeout=SETTLING_S)
         if not settling.done():
@@ -590,16 +595,16 @@ class EpisodeRegistry:
         settling.result()
 
     def collect(self, sample: Sample) -> None:
+        """Take an ended training episode for a batch, or drop it."""
         self.counts["ended"] += 1
         if (reason := self.find_drop_reason(sample)) is not None:
             self.groups.leave(sample.episode, ended=True)
-            self.store.note(*self.groups.streams.take_moved())
+            self.note_streams()
             self.drop([sample], reason)
             return
         self.counts["side_conversations"] += sample.side_conversations
         filtered = self.groups.end(sample)
-        # before what is dropped: a crash between must not undo a turn
-        self.store.note(*self.groups.streams.take_moved())
+        self.note_streams()  # before what is dropped: a crash between must not undo a turn
         self.drop(filtered, "constant_group")
         self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
@@ -611,20 +616,21 @@ class EpisodeRegistry:
 
     def drop(self, samples: Iterable[Sample], reason: str) -> None:
         for sample in samples:
-            self.counts[f"drop_{reason}"] += 1
-            self.lost.append(LostEpisode(time.time(), sample.episode, sample.stream, sample.owner, reason))
-            log.warning("event=drop episode=%s owner=%r reason=%s", sample.episode, sample.owner, reason)
+            self._count_lost("drop", sample.episode, sample.stream, sample.owner, reason)
             self.store.note(closing_record(sample, "dropped", reason))
 
     def fence(self, episode: LeasedEpisode, reason: str) -> None:
-        self.counts[f"drop_{reason}"] += 1
-        self.lost.append(LostEpisode(time.time(), episode.id, episode.stream, episode.owner, reason))
-        log.warning("event=fence episode=%s owner=%r reason=%s", episode.id, episode.owner, reason)
+        self._count_lost("fence", episode.id, episode.stream, episode.owner, reason)
         self.give_up(episode, "fenced", reason)
+
+    def _count_lost(self, event: str, episode: str, stream: str, owner: str, reason: str) -> None:
+        self.counts[f"drop_{reason}"] += 1
+        self.lost.append(LostEpisode(time.time(), episode, stream, owner, reason))
+        log.warning("event=%s episode=%s owner=%r reason=%s", event, episode, owner, reason)
 
     def give_up(self, episode: LeasedEpisode, state: Closing, reason: str, *, failed: bool = False) -> None:
         """Close an open episode without a reward, and count and note it; its place is free again, unless its agent
-        `failed` its task too often."""
+        `failed` its task too often: then that is skipped."""
         self.counts[state] += 1
         self.leases.close(episode, state, reason=reason if state == "fenced" else None)
         self.store.note(EpisodeClosed(episode.id, state, episode.fencing_token, reason=reason[:REASON_KEPT] or None))
@@ -633,15 +639,12 @@ class EpisodeRegistry:
         elif not failed:
             self.groups.leave(episode.id)
         elif self.groups.fail(episode.id):
-            self._skip(episode, reason)
-
-    def _skip(self, episode: LeasedEpisode, reason: str) -> None:
-        self.counts["tasks_skipped"] += 1
-        self.skipped[episode.task_id] += 1
-        if len(self.skipped) > LOST_KEPT:
-            del self.skipped[next(iter(self.skipped))]
-        log.warning("event=task_skipped task=%r stream=%r last=%r", episode.task_id, episode.stream, reason[:200])
-        self.store.note(*self.groups.streams.take_moved())
+            self.counts["tasks_skipped"] += 1
+            self.skipped[episode.task_id] += 1
+            if len(self.skipped) > LOST_KEPT:
+                del self.skipped[next(iter(self.skipped))]
+            log.warning("event=task_skipped task=%r stream=%r last=%r", episode.task_id, episode.stream, reason[:200])
+            self.note_streams()
 
     def free_place(self, prepared: PreparedEpisode) -> None:
         if self.groups.group_of(prepared.id) is not None:
@@ -654,18 +657,6 @@ class EpisodeRegistry:
             self.fence(episode, "outdated")
         for prepared in [p for p in self.leases.prepared if p.id in outdated and p.settling is None]:
             self.free_place(prepared)
-
-    async def _run_settlement(
-        self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]
-    ) -> None:
-        try:
-            while isinstance(episode, LeasedEpisode) and episode.calls:  # noqa: ASYNC110  -- a call tells nobody of its end
-                await asyncio.sleep(0.001)
-            await work()
-        finally:
-            episode.settling = None
-            self.leases.renew(episode)
-            self.notify()
 
 
 def untrained_reason(sample: Sample) -> str:

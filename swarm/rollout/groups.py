@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from swarm.job import Job
 from swarm.rollout.staleness import BatchPlace, BatchSelection, EpisodeAges
 from swarm.rollout.streams import Streams
-from swarm.rollout.task_sampler import Group, TaskAssignments, TaskSampler, bytes_of
+from swarm.rollout.task_sampler import Group, TaskAssignments, bytes_of
 from swarm.store import Sample, TaskListRow
 
 
@@ -37,192 +37,53 @@ class _GroupIndex:
     by_task_index: dict[tuple[int, str], Group] = field(default_factory=dict)
 
 
-class GroupMembership:
-    """The alive groups and their members; a group is whole with `size` ended ones, or never where it is `loose`."""
-
-    def __init__(
-        self, size: int, ages: EpisodeAges, assignments: TaskAssignments, clock: Callable[[], float], *, loose: bool
-    ) -> None:
-        self._size = size
-        self._ages = ages
-        self._assignments = assignments
-        self._clock = clock
-        self._loose = loose
-        self._of: dict[str, Group] = {}
-        self._index: _GroupIndex | None = None
-        self._whole = 0
-        self.alive: list[Group] = []
-        self.ended: dict[str, Sample] = {}
-        """Members that have ended, the oldest first."""
-        self.bytes = 0
-        """Bytes of their captured tokens."""
-        self.groups_named = 0
-        """Groups ever named; a name is never used again."""
-
-    @property
-    def open(self) -> set[str]:
-        return self._of.keys() - self.ended.keys()
-
-    def group_of(self, episode: str) -> Group | None:
-        return self._of.get(episode)
-
-    def require_group(self, episode: str) -> Group:
-        return self._of[episode]
-
-    def index_groups(self) -> _GroupIndex:
-        """Look at the groups, once for all who wait in line until one of them changes something."""
-        if self._index is None:
-            self._index = index = _GroupIndex()
-            for group in self.alive:
-                index.taken[group.stream] += len(group) if self._loose else 1
-                index.playing.setdefault((group.task_id, group.stream), []).append(group)
-                if group.task_index is not None:
-                    index.by_task_index[group.task_index, group.stream] = group
-        return self._index
-
-    def make_group(self, task_id: str, stream: str) -> Group:
-        """Return a group that is not alive before somebody joins it."""
-        return Group(f"{task_id}#{self.groups_named + 1}", task_id, stream, self._clock())
-
-    def join(self, group: Group, episode: str) -> None:
-        if group not in self.alive:
-            self.alive.append(group)
-            self.groups_named += 1
-        group.open.add(episode)
-        group.touched_at = self._clock()
-        self._of[episode] = group
-        self._ages.begin(episode)
-        self._index = None
-
-    def end(self, sample: Sample) -> Group:
-        group = self._of[sample.episode]
-        group.open.remove(sample.episode)
-        self.add(group, sample)
-        return group
-
-    def leave(self, episode: str) -> None:
-        self._assignments.forget(episode)
-        group = self._of.pop(episode)
-        group.open.remove(episode)
-        self._ages.forget(episode)
-        self._touch_or_remove(group)
-
-    def find_or_restore(self, sample: Sample) -> Group:
-        for group in self.alive:
-            if group.name == sample.group:
-                return group
-        group = Group(sample.group, sample.task_id, sample.stream, self._clock())
-        group.task_index = None if self._loose else sample.task_index
-        number = sample.group.rpartition("#")[2]
-        self.groups_named = max(self.groups_named, int(number) if number.isdecimal() else 0)
-        self.alive.append(group)
-        self._index = None
-        return group
-
-    def add(self, group: Group, sample: Sample) -> None:
-        group.ended.append(sample)
-        group.touched_at = self._clock()
-        self._of[sample.episode] = group
-        self._index = None
-        self.ended[sample.episode] = sample
-        self._ages.record_versions(sample.episode, sample.nodes)
-        self.bytes += bytes_of(sample.nodes)
-        if not self._loose and len(group.ended) == self._size:
-            self._whole += 1
-            group.whole_since = self._whole
-
-    def assign_task(self, group: Group, task_index: int | None) -> None:
-        """Let a group that began without a turn play for this one."""
-        group.task_index = task_index
-        if task_index is not None:
-            self._assignments.assign(group, task_index)
-        self._index = None
-
-    def take_out(self, samples: Sequence[Sample]) -> tuple[Group, ...]:
-        """Take these samples out of their groups; return them as groups of their own."""
-        out: dict[str, Group] = {}
-        self._index = None
-        for sample in sorted(samples, key=lambda sample: sample.episode):
-            group = self._of[sample.episode]
-            out.setdefault(group.name, replace(group, open=set(), ended=[])).ended.append(sample)
-            group.ended.remove(sample)
-            group.whole_since = None
-            self._forget(sample)
-            if not len(group):
-                self.alive.remove(group)
-        return tuple(out[name] for name in sorted(out))
-
-    def drop(self, sample: Sample) -> Sample:
-        group = self._of[sample.episode]
-        group.ended.remove(sample)
-        group.whole_since = None
-        self._assignments.undo(group.stream, sample.episode)
-        self._forget(sample)
-        self._touch_or_remove(group)
-        return sample
-
-    def drop_group(self, group: Group) -> None:
-        """Drop a group that has no open member."""
-        for sample in group.ended:
-            self._assignments.undo(group.stream, sample.episode)
-            self._forget(sample)
-        self.alive.remove(group)
-        self._index = None
-
-    def _touch_or_remove(self, group: Group) -> None:
-        group.touched_at = self._clock()
-        self._index = None
-        if not len(group):
-            self.alive.remove(group)
-
-    def _forget(self, sample: Sample) -> None:
-        del self._of[sample.episode]
-        self._assignments.forget(sample.episode)
-        del self.ended[sample.episode]
-        self._ages.forget(sample.episode)
-        self.bytes -= bytes_of(sample.nodes)
-
-
 class Groups:
     """The groups that are alive: those of the present step, and what is left over for the next."""
 
     def __init__(self, job: Job, clock: Callable[[], float]) -> None:
-        self._rule = job.batch_rule
-        self._loose = job.batch_rule == "episodes"
+        self._job = job
+        self._loose = loose = job.batch_rule == "episodes"
         self._size = job.group_size
-        self._idle_s = job.lease_ttl_s
         self._most_bytes = job.pool_bytes
-        self._batch_episodes = job.episodes_per_step
         self._clock = clock
-        unit = job.group_size if self._loose else 1
-        self._needed = needed = job.episodes_per_step if self._loose else job.tasks_per_step
-        self._steps = job.steps
-        self._ages = EpisodeAges(job.max_staleness)
-        self.streams = Streams(job.streams, needed, job.surplus_groups * unit, job.group_size)
-        self.streams.set_ahead(self._ages.count_batches(self._steps))
-        self.assignments = TaskAssignments(self.streams.samplers, loose=self._loose)
-        self._members = GroupMembership(self._size, self._ages, self.assignments, clock, loose=self._loose)
+        self._needed = job.episodes_per_step if loose else job.tasks_per_step
+        self.ages = EpisodeAges(job.max_staleness)
+        surplus = job.surplus_groups * (job.group_size if loose else 1)
+        self.streams = Streams(job.streams, self._needed, surplus, job.group_size)
+        self.streams.set_ahead(self.ages.count_batches(job.steps))
+        self.assignments = TaskAssignments(self.streams.samplers, loose=loose)
+        self._alive: list[Group] = []
+        self._of: dict[str, Group] = {}
+        self._ended: dict[str, Sample] = {}  # members that have ended, the oldest first
+        self._index: _GroupIndex | None = None
+        self._whole = 0
+        self.groups_named = 0
+        """Groups ever named, or episodes begun in former lives of the server if these are more: no name comes again."""
+        self.bytes = 0
+        """Bytes of the captured tokens of members that have ended."""
         self.taken_bytes = 0
         """Bytes that were held when the last batch was taken."""
         self._starved = 0
 
     def __iter__(self) -> Iterator[Group]:
-        return iter(list(self._members.alive))
+        return iter(list(self._alive))
 
     @property
     def begun(self) -> bool:
-        return any(map(len, self._members.alive))
+        return bool(self._alive)
+
+    @property
+    def collected(self) -> int:
+        return len(self._ended)
 
     @property
     def full(self) -> bool:
         """Every place is taken, or a batch is there already, or one would be that does not wait for older places."""
         if self.complete:
             return True
-        if self._ages.bounded and self._enough and self._fill_batch(self.streams.selection())[0].whole:
+        if self.ages.bounded and self._enough and self._fill_batch(self.streams.selection())[0].whole:
             return True
-        return self.streams.all_taken(self.taken) and (
-            self._loose or all(len(g) == self._size for g in self._members.alive)
-        )
+        return self.streams.all_taken(self.taken) and (self._loose or all(len(g) == self._size for g in self._alive))
 
     @property
     def complete(self) -> bool:
@@ -236,23 +97,15 @@ class Groups:
     @property
     def awaited(self) -> set[str]:
         """Open episodes that a batch which is full, but not there, waits for."""
-        if not self._ages.bounded:
-            return self._members.open
+        if not self.ages.bounded:
+            return self._of.keys() - self._ended.keys()
         selection = self._fill_batch()[0]
         waited = [unit for unit in self._units() if selection.fits(self._place(*unit))]
         return {episode for group, episodes in waited for episode in episodes if episode in group.open}
 
     @property
-    def collected(self) -> int:
-        return len(self._members.ended)
-
-    @property
-    def bytes(self) -> int:
-        return self._members.bytes
-
-    @property
     def taken(self) -> Counter[str]:
-        return self._members.index_groups().taken
+        return self._look_up().taken
 
     @property
     def done(self) -> Counter[str]:
@@ -261,34 +114,58 @@ class Groups:
     @property
     def starved(self) -> str | None:
         """Why no batch will ever fit into `pool_bytes`, or None."""
-        if self._starved < self._batch_episodes:
+        if self._starved < self._job.episodes_per_step:
             return None
         return (
             f"pool_bytes is too small: {self._starved} ended episodes were dropped to stay within "
-            f"{self._most_bytes} bytes before one batch of {self._batch_episodes} was there; give the job a larger "
-            "pool_bytes, or fewer episodes per step"
+            f"{self._most_bytes} bytes before one batch of {self._job.episodes_per_step} was there; give the job a "
+            "larger pool_bytes, or fewer episodes per step"
         )
+
+    @property
+    def orphaned(self) -> list[Group]:
+        """Groups that lack members and have none open, the one that was touched first before others."""
+        if self._loose:
+            return []
+        lacking = (g for g in self._alive if not g.open and len(g) < self._size)
+        return sorted(lacking, key=lambda group: group.touched_at)
+
+    def count_missing(self) -> dict[str, dict[str, int]]:
+        """Return how many members orphaned groups lack, by stream and task."""
+        lacking: dict[str, dict[str, int]] = {}
+        for group in self.orphaned:
+            tasks = lacking.setdefault(group.stream, {})
+            tasks[group.task_id] = tasks.get(group.task_id, 0) + self._size - len(group)
+        return lacking
+
+    def group_of(self, episode: str) -> Group | None:
+        return self._of.get(episode)
 
     def find_place(self, task_id: str, stream: str = "default") -> Group | None:
         """Return the group an episode may join now (a new one is not kept before `join`), or None."""
         admits = self.streams.admits(stream, self.taken)
-        for group in self._members.index_groups().playing.get((task_id, stream), ()):
-            if self._has_place(group, admits):
+        for group in self._look_up().playing.get((task_id, stream), ()):
+            if admits if self._loose else len(group) < self._size:
                 return group
-        return self._members.make_group(task_id, stream) if admits else None
+        return self._make_group(task_id, stream) if admits else None
 
     def find_next_place(self, stream: str, digest: str) -> tuple[Group, int] | None:
         """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None. The
         group is not kept before `join`. Raises JobConflict where the stream has another list."""
-        found, admits = self.streams.find_sampler(stream, digest), self.streams.admits(stream, self.taken)
-        for task_index in (*found.lacking, found.next_task_index):
-            group = self._find_begun_group(stream, task_index, found.task_at(task_index))
-            if group is not None and self._has_place(group, admits):
-                return group, task_index
+        sampler, admits = self.streams.find_sampler(stream, digest), self.streams.admits(stream, self.taken)
+        index = self._look_up()
+        for task_index in (*sampler.lacking, sampler.next_task_index):
+            task = sampler.task_at(task_index)
+            if self._loose:
+                group = next(iter(index.playing.get((task, stream), ())), None)
+            else:
+                group = index.by_task_index.get((task_index, stream))
             if group is None and admits:
-                made = self._members.make_group(found.task_at(task_index), stream)
-                made.task_index = None if self._loose else task_index
-                return made, task_index
+                group = self._make_group(task, stream)
+                group.task_index = None if self._loose else task_index
+                return group, task_index
+            if group is not None and (admits if self._loose else len(group) < self._size):
+                return group, task_index
         return None
 
     def list_tasks(self, listed: TaskListRow) -> None:
@@ -299,32 +176,37 @@ class Groups:
         """Give restored groups that began without a turn those that were theirs before, whole ones too."""
         for group in self if not self._loose else ():
             if group.task_index is None and (task_index := self.assignments.index_of_group(group)) is not None:
-                self._members.assign_task(group, task_index)
-        for stream, found in self.streams.samplers.items():
-            self._adopt(stream, found.find_untouched)
+                self._assign_task(group, task_index)
+        for stream, sampler in self.streams.samplers.items():
+            self._adopt(stream, sampler.find_untouched)
 
     def join(self, group: Group, episode: str, task_index: int | None = None) -> None:
-        """Give the episode a place in a group `room` returned, or `find_next_place` with this turn."""
-        self._members.join(group, episode)
+        """Give the episode a place in a group that `find_place` returned, or `find_next_place` with this turn."""
+        if group not in self._alive:
+            self._alive.append(group)
+            self.groups_named += 1
+        group.open.add(episode)
+        self._of[episode] = group
+        self._touch(group)
+        self.ages.begin(episode)
         self.streams.note_begin(group.stream)
         self.assignments.begin_play(group.stream, episode, group.task_index if task_index is None else task_index)
 
     def join_late(self, episode: str, task_id: str, stream: str) -> Group:
         """Give a place to an episode whose own was given away while its team was undecided, whatever the room."""
-        group = self.find_place(task_id, stream) or self._members.make_group(task_id, stream)
+        group = self.find_place(task_id, stream) or self._make_group(task_id, stream)
         self.join(group, episode)
         return group
-
-    def group_of(self, episode: str) -> Group | None:
-        return self._members.group_of(episode)
 
     def set_shares(self, shares: Mapping[str, float]) -> None:
         self.streams.set_shares(shares, self._oldest_first())
 
     def end(self, sample: Sample) -> list[Sample]:
         """Take a member's sample; return what the rule filters out for it."""
-        group = self._members.end(sample)
-        self.assignments.record_outcome(group.stream, sample.episode, TaskSampler.end_play)
+        group = self._of[sample.episode]
+        group.open.remove(sample.episode)
+        self._add(group, sample)
+        self.assignments.count(group.stream, sample.episode, open=-1, ended=1)
         if self._loose:
             self.streams.count_episode(group.stream)
         elif group.whole_since is not None and not group.played:
@@ -333,135 +215,185 @@ class Groups:
         return self._filter_group(group)
 
     def fail(self, episode: str) -> bool:
-        group = self._members.require_group(episode)
-        skipped = self.assignments.record_outcome(group.stream, episode, TaskSampler.fail_play)
+        """Free the place of an episode whose agent failed; return whether its task is skipped now for that."""
+        group = self._of[episode]
+        skipped = self.assignments.count(group.stream, episode, open=-1, failed=1)
         group.skipped = group.skipped or skipped
-        self._members.leave(episode)
+        self._leave(episode)
         return skipped
 
     def leave(self, episode: str, *, ended: bool = False) -> None:
         """Free the place of an episode that was given up, or `ended` with nothing to train; an empty group is gone."""
-        with_nothing = TaskSampler.end_play if self._loose else TaskSampler.end_empty_play
-        self.assignments.record_outcome(
-            self._members.require_group(episode).stream, episode, with_nothing if ended else TaskSampler.lose_play
-        )
-        self._members.leave(episode)
-
-    @property
-    def orphaned(self) -> list[Group]:
-        if self._loose:
-            return []
-        return sorted(
-            (g for g in self._members.alive if not g.open and len(g) < self._size), key=lambda g: g.touched_at
-        )
-
-    def count_missing(self) -> dict[str, dict[str, int]]:
-        lacking: dict[str, dict[str, int]] = {}
-        for group in self.orphaned:
-            tasks = lacking.setdefault(group.stream, {})
-            tasks[group.task_id] = tasks.get(group.task_id, 0) + self._size - len(group)
-        return lacking
+        plays = {"ended" if self._loose else "empty": 1} if ended else {}
+        self.assignments.count(self._of[episode].stream, episode, open=-1, **plays)
+        self._leave(episode)
 
     def drop_idle(self) -> list[Group]:
-        before = self._clock() - self._idle_s
+        before = self._clock() - self._job.lease_ttl_s
         return [self.drop(group) for group in self.orphaned if group.skipped or group.touched_at <= before]
 
-    def touch(self) -> None:
+    def drop(self, group: Group) -> Group:
+        return self._take_out(group.ended, again=True)[0]
+
+    def touch_all(self) -> None:
         """Count the time in which no group is completed from now: nobody could play."""
-        for group in self:
+        for group in self._alive:
             group.touched_at = self._clock()
 
-    def drop(self, group: Group) -> Group:
-        self._members.drop_group(group)
-        return group
-
     def drop_heavy(self) -> list[Sample]:
+        """Drop and return the oldest samples beyond `pool_bytes`."""
         dropped = []
-        while self._members.bytes > self._most_bytes:
-            dropped.append(self._members.drop(next(iter(self._members.ended.values()))))
+        while self.bytes > self._most_bytes:
+            dropped += self._drop([next(iter(self._ended))])
         self._starved += len(dropped)
         return dropped
 
     def drop_stale(self) -> list[Sample]:
-        return [
-            self._members.drop(self._members.ended[episode])
-            for episode in sorted(self._ages.too_old & self._members.ended.keys())
-        ]
+        return self._drop(sorted(self.ages.too_old))
 
     def drop_ended(self, episode: str) -> list[Sample]:
-        sample = self._members.ended.get(episode)
-        return [] if sample is None else [self._members.drop(sample)]
+        return self._drop([episode])
+
+    def drop_all(self) -> list[Sample]:
+        """Drop and return all samples that wait: no batch will come any more."""
+        dropped = list(self._ended.values())
+        self._take_out(dropped)
+        return dropped
+
+    def drop_empty(self) -> list[Sample]:
+        """Drop and return restored samples that teach nothing: the server died before it dropped them."""
+        empty = [sample for sample in self._ended.values() if not sample.teaches]
+        self._take_out(empty)
+        return empty
+
+    def filter_all(self) -> list[Sample]:
+        return [sample for group in self for sample in self._filter_group(group)]
 
     @property
     def outdated(self) -> set[str]:
-        return self._ages.too_old - self._members.ended.keys()
+        return self.ages.too_old - self._ended.keys()
 
     def take(self) -> tuple[Group, ...]:
         selection, units = self._fill_batch()
         if not selection.whole:
             raise RuntimeError(f"expected a complete batch, found {self.collected} ended episodes")
         samples = [sample for unit in units for sample in (unit.ended if isinstance(unit, Group) else [unit])]
-        self.taken_bytes = self._members.bytes
-        batch = self._members.take_out(samples)
-        self._ages.learning = True
-        self.streams.set_ahead(self._ages.count_batches(self._steps))
+        self.taken_bytes = self.bytes
+        batch = self._take_out(samples)
+        self.ages.learning = True
+        self.streams.set_ahead(self.ages.count_batches(self._job.steps))
         self.streams.take_batch(Counter(unit.stream for unit in units))
         self._starved = 0
         return batch
 
     def finish_update(self, version: int) -> None:
-        self._ages.version, self._ages.learning = version, False
-        self.streams.set_ahead(self._ages.count_batches(self._steps))
-
-    @property
-    def learning(self) -> bool:
-        return self._ages.learning
-
-    def drop_all(self) -> list[Sample]:
-        """Drop and return all samples that wait: no batch will come any more."""
-        dropped = list(self._members.ended.values())
-        self._members.take_out(dropped)
-        return dropped
-
-    def number_groups_from(self, episodes: int) -> None:
-        """Give new groups higher numbers than this, as so many episodes began in former lives of the server."""
-        self._members.groups_named = episodes
+        self.ages.version, self.ages.learning = version, False
+        self.streams.set_ahead(self.ages.count_batches(self._job.steps))
 
     def restore(self, sample: Sample) -> None:
-        group = self._members.find_or_restore(sample)
-        self._members.add(group, sample)
+        group = self._find_or_restore(sample)
+        self._add(group, sample)
         self.assignments.restore(sample)
         group.played = group.whole_since is not None
 
     def restore_open(self, sample: Sample) -> None:
         """Give a prepared episode that was read back its place again, unless others have it: `restore` them before."""
-        group = self._members.find_or_restore(sample)
+        group = self._find_or_restore(sample)
         if self._loose or len(group) < self._size:
             self.join(group, sample.episode, sample.task_index)
-            self._ages.record_versions(sample.episode, sample.nodes)
+            self.ages.record_versions(sample.episode, sample.nodes)
 
     def readmit(self) -> None:
         """Give places to what was read back of streams without a share; `restore` and `restore_open` before."""
         self.streams.readmit(self._oldest_first())
 
-    def drop_empty(self) -> list[Sample]:
-        """Drop and return restored samples that teach nothing: the server died before it dropped them."""
-        empty = [sample for sample in self._members.ended.values() if not sample.teaches]
-        self._members.take_out(empty)
-        return empty
+    def _look_up(self) -> _GroupIndex:
+        """Look at the groups, once for all who wait in line until one of them changes something."""
+        if self._index is None:
+            self._index = index = _GroupIndex()
+            for group in self._alive:
+                index.taken[group.stream] += len(group) if self._loose else 1
+                index.playing.setdefault((group.task_id, group.stream), []).append(group)
+                if group.task_index is not None:
+                    index.by_task_index[group.task_index, group.stream] = group
+        return self._index
 
-    def filter_all(self) -> list[Sample]:
-        return [sample for group in list(self._members.alive) for sample in self._filter_group(group)]
+    def _make_group(self, task_id: str, stream: str) -> Group:
+        return Group(f"{task_id}#{self.groups_named + 1}", task_id, stream, self._clock())
+
+    def _find_or_restore(self, sample: Sample) -> Group:
+        for group in self._alive:
+            if group.name == sample.group:
+                return group
+        group = Group(sample.group, sample.task_id, sample.stream, self._clock())
+        group.task_index = None if self._loose else sample.task_index
+        number = sample.group.rpartition("#")[2]
+        self.groups_named = max(self.groups_named, int(number) if number.isdecimal() else 0)
+        self._alive.append(group)
+        self._index = None
+        return group
+
+    def _add(self, group: Group, sample: Sample) -> None:
+        group.ended.append(sample)
+        self._of[sample.episode] = group
+        self._ended[sample.episode] = sample
+        self._touch(group)
+        self.ages.record_versions(sample.episode, sample.nodes)
+        self.bytes += bytes_of(sample.nodes)
+        if not self._loose and len(group.ended) == self._size:
+            self._whole += 1
+            group.whole_since = self._whole
+
+    def _touch(self, group: Group) -> None:
+        """Note a change of a group; one without members is gone."""
+        group.touched_at = self._clock()
+        self._index = None
+        if not len(group):
+            self._alive.remove(group)
+
+    def _leave(self, episode: str) -> None:
+        group = self._of.pop(episode)
+        group.open.remove(episode)
+        self.assignments.forget(episode)
+        self.ages.forget(episode)
+        self._touch(group)
+
+    def _drop(self, episodes: Iterable[str]) -> list[Sample]:
+        samples = [self._ended[episode] for episode in episodes if episode in self._ended]
+        self._take_out(samples, again=True)
+        return samples
+
+    def _take_out(self, samples: Sequence[Sample], *, again: bool = False) -> tuple[Group, ...]:
+        """Take these samples out of their groups; return them as groups of their own. They are played `again` where
+        their turns are not over, but not under `episodes`: there they were played."""
+        out: dict[str, Group] = {}
+        self._index = None
+        for sample in sorted(samples, key=lambda sample: sample.episode):
+            group = self._of.pop(sample.episode)
+            out.setdefault(group.name, replace(group, open=set(), ended=[])).ended.append(sample)
+            group.ended.remove(sample)
+            group.whole_since = None
+            if again:
+                group.touched_at = self._clock()
+                if not self._loose:
+                    self.assignments.count(group.stream, sample.episode, ended=-1)
+            self.assignments.forget(sample.episode)
+            del self._ended[sample.episode]
+            self.ages.forget(sample.episode)
+            self.bytes -= bytes_of(sample.nodes)
+            if not len(group):
+                self._alive.remove(group)
+        return tuple(out[name] for name in sorted(out))
 
     def _list_done(self) -> Sequence[Group | Sample]:
         if self._loose:
-            return list(self._members.ended.values())
-        whole = [group for group in self._members.alive if group.whole_since is not None]
+            return list(self._ended.values())
+        whole = [group for group in self._alive if group.whole_since is not None]
         return sorted(whole, key=lambda group: group.whole_since or 0)
 
     def _fill_batch(self, selection: BatchSelection | None = None) -> tuple[BatchSelection, list[Group | Sample]]:
         if selection is None:
-            alive = self._units() if self._ages.bounded else []
+            alive = self._units() if self.ages.bounded else []
             selection = self.streams.selection(self._place(*unit) for unit in alive)
         return selection, [
             unit
@@ -470,32 +402,31 @@ class Groups:
         ]
 
     def _oldest_first(self) -> list[str]:
-        units = sorted(self._units(), key=lambda unit: self._ages.slack(unit[1]))
+        units = sorted(self._units(), key=lambda unit: self.ages.slack(unit[1]))
         return [group.stream for group, _ in units]
 
     def _units(self) -> list[tuple[Group, list[str]]]:
         if self._loose:
-            return [(group, [episode]) for group in self._members.alive for episode in group.episodes]
-        return [(group, group.episodes) for group in self._members.alive]
+            return [(group, [episode]) for group in self._alive for episode in group.episodes]
+        return [(group, group.episodes) for group in self._alive]
 
     def _place(self, unit: Group | Sample, episodes: Iterable[str]) -> BatchPlace:
-        return self.streams.place(unit.stream, self._ages.slack(episodes))
+        return self.streams.place(unit.stream, self.ages.slack(episodes))
 
     def _adopt(self, stream: str, index_of: Callable[[str], int | None]) -> None:
         for group in [group for group in self.orphaned if group.stream == stream and group.task_index is None]:
-            self._members.assign_task(group, index_of(group.task_id))
+            if (task_index := index_of(group.task_id)) is not None:
+                self._assign_task(group, task_index)
 
-    def _find_begun_group(self, stream: str, task_index: int, task_id: str) -> Group | None:
-        if self._loose:
-            return next(iter(self._members.index_groups().playing.get((task_id, stream), ())), None)
-        return self._members.index_groups().by_task_index.get((task_index, stream))
-
-    def _has_place(self, group: Group, admits: bool) -> bool:
-        return admits if self._loose else len(group) < self._size
+    def _assign_task(self, group: Group, task_index: int) -> None:
+        """Let a group that began without a turn play for this one."""
+        group.task_index = task_index
+        self.assignments.assign(group, task_index)
+        self._index = None
 
     def _filter_group(self, group: Group) -> list[Sample]:
-        if self._rule != "varied_groups" or group.whole_since is None or not group.constant:
+        if self._job.batch_rule != "varied_groups" or group.whole_since is None or not group.constant:
             return []
         dropped = list(group.ended)
-        self._members.take_out(dropped)
+        self._take_out(dropped)
         return dropped

@@ -64,52 +64,10 @@ from swarm.wire import (
 log = logging.getLogger(__name__)
 
 
-class EpisodeEraser:
-    """Erases episodes of one ledger."""
-
-    def __init__(self, registry: EpisodeRegistry) -> None:
-        self._registry = registry
-
-    async def erase(self, request: EraseRequest) -> Erasure:
-        """Erase what can be erased now; raise StoreUnavailable where the store takes nothing: ask again."""
-        self._registry.require_recovered()
-        mark = fingerprint(request.secret)
-        asked = tuple(dict.fromkeys(request.episodes))
-        await self._registry.store.write()  # what was noted before is there to be read
-        own = [episode for episode in asked if await self._belongs(episode, mark)]
-        self._give_up(own)
-        if own:
-            await self._registry.store.write(*map(EpisodeErased, own))
-        left = [episode for episode in own if await self._has_tokens(episode)]
-        log.info("event=erased episodes=%d left=%d", len(own) - len(left), len(left))
-        return Erasure(
-            erased=tuple(episode for episode in own if episode not in left),
-            left=tuple(left),
-            unknown=tuple(episode for episode in asked if episode not in own),
-        )
-
-    async def _belongs(self, episode: str, mark: str) -> bool:
-        found = await self._registry.store.episode(episode)
-        return found is not None and mark in found.owner.split(":")
-
-    async def _has_tokens(self, episode: str) -> bool:
-        found = await self._registry.store.episode(episode)
-        return found is not None and (bool(found.record) or found.state in ("open", "prepared"))
-
-    def _give_up(self, own: list[str]) -> None:
-        registry = self._registry
-        for episode in [e for e in registry.leases if e.id in own and e.settling is None]:
-            registry.give_up(episode, "aborted", "erased")
-        for episode_id in own:
-            registry.drop(registry.groups.drop_ended(episode_id), "erased")
-        registry.store.note(*registry.groups.streams.take_moved())
-        registry.notify()
-
-
 _ADMITTING = frozenset({ServerState.ROLLING, ServerState.ROLLING_POST})
+_COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
 _TOLD = 500
 """Characters of a refusal's message that are kept."""
-_COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
 
 
 class Rollout:
@@ -123,7 +81,6 @@ class Rollout:
         self.gate, self.counts = registry.gate, registry.counts
         self.teams = Teams(registry)
         self.drain = Drain(registry)
-        self.eraser = EpisodeEraser(registry)
         self._sweeper = Sweeper(registry, self.teams)
         self._listing = asyncio.Lock()
 
@@ -135,17 +92,93 @@ class Rollout:
         self.counts["throttled"] += 1
         if self.registry.machine.state is ServerState.BOOTING:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
-        raise Throttled(self._describe_full(request), retry_after=RETRY_AFTER_S)
+        pending = self.registry.pending_evaluations
+        if request.kind == "train" and pending:
+            raise Throttled(
+                f"training waits for {pending} evaluation episodes of version {self.registry.version} (the job's "
+                "evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try again",
+                retry_after=RETRY_AFTER_S,
+            )
+        next_one = f"the next task of stream {request.stream!r}"
+        what = next_one if request.task_id is None else f"task {request.task_id!r}"
+        raise Throttled(
+            f"no room for {what} in the present step; try again, with a longer `wait_s`", retry_after=RETRY_AFTER_S
+        )
+
+    def _try_begin(self, request: BeginRequest) -> LeasedEpisode | None:
+        registry, state = self.registry, self.registry.machine.state
+        if state is ServerState.FAILED:
+            raise ServerFailed(f"the server FAILED: {registry.machine.reason}")
+        if request.kind == "train" and registry.finished:
+            raise JobFinished(f"the job's {registry.job.steps} steps are done; only evaluation episodes begin now")
+        if state in _COMING:
+            return None
+        if state not in _ADMITTING:
+            raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
+        if request.kind == "train" and (registry.pending_evaluations or registry.ending):
+            return None
+        if (refusal := registry.begin_quota.find_refusal(request.owner)) is not None:
+            self.counts["throttled"] += 1
+            raise refusal
+        if request.kind == "eval":
+            assert request.task_id is not None  # `BeginRequest` sees to it
+            episode = self._open(request, request.task_id)
+            registry.begin_evaluation(episode)
+            return episode
+        self.groups.streams.check(request.stream)
+        task_index = None
+        if request.task_id is not None:
+            group = self.groups.find_place(request.task_id, request.stream)
+        else:
+            assert request.tasks is not None  # `BeginRequest` sees to it
+            group, task_index = self.groups.find_next_place(request.stream, request.tasks) or (None, None)
+        if group is None:
+            return None
+        episode = self._open(request, group.task_id, group, task_index)
+        registry.changed.set()
+        return episode
+
+    def _open(
+        self, request: BeginRequest, task_id: str, group: Group | None = None, task_index: int | None = None
+    ) -> LeasedEpisode:
+        registry = self.registry
+        if registry.renderer is None:
+            raise RuntimeError("episodes begin only after the backend started")
+        self.counts["begun"] += 1
+        registry.begin_quota.spend(request.owner)
+        name = f"{registry.incarnation}-{self.counts['begun']:07d}"
+        if group is not None:
+            self.groups.join(group, name, task_index)
+        row = EpisodeRow(
+            name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
+            registry.version, self.groups.assignments.index_of(name), request.code,
+        )  # fmt: skip
+        # together: a turn begins with its first episode
+        registry.store.note(row, *self.groups.streams.take_moved())
+        return self.leases.begin(name, request, task_id, CallTree(registry.renderer), registry.version)
 
     async def end(self, claims: Claims, request: EndRequest) -> EndAck:
         """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded. Returns
         when the end is durable; raises StoreUnavailable, with the episode still open, if that fails."""
         self.registry.require_recovered()
+        digest = hash(request.model_dump_json())
         episode = self.leases.find(claims, repeats="ended")
         if episode is not None:
-            await self.registry.settle(episode, lambda: self._end(episode, request))
+            await self.registry.settle(episode, lambda: self._end(episode, request, digest))
             self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
-        return self.leases.acknowledge_end(claims.episode, _hash(request))
+        return self.leases.acknowledge_end(claims.episode, digest)
+
+    async def _end(self, episode: LeasedEpisode, request: EndRequest, digest: int) -> None:
+        sample = self.registry.make_sample(episode, request)
+        await self.registry.store.write(closing_record(sample, "ended", fencing_token=episode.fencing_token))
+        dropped = self.registry.find_drop_reason(sample) if episode.kind == "train" else None
+        self.leases.close(episode, "ended", end=digest, reason=dropped)
+        if episode.kind == "train":
+            self.registry.collect(sample)
+        else:
+            self.counts["ended"] += 1
+            self.counts["evaluated"] += 1
+            self.registry.end_evaluation(episode, (request.reward, request.success))
 
     async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> Ack:
         """Give an episode up, a prepared one durably; the same abort again changes nothing. `failed`: its agent did not
@@ -162,31 +195,6 @@ class Rollout:
             self.registry.give_up(episode, "aborted", reason, failed=failed)
             self.registry.notify()
         return Ack(episode_id=claims.episode, state="aborted")
-
-    async def list_tasks(self, request: TaskList) -> TaskListKnown:
-        """Give a stream its task list, durably; JobConflict where it has another one."""
-        self.registry.require_recovered()
-        self.groups.streams.check(request.stream)
-        async with self._listing:
-            found = self.groups.streams.samplers.get(request.stream)
-            if found is not None:
-                found.check(request.digest, request.count)
-            elif request.ids is not None:
-                listed = _parse_task_list(request, request.ids)
-                await self.registry.store.write(listed)
-                self.groups.list_tasks(listed)
-                self.registry.store.note(*self.groups.streams.take_moved())
-            return TaskListKnown(stream=request.stream, known=found is not None or request.ids is not None)
-
-    def release(self, request: ReleaseRequest) -> Released:
-        """Fence the open episodes of a client that is over, as who knows its secret says."""
-        self.registry.require_recovered()
-        name = fingerprint(request.secret)
-        left = [e for e in self.leases if e.settling is None and name in e.owner.split(":")]
-        for episode in left:
-            self.registry.fence(episode, request.reason)
-        self.registry.notify()
-        return Released(episodes=len(left))
 
     def heartbeat(self, claims: Claims) -> Ack:
         self.registry.require_recovered()
@@ -211,32 +219,106 @@ class Rollout:
             episode.refusals[error.code] += 1
             episode.refusal = self.registry.refusal = error.message[:_TOLD]
 
+    def release(self, request: ReleaseRequest) -> Released:
+        """Fence the open episodes of a client that is over, as who knows its secret says."""
+        self.registry.require_recovered()
+        mark = fingerprint(request.secret)
+        left = [e for e in self.leases if e.settling is None and mark in e.owner.split(":")]
+        for episode in left:
+            self.registry.fence(episode, request.reason)
+        self.registry.notify()
+        return Released(episodes=len(left))
+
+    async def erase(self, request: EraseRequest) -> Erasure:
+        """Erase what can be erased now; raise StoreUnavailable where the store takes nothing: ask again."""
+        self.registry.require_recovered()
+        store, mark = self.registry.store, fingerprint(request.secret)
+        episodes = tuple(dict.fromkeys(request.episodes))
+        await store.write()  # what was noted before is there to be read
+        records = {name: await store.episode(name) for name in episodes}
+        own = [name for name, record in records.items() if record is not None and mark in record.owner.split(":")]
+        for episode in [e for e in self.leases if e.id in own and e.settling is None]:
+            self.registry.give_up(episode, "aborted", "erased")
+        for name in own:
+            self.registry.drop(self.groups.drop_ended(name), "erased")
+        self.registry.note_streams()
+        self.registry.notify()
+        if own:
+            await store.write(*map(EpisodeErased, own))
+        left = []
+        for name in own:
+            record = await store.episode(name)
+            if record is not None and (record.record or record.state in ("open", "prepared")):
+                left.append(name)
+        log.info("event=erased episodes=%d left=%d", len(own) - len(left), len(left))
+        return Erasure(
+            erased=tuple(name for name in own if name not in left),
+            left=tuple(left),
+            unknown=tuple(name for name in episodes if name not in own),
+        )
+
+    async def list_tasks(self, request: TaskList) -> TaskListKnown:
+        """Give a stream its task list, durably; JobConflict where it has another one."""
+        self.registry.require_recovered()
+        self.groups.streams.check(request.stream)
+        async with self._listing:
+            sampler, ids = self.groups.streams.samplers.get(request.stream), request.ids
+            if sampler is not None:
+                sampler.check(request.digest, request.count)
+            elif ids is not None:
+                if len(ids) != request.count or tasks_digest(ids) != request.digest:
+                    raise InvalidRequest(
+                        f"expected {request.count} ids with the digest {request.digest[:12]}, found {len(ids)} with "
+                        f"{tasks_digest(ids)[:12]}; make it with swarm.wire.tasks_digest",
+                        param="ids",
+                    )
+                listed = TaskListRow(request.stream, request.digest, ids)
+                await self.registry.store.write(listed)
+                self.groups.list_tasks(listed)
+                self.registry.note_streams()
+            return TaskListKnown(stream=request.stream, known=sampler is not None or ids is not None)
+
+    async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
+        """Give streams new shares, from the next group that begins, once they are durable. They are written before they
+        hold, and again after: what moved between may have been noted with the old ones."""
+        self.registry.require_recovered()
+        await self.registry.store.write(*self.groups.streams.list_rows(shares=shares))
+        self.groups.set_shares(shares)
+        moved = self.groups.streams.take_moved()
+        await self.registry.store.write(*moved)
+        log.info("event=shares %s", " ".join(f"{row.name}={row.share}" for row in moved))
+        self.registry.notify()
+        return self.streams()
+
+    def streams(self) -> StreamList:
+        self.registry.require_recovered()
+        alive = Counter(group.stream for group in self.groups)
+        return StreamList(streams=self.groups.streams.status(alive, self.groups.count_missing()))
+
     def recover(self, recovered: RecoveredState) -> None:
         """Go on from what a former life of the server wrote; called once, before anything begins."""
+        registry, groups = self.registry, self.groups
         self.counts.update(recovered.counts)
-        self.counts["begun"] = recovered.begun
-        self.groups.number_groups_from(recovered.begun)
-        self.groups.finish_update(recovered.step)  # what was settled and not learned is learned before anything begins
+        self.counts["begun"] = groups.groups_named = recovered.begun
+        groups.finish_update(recovered.step)  # what was settled and not learned is learned before anything begins
         for name, (fencing_token, state, _) in recovered.fencing_tokens.items():
             self.leases.remember(name, ClosedEpisode("ended" if state == "dropped" else state, fencing_token))
-        self.groups.streams.recover(
-            recovered.streams, self.registry.job.streams, recovered.lists, recovered.stream_order
-        )
-        self.groups.assignments.restore_counts(recovered.played)
+        groups.streams.recover(recovered.streams, registry.job.streams, recovered.lists, recovered.stream_order)
+        groups.assignments.restore_counts(recovered.played)
         for sample in recovered.pool:
-            self.groups.restore(sample)
-        self.groups.adopt_again()
+            groups.restore(sample)
+        groups.adopt_again()
         for sample in recovered.prepared:
             self.leases.prepare(sample)
-            self.groups.restore_open(sample)
-        self.groups.readmit()
-        for sample in self.groups.drop_empty():
-            self.registry.drop([sample], untrained_reason(sample))
-        self.registry.drop(self.groups.filter_all(), "constant_group")
-        self.registry.drop_outdated()
-        self.registry.drop(self.groups.drop_heavy(), "pool_bytes")
-        self.registry.store.note(*self.groups.streams.take_moved())
-        self.registry.notify()
+            groups.restore_open(sample)
+        groups.readmit()
+        for sample in groups.drop_empty():
+            registry.drop([sample], untrained_reason(sample))
+        registry.drop(groups.filter_all(), "constant_group")
+        registry.drop_outdated()
+        registry.drop(groups.drop_heavy(), "pool_bytes")
+        registry.note_streams()
+        registry.notify()
 
     def sweep(self) -> None:
         self._sweeper.sweep()
@@ -246,23 +328,6 @@ class Rollout:
         self.registry.version = version
         self.groups.finish_update(version)
         self.registry.notify()
-
-    async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
-        """Give streams new shares, from the next group that begins, once they are durable. They are written before they
-        hold, and again after: what moved between may have been noted with the old ones."""
-        self.registry.require_recovered()
-        await self.registry.store.write(*self.groups.streams.rows_with_shares(shares))
-        self.groups.set_shares(shares)
-        moved = self.groups.streams.take_moved()
-        await self.registry.store.write(*moved)
-        log.info("event=shares %s", " ".join(f"{change.name}={change.share}" for change in moved))
-        self.registry.notify()
-        return self.streams()
-
-    def streams(self) -> StreamList:
-        self.registry.require_recovered()
-        alive = Counter(group.stream for group in self.groups)
-        return StreamList(streams=self.groups.streams.status(alive, self.groups.count_missing()))
 
     def metrics(self) -> dict[str, float]:
         """Return the counters since the training began (`lease/<name>`), and gauges of pool and streams."""
@@ -292,96 +357,3 @@ class Rollout:
         for episode in self.leases:
             self.leases.interrupt(episode, error)
         self.registry.notify()
-
-    def _try_begin(self, request: BeginRequest) -> LeasedEpisode | None:
-        state = self.registry.machine.state
-        if state is ServerState.FAILED:
-            raise ServerFailed(f"the server FAILED: {self.registry.machine.reason}")
-        if request.kind == "train" and self.registry.finished:
-            raise JobFinished(f"the job's {self.registry.job.steps} steps are done; only evaluation episodes begin now")
-        if state in _COMING:
-            return None
-        if state not in _ADMITTING:
-            raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
-        if request.kind == "train" and (self.registry.pending_evaluations or self.registry.ending):
-            return None
-        if (refusal := self.registry.begin_quota.find_refusal(request.owner)) is not None:
-            self.counts["throttled"] += 1
-            raise refusal
-        if request.kind == "eval":
-            assert request.task_id is not None  # `BeginRequest` sees to it
-            episode = self._open(request, request.task_id)
-            self.registry.begin_evaluation(episode)
-            return episode
-        self.groups.streams.check(request.stream)
-        place = self._place(request)
-        if place is None:
-            return None
-        group, task_index = place
-        episode = self._open(request, group.task_id, group, task_index)
-        self.registry.changed.set()
-        return episode
-
-    def _describe_full(self, request: BeginRequest) -> str:
-        if request.kind == "train" and (pending := self.registry.pending_evaluations):
-            return (
-                f"training waits for {pending} evaluation episodes of version {self.registry.version} (the job's "
-                "evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try again"
-            )
-        return f"no room for {_describe_request(request)} in the present step; try again, with a longer `wait_s`"
-
-    def _place(self, request: BeginRequest) -> tuple[Group, int | None] | None:
-        if request.task_id is None:
-            assert request.tasks is not None  # `BeginRequest` sees to it
-            return self.groups.find_next_place(request.stream, request.tasks)
-        group = self.groups.find_place(request.task_id, request.stream)
-        return None if group is None else (group, None)
-
-    def _open(
-        self, request: BeginRequest, task_id: str, group: Group | None = None, task_index: int | None = None
-    ) -> LeasedEpisode:
-        if self.registry.renderer is None:
-            raise RuntimeError("episodes begin only after the backend started")
-        self.counts["begun"] += 1
-        self.registry.begin_quota.spend(request.owner)
-        name = f"{self.registry.incarnation}-{self.counts['begun']:07d}"
-        if group is not None:
-            self.groups.join(group, name, task_index)
-        began = EpisodeRow(
-            name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
-            self.registry.version, self.groups.assignments.index_of(name), request.code,
-        )  # fmt: skip
-        # together: a turn begins with its first episode
-        self.registry.store.note(began, *self.groups.streams.take_moved())
-        return self.leases.begin(name, request, task_id, CallTree(self.registry.renderer), self.registry.version)
-
-    async def _end(self, episode: LeasedEpisode, request: EndRequest) -> None:
-        sample = self.registry.make_sample(episode, request)
-        await self.registry.store.write(closing_record(sample, "ended", fencing_token=episode.fencing_token))
-        dropped = self.registry.find_drop_reason(sample) if episode.kind == "train" else None
-        self.leases.close(episode, "ended", end=_hash(request), reason=dropped)
-        if episode.kind == "train":
-            self.registry.collect(sample)
-        else:
-            self.counts["ended"] += 1
-            self.counts["evaluated"] += 1
-            self.registry.end_evaluation(episode, (request.reward, request.success))
-
-
-def _parse_task_list(request: TaskList, ids: tuple[str, ...]) -> TaskListRow:
-    if len(ids) != request.count or tasks_digest(ids) != request.digest:
-        raise InvalidRequest(
-            f"expected {request.count} ids with the digest {request.digest[:12]}, found {len(ids)} with "
-            f"{tasks_digest(ids)[:12]}; make it with swarm.wire.tasks_digest",
-            param="ids",
-        )
-    return TaskListRow(request.stream, request.digest, ids)
-
-
-def _hash(request: EndRequest) -> int:
-    return hash(request.model_dump_json())
-
-
-def _describe_request(request: BeginRequest) -> str:
-    named = request.task_id is not None
-    return f"task {request.task_id!r}" if named else f"the next task of stream {request.stream!r}"

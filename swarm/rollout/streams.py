@@ -1,10 +1,10 @@
 """Streams: how a batch's places are shared out among them, and how far each one got.
 
-A place is a group (under `episodes` an episode). Without shares it goes to whoever comes first. With shares places are
-dealt by deficit round robin: each stream is owed its share of one place more, and the place goes to the one that would
-be owed a whole place first. What was given differs from what is owed by less than one place at every moment (earliest
-pseudo-deadline first: Baruah, Cohen, Plaxton, Varvel, Algorithmica 15, 1996), and shares that divide a batch are exact
-in it.
+A place is a group (under `episodes` an episode). Without shares all are of one stream, ANYONE, and go to whoever comes
+first. With shares places are dealt by deficit round robin: each stream is owed its share of one place more, and the
+place goes to the one that would be owed a whole place first. What was given differs from what is owed by less than one
+place at every moment (earliest pseudo-deadline first: Baruah, Cohen, Plaxton, Varvel, Algorithmica 15, 1996), and
+shares that divide a batch are exact in it.
 
 The *window* of places dealt out is the batch's, then those of batches rolled out ahead, then surplus ones. A batch is
 made of each stream's own places, so it waits for a stream that plays nothing. New shares open a new account from the
@@ -28,7 +28,7 @@ from swarm.wire import StreamStatus
 
 MOST_CHARTED = 32
 """Streams with metrics of their own: names come from clients, and each is a curve in a tracker for ever."""
-_ANYONE = ""
+ANYONE = ""
 """Whose places all are where streams have no shares."""
 _FINEST = 1_000_000
 """Shares are read as fractions with denominators up to this, so that 0.4, 0.3 and 0.3 are exactly 4 : 3 : 3."""
@@ -55,7 +55,12 @@ class DeficitRoundRobin:
     def deal(self) -> str:
         for name, part in self._part.items():
             self._deficits[name] += part
-        chosen = min((name for name, deficit in self._deficits.items() if deficit > 0), key=self._latest)
+
+        def latest(name: str) -> tuple[int, int]:
+            """Return how many more places may be dealt before the stream would be owed a whole one, then its turn."""
+            return -((self._deficits[name] - self._unit) // self._part[name]), -self._deficits[name]
+
+        chosen = min((name for name, deficit in self._deficits.items() if deficit > 0), key=latest)
         self._deficits[chosen] -= self._unit
         return chosen
 
@@ -67,16 +72,15 @@ class DeficitRoundRobin:
             for name, owed in self._deficits.items()
         }
 
-    def _latest(self, name: str) -> tuple[int, int]:
-        """Return how many more places may be dealt before the stream would be owed a whole one, then its turn."""
-        return -((self._deficits[name] - self._unit) // self._part[name]), -self._deficits[name]
-
 
 @dataclass(slots=True)
-class _Stream:
+class _Progress:
+    """Groups played to their end, groups trained, and episodes that ended since the cursor moved last (under the rule
+    `episodes`)."""
+
     cursor: int = 0
     trained: int = 0
-    ended: int = 0  # episodes since the cursor last moved, under the rule `episodes`
+    ended: int = 0
 
 
 class Streams:
@@ -88,7 +92,7 @@ class Streams:
         self._surplus = surplus
         self._batches = 1
         self._turn = episodes_per_turn
-        self._known: dict[str, _Stream] = {}
+        self._progress: dict[str, _Progress] = {}
         self._order: dict[str, None] = {}
         self._round_robin: DeficitRoundRobin | None = None
         self._window: list[str] = []
@@ -97,12 +101,11 @@ class Streams:
         """Where each stream that has a task list stands in it."""
         self.shares: Mapping[str, float] = {}
         """Each stream's part of each batch, between 0 and 1; empty where every stream comes as it comes."""
-        if shares:
-            self._deal_anew(shares, {}, ())
+        self._deal_anew(shares, {}, ())
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted({*self._known, *self.shares}))
+        return tuple(sorted({*self._progress, *self.shares}))
 
     @property
     def charted(self) -> tuple[str, ...]:
@@ -124,79 +127,67 @@ class Streams:
         self._deal()
 
     def admits(self, stream: str, taken: Counter[str]) -> bool:
-        if self._round_robin is None:
-            return taken.total() < self._places
-        return taken[stream] < self._window.count(stream)
+        owner = self._owner(stream)
+        return self._by_owner(taken)[owner] < self._dealt[owner]
 
     def all_taken(self, taken: Counter[str]) -> bool:
-        if self._round_robin is None:
-            return taken.total() >= self._places
-        return not Counter(self._window) - taken
+        return not self._dealt - self._by_owner(taken)
 
     def place(self, stream: str, slack: int = 0) -> BatchPlace:
-        return BatchPlace(stream if self._round_robin is not None else _ANYONE, slack)
+        return BatchPlace(self._owner(stream), slack)
 
     def selection(self, alive: Iterable[BatchPlace] = ()) -> BatchSelection:
         """Return the next batch, to be filled; where age matters, `alive` are all places that are taken."""
-        whole = range(max(1, self._batches))
-        if self._round_robin is None:
-            return BatchSelection([Counter({_ANYONE: self._needed}) for _ in whole], self._needed, alive)
-        starts = [number * self._needed for number in whole]
+        starts = range(0, max(1, self._batches) * self._needed, self._needed)
         batches = [Counter(self._window[start : start + self._needed]) for start in starts]
         return BatchSelection(batches, self._needed, alive)
 
     def count_missing(self, done: Counter[str]) -> Counter[str]:
         """Return how many places of the next batch are not done, by stream; under "" where streams have no shares."""
-        if self._round_robin is None:
-            return Counter({_ANYONE: max(0, self._needed - done.total())})
-        return Counter(self._window[: self._needed]) - done
+        return Counter(self._window[: self._needed]) - self._by_owner(done)
 
     def take_batch(self, batch: Counter[str]) -> None:
         """The batch is taken, so many groups of each stream; its places are dealt out anew, for a batch to come."""
         for stream, count in batch.items():
-            self._stream(stream).trained += count
+            self._of(stream).trained += count
         self._moved.update(self.names)
         self._window = self._window[self._needed :]
         self._deal()
 
     def find_sampler(self, stream: str, digest: str) -> TaskSampler:
         """Return the pass of a stream that plays the list with that digest; raise JobConflict where it does not."""
-        found = self.samplers.get(stream)
-        if found is None:
+        sampler = self.samplers.get(stream)
+        if sampler is None:
             raise JobConflict(f"stream {stream!r} has no task list yet; name its tasks first (POST /streams/tasks)")
-        found.check(digest)
-        return found
+        sampler.check(digest)
+        return sampler
 
     def list_tasks(self, listed: TaskListRow) -> TaskSampler:
         """Give a stream its task list; the first pass goes on at its cursor, with what was played by name before."""
-        self.samplers[listed.stream] = made = TaskSampler(listed, self._turn, self._stream(listed.stream).cursor)
+        self.samplers[listed.stream] = made = TaskSampler(listed, self._turn, self._of(listed.stream).cursor)
         return made
 
     def count_group(self, stream: str) -> None:
-        self._stream(stream).cursor += 1
+        self._of(stream).cursor += 1
         self._moved.add(stream)
 
     def count_episode(self, stream: str) -> None:
-        found = self._stream(stream)
-        found.ended += 1
-        if found.ended == self._turn:
-            found.ended, found.cursor = 0, found.cursor + 1
-            self._moved.add(stream)
-
-    def rows_with_shares(self, shares: Mapping[str, float]) -> list[StreamRow]:
-        new = DeficitRoundRobin(shares, {}).shares
-        return self._make_rows({*self.names, *new}, new, {})
+        progress = self._of(stream)
+        progress.ended += 1
+        if progress.ended == self._turn:
+            progress.ended = 0
+            self.count_group(stream)
 
     def set_shares(self, shares: Mapping[str, float], alive: Sequence[str]) -> None:
         """Deal all places anew that are not taken; `alive` are the streams of those that are."""
         for name in self.names:
-            self._stream(name)  # it stays known without a share too
+            self._of(name)  # it stays known without a share too
         self._moved.update(self.names)
         self._deal_anew(shares, {}, alive)
 
     def reclaim(self, taken: Counter[str]) -> None:
         """Deal the places anew that streams without a share have left."""
-        left = Counter(self._window) - taken
+        left = self._dealt - taken if self.shares else Counter[str]()
         for stream in left.keys() - self.shares.keys():
             for _ in range(left[stream]):
                 self._window.remove(stream)
@@ -209,82 +200,84 @@ class Streams:
 
     def recover(
         self,
-        moved: Sequence[StreamRow],
+        rows: Sequence[StreamRow],
         job: Mapping[str, float],
         lists: Sequence[TaskListRow] = (),
         stream_order: Sequence[str] = (),
     ) -> None:
-        """Go on from what was written; `job` holds the shares where none were written, `came` is the streams' order."""
+        """Go on from what was written; `job` holds the shares where none were written."""
         self._order = dict.fromkeys(stream_order)
-        stood = {stream.name: stream for stream in moved}
-        for stream in moved:
-            self._known[stream.name] = _Stream(stream.cursor, stream.trained)
+        stood = {row.name: row for row in rows}
+        self._progress |= {row.name: _Progress(row.cursor, row.trained) for row in rows}
         for listed in lists:
             if (at := stood.get(listed.stream)) is None:
                 self.list_tasks(listed)
             else:
                 self.samplers[listed.stream] = TaskSampler(listed, self._turn, at.next_task_index, at.unfinished)
-        shares = {stream.name: stream.share for stream in moved if stream.share is not None} or job
-        if shares:
-            self._deal_anew(shares, {stream.name: stream.credit for stream in moved}, ())
+        shares = {row.name: row.share for row in rows if row.share is not None} or job
+        self._deal_anew(shares, {row.name: row.credit for row in rows}, ())
 
     def status(self, alive: Counter[str], unfinished: Mapping[str, Mapping[str, int]]) -> tuple[StreamStatus, ...]:
-        names = sorted({*self.names, *alive})
-        found = [(name, self._known.get(name, _Stream())) for name in names]
+        streams = ((name, self._progress.get(name, _Progress())) for name in sorted({*self.names, *alive}))
         return tuple(
             StreamStatus(
                 name=name,
                 share=self.shares.get(name),
-                cursor=stream.cursor,
+                cursor=progress.cursor,
                 groups_open=alive[name],
-                groups_trained=stream.trained,
+                groups_trained=progress.trained,
                 unfinished=unfinished.get(name, {}),
             )
-            for name, stream in found
+            for name, progress in streams
         )
 
     def take_moved(self) -> list[StreamRow]:
         """Return where the streams stand that moved since the last call, as it is written down."""
         names, self._moved = self._moved, set()
-        for stream, found in self.samplers.items():
-            if found.moved:
-                found.moved = False
+        for stream, sampler in self.samplers.items():
+            if sampler.moved:
+                sampler.moved = False
                 names.add(stream)
-        return self._rows_of(names)
+        return self.list_rows(names)
 
-    def list_rows(self) -> list[StreamRow]:
-        return self._rows_of(self.names)
-
-    def _rows_of(self, names: Iterable[str]) -> list[StreamRow]:
-        account = self._round_robin
-        return self._make_rows(names, self.shares, {} if account is None else account.deficits(Counter(self._window)))
-
-    def _make_rows(
-        self, names: Iterable[str], shares: Mapping[str, float], deficits: Mapping[str, float]
+    def list_rows(
+        self, names: Iterable[str] | None = None, shares: Mapping[str, float] | None = None
     ) -> list[StreamRow]:
+        """Return where all streams stand, or these; with new `shares`, where they would with them."""
+        credit: Mapping[str, float] = {}
+        if shares is not None:
+            shares = DeficitRoundRobin(shares, {}).shares
+            names = {*self.names, *shares}
+        elif self._round_robin is not None:
+            credit = self._round_robin.deficits(self._dealt)
         rows = []
-        for name in sorted(names):
-            stream, found = self._known.get(name, _Stream()), self.samplers.get(name)
-            progress = (0, ()) if found is None else (found.next_task_index, found.unfinished)
-            row = StreamRow(name, shares.get(name), stream.cursor, stream.trained, deficits.get(name, 0.0), *progress)
-            rows.append(row)
+        for name in sorted(self.names if names is None else names):
+            progress, sampler = self._progress.get(name, _Progress()), self.samplers.get(name)
+            standing = (0, ()) if sampler is None else (sampler.next_task_index, sampler.unfinished)
+            share = (self.shares if shares is None else shares).get(name)
+            rows.append(StreamRow(name, share, progress.cursor, progress.trained, credit.get(name, 0.0), *standing))
         return rows
+
+    def _owner(self, stream: str) -> str:
+        return stream if self._round_robin is not None else ANYONE
+
+    def _by_owner(self, counts: Counter[str]) -> Counter[str]:
+        return counts if self._round_robin is not None else Counter({ANYONE: counts.total()})
 
     def _deal_anew(self, shares: Mapping[str, float], deficits: Mapping[str, float], alive: Sequence[str]) -> None:
         self._moved.update(shares)  # all shares are written together, so that a restart never finds a part of them
-        self._round_robin = DeficitRoundRobin(shares, deficits)
-        self.shares = self._round_robin.shares
+        self._round_robin = DeficitRoundRobin(shares, deficits) if shares else None
+        self.shares = self._round_robin.shares if self._round_robin is not None else {}
         self._window = list(alive)
         self._deal()
 
-    @property
-    def _places(self) -> int:
-        return self._batches * self._needed + self._surplus
-
     def _deal(self) -> None:
-        if self._round_robin is not None:
-            free = max(0, self._places - len(self._window))
-            self._window += [self._round_robin.deal() for _ in range(free)]
+        places = self._batches * self._needed + self._surplus
+        if self._round_robin is None:
+            self._window = [ANYONE] * places
+        else:
+            self._window += [self._round_robin.deal() for _ in range(places - len(self._window))]
+        self._dealt = Counter(self._window)
 
-    def _stream(self, name: str) -> _Stream:
-        return self._known.setdefault(name, _Stream())
+    def _of(self, name: str) -> _Progress:
+        return self._progress.setdefault(name, _Progress())

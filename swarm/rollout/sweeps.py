@@ -138,7 +138,9 @@ class Sweeper:
         registry = self._registry
         orphaned, now = registry.groups.orphaned, registry.clock()
         played = registry.leases.prepared or any(episode.kind == "train" for episode in registry.leases)
-        moves = registry.machine.state is not ServerState.ROLLING or registry.groups.learning  # there may be room soon
+        moves = (
+            registry.machine.state is not ServerState.ROLLING or registry.groups.ages.learning
+        )  # there may be room soon
         if moves or played or not orphaned or not len(registry.admission):
             self._dead_end_since = None
             return []

@@ -13,7 +13,7 @@ bookkeeping: no clock, no waiting, no store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.errors import JobConflict
@@ -31,7 +31,7 @@ class Group:
 
     `open` holds the ids of members that have not ended; `whole_since` counts up over groups as they become whole;
     `played` is set when it was whole once, `skipped` once its task failed so often that nobody is to complete it.
-    `turn` is the one of the stream's task list that it was begun for, None where a client named the task.
+    `task_index` is the turn of the stream's task list that it was begun for, None where a client named the task.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Group:
 
     @property
     def constant(self) -> bool:
-        found = {each.reward for sample in self.ended for each in sample.trained_rewards}
-        return len(found | {sample.reward for sample in self.ended if not sample.call_rewards}) == 1
+        rewards = {each.reward for sample in self.ended for each in sample.trained_rewards}
+        return len(rewards | {sample.reward for sample in self.ended if not sample.call_rewards}) == 1
 
 
 def bytes_of(nodes: Sequence[Node]) -> int:
@@ -89,6 +89,7 @@ class TaskSampler:
         """The next one to be begun."""
         self.moved = True
         """What is written of it has changed."""
+        self._ids = listed.ids
         self._plays = plays
         self._begun = {begun: _TaskProgress() for begun in sorted(unfinished)}
         self._lacking = set(self._begun)
@@ -102,83 +103,60 @@ class TaskSampler:
         return sorted(self._lacking)
 
     def task_at(self, task_index: int) -> str:
-        return self.listed.ids[task_index % len(self.listed.ids)]
+        return self._ids[task_index % len(self._ids)]
 
     def check(self, digest: str, count: int | None = None) -> None:
         if digest != self.listed.digest:
             others = "others" if count is None else f"{count} others"
             raise JobConflict(
-                f"stream {self.listed.stream!r} plays {len(self.listed.ids)} tasks (digest "
-                f"{self.listed.digest[:12]}), and this client has {others} (digest {digest[:12]}); play the stream's "
-                "own tasks, or play these in a stream of their own (stream=NAME, or --stream NAME)"
+                f"stream {self.listed.stream!r} plays {len(self._ids)} tasks (digest {self.listed.digest[:12]}), and "
+                f"this client has {others} (digest {digest[:12]}); play the stream's own tasks, or play these in a "
+                "stream of their own (stream=NAME, or --stream NAME)"
             )
 
     def begin_play(self, task_index: int) -> bool:
         """A play of a turn begins; return False, and take no notice, where the turn is over."""
         if task_index == self.next_task_index:
             self._begin(task_index)
-        found = self._begun.get(task_index)
-        if found is None:
-            return False
-        found.open += 1
-        self._update(task_index)
-        return True
+        self.count(task_index, open=1)
+        return task_index in self._begun
 
-    def lose_play(self, task_index: int) -> None:
-        if (found := self._begun.get(task_index)) is not None:
-            found.open -= 1
-            self._update(task_index)
+    def count(self, task_index: int, *, open: int = 0, ended: int = 0, empty: int = 0, failed: int = 0) -> bool:
+        """Count what became of plays of a turn that is not over; return whether it is skipped now, as its agent failed.
 
-    def fail_play(self, task_index: int) -> bool:
-        """A play that was open was failed by its agent; return whether the turn is skipped now for that."""
-        if (found := self._begun.get(task_index)) is None:
+        `empty` ones ended with nothing to train and leave their group short: as many as the turn has places are played
+        again, what is beyond counts as ended.
+        """
+        progress = self._begun.get(task_index)
+        if progress is None:
             return False
-        found.failed += 1
-        self.lose_play(task_index)
-        if skipped := found.failed >= MOST_FAILURES * (1 + found.ended):
-            self._finish(task_index)
+        again = min(empty, self._plays - progress.empty)
+        progress.open += open
+        progress.failed += failed
+        progress.empty += again
+        progress.ended += ended + empty - again
+        skipped = failed > 0 and progress.failed >= MOST_FAILURES * (1 + progress.ended)
+        if skipped or progress.ended >= self._plays:
+            del self._begun[task_index]
+            self._lacking.discard(task_index)
+            self.moved = True
+        elif progress.open + progress.ended < self._plays:
+            self._lacking.add(task_index)
+        else:
+            self._lacking.discard(task_index)
         return skipped
-
-    def end_play(self, task_index: int) -> None:
-        if (found := self._begun.get(task_index)) is not None:
-            found.open -= 1
-            self.restore_plays(task_index)
-
-    def restore_plays(self, task_index: int, plays: int = 1) -> None:
-        """Plays that ended in a former life, or before the list was named, count."""
-        if (found := self._begun.get(task_index)) is not None:
-            found.ended += plays
-            self._update(task_index)
-
-    def end_empty_play(self, task_index: int) -> None:
-        """A play that was open was ended with nothing to train, and leaves its group one short."""
-        if (found := self._begun.get(task_index)) is not None:
-            found.open -= 1
-            self.restore_empty_plays(task_index)
-
-    def restore_empty_plays(self, task_index: int, plays: int = 1) -> None:
-        """Plays that ended so in a former life count as they did then: those beyond the turn's places."""
-        if (found := self._begun.get(task_index)) is not None:
-            again = min(plays, self._plays - found.empty)
-            found.empty += again
-            self.restore_plays(task_index, plays - again)
-
-    def undo_play(self, task_index: int) -> None:
-        if (found := self._begun.get(task_index)) is not None:
-            found.ended -= 1
-            self._update(task_index)
 
     def find_untouched(self, task: str) -> int | None:
         """Return the first turn of the task that was begun and of which nothing is played, or None."""
-        none = (turn for turn, found in sorted(self._begun.items()) if not found.open and not found.ended)
-        return next((turn for turn in none if self.task_at(turn) == task), None)
+        untouched = (turn for turn, found in sorted(self._begun.items()) if not found.open and not found.ended)
+        return next((turn for turn in untouched if self.task_at(turn) == task), None)
 
     def adopt(self, task: str) -> int | None:
         """Return the turn for which a group of the task counts that began without one, or None where none is near. What
         lies between is begun too."""
-        if (known := self.find_untouched(task)) is not None:
-            return known
-        for task_index in range(self.next_task_index, self.next_task_index + min(_ADOPTED, len(self.listed.ids))):
+        if (begun := self.find_untouched(task)) is not None:
+            return begun
+        for task_index in range(self.next_task_index, self.next_task_index + min(_ADOPTED, len(self._ids))):
             if self.task_at(task_index) == task:
                 while self.next_task_index <= task_index:
                     self._begin(self.next_task_index)
@@ -189,20 +167,6 @@ class TaskSampler:
         self._begun[task_index] = _TaskProgress()
         self._lacking.add(task_index)
         self.next_task_index = task_index + 1
-        self.moved = True
-
-    def _update(self, task_index: int) -> None:
-        found = self._begun[task_index]
-        if found.ended >= self._plays:
-            self._finish(task_index)
-        elif found.open + found.ended < self._plays:
-            self._lacking.add(task_index)
-        else:
-            self._lacking.discard(task_index)
-
-    def _finish(self, task_index: int) -> None:
-        del self._begun[task_index]
-        self._lacking.discard(task_index)
         self.moved = True
 
 
@@ -224,48 +188,36 @@ class TaskAssignments:
         return self._of.get(episode)
 
     def begin_play(self, stream: str, episode: str, task_index: int | None) -> None:
-        found = self._samplers.get(stream)
-        if task_index is not None and found is not None and found.begin_play(task_index):
+        sampler = self._samplers.get(stream)
+        if task_index is not None and sampler is not None and sampler.begin_play(task_index):
             self._of[episode] = task_index
 
-    def record_outcome(self, stream: str, episode: str, record: Callable[[TaskSampler, int], bool | None]) -> bool:
-        """Tell the pass in which a member plays what became of it; return whether its turn is skipped now for that."""
-        task_index, found = self._of.get(episode), self._samplers.get(stream)
-        return task_index is not None and found is not None and bool(record(found, task_index))
-
-    def undo(self, stream: str, episode: str) -> None:
-        """Have a play that is dropped played again where its turn is not over; under `episodes` it was played."""
-        if not self._loose:
-            self.record_outcome(stream, episode, TaskSampler.undo_play)
+    def count(self, stream: str, episode: str, **plays: int) -> bool:
+        """Count what became of a member's play in its turn; return whether that is skipped now for it."""
+        task_index, sampler = self._of.get(episode), self._samplers.get(stream)
+        return task_index is not None and sampler is not None and sampler.count(task_index, **plays)
 
     def forget(self, episode: str) -> None:
         self._of.pop(episode, None)
 
     def assign(self, group: Group, task_index: int) -> None:
         """Count the plays of a group that began without a turn for this one; its members are not open."""
-        if (found := self._samplers.get(group.stream)) is not None:
+        if (sampler := self._samplers.get(group.stream)) is not None:
             without = [sample.episode for sample in group.ended if sample.episode not in self._of]
             self._of |= dict.fromkeys(without, task_index)
-            found.restore_plays(task_index, len(without))
+            sampler.count(task_index, ended=len(without))
 
     def index_of_group(self, group: Group) -> int | None:
         return next((self._of[sample.episode] for sample in group.ended if sample.episode in self._of), None)
 
     def restore(self, sample: Sample) -> None:
-        if sample.task_index is not None and (found := self._samplers.get(sample.stream)) is not None:
+        if sample.task_index is not None and (sampler := self._samplers.get(sample.stream)) is not None:
             self._of[sample.episode] = sample.task_index
-            if sample.teaches or self._loose:
-                found.restore_plays(sample.task_index)
-            else:
-                found.restore_empty_plays(sample.task_index)
+            sampler.count(sample.task_index, **{"ended" if sample.teaches or self._loose else "empty": 1})
 
     def restore_counts(self, played: Mapping[tuple[str, int, str], int]) -> None:
         """Count plays of a former life that wait no more, by stream, turn and why they were dropped."""
         for (stream, task_index, reason), plays in played.items():
-            found = self._samplers.get(stream)
-            if found is None:
+            if (sampler := self._samplers.get(stream)) is None or (reason in _UNDONE and not self._loose):
                 continue
-            if self._loose or reason not in _UNDONE | _EMPTY:
-                found.restore_plays(task_index, plays)
-            elif reason in _EMPTY:
-                found.restore_empty_plays(task_index, plays)
+            sampler.count(task_index, **{"empty" if reason in _EMPTY and not self._loose else "ended": plays})

@@ -243,7 +243,7 @@ class SwarmServer:
     async def erase(self, request: EraseRequest) -> Erasure:
         """Erase what can be erased now of an owner's episodes, of whatever training of this server, running or not.
         Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again."""
-        live = None if self._training is None else await self._training.rollout.eraser.erase(request)
+        live = None if self._training is None else await self._training.rollout.erase(request)
         elsewhere = request.episodes if live is None else live.unknown
         if not elsewhere:
             assert live is not None  # a request names episodes
