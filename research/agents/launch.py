@@ -103,13 +103,6 @@ class ProcessAgent:
     async def result(self) -> dict[str, Any] | None:
         return json.loads(self._result.read_bytes()) if self._result.exists() else None
 
-    async def send(self, word: str) -> None:
-        """Tell a standby a word (`swarm.environments.processes`); one that has ended hears nothing."""
-        assert self._process.stdin is not None
-        with suppress(ConnectionError):
-            self._process.stdin.write(f"{word}\n".encode())
-            await self._process.stdin.drain()
-
     async def end(self, grace_s: float = GRACE_S) -> None:
         """End it and all it started; what has not ended within `grace_s` is killed."""
         self._signal(signal.SIGTERM)
@@ -134,9 +127,12 @@ class ProcessAgent:
 
 @asynccontextmanager
 async def run_in_process(
-    request: AgentRequest, server: ServerAccess, folder: Path, environment: Mapping[str, str]
+    request: AgentRequest, server: ServerAccess, folder: Path, environment: Mapping[str, str], grace_s: float = GRACE_S
 ) -> AsyncIterator[ProcessAgent]:
-    """Run an agent in a plain process; `folder` takes what it is given, a brought environment too, and its result."""
+    """Run an agent in a plain process; `folder` takes what it is given, a brought environment too, and its result.
+
+    What has not ended `grace_s` after it was asked to is killed.
+    """
     tasks, result, environments = folder / "tasks.json", folder / RESULT, folder / ENVIRONMENTS
     tasks.write_text(to_json(request.tasks), encoding="utf-8")
     if request.environment is not None:
@@ -150,7 +146,7 @@ async def run_in_process(
                 server=server.url, code=code, tasks=str(tasks), out=str(result), environments=str(environments),
             ),
             env={**own, VARIABLE: str(held)},
-            stdin=asyncio.subprocess.PIPE if request.prewarmed else asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             start_new_session=True, pass_fds=(held,),
         )  # fmt: skip
@@ -158,7 +154,7 @@ async def run_in_process(
         try:
             yield agent
         finally:
-            await agent.end()
+            await agent.end(grace_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,8 +122,6 @@ class AgentRequest:
     reward: AgentFiles | None = None
     """Judges the plays of the environment's own agent in place of its games."""
     time_limit_s: float | None = None
-    prewarmed: bool = False
-    """The process loads the user's files, and plays, when it is told to."""
 
     @property
     def code(self) -> AgentFiles | None:
@@ -142,8 +140,7 @@ class AgentRequest:
                {"--split": self.split, "--episodes": None if self.during else self.episodes}),
         }  # fmt: skip
         words = (f"{option}={value}" for option, value in given.items() if value is not None)
-        switches = [*(["--during"] if self.during else []), *(["--standby"] if self.prewarmed else [])]
-        return ("-m", MODULE, self.action, *words, *switches)
+        return ("-m", MODULE, self.action, *words, *(["--during"] if self.during else []))
 
 
 @dataclass(frozen=True, slots=True)

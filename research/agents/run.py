@@ -1,10 +1,7 @@
-"""Runs of a user's agent: their output and restarts.
+"""One client of a user's agent, from its place to its end.
 
 The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the
 result. An interrupt ends the agent first, and its open episodes are given up.
-
-With --restart each client is a process, or a container, of its own. What a dead one left open is given up at once, so
-that the next one begins with those very places. Bad input ends it, and so does the job's end.
 """
 
 from __future__ import annotations
@@ -19,9 +16,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
-from research.agents.launch import ContainerHost, RunningAgent, run_in_container, run_in_process
+from research.agents.launch import GRACE_S, ContainerHost, RunningAgent, run_in_container, run_in_process
 from research.agents.request import AgentRequest, BadOption, Confinement, SandboxOptions, ServerAccess, parse_variables
 from research.environments.install import packages_of, python_path_variables
 from research.environments.reference import requirements_of
@@ -37,16 +34,6 @@ from swarm.environments.processes import OWNER
 from swarm.errors import SwarmError, Unreachable
 from swarm.wire import EpisodeKind, ServerState, Status
 
-FIRST_WAIT_S: Final = 0.5
-MOST_WAIT_S: Final = 30.0
-"""Before a restart, at the least and the most; it doubles with each client that was not healthy."""
-HEALTHY_S: Final = 5.0
-"""A client that lived for so long and finished an episode was healthy: the next pause is the first one again."""
-MOST_IN_VAIN: Final = 8
-"""Clients in a row that finish no episode, after which none is started again: about two minutes of pauses."""
-BAD_INPUT: Final = 2
-_LOST: Final = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Restart:
@@ -59,41 +46,8 @@ class Restart:
     pause_s: float
 
 
-class RestartPolicy:
-    """Decides on each end of a client."""
-
-    def __init__(self) -> None:
-        self._unhealthy = 0
-        self._in_vain = 0
-
-    def pause(self, lived_s: float, finished: int) -> float | None:
-        """Return the seconds to wait before the next client, None where no further one is started."""
-        healthy = finished > 0 and lived_s >= HEALTHY_S
-        self._in_vain = 0 if finished else self._in_vain + 1
-        pause = FIRST_WAIT_S if healthy else min(MOST_WAIT_S, FIRST_WAIT_S * 2.0**self._unhealthy)
-        self._unhealthy = 0 if healthy else self._unhealthy + 1
-        return None if self._in_vain >= MOST_IN_VAIN else pause
-
-
-def restart_reason(ended: Exit) -> str | None:
-    """Return why a client that ended so, with steps left to train, is to be started again; None: it is not."""
-    code = ended.code
-    if ended.reason == "timeout" or (ended.reason == "error" and code == BAD_INPUT):
-        return None
-    if ended.reason == "error":
-        if code is not None and code < 0:
-            return f"it was killed by signal {-code}"
-        lost = "the server was lost, the disk was full, or the agent failed again and again"
-        return f"it ended with exit code {code}" + (f": {lost}" if code == _LOST else "")
-    return {
-        "finished": "it ended before the job was finished",
-        "out_of_memory": "it used up its memory",
-        "stopped": "it was stopped",
-        "killed": "it was killed",
-        "lost": "its container is gone",
-    }[ended.reason]
-
-
+RELOAD_GRACE_S: Final = 0.5
+"""How long the old code's process may take to end by itself: what it has open is fenced already."""
 PROGRESS_S = 5.0
 """Seconds between two lines about the job's progress, at least."""
 SILENT_S = 15.0
@@ -192,7 +146,7 @@ class AgentRun:
         """Return the run of another client of it, in a folder of its own, with what is left of the time limit."""
         folder = self.place.folder.with_name(f"{self.place.folder.name}-{number}")
         folder.mkdir(mode=0o700)
-        request = replace(self.request, time_limit_s=within_s, prewarmed=self.reload)
+        request = replace(self.request, time_limit_s=within_s)
         return replace(self, request=request, place=replace(self.place, folder=folder))
 
     def clear(self) -> None:
@@ -205,7 +159,8 @@ class AgentRun:
         request, place = self.request, self.place
         environment = {**place.environment, OWNER: owner}
         if place.host is None:
-            return run_in_process(request, self.server, place.folder, environment)
+            grace_s = RELOAD_GRACE_S if self.reload else GRACE_S
+            return run_in_process(request, self.server, place.folder, environment, grace_s)
         return run_in_container(request, self.server, place.folder, place.given, place.host, environment)
 
 
@@ -256,29 +211,34 @@ class AgentResult:
         }
 
 
-async def perform(run: AgentRun) -> AgentResult:
-    """Run an agent to its end; only the log of its connections is kept of its folder."""
-    async with cancel_on_signals():
-        ended = await play(run)
-    return replace(ended, status=await read_status(run))
+async def play(run: AgentRun, saved: asyncio.Task[str] | None = None) -> AgentResult | None:
+    """Run one client of an agent to its end; what one that died left open is given up at once.
 
-
-async def play(run: AgentRun) -> AgentResult:
-    """Run one client of an agent to its end; what one that died left open is given up at once."""
+    None where its code was `saved` anew: what the old code had open is fenced before and after its process is ended.
+    """
     try:
         async with AsyncSwarmClient(run.server.url, run.server.token, owner=OWNED_BY) as mine:
             await mine.take_over()  # of runs that were killed: what they played ended with them
             async with run.begin(mine.owner) as agent:
-                ended = await follow(run, agent)
-            if ended.exit.reason == "finished":
-                return ended
-            with suppress(SwarmError):
-                await mine.give_up_open("owner_died")
-                kind: EpisodeKind = "eval" if run.request.action == "evaluate" else "train"
-                return replace(ended, finished=await count_finished(mine, kind))
+                ended = await follow(run, agent, saved)
+                fenced = await _give_up(mine, "code_changed") if ended is None else 0
+            if ended is None:
+                fenced += await _give_up(mine, "code_changed")
+                write_output(f"ajet: the code was saved; {fenced} open episodes of the last were fenced\n")
+            elif ended.exit.reason != "finished":
+                await _give_up(mine, "owner_died")
+                with suppress(SwarmError):
+                    kind: EpisodeKind = "eval" if run.request.action == "evaluate" else "train"
+                    return replace(ended, finished=await count_finished(mine, kind))
             return ended
     finally:
         run.clear()
+
+
+async def _give_up(client: AsyncSwarmClient, reason: Literal["owner_died", "code_changed"]) -> int:
+    with suppress(SwarmError):  # a server that is away: the leases run out
+        return await client.give_up_open(reason)
+    return 0
 
 
 async def count_finished(client: AsyncSwarmClient, kind: EpisodeKind) -> int:
@@ -297,11 +257,14 @@ async def read_status(run: AgentRun) -> Status | None:
     return None
 
 
-async def follow(run: AgentRun, agent: RunningAgent) -> AgentResult:
+async def follow(run: AgentRun, agent: RunningAgent, saved: asyncio.Task[str] | None) -> AgentResult | None:
+    """Pass on what an agent says until it ends; None where its code was saved anew before."""
     progress, contained = asyncio.create_task(_report_progress(run)), run.place.host is not None
     try:
         while (ended := await agent.wait()) is None:
             write_output(await agent.read_output(), contained)
+            if saved is not None and saved.done():
+                return None
         write_output(await agent.read_output(), contained)
     finally:
         progress.cancel()
@@ -360,56 +323,3 @@ def job_status(status: Status) -> str:
     said = "" if reward is None else f", reward {reward:.3f}"
     needed = f"{status.collected_episodes} of {status.needed_episodes} episodes collected"
     return f"step {status.step} of {status.steps}, {needed}, {status.open_episodes} open{said}"
-
-
-async def supervise(run: AgentRun) -> AgentResult:
-    try:
-        async with cancel_on_signals():
-            ended = await _restart_loop(run)
-    finally:
-        run.clear()
-    return replace(ended, status=await read_status(run))
-
-
-async def _restart_loop(run: AgentRun) -> AgentResult:
-    limit, policy, restarts = TimeLimit(run.request.time_limit_s), RestartPolicy(), list[Restart]()
-    while True:
-        began = time.monotonic()
-        ended = replace(await play(run.next_client(len(restarts), limit.left_s())), restarts=tuple(restarts))
-        ended, restart = await decide_restart(run, ended, policy, time.monotonic() - began)
-        if restart is None:
-            return ended
-        restarts.append(restart)
-        await asyncio.sleep(restart.pause_s)
-
-
-async def decide_restart(
-    run: AgentRun, ended: AgentResult, policy: RestartPolicy, lived_s: float
-) -> tuple[AgentResult, Restart | None]:
-    """Return how a client ended, seen with its job, and its restart, or None where there is none; says each."""
-    status = await read_status(run)
-    if status is not None and status.finished:  # whatever became of this one: others may have played the rest
-        return replace(ended, exit=Exit("finished", 0)), None
-    reason = restart_reason(ended.exit)
-    if reason is None:
-        return ended, None
-    pause_s = policy.pause(lived_s, ended.finished)
-    if pause_s is None:
-        write_output(f"ajet: {reason}; not started again: {MOST_IN_VAIN} clients in a row finished no episode\n")
-        return ended, None
-    restart = Restart(reason, round(lived_s, 3), ended.finished, pause_s)
-    number = len(ended.restarts) + 1
-    write_output(
-        f"ajet: restart {number} in {pause_s:g} s: {reason}, after {lived_s:.1f} s and {ended.finished} episodes\n"
-    )
-    return ended, restart
-
-
-class TimeLimit:
-    """What is left of the time that all clients together may take; None: there is no limit."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._deadline = None if seconds is None else time.monotonic() + seconds
-
-    def left_s(self) -> float | None:
-        return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())

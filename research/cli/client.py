@@ -19,8 +19,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from research.agents.reload import Debugger, DebugResult
-from research.agents.reload import reload as reloaded
+from research.agents.debugger import Debugger, DebugResult
 from research.agents.request import (
     AgentFiles,
     AgentRequest,
@@ -34,7 +33,8 @@ from research.agents.request import (
     parse_stream,
     select_tasks,
 )
-from research.agents.run import AgentPlacement, AgentResult, AgentRun, job_status, perform, supervise
+from research.agents.run import AgentPlacement, AgentResult, AgentRun, job_status
+from research.agents.supervisor import perform
 from research.cli.app import Json, console, print_json
 from research.cli.episodes import episode_screen
 from research.environments.install import load_environment, packages_of
@@ -604,8 +604,7 @@ def _limits(memory: str | None, cpus: float | None, concurrency: int) -> Limits:
 
 def _run(agent: AgentRun, json: bool) -> None:
     try:
-        look_after = reloaded if agent.reload else supervise if agent.restart else perform
-        ended = asyncio.run(look_after(agent))
+        ended = asyncio.run(perform(agent))
     except (KeyboardInterrupt, asyncio.CancelledError):
         warn("stopped; what was being played is given up")
         raise typer.Exit(INTERRUPTED) from None

@@ -17,15 +17,23 @@ import os
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
-from sandboxes.gateway.http_heads import Head, RequestRejected, request_head, strip_claims, strip_hop_headers
-from sandboxes.gateway.proxy import AgentConnection, BackgroundTasks, Connections, Flow, ServerConnection
+from sandboxes.gateway.reverse_proxy import (
+    FULL,
+    LINGER_S,
+    MOST_HEAD_BYTES,
+    QUEUE,
+    SEND_TIMEOUT_S,
+    RequestRejected,
+    strip_headers,
+)
 from sandboxes.spec import SandboxError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -135,176 +143,21 @@ LOG_BYTES = 1 << 20
 """Size at which the file is turned over, to FILE.1: the latest lines are kept."""
 
 
-class EgressLog:
-    """Appends to `path`. A line that cannot be written is counted through `lost`, and stops nothing."""
-
-    def __init__(self, path: Path, lost: Callable[[], None]) -> None:
-        self._path = path
-        self._lost = lost
-
-    def write(self, entry: Mapping[str, object]) -> None:
-        line = json.dumps(entry).encode() + b"\n"
-        try:
-            with open(self._path, "ab") as file:
-                file.write(line)
-                full = file.tell() >= LOG_BYTES
-            if full:
-                os.replace(self._path, self._path.with_name(self._path.name + ".1"))
-        except OSError:
-            self._lost()
-
-
 IDLE_TIMEOUT_S = 300.0
-"""A tunnel through which nothing went for so long is cut."""
-ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
-
-
-class ConnectTunnel:
-    """Two ends, and what went through."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._near = _TunnelEnd(self._count_up, self._close_end)
-        self._far = _TunnelEnd(self._count_down, self._close_end)
-        self._over: Callable[[], None] | None = None
-        self._ends = 2
-        self.deadline = float("inf")
-        self.bytes_up = self.bytes_down = 0
-        self.reason = ""
-        """Why it was cut; empty when its ends ended it."""
-
-    def far_end(self) -> Flow:
-        return self._far
-
-    def open(self, agent: AgentConnection, over: Callable[[], None]) -> None:
-        """Take over an agent's connection; `over` is called once, when both ends are gone."""
-        self._over = over
-        rest = agent.hand_over(self._near)
-        self._connections.add(self)
-        self._touch()
-        self._near.transport.write(ESTABLISHED)
-        self._near.pair(self._far)
-        if rest:
-            self._near.data_received(rest)
-        if self._far.transport.is_closing():
-            self._near.transport.close()
-
-    def expire(self) -> None:
-        self.reason = "idle"
-        self.abort()
-
-    def abort(self) -> None:
-        self._far.abort()
-        self._near.abort()
-
-    def _count_up(self, size: int) -> None:
-        self.bytes_up += size
-        self._touch()
-
-    def _count_down(self, size: int) -> None:
-        self.bytes_down += size
-        self._touch()
-
-    def _touch(self) -> None:
-        self.deadline = asyncio.get_running_loop().time() + IDLE_TIMEOUT_S
-
-    def _close_end(self) -> None:
-        self._ends -= 1
-        if not self._ends and self._over is not None:
-            self._connections.discard(self)
-            self._over()
-
-
-class _TunnelEnd(Flow):
-    """One end."""
-
-    def __init__(self, passed: Callable[[int], None], lost: Callable[[], None]) -> None:
-        super().__init__()
-        self._passed = passed
-        self._lost = lost
-        self._ended = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.halt(True)
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            self._passed(len(data))
-            self.other.transport.write(data)
-
-    def eof_received(self) -> bool:
-        """Pass the end of this direction on; with the second one the tunnel is done."""
-        self._ended = True
-        other = self.other
-        if not isinstance(other, _TunnelEnd) or other._ended or not other.transport.can_write_eof():
-            return False
-        other.transport.write_eof()
-        return True
-
-    def connection_lost(self, error: Exception | None) -> None:
-        other = self.unpair()
-        if other is not None:
-            other.transport.close()
-        self._lost()
-
-
+"""A connection through which nothing went for so long is cut."""
 CONNECT_TIMEOUT_S = 10.0
 """To resolve a name, and to connect to one of its addresses."""
 MOST_LOOKUPS = 8
 """Names being resolved at once. A thread that resolves cannot be stopped, so an agent that goes away leaves it behind:
 they are threads of their own, for those that everything else shares would soon be used up."""
 _LOOKUPS = ThreadPoolExecutor(MOST_LOOKUPS, "names")
+PIECE_BYTES = 64 * 1024
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
-Verdict = Literal["allowed", "refused", "failed"]
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-_ABSOLUTE = re.compile(rb"[Hh][Tt][Tt][Pp]://([^/?#@]+)(/[^#]*)?(\?[^#]*)?")
-
-
-@dataclass(frozen=True, slots=True)
-class _RequestTarget:
-    """Where a request wants to go; `line` is what it asks there, None for a tunnel."""
-
-    host: str | Address
-    port: int
-    line: bytes | None = None
-
-    @classmethod
-    def parse(cls, head: Head) -> _RequestTarget:
-        try:
-            if head.method == b"CONNECT":
-                return cls(*parse_address(head.target.decode("latin-1")))
-            return cls._parse_absolute(head.target)
-        except ValueError as error:
-            reason = f"expected CONNECT host:port, or http://host/...; {error}"
-            raise RequestRejected(400, "malformed", reason, closing=True) from None
-
-    @classmethod
-    def _parse_absolute(cls, target: bytes) -> _RequestTarget:
-        if (found := _ABSOLUTE.fullmatch(target)) is None:
-            raise ValueError("the target of the request is neither")
-        authority = found[1].decode("latin-1")
-        host, colon, port = authority.rpartition(":")
-        if not colon or authority.endswith("]"):
-            host, port = authority, "80"
-        return cls(parse_host(host), parse_port(port), (found[2] or b"/") + (found[3] or b""))
-
-    @property
-    def authority(self) -> bytes:
-        host = f"[{self.host}]" if isinstance(self.host, ipaddress.IPv6Address) else str(self.host)
-        return (host if self.port == 80 else f"{host}:{self.port}").encode()
-
-
-@dataclass(slots=True)
-class _OutgoingRequest:
-    """A request on its way: what the log will say of it."""
-
-    asked: _RequestTarget
-    began: float
-    verdict: Verdict = "failed"
-    reason: str = "the agent went away"
-    task: asyncio.Task[None] | None = None
+_HEAD = re.compile(rb"([A-Z]{1,20}) ([!-~]+) (HTTP/1\.[01])\r\n((?:[\w!#$%&'*+.^`|~-]+:[^\0\r\n]*\r\n)*)\r\n")
+_ABSOLUTE = re.compile(r"http://([^/?#@]+)(/[^#]*)?(\?[^#]*)?", re.IGNORECASE)
 
 
 async def resolve_here(name: str, port: int) -> Sequence[Address]:
@@ -313,120 +166,190 @@ async def resolve_here(name: str, port: int) -> Sequence[Address]:
     return [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
 
 
+@dataclass(slots=True)
+class OutgoingConnection:
+    """A connection that was asked for: where to, what is sent there first, and what the log says of it."""
+
+    host: str | Address
+    port: int
+    head: bytes | None
+    """What a plain request sends first; None for a tunnel."""
+    verdict: Literal["allowed", "refused", "failed"] = "failed"
+    reason: str = "the agent went away"
+    bytes_up: int = 0
+    bytes_down: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """Read the head of a request; raise RequestRejected for what two readers might read differently."""
+        try:
+            if (head := _HEAD.fullmatch(data)) is None:
+                raise ValueError("the head is malformed")
+            method, target, version = (head[group].decode() for group in (1, 2, 3))
+            if method == "CONNECT":
+                return cls(*parse_address(target), None)
+            if (plain := _ABSOLUTE.fullmatch(target)) is None:
+                raise ValueError("the target of the request is neither")
+            host, colon, port = plain[1].rpartition(":")
+            if not colon or plain[1].endswith("]"):
+                host, port = plain[1], "80"
+            found = cls(parse_host(host), parse_port(port), b"")
+        except ValueError as error:
+            reason = f"expected CONNECT host:port, or http://host/...; {error}"
+            raise RequestRejected(400, "malformed", reason) from None
+        pairs = [line.split(":", 1) for line in head[4].decode("latin-1").split("\r\n")[:-1]]
+        headers = strip_headers(
+            [(name, value.strip()) for name, value in pairs if name.lower() != "host"], framing=True
+        )
+        lines = [("Host", plain[1]), *headers, ("Connection", "close")]
+        first = f"{method} {plain[2] or '/'}{plain[3] or ''} {version}\r\n"
+        found.head = (first + "".join(f"{name}: {value}\r\n" for name, value in lines) + "\r\n").encode("latin-1")
+        return found
+
+    def refuse(self, reason: str, message: str) -> RequestRejected:
+        self.verdict, self.reason = "refused", reason
+        return RequestRejected(403, f"refused: {reason}", f"this sandbox may not go there: {message}")
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "at": round(time.time(), 3),
+            "host": str(self.host),
+            "port": self.port,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "seconds": round(time.monotonic() - self.began, 3),
+        }
+
+
 class Egress:
-    """The service that passes requests on to what `allow` covers."""
+    """Connects agents with what `allow` covers, `most` at once; each connection serves one request."""
 
     def __init__(
         self,
         allow: Sequence[Destination],
-        log: EgressLog,
+        log: Path,
         count: Callable[[str], None],
-        connections: Connections,
+        most: int,
         resolve: Resolve,
     ) -> None:
         self._allow = tuple(allow)
         self._log = log
         self._count = count
-        self._connections = connections
+        self._most = most
         self._resolve = resolve
-        self._tasks = BackgroundTasks()
-        self._outgoing: dict[AgentConnection, _OutgoingRequest] = {}
+        self._open: set[asyncio.Task[None]] = set()
 
-    def count(self, what: str) -> None:
-        """Count what was refused; what is allowed is counted when it begins."""
-        if what != "forwarded":
-            self._count(f"egress {what}")
-
-    def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
-        return 0
-
-    def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
-        asked = _RequestTarget.parse(head)
-        outgoing = self._outgoing[agent] = _OutgoingRequest(asked, time.monotonic())
-        if not any(entry.covers(asked.host, asked.port) for entry in self._allow):
-            raise self._reject(outgoing, "not on the list", f"{asked.host}:{asked.port} is not on the allow-list")
-        agent.halt(True)
-        outgoing.task = self._tasks.start(self._connect(agent, head, outgoing))
-
-    def finish(self, agent: AgentConnection) -> None:
-        outgoing = self._outgoing.pop(agent, None)
-        if outgoing is None:
-            return
-        if outgoing.task is not None and outgoing.task is not asyncio.current_task():
-            outgoing.task.cancel()
-        self._write(outgoing, agent.bytes_up, agent.bytes_down)
-
-    async def close(self) -> None:
-        await self._tasks.close()
-
-    async def _connect(self, agent: AgentConnection, head: Head, outgoing: _OutgoingRequest) -> None:
-        asked = outgoing.asked
-        tunnel = ConnectTunnel(self._connections) if asked.line is None else None
+    @asynccontextmanager
+    async def serve(self, sock: socket.socket) -> AsyncIterator[None]:
+        listener = await asyncio.start_unix_server(self._accept, sock=sock, backlog=QUEUE, limit=MOST_HEAD_BYTES)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                addresses = await self._find_addresses(outgoing)
-                end = ServerConnection if tunnel is None else tunnel.far_end
-                server = await _connect_first(addresses, asked.port, end)
-        except RequestRejected as refused:
-            agent.halt(False)
-            agent.refuse(refused)
-            return
-        except OSError as error:  # TimeoutError is one
-            agent.halt(False)
-            outgoing.reason = type(error).__name__
-            what = f"{asked.host}:{asked.port} cannot be reached ({outgoing.reason})"
-            agent.refuse(RequestRejected(502, "failed", what, closing=True))
-            return
-        outgoing.verdict, outgoing.reason = "allowed", ""
-        self.count("allowed")
-        if tunnel is None:
-            self._send_request(agent, head, asked, server)
+            yield
+        finally:
+            listener.close()
+            for task in self._open:
+                task.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) < self._most:
+            task = asyncio.create_task(self._serve(reader, writer))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
         else:
-            del self._outgoing[agent]
-            tunnel.open(agent, lambda: self._log_tunnel(outgoing, tunnel))
+            self._count("egress connections")
+            writer.write(RequestRejected(503, "connections", FULL).raw())
+            writer.close()
 
-    def _send_request(self, agent: AgentConnection, head: Head, asked: _RequestTarget, server: Flow) -> None:
-        assert asked.line is not None
-        kept = [header for header in strip_claims(strip_hop_headers(head.headers)) if header[0] != b"host"]
-        headers = [(b"host", asked.authority), *kept, (b"connection", b"close")]
-        agent.send_first(request_head(head.method, asked.line, headers, head.length))
-        agent.attach(server)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._handle((reader, writer))
+        except RequestRejected as refused:
+            self._count(f"egress {refused.reason}")
+            writer.write(refused.raw())
+            with suppress(OSError):  # a timeout, too: whoever does not go is cut off
+                writer.write_eof()
+                async with asyncio.timeout(LINGER_S):
+                    while await reader.read(PIECE_BYTES):
+                        pass
+        finally:
+            writer.transport.abort()
 
-    def _log_tunnel(self, outgoing: _OutgoingRequest, tunnel: ConnectTunnel) -> None:
-        outgoing.reason = tunnel.reason
-        self._write(outgoing, tunnel.bytes_up, tunnel.bytes_down)
+    def _write(self, outgoing: OutgoingConnection) -> None:
+        """Append a line to the log; one that cannot be written is counted, and stops nothing."""
+        try:
+            with open(self._log, "ab") as file:
+                file.write(json.dumps(outgoing.to_json()).encode() + b"\n")
+                full = file.tell() >= LOG_BYTES
+            if full:
+                os.replace(self._log, self._log.with_name(self._log.name + ".1"))
+        except OSError:
+            self._count("egress log lost")
 
-    async def _find_addresses(self, outgoing: _OutgoingRequest) -> Sequence[Address]:
+    async def _handle(self, agent: Ends) -> None:
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                head = await agent[0].readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            raise RequestRejected(431, "head_too_large", f"expected a head of {MOST_HEAD_BYTES} bytes") from None
+        except TimeoutError:
+            raise RequestRejected(408, "slow", "the request took too long to arrive") from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return  # the agent went away
+        outgoing = OutgoingConnection.parse(head)
+        early = asyncio.create_task(agent[0].read(PIECE_BYTES))
+        try:
+            if (server := await self._reach(outgoing, early)) is not None:
+                await _splice(outgoing, agent, server, early)
+        finally:
+            early.cancel()
+            self._write(outgoing)
+
+    async def _reach(self, outgoing: OutgoingConnection, early: asyncio.Task[bytes]) -> Ends | None:
+        """Return a connection to where an agent may go; None if the agent, read meanwhile, goes away before."""
+        if not any(entry.covers(outgoing.host, outgoing.port) for entry in self._allow):
+            raise outgoing.refuse("not on the list", f"{outgoing.host}:{outgoing.port} is not on the allow-list")
+        connecting = asyncio.create_task(self._connect(outgoing))
+        try:
+            await asyncio.wait({connecting, early}, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done() and (early.exception() is not None or not early.result()):
+                return None
+            server = await connecting
+        except OSError as error:  # TimeoutError is one
+            outgoing.reason = type(error).__name__
+            what = f"{outgoing.host}:{outgoing.port} cannot be reached ({outgoing.reason})"
+            raise RequestRejected(502, "failed", what) from None
+        finally:
+            connecting.cancel()
+        outgoing.verdict, outgoing.reason = "allowed", ""
+        self._count("egress allowed")
+        return server
+
+    async def _connect(self, outgoing: OutgoingConnection) -> Ends:
+        last: OSError = ConnectionRefusedError()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            for address in await self._find_addresses(outgoing):
+                try:
+                    return await asyncio.open_connection(str(address), outgoing.port)
+                except OSError as error:
+                    last = error
+        raise last
+
+    async def _find_addresses(self, outgoing: OutgoingConnection) -> Sequence[Address]:
         """Return the addresses that may be connected to. Raises RequestRejected, and OSError when the name has none."""
-        host = outgoing.asked.host
+        host = outgoing.host
         if not isinstance(host, str):
             return [host]  # covered, so an entry is this very address
-        found = await self._resolve(host, outgoing.asked.port)
+        found = await self._resolve(host, outgoing.port)
         if not found:
             raise OSError("no address")
         barred = {address: why_not_public(address) or _why_own_address(address) for address in found}
         public = [address for address, why in barred.items() if why is None]
         if not public:
-            raise self._reject(outgoing, str(barred[found[0]]), f"the name {host} stands for what is not public")
+            raise outgoing.refuse(str(barred[found[0]]), f"the name {host} stands for what is not public")
         return public
-
-    def _reject(self, outgoing: _OutgoingRequest, reason: str, message: str) -> RequestRejected:
-        outgoing.verdict, outgoing.reason = "refused", reason
-        return RequestRejected(403, f"refused: {reason}", f"this sandbox may not go there: {message}", closing=True)
-
-    def _write(self, outgoing: _OutgoingRequest, up: int, down: int) -> None:
-        self._log.write(
-            {
-                "at": round(time.time(), 3),
-                "host": str(outgoing.asked.host),
-                "port": outgoing.asked.port,
-                "verdict": outgoing.verdict,
-                "reason": outgoing.reason,
-                "bytes_up": up,
-                "bytes_down": down,
-                "seconds": round(time.monotonic() - outgoing.began, 3),
-            }
-        )
 
 
 def _why_own_address(address: Address) -> str | None:
@@ -439,12 +362,37 @@ def _why_own_address(address: Address) -> str | None:
         return "this machine" if ipaddress.ip_address(probe.getsockname()[0]) == address else None
 
 
-async def _connect_first(addresses: Sequence[Address], port: int, make: Callable[[], Flow]) -> Flow:
+async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early: asyncio.Task[bytes]) -> None:
+    """Pass on what each end says until both have ended, or one is lost, or nothing went for too long."""
     loop = asyncio.get_running_loop()
-    last: OSError = ConnectionRefusedError()
-    for address in addresses:
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, up: bool) -> None:
         try:
-            return (await loop.create_connection(make, str(address), port))[1]
-        except OSError as error:
-            last = error
-    raise last
+            data = await early if up else await source.read(PIECE_BYTES)
+            while data:
+                idle.reschedule(loop.time() + IDLE_TIMEOUT_S)
+                outgoing.bytes_up += len(data) if up else 0
+                outgoing.bytes_down += 0 if up else len(data)
+                sink.write(data)
+                await sink.drain()
+                data = await source.read(PIECE_BYTES)
+            sink.write_eof()
+        except OSError:  # one end is lost: what the other was sent still arrives, then it ends
+            sink.close()
+
+    try:
+        async with asyncio.timeout(IDLE_TIMEOUT_S) as idle:
+            if outgoing.head is None:
+                agent[1].write(b"HTTP/1.1 200 Connection Established\r\n\r\n")
+            else:
+                server[1].write(outgoing.head)
+                outgoing.bytes_up += len(outgoing.head)
+            await asyncio.gather(pump(agent[0], server[1], up=True), pump(server[0], agent[1], up=False))
+            for _, writer in (agent, server):
+                writer.close()
+                with suppress(OSError):  # it is lost, and so closed
+                    await writer.wait_closed()
+    except TimeoutError:
+        outgoing.reason = "idle"
+    finally:
+        server[1].transport.abort()

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import socket
@@ -25,12 +24,10 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from sandboxes.gateway.egress import Destination, Egress, EgressLog, Resolve, resolve_here
-from sandboxes.gateway.proxy import AgentConnection, Connections, Service
-from sandboxes.gateway.reverse_proxy import Forwarder, NoUpstream, Upstream
+from sandboxes.gateway.egress import Destination, Egress, Resolve, resolve_here
+from sandboxes.gateway.reverse_proxy import QUEUE, ReverseProxy, Upstream
 from sandboxes.spec import SandboxError
 
-QUEUE = 1024
 MOST_PATH_BYTES = 100
 """Kernels take 104 to 108 bytes."""
 
@@ -146,24 +143,15 @@ class Gateway:
         enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
         if soft != resource.RLIM_INFINITY and soft < enough:
             resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
-        forwarder = NoUpstream(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
-        ways = Connections(MOST_WAYS_OUT)
-        log = EgressLog(self._log, lambda: self._count("egress log lost"))
-        egress = Egress(self._allow, log, self._count, ways, self._resolve)
+        proxy = ReverseProxy(self._upstream, self._count)
+        egress = Egress(self._allow, self._log, self._count, MOST_WAYS_OUT, self._resolve)
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(forwarder.close)
-            stack.push_async_callback(egress.close)
-            await self._serve(stack, SERVER_PORT, forwarder, Connections(MOST_CALLS))
-            await self._serve(stack, EGRESS_PORT, egress, ways)
+            sock = stack.enter_context(listen(self._folder / PORTS[SERVER_PORT]))
+            await stack.enter_async_context(proxy.serve(sock, MOST_CALLS))
+            sock = stack.enter_context(listen(self._folder / PORTS[EGRESS_PORT]))
+            await stack.enter_async_context(egress.serve(sock))
             self._stack = stack.pop_all()
         return self
-
-    async def _serve(self, stack: AsyncExitStack, port: int, service: Service, connections: Connections) -> None:
-        sock = stack.enter_context(listen(self._folder / PORTS[port]))
-        stack.push_async_callback(connections.close)
-        made = asyncio.get_running_loop().create_unix_server
-        listener = await made(lambda: AgentConnection(service, connections), sock=sock, backlog=QUEUE)
-        stack.callback(listener.close)
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()

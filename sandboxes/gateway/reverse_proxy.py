@@ -1,42 +1,115 @@
-"""Requests of a container to the swarm server: checked, given the run's token, and passed on."""
+"""Requests of a container to the swarm server: checked, given the run's token, and passed on.
+
+An aiohttp server on a Unix socket, and a client session. Nothing is copied through: what a strict parser read of a head
+is written anew with one framing, and a body that says what is learned from the value that was judged. So no two readers
+can take what we send for different messages. Other bodies, and replies, stream as they come. Also promised:
+
+- a second request before the first is answered ends the connection;
+- a head or a body that is too large, and a sender that is too slow, are refused;
+- an agent that goes away takes its request with it, and a reply that was cut short never looks whole;
+- every refusal is counted by its reason.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import socket
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit
 
-from sandboxes.gateway.http_heads import Head, Header, RequestRejected, request_head, strip_claims, strip_hop_headers
-from sandboxes.gateway.proxy import MOST_BODY_BYTES, AgentConnection, BackgroundTasks, ServerConnection
+import aiohttp
+from aiohttp import web
+from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
+from yarl import URL
+
 from sandboxes.spec import SandboxError
 
 PLACEHOLDER = "sandbox"
 """The key that stands for the run's token inside of a container."""
+QUEUE = 1024
+MOST_HEADERS = 100
+MOST_HEAD_BYTES = 64 * 1024
+MOST_BODY_BYTES = 16 * 1024 * 1024
 MOST_JUDGED_BYTES = 64 * 1024
 """Most bytes of a body that is held, to be judged whole; each connection may have one."""
 MOST_LISTED_BYTES = 8 * 1024 * 1024
 """The same of a task list."""
 MOST_BYTES_AT_ONCE = 128 * 1024 * 1024
 """Most bytes of the bodies of all requests that are not answered yet; one of no stated length counts as the largest."""
+COLLECTED_BYTES = 64 * 1024
+"""A body of at most so many bytes passes in one piece, for the sake of speed."""
 CONNECT_TIMEOUT_S = 10.0
 MOST_IDLE_S = 30.0
 """A connection that waited longer is not used again: the server may be about to close it."""
+SEND_TIMEOUT_S = 20.0
+"""To send a head, and between two pieces of a body."""
+IDLE_TIMEOUT_S = 300.0
+"""Between two requests; longer than clients keep idle connections, so that none is closed under a request."""
+LINGER_S = 2.0
+"""What still comes after the last reply is read for so long, so that the reply is not lost with the connection."""
 
 _PART = r"[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*"
 _TARGET = re.compile(rf"(/(?:{_PART}(?:/{_PART})*)?)(?:\?([!-\"$-~]*))?")
 """Paths that every reader reads alike: nothing encoded, no empty or dotted parts."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _JUDGED_WHOLE = (
-    (re.compile(rb"/episodes(?:/[^/]+/end)?"), MOST_JUDGED_BYTES),
-    (re.compile(rb"/streams/tasks"), MOST_LISTED_BYTES),
+    (re.compile(r"/episodes(?:/[^/]+/end)?"), MOST_JUDGED_BYTES),
+    (re.compile(r"/streams/tasks"), MOST_LISTED_BYTES),
 )
 """What is posted there says what is learned, so that its body is judged."""
+_FRAMING = frozenset({"transfer-encoding", "content-length", "expect", "trailer"})
+_NOT_PASSED = frozenset(
+    {
+        "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "upgrade",
+        "forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-original-url",
+    }
+)  # fmt: skip
+"""What is of one hop, and what only a proxy may say of a request; said by an agent, it is a lie."""
+FULL = "too many connections are open; close some, or try again"
+_CODES = {403: "forbidden", 413: "body_too_large", 502: "engine_unavailable", 503: "engine_unavailable"}
+
+
+class RequestRejected(Exception):
+    """A request is not passed on. `reason` is the word it is counted by; `closing`, whether its connection ends."""
+
+    def __init__(self, status: int, reason: str, message: str, *, closing: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.closing = closing
+
+    def response(self) -> web.Response:
+        """Return OpenAI's error object, with Retry-After where trying again may help."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": str(self), "type": kind, "code": _CODES.get(self.status, "invalid_request"), "param": None}
+        headers = {"Connection": "close"} if self.closing else {}
+        headers |= {"Retry-After": "1"} if self.status >= 500 else {}
+        response = web.json_response({"error": error}, status=self.status, reason="Refused", headers=headers)
+        if self.closing:
+            response.force_close()
+        return response
+
+    def raw(self) -> bytes:
+        """Return the same reply in bytes, for a connection that ends with it."""
+        response = self.response()
+        assert isinstance(response.body, bytes)
+        headers = {**response.headers, "Content-Length": len(response.body), "Connection": "close"}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"HTTP/1.1 {self.status} Refused\r\n{lines}\r\n".encode() + response.body
+
+
+def strip_headers(headers: Iterable[tuple[str, str]], *, framing: bool) -> list[tuple[str, str]]:
+    """Return the headers that go further than one hop; with those that tell where the body ends, or without."""
+    kept = [(name, value, name.lower()) for name, value in headers]
+    named = {word.strip().lower() for _, value, lower in kept if lower == "connection" for word in value.split(",")}
+    dropped = named | (_NOT_PASSED if framing else _NOT_PASSED | _FRAMING)
+    return [(name, value) for name, value, of in kept if of not in dropped and not of.startswith("x-forwarded")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,143 +136,299 @@ class Upstream:
     admits: Admits
 
 
-class Forwarder:
-    """The service that passes requests on to one upstream, over connections that are used again."""
+class AgentConnection(web.RequestHandler):
+    """aiohttp's connection with an agent, and bounds to what an agent can hold by it."""
 
-    def __init__(self, upstream: Upstream, count: Callable[[str], None]) -> None:
-        self.count = count
-        self._admits = upstream.admits
-        self._host, self._port, self._prefix, self._tls = _address(upstream.url)
-        bearer, token = f"Bearer {PLACEHOLDER}".encode(), upstream.token.encode()
-        self._keys = {(b"authorization", bearer): b"Bearer " + token, (b"x-api-key", PLACEHOLDER.encode()): token}
-        self._idle: list[ServerConnection] = []
-        self._bytes: dict[AgentConnection, int] = {}
-        self._tasks = BackgroundTasks()
-        self._connecting: dict[AgentConnection, asyncio.Task[None]] = {}
+    def __init__(self, server: web.Server, most: int, count: Callable[[str], None]) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=IDLE_TIMEOUT_S,
+            lingering_time=LINGER_S,
+            access_log=None,  # type: ignore[arg-type]
+            auto_decompress=False,
+            max_line_size=MOST_HEAD_BYTES,
+            max_field_size=MOST_HEAD_BYTES,
+            max_headers=MOST_HEADERS,
+        )
+        self._server = server
+        self._most = most
+        self._count = count
+        self._answered = 0
+        self._head_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._deaf = False  # what comes is not looked at any more
 
-    def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
-        """Collect the bodies that are checked, as far as there is room for them."""
-        path = head.target.partition(b"?")[0]
-        found = (most for pattern, most in _JUDGED_WHOLE if head.method == b"POST" and pattern.fullmatch(path))
-        most = next(found, 0)
-        self._reserve_bytes(agent, most if head.length is None else min(most, head.length))
-        return most
-
-    def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
-        """Check a request and send it on; a body that was checked is written again from its value."""
-        judged, data = (None, b"") if body is None else _parse_body(body)
-        if (reason := self._find_refusal(_parse_request(head, judged))) is not None:
-            raise RequestRejected(403, f"refused: {reason}", f"this sandbox may not do that: {reason}")
-        length = head.length if body is None else len(data)
-        self._reserve_bytes(agent, MOST_BODY_BYTES if length is None else length)
-        target = self._prefix + head.target
-        agent.send(request_head(head.method, target, self._headers(head), length) + data)
-        self._serve(agent)
-
-    def finish(self, agent: AgentConnection) -> None:
-        self._bytes.pop(agent, None)
-        if (task := self._connecting.pop(agent, None)) is not None:
-            task.cancel()
-
-    async def close(self) -> None:
-        await self._tasks.close()
-        for server in list(self._idle):
-            server.abort()
-
-    def _reserve_bytes(self, agent: AgentConnection, size: int) -> None:
-        """Count the bytes of an agent's present request; raise RequestRejected where all requests have too many."""
-        self._bytes[agent] = size
-        if sum(self._bytes.values()) > MOST_BYTES_AT_ONCE:
-            most = f"expected at most {MOST_BYTES_AT_ONCE} bytes of requests that are not answered yet"
-            raise RequestRejected(503, "too_much_at_once", f"{most}; wait for some of the answers, then try again")
-
-    def _find_refusal(self, request: Request) -> str | None:
-        try:
-            return self._admits(request)
-        except Exception as error:  # noqa: BLE001 - whatever it was, what is not judged does not pass
-            return f"the judge failed ({type(error).__name__})"
-
-    def _headers(self, head: Head) -> list[Header]:
-        kept = strip_claims(strip_hop_headers(head.headers))
-        return [(name, self._keys.get((name, value), value)) for name, value in kept]
-
-    def _serve(self, agent: AgentConnection) -> None:
-        if (server := self._take_idle()) is not None:
-            agent.attach(server)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if len(self._server.connections) < self._most:
+            super().connection_made(transport)
+            self._deadline = self._loop.call_later(SEND_TIMEOUT_S, self._expire)
             return
-        agent.halt(True)
-        self._connecting[agent] = self._tasks.start(self._connect(agent))
+        assert isinstance(transport, asyncio.Transport)
+        self._deaf = True
+        self._count("connections")
+        transport.write(RequestRejected(503, "connections", FULL).raw())
+        transport.close()
 
-    def _take_idle(self) -> ServerConnection | None:
-        fresh_since = asyncio.get_running_loop().time() - MOST_IDLE_S
-        while self._idle:
-            server = self._idle.pop()
-            if server.idle_since >= fresh_since and not server.transport.is_closing():
-                return server
-            server.abort()
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        in_head = self._request_count == 0 or (self._waiter is not None and not self._waiter.done())
+        busy = self._request_count > self._answered
+        super().data_received(data)
+        if not data:  # aiohttp goes on with what it has
+            return
+        if len(self._messages) > 1 or (self._messages and busy):
+            if isinstance(self._messages[-1][0], RawRequestMessage):
+                self._refuse(RequestRejected(400, "pipelined", "expected one request at a time"))
+            else:
+                self._refuse(RequestRejected(400, "malformed", "expected an HTTP/1.1 request; found a broken body"))
+        elif self._messages or not in_head:
+            self._head_bytes = 0
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+        else:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self._refuse(RequestRejected(431, "head_too_large", f"expected a head of {MOST_HEAD_BYTES} bytes"))
+            elif self._deadline is None:
+                self._deadline = self._loop.call_later(SEND_TIMEOUT_S, self._expire)
+
+    def _expire(self) -> None:
+        if self._head_bytes and not self._deaf:
+            self._refuse(RequestRejected(408, "slow", "the request took too long to arrive"))
+        elif self.transport is not None:
+            self.transport.abort()
+
+    def _refuse(self, refused: RequestRejected) -> None:
+        """Answer in place of whatever is in progress, and end the connection; a reply that has begun is cut off."""
+        self._deaf = True
+        self._count(refused.reason)
+        transport, request = self.transport, self._current_request
+        if transport is None:
+            return
+        if request is not None and request.writer.output_size > 0:
+            transport.abort()
+            return
+        transport.write(refused.raw())
+        if self._messages or request is not None:
+            if self._task_handler is not None:
+                self._task_handler.cancel()
+            self.force_close()
+        else:
+            transport.write_eof()
+            self._deadline = self._loop.call_later(LINGER_S, transport.abort)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        finished = await super().finish_response(request, resp, start_time)
+        self._answered += 1
+        return finished
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a head that the parser refused; what else may fail is a fault of ours, which aiohttp logs."""
+        if status != 400:
+            return super().handle_error(request, status, exc, message)
+        self._count("malformed")
+        return RequestRejected(400, "malformed", f"expected an HTTP/1.1 request ({message})", closing=True).response()
+
+
+class ServerConnections(aiohttp.TCPConnector):
+    """Connections to the server. One on which it spoke unasked, while nobody waited for a reply, is not used again."""
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        while (found := await super()._get(key, traces)) is not None:
+            if found.protocol is not None and not found.protocol.should_close:
+                return found
+            found.close()
         return None
 
-    async def _connect(self, agent: AgentConnection) -> None:
-        loop = asyncio.get_running_loop()
+
+class ReverseProxy:
+    """Passes requests on to one upstream; without one, each is refused."""
+
+    def __init__(self, upstream: Upstream | None, count: Callable[[str], None]) -> None:
+        self._count = count
+        self._upstream = upstream or Upstream("http://127.0.0.1:1", "", lambda _: "no server")
+        self._given = upstream is not None
+        self._bytes = 0
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                made = partial(ServerConnection, self._idle)
-                _, server = await loop.create_connection(made, self._host, self._port, ssl=self._tls)
-        except OSError:  # TimeoutError is one, and so is a certificate that proves nothing
-            self._connecting.pop(agent, None)
-            agent.halt(False)
-            agent.refuse(RequestRejected(503, "unreachable", "the swarm server cannot be reached now; try again"))
-        else:
-            self._connecting.pop(agent, None)
-            agent.attach(server)
+            url = URL(self._upstream.url)
+        except ValueError:
+            url = URL()
+        if url.scheme not in ("http", "https") or not url.host:
+            expected = "expected the swarm server's address as http://HOST:PORT or https://HOST"
+            raise SandboxError(f"{expected}, found {self._upstream.url!r}")
+        self._url = str(url).rstrip("/")
+
+    @asynccontextmanager
+    async def serve(self, sock: socket.socket, most: int) -> AsyncIterator[None]:
+        """Take at most so many connections of agents at once from a listening Unix socket."""
+        tls = ssl.create_default_context() if self._url.startswith("https") else True
+        async with aiohttp.ClientSession(
+            connector=ServerConnections(limit=0, keepalive_timeout=MOST_IDLE_S, ssl=tls),
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        ) as self._session:
+            server = web.Server(self.handle, handler_cancellation=True)
+            listener = await asyncio.get_running_loop().create_unix_server(
+                lambda: AgentConnection(server, most, self._count), sock=sock, backlog=QUEUE
+            )
+            try:
+                yield
+            finally:
+                listener.close()
+                for connection in server.connections:
+                    if connection.transport is not None:
+                        connection.transport.abort()
+                await server.shutdown(1.0)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._check(request)
+        except RequestRejected as refused:
+            self._count(refused.reason)
+            refused.closing = refused.closing or (_awaits_sign(request) and not request.content.is_eof())
+            return refused.response()
+
+    async def _check(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Check a request and send it on; a body that is judged is written again from its value."""
+        if not self._given:
+            raise RequestRejected(403, "no_server", "no swarm server is given to this sandbox")
+        length, asked = _parse_head(request)
+        judged = next(
+            (most for path, most in _JUDGED_WHOLE if asked.method == "POST" and path.fullmatch(asked.path)), 0
+        )
+        most = judged or MOST_BODY_BYTES
+        if length is not None and length > most:
+            raise _large_body(most)
+        with self._reserve(most if length is None else length):
+            if not judged:
+                self._judge(asked)
+            if _awaits_sign(request):
+                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                request.writer.output_size = 0
+            body = _read_body(request.content, most)
+            if not judged and (length is None or length > COLLECTED_BYTES):
+                return await self._send(request, body, length)
+            whole = b"".join([piece async for piece in body])
+            if judged:
+                value, whole = _parse_body(whole)
+                self._judge(replace(asked, body=value))
+            return await self._send(request, whole, len(whole))
+
+    @contextmanager
+    def _reserve(self, size: int) -> Iterator[None]:
+        """Count the bytes of a request; raise RequestRejected where all requests have too many."""
+        if self._bytes + size > MOST_BYTES_AT_ONCE:
+            most = f"expected at most {MOST_BYTES_AT_ONCE} bytes of requests that are not answered yet"
+            raise RequestRejected(503, "too_much_at_once", f"{most}; wait for some of the answers, then try again")
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+    def _judge(self, asked: Request) -> None:
+        try:
+            reason = self._upstream.admits(asked)
+        except Exception as error:  # noqa: BLE001 - whatever it was, what is not judged does not pass
+            reason = f"the judge failed ({type(error).__name__})"
+        if reason is not None:
+            raise RequestRejected(403, f"refused: {reason}", f"this sandbox may not do that: {reason}")
+
+    async def _send(
+        self, request: web.BaseRequest, body: bytes | AsyncIterator[bytes], length: int | None
+    ) -> web.StreamResponse:
+        """Send a request on, and its reply back: one that is short when it is whole, else as it comes."""
+        keys = {
+            ("authorization", f"Bearer {PLACEHOLDER}"): f"Bearer {self._upstream.token}",
+            ("x-api-key", PLACEHOLDER): self._upstream.token,
+        }
+        kept = strip_headers(request.headers.items(), framing=False)
+        headers = [(name, keys.get((name.lower(), value), value)) for name, value in kept]
+        if length is not None and (length or request.method in ("POST", "PUT", "PATCH")):
+            headers.append(("Content-Length", str(length)))
+        url = URL(self._url + request.raw_path, encoded=True)
+        response = web.StreamResponse()
+        try:
+            async with self._session.request(
+                request.method, url, headers=headers, data=body or None, allow_redirects=False
+            ) as reply:
+                if reply.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+                    raise aiohttp.ClientPayloadError("in a coding that is not read")
+                head = strip_headers(reply.headers.items(), framing=False)
+                size = reply.content_length
+                if size is not None and size <= COLLECTED_BYTES and request.method != "HEAD":
+                    data = await reply.read()
+                    self._count("forwarded")
+                    return web.Response(status=reply.status, reason=reply.reason, headers=head, body=data)
+                response = web.StreamResponse(status=reply.status, reason=reply.reason, headers=head)
+                response.content_length = size
+                await response.prepare(request)
+                self._count("forwarded")
+                async for piece in reply.content.iter_any():
+                    await response.write(piece)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            raise RequestRejected(503, "unreachable", "the swarm server cannot be reached now; try again") from None
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error.__cause__, RequestRejected) and not response.prepared:
+                raise error.__cause__ from None
+            if not response.prepared:
+                message = "the server went away before it answered; try again"
+                raise RequestRejected(502, "lost", message) from None
+            if request.transport is not None:
+                request.transport.abort()
+        return response
 
 
-class NoUpstream:
-    """The service of a sandbox that is given no swarm server."""
-
-    def __init__(self, count: Callable[[str], None]) -> None:
-        self.count = count
-
-    def buffer_limit(self, agent: AgentConnection, head: Head) -> int:
-        return 0
-
-    def begin(self, agent: AgentConnection, head: Head, body: bytes | None) -> None:
-        raise RequestRejected(403, "no_server", "no swarm server is given to this sandbox")
-
-    def finish(self, agent: AgentConnection) -> None:
-        """Do nothing: there is nothing to stop."""
-
-    async def close(self) -> None:
-        """Do nothing: there is nothing to close."""
-
-
-def _address(url: str) -> tuple[str, int, bytes, ssl.SSLContext | None]:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise _unusable_error(url) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _unusable_error(url)
-    tls = ssl.create_default_context() if parts.scheme == "https" else None
-    return parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/").encode(), tls
-
-
-def _unusable_error(url: str) -> SandboxError:
-    return SandboxError(f"expected the swarm server's address as http://HOST:PORT or https://HOST, found {url!r}")
-
-
-def _parse_request(head: Head, body: Any) -> Request:
-    method, target = head.method.decode(), head.target.decode("latin-1")
+def _parse_head(request: web.BaseRequest) -> tuple[int | None, Request]:
+    """Return a body's length (None for chunks) and what is asked; RequestRejected for what might be read two ways."""
+    headers, method = request.headers, request.method
+    if request.version not in (HttpVersion10, HttpVersion11) or "Host" not in headers:
+        raise _malformed("HTTP/1.1, and a host")
+    if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+        raise _malformed("no transfer-encoding but chunked")
+    length = headers.get("Content-Length", "0")
+    if not _LENGTH.fullmatch(length):
+        raise _malformed("a content-length of at most 18 digits")
+    if not "".join(headers.values()).isascii():
+        raise _malformed("headers in ASCII")
     if method not in _METHODS:
-        raise RequestRejected(
-            405, "method", f"expected one of {', '.join(sorted(_METHODS))}; found {method}", closing=True
-        )
-    if (plain := _TARGET.fullmatch(target)) is None:
-        raise RequestRejected(
-            400, "path", "expected a plain path as /v1/models: nothing encoded, no empty or dotted parts"
-        )
-    return Request(method, plain[1], plain[2] or "", body)
+        message = f"expected one of {', '.join(sorted(_METHODS))}; found {method}"
+        raise RequestRejected(405, "method", message, closing=True)
+    if "Upgrade" in headers:
+        raise RequestRejected(400, "upgrade", "another protocol is not spoken here", closing=True)
+    if (plain := _TARGET.fullmatch(request.raw_path)) is None:
+        message = "expected a plain path as /v1/models: nothing encoded, no empty or dotted parts"
+        raise RequestRejected(400, "path", message)
+    return None if "Transfer-Encoding" in headers else int(length), Request(method, plain[1], plain[2] or "")
+
+
+async def _read_body(content: aiohttp.StreamReader, most: int) -> AsyncIterator[bytes]:
+    size = 0
+    while True:
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                piece = await content.readany()
+        except TimeoutError:
+            raise RequestRejected(408, "slow", "the request took too long to arrive", closing=True) from None
+        size += len(piece)
+        if size > most:
+            raise _large_body(most)
+        if not piece:
+            return
+        yield piece
 
 
 def _parse_body(body: bytes) -> tuple[Any, bytes]:
@@ -216,3 +445,16 @@ def _require_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a key stands there twice")
     return found
+
+
+def _awaits_sign(request: web.BaseRequest) -> bool:
+    """Return whether a client waits for a sign before it sends its body."""
+    return request.version == HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue"
+
+
+def _malformed(expected: str) -> RequestRejected:
+    return RequestRejected(400, "malformed", f"expected {expected}", closing=True)
+
+
+def _large_body(most: int) -> RequestRejected:
+    return RequestRejected(413, "body_too_large", f"expected a body of at most {most} bytes, found more", closing=True)

@@ -77,8 +77,10 @@ def main() -> int:
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
     try:
-        setup = _prewarm(arguments) if arguments.standby else _setup(arguments)
+        setup = _setup(arguments)
     except InvalidRequest as error:
+        if error.__cause__ is not None and (arguments.agent or arguments.reward):
+            sys.stderr.write(processes.traceback_of(error, _folder_of(arguments)))
         return _fail(BAD_INPUT, str(error))
     work = _play if arguments.action == "play" else _evaluate
     try:
@@ -92,19 +94,6 @@ def main() -> int:
     return 0
 
 
-def _prewarm(arguments: argparse.Namespace) -> PlaySetup:
-    """Return what is to be played once that is asked for; raises InvalidRequest with the traceback of a broken edit."""
-    processes.wait_for(processes.LOAD)
-    try:
-        setup = _setup(arguments)
-    except InvalidRequest as error:
-        if error.__cause__ is not None:
-            sys.stderr.write(processes.traceback_of(error, _folder_of(arguments)))
-        raise
-    processes.wait_for(processes.BEGIN)
-    return setup
-
-
 def _folder_of(arguments: argparse.Namespace) -> Path:
     return Path((arguments.agent or arguments.reward).partition(":")[0]).absolute().parent
 
@@ -115,7 +104,7 @@ def _setup(arguments: argparse.Namespace) -> PlaySetup:
     folder = _folder_of(arguments)
     code = code_hash(folder)
     setup = replace(_load_setup(arguments), code=code)
-    if arguments.standby and code_hash(folder) != code:
+    if code_hash(folder) != code:
         raise InvalidRequest("expected files that stay as they are while they are loaded; found them saved meanwhile")
     return setup
 
@@ -246,7 +235,6 @@ def _add_play(action: argparse.ArgumentParser) -> None:
     action.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
     action.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
     action.add_argument("--out", type=_file, help="file to write the summary to, instead of standard output")
-    action.add_argument("--standby", action="store_true", help="load and play when told to (playing/standby.py)")
     action.set_defaults(split="train")
 
 
@@ -256,7 +244,7 @@ def _add_evaluate(action: argparse.ArgumentParser) -> None:
     action.add_argument("--out", type=_file, required=True, help="file to write")
     action.add_argument("--during", action="store_true", help="whenever training waits for it")
     action.add_argument("--transcripts", type=_count, default=0, help="plays of the environment's agent to write down")
-    action.set_defaults(reward=None, standby=False)
+    action.set_defaults(reward=None)
 
 
 def _count(text: str) -> int:

@@ -1,22 +1,13 @@
-"""Processes that play: parent watchdog and prewarmed worker.
+"""Processes that play end with whoever they play for.
 
 The lifeline: a process that plays on behalf of another one ends with it, however that one ended: the other, alone, has
 the writing end of a pipe, which the kernel closes when it is gone.
-
-A warm standby: a process that has imported everything but the agent, and loads and plays it when it is told to.
-
-    load     the agent's files are as they should be: import them
-    begin    nothing of the former agent is open any more: play
-
-Both words come as lines on standard input; its end before them ends the process quietly. Importing what an agent needs
-is most of the time from a save to the first play of the new code.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -60,22 +51,7 @@ def _watch(pipe: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-LOAD: Final = "load"
-BEGIN: Final = "begin"
 MOST_FRAMES: Final = 5
-_ALONE = 130
-
-
-class NotNeeded(SystemExit):
-    """Whoever keeps the standby has gone, or is done."""
-
-    def __init__(self) -> None:
-        super().__init__(_ALONE)
-
-
-def wait_for(word: str) -> None:
-    if sys.stdin.readline().strip() != word:
-        raise NotNeeded
 
 
 def traceback_of(error: BaseException, folder: Path) -> str:

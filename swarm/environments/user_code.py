@@ -25,7 +25,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
@@ -166,16 +166,6 @@ def code_hash(folder: Path) -> str:
             name = path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape")
             digest.update(b"%d:%s%d:%s" % (len(name), name, len(content), content))
     return digest.hexdigest()
-
-
-def code_times(folder: Path) -> Mapping[Path, tuple[int, int]]:
-    """Return time of change and size of each file that counts: a cheap look for whether something changed."""
-    found = {}
-    for path in code_files(folder):
-        with suppress(OSError):
-            known = path.stat()
-            found[path] = (known.st_mtime_ns, known.st_size)
-    return found
 
 
 def _walk_code(folder: Path) -> Iterator[Path]:

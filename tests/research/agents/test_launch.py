@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from research.agents.launch import container_spec, run_in_process
 from research.agents.request import AgentFiles, AgentRequest, Confinement, ServerAccess
-from research.agents.run import (
+from research.agents.run import write_output
+from research.agents.supervisor import (
     FIRST_WAIT_S,
     HEALTHY_S,
     MOST_IN_VAIN,
     MOST_WAIT_S,
     RestartPolicy,
     restart_reason,
-    write_output,
 )
 from sandboxes import Exit
 from sandboxes.docker.archive import check

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ipaddress
 import json
-import os
 import socket
 import struct
 import threading
@@ -18,7 +17,6 @@ import aiohttp
 import pytest
 
 from sandboxes.gateway import egress
-from sandboxes.gateway import proxy as connections
 from sandboxes.gateway.egress import Address, Destination
 from sandboxes.gateway.gateway import PORTS, Gateway
 from sandboxes.gateway.reverse_proxy import Upstream
@@ -138,6 +136,7 @@ async def test_a_plain_request_goes_out_in_origin_form_with_a_host_that_fits(tmp
             )
             status, _, body = await agent.ask(sent.encode())
             assert (status, json.loads(body)) == (200, {"ok": True})
+        async with out.raw() as agent:
             status, *_ = await agent.ask(f"GET http://127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert status == 200
         assert [(method, path, body) for method, path, _, body in seen.requests] == [
@@ -148,7 +147,7 @@ async def test_a_plain_request_goes_out_in_origin_form_with_a_host_that_fits(tmp
         assert (headers["host"], headers["x-kept"]) == (f"127.0.0.1:{port}", "yes")
         assert headers["connection"] == "close"
         assert not {"proxy-authorization", "x-forwarded-for"} & set(headers)
-        assert [line["verdict"] for line in out.log] == ["allowed"] * 2
+        await eventually(lambda: [line["verdict"] for line in out.log] == ["allowed"] * 2)
         assert "secret" not in (tmp_path / "egress.jsonl").read_text()
 
 
@@ -343,7 +342,6 @@ async def test_a_destination_that_does_not_answer_is_given_up(tmp_path: Path, mo
 
 async def test_a_tunnel_through_which_nothing_goes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(egress, "IDLE_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(connections, "SWEEP_S", 0.02)
     async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.tunnel(port) as agent:
         with contextlib.suppress(ConnectionResetError):
             assert await agent.rest() == b""
@@ -366,7 +364,6 @@ async def test_open_tunnels_count_for_the_bound_on_connections(tmp_path: Path, m
 
 async def test_a_tunnel_counts_until_both_of_its_ends_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandboxes.gateway.gateway.MOST_WAYS_OUT", 1)
-    monkeypatch.setattr(egress._TunnelEnd, "pause_writing", lambda _: None)  # so that much waits for the agent
     gone = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -386,26 +383,6 @@ async def test_a_tunnel_counts_until_both_of_its_ends_are_gone(tmp_path: Path, m
                     assert (await another.reply())[0] == 503
             assert out.log == []
         await eventually(lambda: len(out.log) == 1)
-
-
-async def test_a_server_that_answered_and_takes_no_more_is_left(tmp_path: Path) -> None:
-    done = asyncio.Event()
-
-    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await asyncio.sleep(0.1)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        await done.wait()
-
-    async with speaking(hasty) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
-        before = len(os.listdir("/dev/fd"))
-        async with out.raw() as agent:
-            head = f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\n"
-            agent.writer.write(head.encode() + bytes(16_000_000))
-            assert (await agent.reply())[0] == 200
-            agent.writer.transport.abort()
-        await eventually(lambda: len(os.listdir("/dev/fd")) == before + 1)
-        done.set()
 
 
 async def test_the_log_is_bounded_and_keeps_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,12 +420,13 @@ async def test_what_was_refused_is_told_apart_from_what_failed(tmp_path: Path) -
         async with proxy(tmp_path, *(f"127.0.0.1:{port}" for port in (good, bad, 9)), upstream=upstream) as out:
             for port in (good, bad, 9, 10):
                 async with out.raw() as agent:
-                    await agent.ask(f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                    agent.writer.write(f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                    assert (await agent.rest() == b"") is (port == bad)
             for path in ("lost", "refused"):
                 async with raw(out.folder / "exchange" / PORTS[8000]) as agent:
                     await agent.ask(f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert out.counts == {
-                "egress allowed": 2, "egress lost": 1, "egress failed": 1, f"egress refused: {UNLISTED}": 1,
+                "egress allowed": 2, "egress failed": 1, f"egress refused: {UNLISTED}": 1,
                 "lost": 1, "refused: no": 1,
             }  # fmt: skip
             assert out.gateway.refused == {f"egress refused: {UNLISTED}": 1, "refused: no": 1}

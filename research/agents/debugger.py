@@ -1,0 +1,136 @@
+"""`ajet client debug`: one play in the main thread, whose terminal a debugger can use.
+
+Connections and heartbeats are on another thread, so the lease lives however long the agent stands still. It is an
+evaluation episode that is given up at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from research.agents.request import ServerAccess
+from swarm.client import Agent, AsyncSwarmClient, ChatReply, Episode, Result, SyncEpisode
+from swarm.client.threads import Bridge
+from swarm.environments import Task
+from swarm.errors import SwarmError
+from swarm.wire import EVALUATION_STREAM, EpisodeRecord
+
+T = TypeVar("T")
+ROOM_S = 30.0
+"""How long the server may take to begin the episode: it may just be updating its weights."""
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class DebugResult:
+    """What one play came to."""
+
+    episode: str
+    result: Result
+    seconds: float
+    """With the time at breakpoints."""
+    calls: int
+    """Made with `episode.chat`; those of an SDK are in the record alone."""
+    record: EpisodeRecord | None = None
+    """What the server captured; None where it could not be read."""
+
+
+class VerboseEpisode(Episode[Task]):
+    """An episode whose calls go through another thread's event loop, and are shown."""
+
+    def __init__(self, episode: Episode[Task], loop: asyncio.AbstractEventLoop, say: Say) -> None:
+        super().__init__(episode._transport, episode.lease, episode.task)
+        self._loop = loop
+        self._say = say
+        self._shown = 0
+        self.calls = 0
+
+    async def chat(self, messages: Sequence[Mapping[str, Any]], *, agent: str = "", **params: Any) -> ChatReply:
+        self._show_messages(messages, {**params, "agent": agent} if agent else params)
+        began = time.monotonic()
+        reply = await self._run_in_loop(super().chat(messages, agent=agent, **params))
+        self._show_reply(reply, time.monotonic() - began)
+        return reply
+
+    def _show_messages(self, messages: Sequence[Mapping[str, Any]], params: Mapping[str, Any]) -> None:
+        self.calls += 1
+        self._say(f"call {self.calls}" + (f"   {dict(params)!r:.200}" if params else ""))
+        fresh = messages[self._shown :] if len(messages) > self._shown else messages
+        if len(fresh) < len(messages):
+            self._say(f"  ({len(messages) - len(fresh)} messages as before)")
+        for message in fresh:
+            self._say(f"  {message.get('role', '?')}: {_content(message)}")
+        self._shown = len(messages)
+
+    def _show_reply(self, reply: ChatReply, seconds: float) -> None:
+        self._say(f"  -> {_content(reply.raw['choices'][0]['message'])}   [{reply.finish_reason}, {seconds:.2f} s]")
+
+    async def _run_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+class Debugger:
+    """Plays on one server; used in the main thread, with a bridge to the event loop of another one."""
+
+    def __init__(self, server: ServerAccess, bridge: Bridge, say: Say) -> None:
+        self._server = server
+        self._bridge = bridge
+        self._say = say
+
+    def play(self, function: Callable[..., Any] | Agent, task: Task, *, plain: bool) -> DebugResult:
+        """Play one task; what the agent raises comes through, and the episode is given up."""
+        client = AsyncSwarmClient(self._server.url, self._server.token, owner="ajet client debug")
+        try:
+            return self._play(client, function, task, plain)
+        finally:
+            self._bridge.run(client.close())
+
+    def _play(self, client: AsyncSwarmClient, function: Callable[..., Any], task: Task, plain: bool) -> DebugResult:
+        begun = self._bridge.run(client.begin(task, kind="eval", stream=EVALUATION_STREAM, wait_s=ROOM_S))
+        episode, began = VerboseEpisode(begun, self._bridge.loop, self._say), time.monotonic()
+        keeper = asyncio.run_coroutine_threadsafe(_keep_alive(begun), self._bridge.loop)
+        try:
+            result = (
+                function(SyncEpisode(self._bridge, episode)) if plain else asyncio.run(_call_agent(function, episode))
+            )
+            seconds = time.monotonic() - began
+            return DebugResult(episode.id, result, seconds, episode.calls, self._record(client, episode.id))
+        finally:
+            keeper.cancel()
+            with suppress(concurrent.futures.CancelledError):
+                keeper.exception()
+            with suppress(SwarmError):  # it was fenced: then it is over anyway
+                self._bridge.run(begun.abort("debugged"))
+
+    def _record(self, client: AsyncSwarmClient, episode: str) -> EpisodeRecord | None:
+        with suppress(SwarmError):
+            return self._bridge.run(client.episode(episode))
+        return None
+
+
+async def _call_agent(function: Callable[..., Any], episode: VerboseEpisode) -> Any:
+    found = function(episode)
+    return await found if inspect.isawaitable(found) else found
+
+
+async def _keep_alive(episode: Episode[Any]) -> None:
+    while True:
+        with suppress(SwarmError):  # the next one may reach it; a lost lease is told to the agent's next call
+            await episode.heartbeat()
+        await asyncio.sleep(episode.lease.ttl_s / 3)
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    said = content if isinstance(content, str) else "" if content is None else repr(content)
+    calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
+    return said + "".join(f" [calls {call.get('name')}({call.get('arguments', '')})]" for call in calls)
