@@ -63,7 +63,7 @@ REPLAY_HELP = "Take what the language model says from such a file, without a net
 
 
 def refuse_server(server: str | None) -> None:
-    """Refuse `--server`, which other commands have: a study's servers are its own, beside its files (docs/operations.md)."""
+    """Refuse `--server`, which other commands have: a study has servers of its own (docs/operations.md)."""
     if server is not None:
         raise BadServer(
             "expected no --server: a study starts a server of its own for each of its runs, and judges by the files "
