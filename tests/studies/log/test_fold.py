@@ -1,14 +1,255 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from studies import Event, EventType, LogCorrupt, UnknownStudy, fold
-from studies.records.design import RunSpec
+from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, NoisePlan, RunSpec
+from studies.records.procedure import (
+    InterimAnalysis,
+    Knob,
+    PowerTarget,
+    Prediction,
+    Replication,
+    Rung,
+    Screen,
+    Selection,
+)
+from studies.records.runs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
+from studies.records.statements import claims, select_arms
+from studies.records.verdict import Verdict
 from tests.studies.synthetic import Synthetic, design, hypothesis
+
+PLAN = NoisePlan(environment="guess", job={"steps": 4}, seeds=(5, 6), metric_key="hidden/success", episodes=8)
+SCREEN = Screen(
+    knobs=(Knob(field="group_size", values=(4, 8, 16)), Knob(field="epochs", values=(1, 2))), sampler="grid",
+    candidates=3, initial=1, rungs=(Rung(steps=5, keep=2), Rung(steps=10, keep=2)), seed=99,
+    prediction=Prediction(low=0.0, high=0.3, probability=0.6),
+)  # fmt: skip
+WIDE = Arm(name="group_size=16+epochs=1", overrides={"group_size": 16, "epochs": 1})
+DEEP = Arm(name="group_size=4+epochs=2", overrides={"group_size": 4, "epochs": 2})
+
+
+def looked(**changes: Any) -> Design:
+    looks = (InterimAnalysis(seeds=2, alpha=0.01), InterimAnalysis(seeds=5, alpha=0.04))
+    setting = Replication(environment="arith", seeds=(71, 72))
+    return design(looks=looks, replication=setting, **changes)
+
+
+def searching() -> Design:
+    plain = design()
+    control = Arm(name="control", overrides={"group_size": 4, "epochs": 1})
+    changes = {"arms": (control,), "control_arm": "control", "hypotheses": (), "screen": SCREEN}
+    return Design(**{**plain.model_dump(), **changes, "promise": PowerTarget(power=0.8, effect=0.1)})
+
+
+def begun(s: Synthetic, chosen: Design | None = None) -> Synthetic:
+    s.create()
+    s.lock(chosen)
+    return s
+
+
+def plan(s: Synthetic, spec: RunSpec) -> Event:
+    return s.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+
+
+def noise(s: Synthetic, **changes: Any) -> Event:
+    return s.append(
+        EventType.NOISE_PLANNED, **{"plan": PLAN.model_dump(mode="json"), "hash": noise_hash(PLAN), **changes}
+    )
+
+
+def ask(s: Synthetic, *arms: Arm, first: int = 0) -> list[Event]:
+    asked = enumerate(arms, start=first)
+    return [s.append(EventType.CANDIDATE_ASKED, index=at, arm=arm.model_dump(mode="json")) for at, arm in asked]
+
+
+def keep(s: Synthetic, *kept: Arm, arms: list[Arm] | None = None, hypotheses: list[Hypothesis] | None = None) -> Event:
+    names = tuple(arm.name for arm in kept)
+    follows = list(claims(s.design, kept)) if hypotheses is None else hypotheses
+    return s.append(
+        EventType.SCREEN_DECIDED,
+        selection=Selection(kept=names, scores=dict.fromkeys(names, 0.5), reason="the best").model_dump(mode="json"),
+        arms=[arm.model_dump(mode="json") for arm in (list(kept) if arms is None else arms)],
+        hypotheses=[claim.model_dump(mode="json") for claim in follows],
+    )
+
+
+def screened(s: Synthetic) -> Synthetic:
+    begun(s, searching())
+    ask(s, WIDE, DEEP)
+    keep(s, DEEP, WIDE)
+    return s
+
+
+def verdict(name: str = "h1", look: int = 1, **changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "hypothesis": name, "verdict": "inconclusive", "reason": "x", "estimate": None, "low": None, "high": None,
+        "level": 0.95, "p": None, "n_control": 2, "n_treatment": 2, "mean_control": None, "mean_treatment": None,
+        "sd_control": None, "sd_treatment": None, "test": "welch", "inputs_sha256": "0" * 64,
+        "within_prediction": None, "brier": None, "look": look, "final": False,
+    }  # fmt: skip
+    return Verdict(**(values | changes)).model_dump(mode="json")
+
+
+def judge(s: Synthetic, **changes: Any) -> Event:
+    return s.append(EventType.VERDICT_COMPUTED, **verdict(**changes))
+
+
+def decide(s: Synthetic, action: str = "continue", look: int = 1, name: str = "h1") -> Event:
+    return s.append(EventType.DECISION_TAKEN, rule="r", action=action, reason="x", hypothesis=name, look=look)
+
+
+def amend(s: Synthetic, **changes: Any) -> Event:
+    return s.append(EventType.DESIGN_AMENDED, amendment={"kind": "note", "reason": "x", **changes})
+
+
+def test_a_noise_plan_stands_before_the_design_and_an_attempt_at_its_run_is_no_launch_of_the_design(
+    study: Synthetic,
+) -> None:
+    study.create()
+    noise(study, seconds_per_run=7.0)
+    plan(study, spec := noise_spec(study.study, PLAN, noise_hash(PLAN), 5))
+    study.launch(spec)
+    state = study.state()
+    assert (state.status, state.noise_plan, state.noise_seconds) == ("planning", PLAN, 7.0)
+    assert [run.spec.phase for run in state.runs.values()] == ["noise"]
+    assert state.first_launch is None
+
+
+def test_a_screen_leads_to_arms_and_claims(study: Synthetic) -> None:
+    state = screened(study).state()
+    assert (state.locked_design, state.design_hash) == (study.design, study.design.hash())
+    assert [arm.name for arm in state.design.arms] == ["control", DEEP.name, WIDE.name]
+    assert state.design.screen is None
+    assert list(state.candidates) == [WIDE.name, DEEP.name]
+    first = state.design.hypotheses[0]
+    assert (first.id, first.variable, first.treatment) == ("s1", CONFIGURATION, DEEP.overrides)
+    assert state.design.arm_with(first.variable, first.treatment) == DEEP
+    assert (first.smallest_effect, first.prediction) == (0.1, SCREEN.prediction)
+    assert [h.id for h in state.hypotheses] == ["s1", "s2"]
+
+
+def test_a_kept_candidate_that_is_the_control_is_no_claim() -> None:
+    same = Arm(name="group_size=4+epochs=1", overrides={"group_size": 4, "epochs": 1})
+    selection = Selection(kept=(same.name, WIDE.name), scores={}, reason="x")
+    assert select_arms(searching(), (same, WIDE), selection) == (WIDE,)
+
+
+def test_a_screen_of_one_knob_claims_about_that_field() -> None:
+    one = searching().model_copy(update={"screen": SCREEN.model_copy(update={"knobs": SCREEN.knobs[:1]})})
+    arm = Arm(name="group_size=16", overrides={"group_size": 16})
+    (claim,) = claims(one, (arm,))
+    assert (claim.variable, claim.control, claim.treatment, claim.direction) == ("group_size", 4, 16, "increase")
+
+
+def test_later_looks_replace_earlier_ones_in_the_open(study: Synthetic) -> None:
+    begun(study, looked())
+    judge(study)
+    assert study.state().status == "running"
+    decide(study)
+    judge(study, look=2, final=True)
+    state = study.state()
+    assert [[v.look for v in found] for found in (state.interim, state.verdicts, state.superseded)] == [[1], [2], []]
+    assert state.status == "judged"
+
+
+@pytest.mark.parametrize(("action", "settled"), [("continue", False), ("settle", True), ("replicate", True)])
+def test_a_decision_settles_a_hypothesis_or_does_not(study: Synthetic, action: str, settled: bool) -> None:
+    begun(study, looked())
+    judge(study)
+    assert not study.state().is_settled("h1")
+    decide(study, action)
+    assert study.state().is_settled("h1") is settled
+
+
+def test_a_replication_has_a_verdict_of_its_own(study: Synthetic) -> None:
+    arm = replicated(study)[1].arm
+    state = study.state()
+    assert [v.phase for v in (*state.verdicts, *state.replications)] == ["confirm", "replicate"]
+    assert [run.spec.environment for run in state.runs_of(arm, "replicate")] == ["arith"]
+    assert state.runs_of(arm) == ()
+
+
+def test_an_amendment_knows_whether_results_came_before_it(study: Synthetic) -> None:
+    begun(study)
+    amend(study)
+    study.run(study.plan()[0])
+    amend(study, kind="budget", value=1234.0)
+    state = study.state()
+    assert [entry.after_data for entry in state.amendments] == [False, True]
+    assert state.budget_s == 1234.0
+    assert state.amendments[1].actor == "system"
+
+
+@pytest.mark.parametrize("phase", ["confirm", "replicate"])
+def test_an_amendment_that_accepts_has_invalid_verdicts_computed_again(study: Synthetic, phase: str) -> None:
+    if phase == "replicate":
+        replicated(study, verdict="invalid")
+    else:
+        begun(study)
+        judge(study, verdict="invalid", final=True)
+    amend(study, kind="accept", target="co_tenancy")
+    state = study.state()
+    assert [(v.phase, v.verdict) for v in state.superseded] == [(phase, "invalid")]
+    assert [v.phase for v in (*state.verdicts, *state.replications)] == ["confirm"] * (phase == "replicate")
+
+
+def test_a_veto_and_an_amendment_after_the_end_stand_and_change_nothing_and_the_first_of_two_vetoes_stands(
+    study: Synthetic,
+) -> None:
+    before = study.whole()
+    for reason in ("late", "later"):
+        study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason=reason)
+    amend(study, kind="accept", target="co_tenancy")
+    after = study.state()
+    assert after.verdicts == before.verdicts
+    assert after.vetoed["h1"].reason == "late"
+    assert len(after.amendments) == 1
+
+
+def foreign(s: Synthetic, **changes: Any) -> Event:
+    spec = confirm_spec(s.study, s.design, s.design.hash(), s.design.arms[0], s.design.seeds[0])
+    return plan(s, spec.model_copy(update=changes))
+
+
+def screening(s: Synthetic, arm: Arm = WIDE, **changes: Any) -> Event:
+    return plan(s, screen_spec(s.study, s.design, s.design.hash(), arm, 5).model_copy(update=changes))
+
+
+def replicated(s: Synthetic, **changes: Any) -> list[RunSpec]:
+    """Write a study whose replication has one run and a verdict; return the specs of both arms with its first seed."""
+    begun(s, looked())
+    judge(s, final=True)
+    decide(s, "replicate")
+    specs = [replicate_spec(s.study, s.design, s.design.hash(), arm, 71) for arm in s.design.arms]
+    for spec in specs:
+        plan(s, spec)
+    s.run(specs[0])
+    judge(s, phase="replicate", final=True, **changes)
+    return specs
+
+
+def test_a_verdict_falls_when_a_run_of_its_seeds_is_launched_or_given_up_for_it_is_to_be_accounted_for(
+    study: Synthetic,
+) -> None:
+    specs = study.begin(looked())
+    judge(study)
+    decide(study)
+    study.launch(specs[4])  # the first run of the third seed, which the first look does not see
+    assert [v.look for v in study.state().verdicts] == [1]
+    study.launch(specs[0])
+    state = study.state()
+    assert (state.verdicts, len(state.superseded), dict(state.decided)) == ((), 1, {})
+    judge(study)
+    study.end(specs[0], status="failed", code="lost")
+    assert [v.look for v in study.state().verdicts] == [1]
+    study.append(EventType.RUN_INVALIDATED, run_id=specs[0].run_id, code="lost", reason="x")
+    assert study.state().verdicts == ()
 
 
 def ready(s: Synthetic) -> list[RunSpec]:
@@ -117,15 +358,52 @@ def test_waits_before_a_stop_or_a_resumption_are_not_worked(study: Synthetic) ->
     assert study.state().elapsed_s == pytest.approx(9.0)
 
 
-def test_every_prefix_of_a_log_folds_and_no_fold_depends_on_another(study: Synthetic) -> None:
-    finished = study.whole()
-    events = study.log.read(study.study)
-    for cut in range(1, len(events)):
-        state = fold(events[:cut])
+def test_every_prefix_of_a_log_folds_and_a_state_that_somebody_holds_stays_as_it_is(study: Synthetic) -> None:
+    study.whole()
+    events, state, held = study.log.read(study.study), None, []
+    for event in events:
+        state = fold([event], state)
+        held.append((state, deepcopy(state)))
+    for cut, (state, before) in enumerate(held, start=1):
+        assert state == before == fold(events[:cut])
         assert state.event_count == cut
-        assert {run.status for run in state.runs.values()} <= {"planned", "running", "ended", "collected", "invalid"}
-        assert fold(events[:cut]) == state
-    assert fold(events) == finished
+
+
+def test_a_fold_of_nothing_is_no_study() -> None:
+    with pytest.raises(UnknownStudy):
+        fold([])
+
+
+def test_how_a_copy_at_wandb_stands_is_told_of_an_attempt_also_after_the_conclusion(study: Synthetic) -> None:
+    state = study.whole()
+    run_id = next(iter(state.runs))
+    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r"}
+    before = state.runs[run_id].attempts[0]
+    assert (before.url, before.standing, before.standing_reason) == ("", "", "")
+    study.append(EventType.ATTEMPT_COPIED, **about, standing="sending")
+    study.append(EventType.ATTEMPT_COPIED, **about, standing="failed", reason="W&B shows 3 of 4 steps")
+    found = study.state()
+    said = {"url": about["url"], "standing": "failed", "standing_reason": "W&B shows 3 of 4 steps"}
+    assert found.runs[run_id].attempts == (replace(before, **said),)
+    assert found.verdicts == state.verdicts, "nothing follows from a copy"
+
+
+@pytest.mark.parametrize(("word", "standing"), [("same", "sent"), ("differs", "sent"), ("lacking", "failed")])
+def test_what_was_said_of_copies_when_they_were_compared_is_still_read(
+    study: Synthetic, word: str, standing: str
+) -> None:
+    run_id = next(iter(study.whole().runs))
+    study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing=word)
+    assert study.state().runs[run_id].attempts[0].standing == standing
+
+
+@pytest.mark.parametrize("wrong", [{"attempt": 2}, {"standing": "fine"}, {"run_id": "nobody"}])
+def test_a_copy_of_nothing_is_refused(study: Synthetic, wrong: dict[str, Any]) -> None:
+    run_id = next(iter(study.whole().runs))
+    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r", "standing": "sent"}
+    study.append(EventType.ATTEMPT_COPIED, **{**about, **wrong})
+    with pytest.raises(LogCorrupt, match=r"attempt\.copied"):
+        study.state()
 
 
 def propose(s: Synthetic, name: str = "h1") -> Event:
@@ -186,6 +464,79 @@ UNFIT: dict[str, tuple[Step, str]] = {
         lambda s: (ready(s), s.conclude(), s.append(EventType.VERDICT_COMPUTED)), "was concluded before"),
     "a payload without its fields": (
         lambda s: (s.create(), s.append(EventType.DECISION_TAKEN, rule="r")), "not a valid record: action: "),
+    "a noise plan after the design": (lambda s: (begun(s), noise(s)), "after the design was locked"),
+    "two noise plans": (lambda s: (s.create(), noise(s), noise(s)), "one plan per study"),
+    "a noise plan under another's hash": (lambda s: (s.create(), noise(s, hash="f" * 64)), "event says ffffffffffff"),
+    "a noise run without a plan": (
+        lambda s: (s.create(), plan(s, noise_spec(s.study, PLAN, noise_hash(PLAN), 5))), "under the noise plan None"),
+    "a noise run after the design": (
+        lambda s: (s.create(), noise(s), s.lock(), plan(s, noise_spec(s.study, PLAN, noise_hash(PLAN), 5))),
+        "an A/A run came after the design"),
+    "a noise run with a seed of its own": (
+        lambda s: (s.create(), noise(s), plan(s, noise_spec(s.study, PLAN, noise_hash(PLAN), 7))),
+        "one of the seeds of the phase noise; found 7"),
+    "a noise run of an arm": (
+        lambda s: (s.create(), noise(s), plan(
+            s, noise_spec(s.study, PLAN, noise_hash(PLAN), 5).model_copy(update={"arm": "x"}))), "the arm 'aa'"),
+    "a run whose job is not its arm's": (lambda s: (begun(s), foreign(s, job={"steps": 1})), "leads to: job differ"),
+    "a run in another environment": (lambda s: (begun(s), foreign(s, environment="arith")), "environment differ"),
+    "a run measured otherwise": (
+        lambda s: (begun(s), foreign(s, metric=s.design.metric.model_copy(update={"episodes": 1}))), "metric differ"),
+    "a screening run without a screen": (
+        lambda s: (begun(s), foreign(s, phase="screen")), "came without a screen"),
+    "a confirming run before the screen was decided": (
+        lambda s: (begun(s, searching()), foreign(s)), "before the screen was decided"),
+    "a confirming seed in a screening run": (
+        lambda s: (begun(s, searching()), ask(s, WIDE), screening(s, seed=s.design.seeds[0])), "of the phase screen"),
+    "the screen's seed in a confirming run": (
+        lambda s: (screened(s), foreign(s, seed=SCREEN.seed)), "of the phase confirm; found 99"),
+    "a screening run of nobody that was asked for": (
+        lambda s: (begun(s, searching()), screening(s)), "not asked for a candidate"),
+    "a screening run as long as no rung": (
+        lambda s: (begun(s, searching()), ask(s, WIDE), plan(
+            s, screen_spec(s.study, s.design, s.design.hash(), WIDE, 6))), "no rung of the screen has 6 steps"),
+    "a candidate without a screen": (lambda s: (begun(s), ask(s, WIDE)), "without a locked screen"),
+    "a candidate out of turn": (lambda s: (begun(s, searching()), ask(s, WIDE, first=1)), "expected candidate 0 of 3"),
+    "a candidate twice": (lambda s: (begun(s, searching()), ask(s, WIDE, WIDE)), "was asked before"),
+    "a candidate off its ladder": (
+        lambda s: (begun(s, searching()), ask(s, Arm(name="x", overrides={"group_size": 5}))), "do not have"),
+    "a candidate of another field": (
+        lambda s: (begun(s, searching()), ask(s, Arm(name="x", overrides={"steps": 4}))), "sets steps to what"),
+    "a candidate after the decision": (lambda s: (screened(s), ask(s, DEEP, first=2)), "after the screen was decided"),
+    "a screen decided twice": (lambda s: (screened(s), keep(s, WIDE)), "was decided before"),
+    "a screen decided without one": (
+        lambda s: (begun(s), s.append(
+            EventType.SCREEN_DECIDED, selection={"kept": ["x"], "scores": {}, "reason": ""}, arms=[], hypotheses=[])),
+        "no locked screen to decide"),
+    "a kept arm that was never asked for": (
+        lambda s: (begun(s, searching()), ask(s, WIDE), keep(s, DEEP)), "never asked for group_size=4"),
+    "too many kept": (
+        lambda s: (begun(s, searching()), ask(s, WIDE, DEEP), keep(s, WIDE, WIDE)), "different candidates kept"),
+    "arms that were not kept": (
+        lambda s: (begun(s, searching()), ask(s, WIDE, DEEP), keep(s, WIDE, arms=[DEEP])), "not the candidates"),
+    "claims that do not follow": (
+        lambda s: (begun(s, searching()), ask(s, WIDE), keep(s, WIDE, hypotheses=[])), "not what follows"),
+    "a verdict of a screen": (lambda s: (begun(s), judge(s, phase="screen")), "phase screen allow no verdict"),
+    "a verdict at a look that there is not": (lambda s: (begun(s), judge(s, look=2)), "has no look 2"),
+    "a look twice": (lambda s: (begun(s, looked()), judge(s), judge(s)), "judged at look 1 before"),
+    "a final verdict replaced": (
+        lambda s: (begun(s, looked()), judge(s, final=True), judge(s, look=2)), "final verdict on h1 stands"),
+    "a verdict after it was settled": (
+        lambda s: (begun(s, looked()), judge(s), decide(s, "settle"), judge(s, look=2)), "final verdict on h1 stands"),
+    "a decision without a verdict": (lambda s: (begun(s, looked()), decide(s)), "no verdict on 'h1' of look 1"),
+    "a decision twice": (lambda s: (begun(s, looked()), judge(s), decide(s), decide(s)), "was decided before"),
+    "a decision that is none": (lambda s: (begun(s, looked()), judge(s), decide(s, "stop")), "one of continue"),
+    "a replication that nothing asked for": (
+        lambda s: (begun(s, looked()), plan(
+            s, replicate_spec(s.study, s.design, s.design.hash(), s.design.arms[0], 71))), "nothing was decided"),
+    "a replication that the lock does not have": (
+        lambda s: (begun(s), foreign(s, phase="replicate")), "has no replication"),
+    "a verdict on no replication": (
+        lambda s: (begun(s, looked()), judge(s, phase="replicate")), "nothing was decided that replicates"),
+    "an amendment without a lock": (lambda s: (s.create(), amend(s)), "before any design was locked"),
+    "an amendment without a target": (lambda s: (begun(s), amend(s, kind="accept")), "not a valid record"),
+    "a veto of nothing": (
+        lambda s: (begun(s), s.append(EventType.HYPOTHESIS_VETOED, hypothesis="h9", reason="x")), "no hypothesis 'h9'"),
 }  # fmt: skip
 
 
@@ -196,40 +547,3 @@ def test_what_cannot_follow_is_refused_and_named(study: Synthetic, name: str) ->
         (step(study), study.state())  # a step may fold as well
     assert f"of study {study.study}" in str(caught.value)
     assert f"event {caught.value.seq} ({caught.value.type})" in str(caught.value)
-
-
-def test_a_fold_of_nothing_is_no_study() -> None:
-    with pytest.raises(UnknownStudy):
-        fold([])
-
-
-def test_how_a_copy_at_wandb_stands_is_told_of_an_attempt_also_after_the_conclusion(study: Synthetic) -> None:
-    state = study.whole()
-    run_id = next(iter(state.runs))
-    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r"}
-    before = state.runs[run_id].attempts[0]
-    assert (before.url, before.standing, before.standing_reason) == ("", "", "")
-    study.append(EventType.ATTEMPT_COPIED, **about, standing="sending")
-    study.append(EventType.ATTEMPT_COPIED, **about, standing="failed", reason="W&B shows 3 of 4 steps")
-    found = study.state()
-    said = {"url": about["url"], "standing": "failed", "standing_reason": "W&B shows 3 of 4 steps"}
-    assert found.runs[run_id].attempts == (replace(before, **said),)
-    assert found.verdicts == state.verdicts, "nothing follows from a copy"
-
-
-@pytest.mark.parametrize(("word", "standing"), [("same", "sent"), ("differs", "sent"), ("lacking", "failed")])
-def test_what_was_said_of_copies_when_they_were_compared_is_still_read(
-    study: Synthetic, word: str, standing: str
-) -> None:
-    run_id = next(iter(study.whole().runs))
-    study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing=word)
-    assert study.state().runs[run_id].attempts[0].standing == standing
-
-
-@pytest.mark.parametrize("wrong", [{"attempt": 2}, {"standing": "fine"}, {"run_id": "nobody"}])
-def test_a_copy_of_nothing_is_refused(study: Synthetic, wrong: dict[str, Any]) -> None:
-    run_id = next(iter(study.whole().runs))
-    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r", "standing": "sent"}
-    study.append(EventType.ATTEMPT_COPIED, **{**about, **wrong})
-    with pytest.raises(LogCorrupt, match=r"attempt\.copied"):
-        study.state()

@@ -136,17 +136,6 @@ def test_a_lease_that_was_given_back_is_free_at_once_and_never_believed_again(le
         first.renew()
 
 
-def test_a_lease_is_taken_over_once_and_only_as_it_was_seen(leases: ControllerLeases) -> None:
-    far = leases.take(STUDY, elsewhere("far"))
-    seen = leases.read(STUDY)
-    far.renew()
-    assert leases.take_over(STUDY, seen, HERE) is None
-    far.give_back()
-    seen = leases.read(STUDY)
-    assert leases.take_over(STUDY, seen, elsewhere("one")) is not None
-    assert leases.take_over(STUDY, seen, elsewhere("two")) is None
-
-
 def test_a_holder_whose_lease_was_taken_is_told_by_whom_and_stays_without(
     leases: ControllerLeases, clock: Seconds
 ) -> None:
@@ -156,14 +145,6 @@ def test_a_holder_whose_lease_was_taken_is_told_by_whom_and_stays_without(
     for _ in range(2):
         with pytest.raises(ControllerLeaseLost, match=f"process {HERE.pid} on far .*ajet study watch {STUDY}"):
             mine.check()
-
-
-def test_a_holder_that_slept_while_nobody_wanted_its_lease_goes_on(leases: ControllerLeases, clock: Seconds) -> None:
-    mine = leases.take(STUDY, HERE)
-    clock.sleep(36_000)
-    assert not mine.believed
-    mine.check()
-    assert mine.believed
 
 
 def test_a_database_that_is_away_is_borne_until_somebody_else_may_have_the_lease(
@@ -249,23 +230,6 @@ class SlowLog(EventLog):
             yield connection
         after()
         self._true.sleep(late_s)
-
-
-@pytest.mark.parametrize("given_back", [False, True])
-def test_the_time_a_database_takes_to_answer_is_no_time_that_a_lease_is_held(given_back: bool) -> None:
-    true = Seconds()
-    with closing(SlowLog(true)) as log:
-        leases = ControllerLeases(log, ttl_s=TTL_S, clock=true)
-        if given_back:
-            leases.take(STUDY, elsewhere("far")).give_back()
-        log.late_s = 30.0
-        lease = leases.take(STUDY, HERE)  # written after 30 s, answered after 60
-        assert not lease.believed
-        log.late_s = 30.0
-        lease.renew()
-        assert not lease.believed
-        lease.check()
-        assert lease.believed
 
 
 HOSTS = st.integers(0, 2)

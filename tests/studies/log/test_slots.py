@@ -91,16 +91,6 @@ def test_a_machine_has_as_many_slots_as_runs_go_at_once_and_machines_have_their_
     assert [row.host for row in slots.rows()] == [HOST] * 4 + ["other"]
 
 
-def test_a_run_that_needs_the_whole_machine_waits_for_it_and_gets_it(slots: Slots) -> None:
-    small = [slots.take(ask("small", 2, f"a{number}")) for number in range(2)]
-    assert slots.take(ask("large", 1)).slot is None
-    slots.give_back(small[:1])
-    assert slots.take(ask("small", 2, "a2")).slot is None, "the large one was in the line before"
-    assert slots.take(ask("large", 1)).slot is None, "half of the machine is not the machine"
-    slots.give_back(small[1:])
-    assert slots.take(ask("large", 1)).slot == Slot(1, 1)
-
-
 def test_an_attempt_has_one_slot_however_often_it_is_taken(slots: Slots) -> None:
     first, again = slots.take(ask("s", 2)), slots.take(ask("s", 2))
     assert first.slot == again.slot
@@ -144,12 +134,6 @@ def test_what_was_left_behind_is_taken_only_as_it_was_seen(slots: Slots) -> None
     assert slots.take(ask("s", 1), left=[now]).slot == Slot(1, 1)
 
 
-def test_runs_without_a_slot_keep_one_free_each(slots: Slots) -> None:
-    assert slots.take(ask("s", 2, "a1"), reserved=1).slot == Slot(1, 2)
-    assert slots.take(ask("s", 2, "a2"), reserved=1).slot is None
-    assert slots.take(ask("s", 2, "a2"), reserved=0).slot == Slot(2, 2)
-
-
 def test_a_slot_of_another_version_is_one_clear_line(log: EventLog, slots: Slots) -> None:
     slots.take(ask("s", 1))
     with log.transaction("write") as connection:
@@ -176,32 +160,24 @@ def test_what_is_granted_fits_and_nothing_that_would_fit_alone_is_kept_back(
     assert (granted is not None) == (len(free) > beside)
 
 
-def test_a_controller_is_gone_with_its_process_and_silent_when_it_was_suspended(log: EventLog) -> None:
+@pytest.mark.parametrize("far", [False, True], ids=["a process that lives may go on", "nobody sees whether it lives"])
+def test_a_controller_is_silent_after_its_ttl_without_a_beat_and_gone_then_where_it_cannot_be_seen(
+    log: EventLog, far: bool
+) -> None:
     now = [0.0]
     leases, here = ControllerLeases(log, ttl_s=60.0, clock=lambda: now[0]), Holder.here(Path())
     watch = LeaseWatch(leases, here)
-    assert (watch.is_gone("never"), watch.is_silent("never")) == (True, True)
-    lease = leases.take("s", here)
-    assert (watch.is_gone("s"), watch.is_silent("s")) == (False, False)
-    now[0] += 59.0
-    assert not watch.is_silent("s")
-    now[0] += 1.0
-    assert (watch.is_gone("s"), watch.is_silent("s")) == (False, True), "a process that lives may go on"
+    lease = leases.take("s", replace(here, host="far", boot="boot") if far else here)
+
+    def seen(study: str = "s", after_s: float = 0.0) -> tuple[bool, bool]:
+        now[0] += after_s
+        return watch.is_gone(study), watch.is_silent(study)
+
+    assert (seen("never"), seen()) == ((True, True), (False, False))
+    assert seen(after_s=40.0) == (False, False)
     lease.renew()
-    assert not watch.is_silent("s")
+    assert [seen(after_s=pause) for pause in (0.0, 59.0, 1.0)] == [(False, False), (False, False), (far, True)]
+    lease.renew()
+    assert seen() == (False, False)
     lease.give_back()
-    assert (watch.is_gone("s"), watch.is_silent("s")) == (True, True)
-
-
-def test_a_controller_that_cannot_be_seen_is_gone_when_it_has_not_beaten_for_its_ttl(log: EventLog) -> None:
-    now = [0.0]
-    leases, here = ControllerLeases(log, ttl_s=60.0, clock=lambda: now[0]), Holder.here(Path())
-    lease, watch = leases.take("s", replace(here, host="far", boot="boot")), LeaseWatch(leases, here)
-    assert not watch.is_gone("s")
-    now[0] += 40.0
-    lease.renew()
-    assert not watch.is_gone("s")
-    now[0] += 59.0
-    assert not watch.is_gone("s")
-    now[0] += 1.0
-    assert watch.is_gone("s")
+    assert seen() == (True, True)
