@@ -27,7 +27,6 @@ from studies.proof.verify import Rows
 from studies.records.alpha import MOST_ROUNDS
 from studies.records.base import canonical
 from studies.report.build import PAGES, file_hashes
-from studies.report.elements import every_state
 
 EVENTS: Final = "events.jsonl"
 """The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""
@@ -149,7 +148,7 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
 
 def _files(state: StudyState, folder: Path) -> Sequence[str]:
     """Return the paths of all files that a verification reads, and of figures from before they were hashed."""
-    locks = [each.lock_file for each in every_state(state) if each.lock_file]
+    locks = [each.lock_file for each in state.every_round if each.lock_file]
     runs = [str(run.collected[kind]["path"]) for run in state.every_run.values() if run.collected for kind in FILES]
     report = file_hashes(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
@@ -158,7 +157,7 @@ def _files(state: StudyState, folder: Path) -> Sequence[str]:
 
 def _hashes(state: StudyState) -> dict[str, str]:
     """Return the sha256 that the log gives of files, by path; of runs whose files were found spoilt it gives none."""
-    locks = {s.lock_file: s.design_hash for s in every_state(state) if s.lock_file and s.design_hash}
+    locks = {s.lock_file: s.design_hash for s in state.every_round if s.lock_file and s.design_hash}
     kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
     runs = {str(found[kind]["path"]): str(found[kind]["sha256"]) for found in kept for kind in FILES}
     return locks | runs | file_hashes(state.newest_report)

@@ -19,7 +19,6 @@ from studies.log.fold import fold
 from studies.log.study import StudyState
 from studies.proof.evidence import FILES, Findings
 from studies.report.build import MARKDOWN, PAGES, file_hashes, generator_info, render_report
-from studies.report.elements import every_state
 
 _DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
 _DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)
@@ -100,7 +99,7 @@ def _compare(
 
 def _evidence(state: StudyState) -> Iterator[str]:
     """Yield the paths of the files that a report is built from, wherever the log says they are."""
-    yield from (each.lock_file for each in every_state(state) if each.lock_file is not None)
+    yield from (each.lock_file for each in state.every_round if each.lock_file is not None)
     collected = (run.collected for run in state.every_run.values() if run.collected is not None)
     yield from (str(found[kind]["path"]) for found in collected for kind in FILES)
 

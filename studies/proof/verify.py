@@ -29,7 +29,6 @@ from studies.proof.reports import check_report
 from studies.records.alpha import AlphaLedgers, OverdrawnLedger
 from studies.records.design import Design
 from studies.records.verdict import Verdict
-from studies.report.elements import every_state
 from studies.statistics.sequential import spend_alpha
 from studies.verdicts.judge import judge_hypothesis
 
@@ -224,7 +223,7 @@ def verify(
         check_head(rows, head, findings)
     if events:
         state = fold(events)  # which events_of has seen through
-        for part in every_state(state):
+        for part in state.every_round:
             check_lock(part, folder, findings)
             check_files(part, folder, findings)
         check_rounds(state, findings)

@@ -1,8 +1,8 @@
-"""Everything a report shows, as one value computed from state and evidence.
+"""Everything a report says, as blocks in the order in which they are read, computed from state and evidence.
 
-A pure function: no file is opened, no time is read; templates only lay it out. It builds a report from any state,
-however early or broken off, and refuses (ReportError) only a verdict that does not follow from its round's runs. An
-inquiry shows first answers over all rounds, then each round as a study of one round, then the error ledgers.
+A pure function: no file is opened, no time is read; templates only lay it out. It makes a report from any state,
+however early or broken off, and refuses (ReportError) only a verdict that does not follow from its round's runs. A
+study of one round is a campaign of one: of several, each stands in a section of its own, below what all came to.
 """
 
 from __future__ import annotations
@@ -10,23 +10,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from studies.errors import ReportError
-from studies.log.study import StudyState
-from studies.records.statements import value_of
-from studies.records.verdict import Verdict
-from studies.report import claims, design_tables, rounds, run_tables
-from studies.report.claims import Play, deviation_table, transcripts
+from studies.log.study import PlannedExploration, StudyState
+from studies.records.alpha import AlphaLedger, AlphaLedgers
+from studies.records.statements import metric_name, value_of
+from studies.records.verdict import mark_contradictions
+from studies.report import claims, design_tables, run_tables
 from studies.report.design_tables import what_differs
-from studies.report.elements import Code, Fact, Quote, Remark, Table, every_state, pairs
+from studies.report.elements import (
+    Block,
+    Cell,
+    Fact,
+    Head,
+    Point,
+    Quote,
+    Remark,
+    Remarks,
+    Section,
+    Table,
+    Text,
+    drawing,
+    is_campaign,
+    pairs,
+    section,
+    table,
+)
 from studies.report.evidence import Evidence
 from studies.report.figure_data import (
-    Curves,
-    Effects,
-    Forecasts,
-    LevelBars,
-    Screening,
-    Shifts,
     claim_effects,
     curves,
     forecasts,
@@ -38,186 +50,105 @@ from studies.report.figure_data import (
     training_curves,
 )
 from studies.report.measures import facts_table, others_table
-from studies.report.rounds import (
-    ExplorationTable,
-    LedgerSection,
-    count_locked_rounds,
-    exploration_tables,
-    ledger_section,
-    ledgers_now,
+from studies.report.summary import (
+    Headline,
+    ask_on,
+    headline,
+    point_out_round,
+    point_out_study,
+    words_at_end,
 )
-from studies.report.summary import CampaignAnswer, Headline, campaign_answer, headline, words_at_end
 from studies.report.validity import checks, threats
-from studies.report.wording import command_line, describe_comparison, duration, fine_percent, moment, one_line, plural
+from studies.report.wording import (
+    NONE,
+    command_line,
+    describe_comparison,
+    describe_fields,
+    duration,
+    fine_percent,
+    moment,
+    number,
+    one_line,
+    percent,
+    plural,
+)
 from studies.verdicts.judge import verdict_follows
 
-_STANDING = {
+_STANDING: Final = {
     "planning": "Partial report: the study is still being planned.",
     "running": "Partial report: the study is not finished.",
     "waiting": "Partial report: the study waits for approval.",
     "paused": "Partial report: the study is paused",
-    "judged": "",
-    "concluded": "",
     "stopped": "Partial report: the study is stopped",
 }
+_URGENT: Final = ("failed", "threat")
+"""Levels of what every reader has to know."""
+_TITLE: Final = 110
+"""Characters that a title has at most."""
+_PROMISE: Final = (
+    "The first lock allows {} rounds. Over all of them, any false claim of a difference has a probability of at most "
+    "{}, and any false claim of no difference as well. A round may spend its own part and what the round before handed "
+    "on: all of its level where each of its comparisons ended in a claim of the kind, or none was tested, else "
+    "nothing. Neither ledger pays for the other."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class DesignView:
-    """The locked design."""
-
-    proof: str
-    arms: Table
-    facts: Table
-    stakes: Table | None
-    looks: Table | None
-    rules: Table | None
-    limits: Table | None
-    constants: Table
-
-
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """What was run beside the confirmation, and what its looks said."""
-
-    noise: str
-    noise_runs: Table | None
-    screen: str
-    screen_rules: str
-    candidates: Table | None
-    screened: Screening | None
-    looks: Table | None
-    replication: Table | None
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingSection:
-    """How trainings went, for whoever unfolds it: logged metrics, rewards apart, plays before and after."""
-
-    curves: tuple[Curves, ...]
-    reward_curves: tuple[Curves, ...]
-    transcripts: tuple[Play, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Appendix:
-    """What a busy person does not read, and nobody can do without: design, runs, hashes, versions, constants."""
-
-    numbers: Table | None
-    rules: tuple[str, ...]
-    quotes: tuple[Quote, ...]
-    arms: Table | None
-    collapses: Table | None
-    others: Table | None
-    facts: Table | None
-    design: DesignView | None
-    codes: tuple[Code, ...]
-    codes_written: str
-    accounting: str
-    runs: Table | None
-    files: Table | None
-    copies: Table | None
-    decisions: Table | None
-    approvals: Table | None
-    planner_acts: Table | None
-    notebook: Table | None
-    cost: Table
-    remarks: tuple[Remark, ...]
-    command: str
-    versions: Table
-    machine: Table
-    built_from: str
-    head_hash: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReportView:
-    """A report's whole content in the order it is read; None or an empty tuple where there is nothing to show."""
+class ReportContent:
+    """A report's whole content: what is read first, and the blocks below it."""
 
     study: str
     title: str
     partial: str
-    head: Headline
+    """What a reader must know before the answers; empty where there is nothing."""
+    warnings: tuple[str, ...]
+    head: Head
     planner: str
-    said: str
-    summary: tuple[Fact, ...]
-    forecasts: Forecasts | None
-    verdicts: Table | None
-    arms: Table | None
-    shifts: Shifts | None
-    hidden: Curves | None
-    curves: Curves | None
-    stages: Stages
-    deviations: Table | None
-    threats: tuple[Remark, ...]
-    training: TrainingSection
-    appendix: Appendix
-
-    @property
-    def measured(self) -> bool:
-        return bool(self.shifts or self.curves or self.stages.screened)
+    body: tuple[Block, ...]
 
 
-def view(state: StudyState, evidence: Evidence) -> ReportView:
-    """Return the content of the report on `state`; raise ReportError when a verdict does not follow from its runs."""
-    _refuse_stale(state)
-    remarks = (*checks(state, evidence), *threats(state, evidence))
-    return ReportView(
+def report_content(state: StudyState, evidence: Mapping[int, Evidence]) -> ReportContent:
+    """Return the content of the report on a study; `evidence` is that of each round by its number.
+
+    Raise ReportError when a verdict does not follow from its runs.
+    """
+    several, states = is_campaign(state), state.every_round
+    for each in states:
+        _refuse_stale(each)
+    heads = [headline(each, evidence[each.round].lock_error) for each in states]
+    standing, reason = _STANDING.get(state.status, ""), state.stopped_reason or state.paused_reason
+    if state.status in ("stopped", "paused") and reason:
+        standing += f" ({one_line(reason)})."
+    asked = [Point("Asked", heads[0].question.asked)]
+    left = tuple(dict.fromkeys(line for head in heads for line in head.question.not_tested))
+    untested = [Point("Not tested", " ".join(left), tone="untested")] if left else []
+    follow = ask_on(state) if several else heads[0].next
+    next_point = Point("Ask next", follow.why, command=follow.command)
+    if several:
+        points = [*asked, *untested, *point_out_study(state, heads, evidence), next_point]
+    else:
+        of_round = list(point_out_round(heads[0], ""))
+        tested = [point for point in of_round if point.label == "Tested"]
+        points = [*asked, *tested, *untested, *of_round[len(tested) :], next_point]
+    return ReportContent(
         study=state.id,
-        title=title(state),
-        partial=partial(state),
-        head=headline(state, evidence.lock_error),
+        title=campaign_title(state) if several else title(state),
+        partial=standing,
+        warnings=tuple(dict.fromkeys(line for head in heads for line in head.warnings)),
+        head=Head(tuple(points), tuple(_study_facts(state) if several else _round_facts(state))),
         planner=claims.quote_planner(state),
-        said=claims.last_words(state),
-        summary=_summary(state),
-        forecasts=forecasts(state),
-        verdicts=claims.verdict_table(state),
-        arms=run_tables.arm_table(state),
-        shifts=shifts(state),
-        hidden=hidden_curves(state, evidence),
-        curves=curves(state, evidence),
-        stages=_stages(state),
-        deviations=deviation_table(state),
-        threats=tuple(remark for remark in remarks if remark.level in _URGENT),
-        training=TrainingSection(
-            training_curves(state, evidence), reward_curves(state, evidence), transcripts(state, evidence)
-        ),
-        appendix=_appendix(state, evidence, remarks),
+        body=tuple(block for block in _body(state, heads, evidence) if block is not None),
     )
 
 
-def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]) -> Appendix:
-    return Appendix(
-        numbers=claims.numbers_table(state),
-        rules=claims.rules(state),
-        quotes=claims.quotes(state),
-        arms=run_tables.whole_arm_table(state),
-        collapses=design_tables.collapse_table(state),
-        others=others_table(state, evidence),
-        facts=facts_table(state, evidence),
-        design=_design(state),
-        codes=claims.codes(state),
-        codes_written=claims.describe_authorship(state),
-        accounting=run_tables.count_runs(state),
-        runs=run_tables.run_table(state),
-        files=run_tables.file_table(evidence),
-        copies=run_tables.copy_table(state),
-        decisions=run_tables.decision_table(state),
-        approvals=run_tables.approval_table(state),
-        planner_acts=run_tables.planner_table(state),
-        notebook=run_tables.notebook_table(state),
-        cost=run_tables.cost_table(state),
-        remarks=tuple(remark for remark in remarks if remark.level not in _URGENT),
-        command=command_line(state.command),
-        versions=pairs([Fact(name, value_of(value)) for name, value in sorted(state.versions.items())]),
-        machine=pairs([Fact(name, value_of(value)) for name, value in sorted(state.machine.items())]),
-        built_from=f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}",
-        head_hash=state.head_hash,
-    )
-
-
-_URGENT = ("failed", "threat")
-"""Levels of what every reader has to know."""
+def _refuse_stale(state: StudyState) -> None:
+    for verdict in (*state.verdicts, *state.replications):
+        if not verdict_follows(state, verdict):
+            of = "the replication of " if verdict.phase == "replicate" else ""
+            raise ReportError(
+                f"the verdict on {of}{verdict.hypothesis} does not follow from the runs in the event log: expected the "
+                f"inputs {verdict.inputs_sha256[:12]}. Judge the study again; no report is built on it"
+            )
 
 
 def title(state: StudyState) -> str:
@@ -230,252 +161,294 @@ def title(state: StudyState) -> str:
         said = f"{describe_comparison(design.hypotheses[0])}, in {design.environment}"
         if len(said) <= _TITLE:
             return said
-    return f"{design_tables.what_differs(design)} in {design.environment}"
+    return f"{what_differs(design)} in {design.environment}"
 
 
-_TITLE = 110
-
-
-def _refuse_stale(state: StudyState) -> None:
-    for verdict in (*state.verdicts, *state.replications):
-        if not verdict_follows(state, verdict):
-            raise ReportError(
-                f"the verdict on {_claim_label(verdict)} does not follow from the runs in the event log: expected the "
-                f"inputs {verdict.inputs_sha256[:12]}. Judge the study again; no report is built on it"
-            )
-
-
-def _claim_label(verdict: Verdict) -> str:
-    return f"the replication of {verdict.hypothesis}" if verdict.phase == "replicate" else verdict.hypothesis
-
-
-def partial(state: StudyState) -> str:
-    """Return what a reader must know before the answers; empty where there is nothing."""
-    said = _STANDING[state.status]
-    reason = state.stopped_reason or state.paused_reason
-    return f"{said} ({one_line(reason)})." if state.status in ("stopped", "paused") and reason else said
-
-
-def _stages(state: StudyState) -> Stages:
-    return Stages(
-        noise=design_tables.describe_noise(state),
-        noise_runs=design_tables.noise_table(state),
-        screen=design_tables.describe_selection(state),
-        screen_rules=design_tables.screen_rules(state),
-        candidates=design_tables.screen_table(state),
-        screened=screening(state),
-        looks=design_tables.interim_table(state),
-        replication=design_tables.replication_table(state),
-    )
-
-
-def _summary(state: StudyState) -> tuple[Fact, ...]:
-    if state.design is None:
-        return (Fact("Runs", str(len(state.runs))), Fact("Wall clock", duration(state.elapsed_s)))
-    collected = sum(run.status == "collected" for run in state.runs_in("confirm"))
-    most = len(state.design.arms) * len(state.design.seeds)
-    return (
-        Fact("Runs that count", f"{collected} of {'at most ' if len(state.design.looks) > 1 else ''}{most}"),
-        Fact("Arms and seeds", f"{len(state.design.arms)} and {len(state.design.seeds)}"),
-        Fact("Hidden episodes per run", f"{state.design.metric.episodes:,}"),
-        Fact("Wall clock", duration(state.elapsed_s)),
-    )
-
-
-def _design(state: StudyState) -> DesignView | None:
-    if state.design is None:
-        return None
-    design = state.design
-    return DesignView(
-        proof=run_tables.lock_proof(state),
-        arms=run_tables.design_arms(design),
-        facts=design_tables.design_facts(design, state.design_hash),
-        stakes=design_tables.stakes_table(design.hypotheses),
-        looks=design_tables.analyses_table(design),
-        rules=design_tables.rules_table(design),
-        limits=design_tables.limits_table(design.watchdog),
-        constants=run_tables.constants(state, design),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class RoundSection:
-    """One round in the order of the report."""
-
-    number: int
-    heading: str
-    why: str
-    """Why it was asked, in the planner's words; empty for the first."""
-    level: str
-    """What its tests might spend, in a sentence; empty before its lock."""
-    open: str
-    """Why there is no design to show, in a sentence; empty where there is one."""
-    content: ReportView | None
-    threats: tuple[Remark, ...] = ()
-    """Its own: what threatens every round stands once, after all of them. Of a round without a lock, all that was
-    checked or noticed."""
-    noise: str = ""
-    noise_runs: Table | None = None
-    explored: tuple[ExplorationTable, ...] = ()
-
-    @property
-    def prefix(self) -> str:
-        return f"round-{self.number}-"
-
-
-@dataclass(frozen=True, slots=True)
-class CampaignAppendix:
-    """What the rounds share: every run, file, decision and second, and how to do it again."""
-
-    accounting: str
-    by_round: Table
-    runs: Table | None
-    files: Table | None
-    copies: Table | None
-    decisions: Table | None
-    approvals: Table | None
-    planner_acts: Table | None
-    notebook: Table | None
-    cost: Table
-    command: str
-    versions: Table
-    machine: Table
-    built_from: str
-    head_hash: str
-
-
-@dataclass(frozen=True, slots=True)
-class CampaignView:
-    """The content of a report on an inquiry, in the order in which it is read."""
-
-    study: str
-    title: str
-    partial: str
-    answer: CampaignAnswer
-    planner: str
-    ended: str
-    """The planner's words with which it asked nothing more, quoted; empty where it did not end it."""
-    said: str
-    summary: tuple[Fact, ...]
-    effects: tuple[Effects, ...]
-    rounds: tuple[RoundSection, ...]
-    shared_threats: tuple[Remark, ...]
-    ledger: LedgerSection
-    levels: tuple[LevelBars, ...]
-    deviations: Table | None
-    appendix: CampaignAppendix
-
-
-def campaign_view(state: StudyState, evidence: Sequence[Evidence]) -> CampaignView:
-    """Return a report on an inquiry; `evidence` is that of each of `every_state`. Raise ReportError as `view` does."""
-    states = every_state(state)
-    known = {each.round: found for each, found in zip(states, evidence, strict=True)}
-    contents = [None if each.design is None else view(each, known[each.round]) for each in state.rounds]
-    whole_state = rounds.merge_rounds(state)
-    return CampaignView(
-        study=state.id,
-        title=_title(state),
-        partial=partial(state),
-        answer=campaign_answer(state, known),
-        planner=claims.quote_planner(state),
-        ended=words_at_end(state),
-        said=claims.last_words(state),
-        summary=_campaign_summary(state),
-        effects=claim_effects(state.rounds),
-        rounds=tuple(_sections(state, contents, known)),
-        shared_threats=_shared_threats(contents),
-        ledger=ledger_section(state),
-        levels=level_bars(ledgers_now(state), count_locked_rounds(state)),
-        deviations=deviation_table(whole_state),
-        appendix=_campaign_appendix(whole_state, state, known),
-    )
-
-
-def _shared_threats(contents: Sequence[ReportView | None]) -> tuple[Remark, ...]:
-    """Return the threats that stand in every round, of several."""
-    there = [content for content in contents if content is not None]
-    if len(there) < 2:
-        return ()
-    counts = Counter(remark for content in there for remark in dict.fromkeys(content.threats))
-    return tuple(remark for remark, count in counts.items() if count == len(there))
-
-
-def _sections(
-    state: StudyState, contents: Sequence[ReportView | None], evidence: Mapping[int, Evidence]
-) -> Iterator[RoundSection]:
-    shared = _shared_threats(contents)
-    for each, content in zip(state.rounds, contents, strict=True):
-        heading = f"Round {each.round} of at most {state.most_rounds}"
-        if content is None:
-            yield _unlocked_section(each, evidence[each.round], heading, "No design is locked yet.")
-            continue
-        own = tuple(remark for remark in content.threats if remark not in shared)
-        why, level = claims.why_asked(each), _level(each)
-        yield RoundSection(
-            each.round, f"{heading}: {content.title}", why, level, "", content, own, explored=exploration_tables(each)
-        )
-    for each in state.given_up:
-        heading = f"Round {each.round} of at most {state.most_rounds}: given up"
-        yield _unlocked_section(each, evidence[each.round], heading, "It came to no lock: nothing was tested in it.")
-
-
-def _unlocked_section(state: StudyState, evidence: Evidence, heading: str, said: str) -> RoundSection:
-    return RoundSection(
-        state.round, heading, claims.why_asked(state), "", said, None,
-        (*checks(state, evidence), *threats(state, evidence)), design_tables.describe_noise(state),
-        design_tables.noise_table(state),
-        exploration_tables(state),
-    )  # fmt: skip
-
-
-def _level(state: StudyState) -> str:
-    place = state.locked_design.inquiry if state.locked_design is not None else None
-    if place is None:
-        return ""
-    return (
-        f"What its tests may spend, looks and arms included: {fine_percent(place.difference)} on claims of a "
-        f"difference, {fine_percent(place.equivalence)} on claims of no difference."
-    )
-
-
-def _title(state: StudyState) -> str:
-    """Return what differed over the rounds, and where; the present round's title while there is no design."""
+def campaign_title(state: StudyState) -> str:
+    """Return what differed over the rounds, and where."""
     designs = [each.design for each in state.rounds if each.design is not None]
     fields = dict.fromkeys(field for design in designs for field in what_differs(design).split(", ") if field)
-    places = dict.fromkeys(design.environment for design in designs)
-    told = f"{', '.join(fields)} in {' and '.join(places)}" if fields else " and ".join(places)
+    places = " and ".join(dict.fromkeys(design.environment for design in designs))
+    told = f"{', '.join(fields)} in {places}" if fields else places
     return f"{told}: {plural(len(designs), 'round')} of an inquiry"
 
 
-def _campaign_summary(state: StudyState) -> tuple[Fact, ...]:
+def _study_facts(state: StudyState) -> Iterator[Fact]:
     runs = state.every_run.values()
-    counting = [run for run in runs if run.spec.phase == "confirm" and run.status == "collected"]
-    return (
-        Fact("Rounds", f"{count_locked_rounds(state)} of at most {state.most_rounds}"),
-        Fact("Runs that count", str(len(counting))),
-        Fact("All runs", str(len(runs))),
-        Fact("Wall clock", duration(state.elapsed_s)),
+    yield "Rounds", f"{_count_locked(state)} of at most {state.most_rounds}"
+    yield "Runs that count", str(sum(run.spec.phase == "confirm" and run.status == "collected" for run in runs))
+    yield "All runs", str(len(runs))
+    yield "Wall clock", duration(state.elapsed_s)
+
+
+def _round_facts(state: StudyState) -> Iterator[Fact]:
+    design = state.design
+    if design is None:
+        yield "Runs", str(len(state.runs))
+    else:
+        collected = sum(run.status == "collected" for run in state.runs_in("confirm"))
+        most = len(design.arms) * len(design.seeds)
+        yield "Runs that count", f"{collected} of {'at most ' if len(design.looks) > 1 else ''}{most}"
+        yield "Arms and seeds", f"{len(design.arms)} and {len(design.seeds)}"
+        yield "Hidden episodes per run", f"{design.metric.episodes:,}"
+    if not is_campaign(state):
+        yield "Wall clock", duration(state.elapsed_s)
+
+
+def _count_locked(state: StudyState) -> int:
+    return sum(each.locked_design is not None for each in state.rounds)
+
+
+def _body(state: StudyState, heads: Sequence[Headline], evidence: Mapping[int, Evidence]) -> Iterator[Block | None]:
+    """Yield the rounds, then what they share; a round that several share a page with has a section of its own."""
+    states, several = state.every_round, is_campaign(state)
+    found = {each.round: (*checks(each, evidence[each.round]), *threats(each, evidence[each.round])) for each in states}
+    urgent = {key: [remark for remark in remarks if remark.level in _URGENT] for key, remarks in found.items()}
+    locked = [each.round for each in states if each.design is not None]
+    counts = Counter(remark for key in locked for remark in dict.fromkeys(urgent[key]))
+    shared = [remark for remark, count in counts.items() if count == len(locked)] if len(locked) > 1 else []
+    if several:
+        effects = enumerate(claim_effects(state.rounds), start=1)
+        drawn = (drawing("effects" if n == 1 else f"effects-{n}", "effects", data) for n, data in effects)
+        yield section("Claims by round", *drawn, id="claims")
+    for each, head in zip(states, heads, strict=True):
+        own = [remark for remark in urgent[each.round] if remark not in shared]
+        rest = [remark for remark in found[each.round] if remark.level not in _URGENT]
+        blocks = _round_blocks(each, evidence[each.round], own, rest, f"round-{each.round}-" if several else "")
+        if several:
+            yield _round_section(state, each, head, list(blocks))
+        else:
+            yield from blocks
+    if words_at_end(state):
+        yield Quote((words_at_end(state),), "why it asked no further question, in the planner's words")
+    if said := claims.last_words(state):
+        yield Quote((said,), "the planner's last words, not a finding")
+    if shared:
+        yield section("Threats to every round", Remarks(tuple(shared)), id="validity")
+    deviations = claims.deviation_table(run_tables.merge_rounds(state))
+    yield section("Deviations from the lock" + ("s" if several else ""), deviations, id="deviations")
+    if several:
+        yield _ledger_section(state)
+    yield _appendix(state, evidence)
+
+
+def _round_section(state: StudyState, each: StudyState, head: Headline, blocks: Sequence[Block | None]) -> Block | None:
+    heading, opening = f"Round {each.round} of at most {state.most_rounds}", "No design is locked yet."
+    if each in state.given_up:
+        heading, opening = f"{heading}: given up", "It came to no lock: nothing was tested in it."
+    lead: Block = Text(opening)
+    if each.design is not None:
+        heading, level = f"{heading}: {title(each)}", ""
+        if each.design.inquiry is not None:
+            level = (
+                f"What its tests may spend, looks and arms included: {fine_percent(each.design.inquiry.difference)} on "
+                f"claims of a difference, {fine_percent(each.design.inquiry.equivalence)} on claims of no difference."
+            )
+        lead = Head(tuple(point_out_round(head, level)), tuple(_round_facts(each)))
+    why = claims.why_asked(each)
+    quoted = Quote((why,), "why it was asked, in the planner's words") if why else None
+    explored = [_exploration_section(each, entry) for entry in each.explorations]
+    return section(heading, lead, *blocks, quoted, *explored, id=f"round-{each.round}")
+
+
+def _round_blocks(
+    state: StudyState, evidence: Evidence, urgent: Sequence[Remark], rest: Sequence[Remark], prefix: str
+) -> Iterator[Block | None]:
+    """Yield what a round showed, what threatens it, and folded what a busy person does not read."""
+
+    def text(said: str) -> Text | None:
+        return Text(said) if said else None
+
+    predicted = drawing(f"{prefix}predictions", "predictions", forecasts(state))
+    yield section("Predicted and observed", predicted, claims.verdict_table(state), id=f"{prefix}verdicts")
+    moved, learned, screened = shifts(state), curves(state, evidence), screening(state)
+    selected = design_tables.describe_selection(state)
+    yield section(
+        "Results",
+        drawing(f"{prefix}before-after", "before-after", moved),
+        run_tables.arm_table(state),
+        drawing(f"{prefix}hidden-curves", "hidden-curves", hidden_curves(state, evidence)),
+        drawing(f"{prefix}learning-curves", "learning-curves", learned),
+        None if moved or learned or screened else Text("No run has been collected."),
+        text(design_tables.describe_noise(state)),
+        section("The screen", text(selected), drawing(f"{prefix}screen", "screen", screened)),
+        section("The same comparison in another setting", design_tables.replication_table(state)),
+        id=f"{prefix}results",
+    )
+    others = " but those to every round" if prefix else ""
+    none = Text(f"The rules found no threat{others}; what was checked stands below.")
+    yield section("Threats to validity", Remarks(tuple(urgent)) if urgent else none, id=f"{prefix}validity")
+    rewards = enumerate(reward_curves(state, evidence), start=1)
+    plays = section("Plays before and after training, quoted", *claims.transcripts(state, evidence))
+    yield section(
+        f"{f'Round {state.round} in' if prefix else 'In'} detail: training, numbers, design, checks",
+        section(
+            "How training went",
+            drawing(f"{prefix}training", "training", training_curves(state, evidence)),
+            *(drawing(f"{prefix}training-reward-{n}", "training-reward", data) for n, data in rewards),
+            plays,
+        ),
+        *_number_sections(state),
+        *_stage_sections(state, evidence),
+        _design_section(state, prefix),
+        section("What was checked", Remarks(tuple(rest)) if rest else None, id=f"{prefix}checks"),
+        id=f"{prefix}detail",
+        folded=True,
     )
 
 
-def _campaign_appendix(
-    whole_state: StudyState, state: StudyState, evidence: Mapping[int, Evidence]
-) -> CampaignAppendix:
-    merged = {run: found for each in evidence.values() for run, found in each.runs.items()}
-    return CampaignAppendix(
-        accounting=run_tables.count_runs(whole_state),
-        by_round=rounds.runs_by_round(state),
-        runs=rounds.run_table(state),
-        files=run_tables.file_table(Evidence(merged)),
-        copies=run_tables.copy_table(whole_state),
-        decisions=run_tables.decision_table(whole_state),
-        approvals=run_tables.approval_table(state),
-        planner_acts=rounds.planner_table(state),
-        notebook=run_tables.notebook_table(state),
-        cost=rounds.cost_table(state),
-        command=command_line(state.command),
-        versions=pairs([Fact(name, value_of(value)) for name, value in sorted(state.versions.items())]),
-        machine=pairs([Fact(name, value_of(value)) for name, value in sorted(state.machine.items())]),
-        built_from=f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}",
-        head_hash=state.head_hash,
+def _number_sections(state: StudyState) -> Iterator[Block | None]:
+    numbers = claims.numbers_table(state)
+    if numbers is None:
+        yield Text("No hypothesis has been proposed.")
+        return
+    brier = (
+        "Brier score: 0 is a perfect forecast, 0.25 is what a coin’s 50 % earns, 1 is the worst. Only supported and "
+        "refuted verdicts are scored."
+    )
+    asides = (Text(rule, "aside") for rule in (*claims.rules(state), brier))
+    yield section("The numbers behind each verdict", numbers, *asides)
+    yield section("The hypotheses in words, written before the data", *claims.quotes(state))
+
+
+def _stage_sections(state: StudyState, evidence: Evidence) -> Iterator[Block | None]:
+    screen = state.locked_design.screen if state.locked_design is not None else None
+    rules = Text(design_tables.describe_screen(screen)) if screen is not None else None
+    exploratory = "Exploratory: no claim rests on them. No lock names them, and nothing is corrected for their number; "
+    asides = {
+        "other": Text(f"{exploratory}all runs enter.", "aside"),
+        "facts": Text("No claim rests on these numbers.", "aside"),
+    }
+    for name, lead, found in (
+        ("Every arm", None, run_tables.whole_arm_table(state)),
+        ("A/A runs before the design", None, design_tables.noise_table(state)),
+        ("Every candidate of the screen", rules, design_tables.screen_table(state)),
+        ("Look by look", None, design_tables.interim_table(state)),
+        ("Trainings that collapsed", None, design_tables.collapse_table(state)),
+        ("Other measures of the same runs", asides["other"], others_table(state, evidence)),
+        ("What the environment says of the plays after training", asides["facts"], facts_table(state, evidence)),
+    ):
+        yield section(name, lead, found) if found is not None else None
+
+
+def _design_section(state: StudyState, prefix: str) -> Block | None:
+    design = state.design
+    if design is None:
+        return section("The locked design", Text("No design was locked."), id=f"{prefix}design")
+    return section(
+        "The locked design",
+        Text(design_tables.lock_proof(state)),
+        design_tables.design_arms(design),
+        design_tables.design_facts(design, state.design_hash),
+        section("What each hypothesis puts at stake", design_tables.stakes_table(design.hypotheses)),
+        section("Looks at the data", design_tables.analyses_table(design)),
+        section("The decision table", design_tables.rules_table(design)),
+        section("Limits of the watchdog", design_tables.limits_table(design.watchdog)),
+        section("Every field that was held constant", design_tables.constants(state, design)),
+        claims.code_section(state, design, f"{prefix}code"),
+        id=f"{prefix}design",
+    )
+
+
+def _exploration_section(state: StudyState, entry: PlannedExploration) -> Block | None:
+    """Return one exploration: what it is, its runs, and what its planner wanted to see."""
+    plan, rows = entry.plan, []
+    runs = {run.spec.arm: run for run in state.runs_in("explore") if run.spec.design_hash == plan.hash()}
+    for arm in plan.arms:
+        value, name = "not begun", Cell(NONE)
+        if (run := runs.get(arm.name)) is not None:
+            measured, name = run.measurements.get(run.spec.metric.key), Cell(run.run_id, "mono")
+            value = run.status if measured is None else number(measured.value, unit=run.spec.metric.unit)
+            value = f"invalid: {run.invalid[0]}" if run.invalid is not None else value
+        rows.append((arm.name, describe_fields(arm.overrides), name, value))
+    said = (
+        f"Exploration: {plural(len(plan.arms), 'single run')} in {plan.environment}, one seed for all ({plan.seed}), "
+        f"scored on {plan.metric.split} tasks. No claim rests on them, and they draw on no ledger."
+    )
+    why = mark_contradictions(plan.why, [verdict for each in state.rounds for verdict in each.verdicts])
+    columns = ("Arm", "Sets", "Run", f"{metric_name(plan.metric)}, one run")
+    quoted = Quote((why,), "why it was tried, in the planner's words")
+    return section("Tried without a claim", Text(said), table(columns, rows, (3,)), quoted)
+
+
+def _ledgers_now(state: StudyState) -> AlphaLedgers:
+    over = state.design is not None and state.ledgers.left > 0
+    over = over and (state.concluded_reason is not None or state.status == "judged")
+    return state.ledgers.after(state.outcome) if over else state.ledgers
+
+
+def _ledger_section(state: StudyState) -> Section | None:
+    """Return both ledgers of an inquiry, round by round, and what they promise."""
+    ledgers, locked = _ledgers_now(state), _count_locked(state)
+    kinds = (("Claims of a difference", ledgers.differences), ("Claims of no difference", ledgers.equivalences))
+    return section(
+        "The error ledgers",
+        Text(_PROMISE.format(ledgers.differences.rounds, percent(ledgers.differences.alpha))),
+        drawing("levels", "levels", level_bars(ledgers, locked)),
+        *(section(kind, ledger_table(ledger, locked)) for kind, ledger in kinds),
+        id="ledgers",
+    )
+
+
+def ledger_table(ledger: AlphaLedger, locked: int) -> Table | None:
+    """Return the level of each round that was asked; `locked` is how many came to a lock."""
+    rows = []
+    for entry in ledger.entries():
+        yet = "not over" if entry.round <= locked else "not locked: nothing was spent"
+        handed = {True: "yes", False: "no", None: yet}[entry.handed_on]
+        if entry.round == ledger.rounds and entry.handed_on is not None:
+            handed = "the last round"
+        rows.append((str(entry.round), *map(fine_percent, (entry.own, entry.received, entry.level)), handed))
+    return table(("Round", "Own part", "Received", "Level", "Handed on"), rows, (1, 2, 3))
+
+
+def _appendix(state: StudyState, evidence: Mapping[int, Evidence]) -> Block | None:
+    """Return what nobody can do without and few read: every run, hashes, decisions, cost, versions."""
+    copies = Text("Results are read from the logs on the machine that trained; these are copies to look at.")
+    copied = run_tables.copy_table(state)
+    what = "hash, number, level and verdict of every round" if is_campaign(state) else "hash, number and verdict"
+    built = f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}"
+    return section(
+        "Appendix: every run, hashes, decisions, cost, versions",
+        section(
+            "Every run",
+            Text(run_tables.count_runs(state.every_run.values())),
+            run_tables.runs_by_round(state),
+            run_tables.run_table(state),
+            section("Files and their hashes", run_tables.file_table(evidence.values())),
+            section("Copies at Weights & Biases", copies, copied) if copied else None,
+            id="runs",
+        ),
+        section(
+            "Decisions",
+            run_tables.decision_table(state) or Text("No decision has been taken."),
+            section("What people were asked to approve", run_tables.approval_table(state)),
+            section("Calls on the planner", run_tables.planner_table(state)),
+            section(
+                "The planner's notebook, quoted: its own voice, from which nothing follows",
+                run_tables.notebook_table(state),
+            ),
+            id="decisions",
+        ),
+        section("Cost", run_tables.cost_table(state), id="cost"),
+        section(
+            "Reproduce",
+            Text("Run the same study again:"),
+            Text(command_line(state.command), "source"),
+            Text(f"Verify it, computing every {what} again:"),
+            Text(f"ajet study verify {state.id}", "source"),
+            section("Versions", pairs([(name, value_of(value)) for name, value in sorted(state.versions.items())])),
+            section("Machine", pairs([(name, value_of(value)) for name, value in sorted(state.machine.items())])),
+            section(
+                "Event log",
+                Text(
+                    f"Built from {built}. The chain was verified; keep its head hash to prove later that nothing was "
+                    "cut off:"
+                ),
+                Text(state.head_hash, "source"),
+            ),
+            id="reproduce",
+        ),
+        id="appendix",
+        folded=True,
     )

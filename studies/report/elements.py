@@ -1,17 +1,17 @@
-"""The small values of a report: cells, tables, quotes, and an arm's values.
+"""What a report is made of: blocks, tables and cells, and the values of an arm as text.
 
-A rate of runs is told as a count with exact limits, and of a time that more than half of an arm never reached there is
-no mean: it would be told by where times are cut. Cells and the like hold text only, the same for Markdown and HTML: a
-template decides how it looks and escapes it.
+Blocks hold text only, the same for Markdown and HTML: a template decides how they look and escapes them. A rate of runs
+is told as a count with exact limits, and of a time that more than half of an arm never reached there is no mean: it
+would be told by where times are cut.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from studies.log.study import StudyState
 from studies.metrics import Refused, kind_of
@@ -20,63 +20,9 @@ from studies.report.wording import NONE, describe_cut, number
 from studies.statistics.comparison import Interval, mean_interval, spread
 from studies.statistics.proportions import exact_limits
 
-
-def is_rate(metric: Metric) -> bool:
-    if not metric.kind:
-        return False
-    try:
-        return kind_of(metric).rates
-    except Refused:  # the package that brought it is gone
-        return False
-
-
-def is_mostly_cut(metric: Metric, values: Sequence[float]) -> bool:
-    return 2 * _cut(metric, values) > len(values)
-
-
-def format_mean(metric: Metric, values: Sequence[float]) -> str:
-    """Return the mean; of a rate the count, of what is mostly cut who was."""
-    if not values:
-        return NONE
-    if is_mostly_cut(metric, values):
-        return describe_cut(metric, _cut(metric, values), len(values))
-    return f"{_ones(values)} of {len(values)}" if is_rate(metric) else number(fmean(values), unit=metric.unit)
-
-
-def format_spread(metric: Metric, values: Sequence[float]) -> str:
-    """Return the standard deviation, where it says something."""
-    return NONE if is_mostly_cut(metric, values) or is_rate(metric) else number(spread(values), unit=metric.unit)
-
-
-def format_reached(metric: Metric, values: Sequence[float]) -> str:
-    """Return how many runs do not lie where the metric is cut."""
-    return f"{len(values) - _cut(metric, values)} of {len(values)}"
-
-
-def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
-    """Return the mean with its 95 % interval: Student's, or of a rate its exact limits."""
-    if not values or is_mostly_cut(metric, values):
-        return None
-    if is_rate(metric):
-        found = exact_limits(_ones(values), len(values))
-        return Interval(found.rate, found.low, found.high)
-    return mean_interval(values)
-
-
-def count_of(values: Sequence[float]) -> tuple[int, int]:
-    return _ones(values), len(values)
-
-
-def _ones(values: Sequence[float]) -> int:
-    return round(sum(values))
-
-
-def _cut(metric: Metric, values: Sequence[float]) -> int:
-    cut = metric.cut_at
-    return 0 if cut is None else sum(value >= cut for value in values)
-
-
-Level = Literal["passed", "note", "threat", "failed"]
+Fact = tuple[str, str]
+"""A label, and what stands beside it."""
+Row = Sequence["Cell | str"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,52 +36,124 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; `numeric` holds the indices of columns aligned right. `cards` asks for one card per row on phones."""
+    """A table; `numeric` holds the indices of columns aligned right."""
 
+    kind: ClassVar = "table"
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numeric: frozenset[int] = frozenset()
-    cards: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph, an aside, which is set smaller, or code and commands letter by letter, which are never run."""
+
+    kind: ClassVar = "text"
+    text: str
+    look: Literal["plain", "aside", "source"] = "plain"
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The words of a hypothesis, written before the data that test it; `by` says whose they are."""
+    """Words that are not the report's own; `by` says whose they are and what they are worth."""
 
-    hypothesis: str
-    statement: str
-    mechanism: str
+    kind: ClassVar = "quote"
+    lines: tuple[str, ...]
     by: str
+    lead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """A reward function as it was locked. It is text, to be escaped like any other and never run."""
+class Play:
+    """One play of a hidden task: which run played it, when, and its messages as (role, words)."""
 
-    name: str
-    arms: str
-    sha256: str
-    source: str
+    kind: ClassVar = "play"
+    title: str
+    messages: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        return "\n\n".join(f"{role}: {words}" for role, words in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
     """Something the report's code checked or noticed."""
 
-    level: Level
+    level: Literal["passed", "note", "threat", "failed"]
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """One labelled number or word of a summary."""
+class Remarks:
+    """What was checked or noticed, in the order of the rules."""
+
+    kind: ClassVar = "remarks"
+    items: tuple[Remark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A line of a head: a label and what is said, with the word that it begins with and a command that it ends with."""
 
     label: str
-    value: str
+    text: str
+    lead: str = ""
+    tone: str = ""
+    """How it looks: a verdict, or `untested`."""
+    command: str = ""
 
 
-def cell(text: str, mark: str = "", title: str = "") -> Cell:
-    return Cell(text or "–", mark, title)
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is read first of a study or a round, and its most telling numbers."""
+
+    kind: ClassVar = "head"
+    points: tuple[Point, ...]
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure to be drawn: its name on the page, which of `studies.report.plots.FIGURES` it is, and its data."""
+
+    kind: ClassVar = "drawing"
+    name: str
+    figure: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks under a title; folded ones are shown when they are asked for."""
+
+    kind: ClassVar = "section"
+    title: str
+    blocks: tuple[Block, ...]
+    id: str = ""
+    folded: bool = False
+
+
+Block = Table | Text | Quote | Play | Remarks | Head | Drawing | Section
+
+
+def section(title: str, *blocks: Block | None, id: str = "", folded: bool = False) -> Section | None:
+    """Return a section of those blocks that there are; None where there is none."""
+    there = tuple(block for block in blocks if block is not None)
+    return Section(title, there, id, folded) if there else None
+
+
+def drawing(name: str, figure: str, data: Any) -> Drawing | None:
+    return Drawing(name, figure, data) if data else None
+
+
+def list_drawings(blocks: Iterable[Block]) -> Iterator[Drawing]:
+    """Yield the figures among blocks and within their sections."""
+    for block in blocks:
+        if isinstance(block, Drawing):
+            yield block
+        elif isinstance(block, Section):
+            yield from list_drawings(block.blocks)
 
 
 def hash_cell(value: str) -> Cell:
@@ -143,25 +161,74 @@ def hash_cell(value: str) -> Cell:
     return Cell(value[:12], "mono", value)
 
 
-def table(
-    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, numeric: Sequence[int] = (), cards: bool = False
-) -> Table:
-    """Return a table; every row must have one cell for each column."""
-    wrong = next((row for row in rows if len(row) != len(columns)), None)
+def table(columns: Sequence[str], rows: Iterable[Row], numeric: Iterable[int] = ()) -> Table | None:
+    """Return a table with one cell for each column in every row; None without rows."""
+    cells = tuple(tuple(e if isinstance(e, Cell) else Cell(e or NONE) for e in row) for row in rows)
+    wrong = next((row for row in cells if len(row) != len(columns)), None)
     if wrong is not None:
         raise ValueError(f"expected {len(columns)} cells ({', '.join(columns)}); found {len(wrong)}")
-    return Table(tuple(columns), tuple(tuple(row) for row in rows), frozenset(numeric), cards)
+    return Table(tuple(columns), cells, frozenset(numeric)) if cells else None
 
 
-def pairs(facts: Sequence[Fact]) -> Table:
-    marks = ["mono" if re.fullmatch(r"[0-9a-f]{64}", fact.value) else "" for fact in facts]
-    rows = [(Cell(f.label, "label"), cell(f.value, mark)) for f, mark in zip(facts, marks, strict=True)]
-    return table(("", ""), rows)
+def pairs(facts: Iterable[Fact]) -> Table | None:
+    """Return a table of labelled values, hashes in a face of fixed width."""
+    return table(
+        ("", ""),
+        [
+            (Cell(label, "label"), Cell(value or NONE, "mono" if re.fullmatch(r"[0-9a-f]{64}", value) else ""))
+            for label, value in facts
+        ],
+    )
 
 
-def every_state(state: StudyState) -> tuple[StudyState, ...]:
-    """Return the state of each round in the order of the rounds; those that were given up come last."""
-    return (*state.rounds, *state.given_up)
+def is_rate(metric: Metric) -> bool:
+    try:
+        return bool(metric.kind) and kind_of(metric).rates
+    except Refused:  # the package that brought it is gone
+        return False
+
+
+def is_mostly_cut(metric: Metric, values: Sequence[float]) -> bool:
+    return 2 * _count_cut(metric, values) > len(values)
+
+
+def format_mean(metric: Metric, values: Sequence[float]) -> str:
+    """Return the mean; of a rate the count, of what is mostly cut who was."""
+    if not values:
+        return NONE
+    if is_mostly_cut(metric, values):
+        return describe_cut(metric, _count_cut(metric, values), len(values))
+    return "{} of {}".format(*count_of(values)) if is_rate(metric) else number(fmean(values), unit=metric.unit)
+
+
+def format_spread(metric: Metric, values: Sequence[float]) -> str:
+    """Return the standard deviation, where it says something."""
+    return NONE if is_mostly_cut(metric, values) or is_rate(metric) else number(spread(values), unit=metric.unit)
+
+
+def format_reached(metric: Metric, values: Sequence[float]) -> str:
+    """Return how many runs do not lie where the metric is cut."""
+    return f"{len(values) - _count_cut(metric, values)} of {len(values)}"
+
+
+def arm_interval(metric: Metric, values: Sequence[float]) -> Interval | None:
+    """Return the mean with its 95 % interval: Student's, or of a rate its exact limits."""
+    if not values or is_mostly_cut(metric, values):
+        return None
+    if is_rate(metric):
+        found = exact_limits(*count_of(values))
+        return Interval(found.rate, found.low, found.high)
+    return mean_interval(values)
+
+
+def count_of(values: Sequence[float]) -> tuple[int, int]:
+    """Return how many of so many runs have 1, of a metric that is 1 or 0."""
+    return round(sum(values)), len(values)
+
+
+def _count_cut(metric: Metric, values: Sequence[float]) -> int:
+    cut = metric.cut_at
+    return 0 if cut is None else sum(value >= cut for value in values)
 
 
 def is_campaign(state: StudyState) -> bool:

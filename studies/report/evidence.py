@@ -27,8 +27,8 @@ from studies.log.study import RunState, StudyState
 from studies.metrics import Asked, MetricKind, Refused, Results
 from studies.metrics.base import by_episodes
 from studies.metrics.registry import define_metric, kinds, values_of
-from studies.records.design import GAIN, Design, Metric
 from studies.records.design import SUCCESS as HIDDEN_SUCCESS
+from studies.records.design import Metric
 
 
 @contextmanager
@@ -66,26 +66,26 @@ def other_metrics(state: StudyState) -> tuple[Metric, ...]:
     design = state.design
     if design is None:
         return ()
-    asked = Asked(
-        measures="it is solved", episodes=design.metric.episodes, horizon=_longest(design),
-        horizon_s=_most_seconds(state), threshold=design.metric.threshold or USUAL_THRESHOLD,
-        tokens=_context(design),
-    )  # fmt: skip
+    jobs = [{**design.base_job, **arm.overrides} for arm in design.arms]
+
+    def most(*fields: str) -> int:
+        """Return the largest product of these fields over the jobs; 0 where none says."""
+        told = ([job.get(field) for field in fields] for job in jobs)
+        return max(math.prod(value if isinstance(value, int) else 0 for value in values) for values in told)
+
+    walls = [((run.collected or {}).get("conditions") or {}).get("wall_s") for run in state.runs_in("confirm")]
     own = design.metric
+    asked = Asked(
+        measures="it is solved",
+        episodes=own.episodes,
+        horizon=max(1, most("steps", "episodes_per_step")),
+        horizon_s=max((float(seconds) for seconds in walls if seconds), default=None),
+        threshold=own.threshold or USUAL_THRESHOLD,
+        tokens=most("max_context") or None,
+    )
     found = {metric.key: metric for kind in kinds().values() for metric in _define_metrics(kind, asked)}
     looked = own.schedule is not None  # without looks during training there is no course to read
     return tuple(metric for key, metric in found.items() if key != own.key and (looked or metric.schedule is None))
-
-
-def measure_all(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, float]:
-    """Return what a run's files give of these, by key; without those that they do not give."""
-    found: dict[str, float] = {}
-    for metric in metrics:
-        try:
-            found[metric.key] = values_of(metric, run)[metric.key].value
-        except _NOT_GIVEN:
-            continue
-    return found
 
 
 def _define_metrics(kind: MetricKind, asked: Asked) -> Iterator[Metric]:
@@ -101,35 +101,10 @@ def _define_metrics(kind: MetricKind, asked: Asked) -> Iterator[Metric]:
             yield metric
 
 
-def _longest(design: Design) -> int:
-    """Return the training episodes of the longest arm; 1 where jobs do not say."""
-    jobs = [{**design.base_job, **arm.overrides} for arm in design.arms]
-    return max(1, *(_whole(job.get("steps")) * _whole(job.get("episodes_per_step")) for job in jobs))
-
-
-def _context(design: Design) -> int | None:
-    """Return the tokens that a play may take at most; None where jobs do not say."""
-    told = [_whole({**design.base_job, **arm.overrides}.get("max_context")) for arm in design.arms]
-    return max(told, default=0) or None
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _most_seconds(state: StudyState) -> float | None:
-    told = [((run.collected or {}).get("conditions") or {}).get("wall_s") for run in state.runs_in("confirm")]
-    known = [float(seconds) for seconds in told if seconds]
-    return max(known) if known else None
-
-
 SUCCESS: Final = "critic/success/mean"
 REWARDS: Final = "critic/rewards/mean"
 AFTER: Final = HIDDEN_SUCCESS
 BEFORE: Final = HIDDEN_SUCCESS + INITIAL
-_PARTS: Final = {AFTER: "final", BEFORE: "initial"}
-_WHEN: Final = ("initial", "final")
-_FILES: Final = ("snapshot", "evaluation")
 _TOLERANCE = 1e-9
 
 
@@ -143,7 +118,6 @@ class RunEvidence:
     steps: int
     curves: Mapping[str, tuple[tuple[int, float], ...]]
     recomputed: Mapping[str, float]
-    wandb_id: str
     transcripts: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     """Plays that the evaluator kept, by task: (`initial` or `final`, the task's id and its messages)."""
     hidden: tuple[tuple[float, float], ...] = ()
@@ -189,46 +163,71 @@ def gather(state: StudyState, folder: Path) -> Evidence:
     return Evidence(runs, lock_error(state, folder), others)
 
 
+def gather_rounds(state: StudyState, folder: Path) -> dict[int, Evidence]:
+    """Return the evidence of every round by its number; raise ReportError as `gather` does."""
+    return {each.round: gather(each, folder) for each in state.every_round}
+
+
 def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvidence:
-    assert run.collected is not None
-    snapshot = _read(run, "snapshot", folder)
-    evaluation = _read(run, "evaluation", folder)
-    history = _history(run, snapshot)
-    recomputed = _recompute(run, evaluation)
-    stopped = ((run.collected or {}).get("conditions") or {}).get("stopped_by")
-    during, other = evaluation.get("during", ()), evaluation.get("other")
-    results = Results(evaluation["initial"], evaluation["final"], during, snapshot["history"], other, stopped)
+    collected = run.collected or {}
+    snapshot, evaluation = _read(run, "snapshot", folder), _read(run, "evaluation", folder)
+    if snapshot.get("design_hash") != (expected := run.spec.design_hash):
+        raise ReportError(f"the snapshot of run {run.run_id} was made under another design than {expected[:12]}")
+    try:
+        history = [(int(entry["step"]), dict(entry["metrics"])) for entry in snapshot["history"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReportError(f"the snapshot of run {run.run_id} holds no readable history; collect it again") from error
+    for part in ("initial", "final"):
+        if not all("success" in episode for episode in evaluation.get(part, {}).get("episodes", [{}])):
+            raise ReportError(f"the evaluation of run {run.run_id} holds no {part} episodes; collect it again")
+    stopped, during = (collected.get("conditions") or {}).get("stopped_by"), evaluation.get("during", ())
+    results = Results(
+        evaluation["initial"], evaluation["final"], during, snapshot["history"], evaluation.get("other"), stopped
+    )
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for step, metrics in history:
+        for key, value in metrics.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                curves.setdefault(key, []).append((step, float(value)))
     return RunEvidence(
         run_id=run.run_id,
-        files=tuple((run.collected[name]["path"], run.collected[name]["sha256"]) for name in _FILES),
+        files=tuple((collected[name]["path"], collected[name]["sha256"]) for name in ("snapshot", "evaluation")),
         steps=max((step for step, _ in history), default=0),
-        curves=_curves(history),
-        recomputed={**recomputed, **_own(run, results)},
-        wandb_id=str(snapshot.get("wandb", {}).get("id", "")),
+        curves={key: tuple(points) for key, points in sorted(curves.items())},
+        recomputed=_recompute(run, results),
         transcripts=_transcripts(evaluation),
         hidden=_hidden_curve(results),
         unsaid=_unsaid(evaluation),
-        others=measure_all(others, results) if run.spec.phase == "confirm" else {},
+        others=_measure_others(others, results) if run.spec.phase == "confirm" else {},
     )
 
 
-def _own(run: RunState, results: Results) -> dict[str, float]:
-    """Return what a run was judged by, computed again, where it is more than success and its gain."""
-    metric = run.spec.metric
-    if not metric.kind:
-        return {}
+def _recompute(run: RunState, results: Results) -> dict[str, float]:
+    """Return every measurement of a run that its files give, computed again from them."""
     try:
-        found = values_of(metric, results)
+        found = values_of(run.spec.metric, results)
     except Refused as error:
-        raise ReportError(f"{metric.key} of run {run.run_id} cannot be computed again: {error}") from error
-    told = {key: recorded for key, recorded in run.measurements.items() if key in found}
-    for key, recorded in told.items():
-        if abs(found[key].value - recorded.value) > _TOLERANCE:
+        raise ReportError(f"{run.spec.metric.key} of run {run.run_id} cannot be computed again: {error}") from error
+    known = {key: recorded for key, recorded in run.measurements.items() if key in found}
+    for key, recorded in known.items():
+        value, n = found[key]
+        if n != recorded.n or abs(value - recorded.value) > _TOLERANCE:
             raise ReportError(
-                f"{key} of run {run.run_id} is {recorded.value:.6f} in the event log, but its files give "
-                f"{found[key].value:.6f}. No report is built on a number that does not recompute"
+                f"{key} of run {run.run_id} is {recorded.value:.6f} of {recorded.n} episodes in the event log, but its "
+                f"files give {value:.6f} of {n}. No report is built on a number that does not recompute"
             )
-    return {key: found[key].value for key in told}
+    return {key: found[key].value for key in known}
+
+
+def _measure_others(metrics: tuple[Metric, ...], run: Results) -> Mapping[str, float]:
+    """Return what a run's files give of these, by key; without those that they do not give."""
+    found: dict[str, float] = {}
+    for metric in metrics:
+        try:
+            found[metric.key] = values_of(metric, run)[metric.key].value
+        except _NOT_GIVEN:
+            continue
+    return found
 
 
 def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
@@ -248,10 +247,19 @@ def _hidden_curve(results: Results) -> tuple[tuple[float, float], ...]:
     return tuple(zip(curve.xs, curve.ys, strict=True))
 
 
+def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    when = ("initial", "final")
+    parts = {part: {entry["task_id"]: entry for entry in evaluation[part].get("transcripts", ())} for part in when}
+    both = (task for task in parts["initial"] if task in parts["final"])
+    return tuple((part, parts[part][task]) for task in both for part in when)
+
+
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
-    assert run.collected is not None
-    record = run.collected[name]
-    path = _inside(folder, record["path"], run)
+    """Return one of a run's collected files, which must be what was collected and about this run."""
+    record = (run.collected or {})[name]
+    path = (folder / record["path"]).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise ReportError(f"a file of run {run.run_id} lies outside the study's folder: {record['path']!r}")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -265,79 +273,10 @@ def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
             f"the {name} of run {run.run_id} ({record['path']}) is not what was collected: expected sha256 "
             f"{record['sha256'][:12]}, found {found[:12]}. Restore the file from a backup; no report is built on it"
         )
-    return _parse_object(run, name, data)
-
-
-def _parse_object(run: RunState, name: str, data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except ValueError as error:
         raise ReportError(f"the {name} of run {run.run_id} is no JSON ({error}); collect the run again") from error
     if not isinstance(value, dict) or value.get("run_id") != run.run_id:
         raise ReportError(f"the {name} of run {run.run_id} is not about this run; collect the run again")
-    expected = run.spec.design_hash
-    if name == "snapshot" and value.get("design_hash") != expected:
-        raise ReportError(f"the snapshot of run {run.run_id} was made under another design than {expected[:12]}")
     return value
-
-
-def _inside(folder: Path, path: str, run: RunState) -> Path:
-    whole = (folder / path).resolve()
-    if not whole.is_relative_to(folder.resolve()):
-        raise ReportError(f"a file of run {run.run_id} lies outside the study's folder: {path!r}")
-    return whole
-
-
-def _recompute(run: RunState, evaluation: Mapping[str, Any]) -> dict[str, float]:
-    values: dict[str, float] = {}
-    for key, part in _PARTS.items():
-        measurement = run.measurements.get(key)
-        if measurement is None:
-            continue
-        value, n = _share(run, evaluation, part)
-        if n != measurement.n or abs(value - measurement.value) > _TOLERANCE:
-            raise ReportError(
-                f"{key} of run {run.run_id} is {measurement.value:.6f} of {measurement.n} episodes in the event log, "
-                f"but its evaluation file gives {value:.6f} of {n}. No report is built on a number that "
-                "does not recompute"
-            )
-        values[key] = value
-    if (gained := run.measurements.get(GAIN)) is not None:
-        found = _share(run, evaluation, "final")[0] - _share(run, evaluation, "initial")[0]
-        if abs(found - gained.value) > _TOLERANCE:
-            raise ReportError(
-                f"{GAIN} of run {run.run_id} is {gained.value:.6f} in the event log, but its evaluation file gives "
-                f"{found:.6f}. No report is built on a number that does not recompute"
-            )
-        values[GAIN] = found
-    return values
-
-
-def _share(run: RunState, evaluation: Mapping[str, Any], part: str) -> tuple[float, int]:
-    try:
-        outcomes = [bool(episode["success"]) for episode in evaluation[part]["episodes"]]
-    except (KeyError, TypeError) as error:
-        raise ReportError(f"the evaluation of run {run.run_id} holds no {part} episodes; collect it again") from error
-    return (sum(outcomes) / len(outcomes) if outcomes else math.nan), len(outcomes)
-
-
-def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    parts = {part: {entry["task_id"]: entry for entry in evaluation[part].get("transcripts", ())} for part in _WHEN}
-    both = (task for task in parts["initial"] if task in parts["final"])
-    return tuple((part, parts[part][task]) for task in both for part in _WHEN)
-
-
-def _history(run: RunState, snapshot: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    try:
-        return [(int(entry["step"]), dict(entry["metrics"])) for entry in snapshot["history"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReportError(f"the snapshot of run {run.run_id} holds no readable history; collect it again") from error
-
-
-def _curves(history: list[tuple[int, Mapping[str, Any]]]) -> dict[str, tuple[tuple[int, float], ...]]:
-    found: dict[str, list[tuple[int, float]]] = {}
-    for step, metrics in history:
-        for key, value in metrics.items():
-            if isinstance(value, int | float) and math.isfinite(value):
-                found.setdefault(key, []).append((step, float(value)))
-    return {key: tuple(points) for key, points in sorted(found.items())}

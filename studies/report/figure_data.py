@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
-from studies.records.alpha import AlphaLedger, AlphaLedgers
-from studies.records.design import Arm, Design
+from studies.records.alpha import AlphaLedgers
 from studies.records.runs import NOISE_ARM
-from studies.records.statements import metric_name, value_of
+from studies.records.statements import metric_name
 from studies.report.claims import claims
 from studies.report.elements import arm_interval, is_rate
 from studies.report.evidence import REWARDS, SUCCESS, Evidence
-from studies.report.wording import describe_comparison, label, metric_axis
+from studies.report.wording import describe_comparison, describe_fields, label, metric_axis
 from studies.statistics.comparison import Interval
 from studies.verdicts.judge import find_collapsed_runs
 from studies.verdicts.wording import DecidingInterval, deciding_interval
@@ -64,37 +63,29 @@ class LevelBars:
 
 
 def claim_effects(rounds: Sequence[StudyState]) -> tuple[Effects, ...]:
-    found: dict[str, list[ClaimEffect]] = {}
-    units: dict[str, str] = {}
+    """Return the judged claims of all rounds, apart by what they are measured in."""
+    found: dict[tuple[str, str], list[ClaimEffect]] = {}
     for state in rounds:
-        if state.design is not None:
-            axis = metric_axis(state.design.metric)
-            units[axis] = state.design.metric.unit
-            found.setdefault(axis, []).extend(_claims(state, state.design))
-    return tuple(Effects(tuple(items), axis, units[axis]) for axis, items in found.items() if items)
-
-
-def _claims(state: StudyState, design: Design) -> Iterator[ClaimEffect]:
-    for claim in design.hypotheses:
-        if (verdict := state.verdict_on(claim.id)) is not None:
-            name = f"Round {state.round}: {describe_comparison(claim)}, in {design.environment}"
-            observed = deciding_interval(design, verdict)
-            yield ClaimEffect(name, label(claim, verdict), verdict.estimate, observed, design.equivalence_margin)
+        design = state.design
+        for claim in design.hypotheses if design is not None else ():
+            if design is not None and (verdict := state.verdict_on(claim.id)) is not None:
+                name = f"Round {state.round}: {describe_comparison(claim)}, in {design.environment}"
+                interval, margin = deciding_interval(design, verdict), design.equivalence_margin
+                effect = ClaimEffect(name, label(claim, verdict), verdict.estimate, interval, margin)
+                found.setdefault((metric_axis(design.metric), design.metric.unit), []).append(effect)
+    return tuple(Effects(tuple(items), axis, unit) for (axis, unit), items in found.items())
 
 
 def level_bars(ledgers: AlphaLedgers, locked: int) -> tuple[LevelBars, ...]:
     """Return the levels of both ledgers as they stood; `locked` is how many rounds came to a lock."""
-    return (
-        LevelBars("claims of a difference", tuple(_bars(ledgers.differences, locked))),
-        LevelBars("claims of no difference", tuple(_bars(ledgers.equivalences, locked))),
-    )
-
-
-def _bars(ledger: AlphaLedger, locked: int) -> Iterator[LevelBar]:
-    entries = ledger.entries()
-    yield from (LevelBar(entry.round, entry.own, entry.received, entry.round <= locked) for entry in entries)
-    for ahead, level in enumerate(ledger.future_levels()[1:], start=len(entries) + 1):
-        yield LevelBar(ahead, level, 0.0, asked=False)
+    found = []
+    for kind, ledger in (("a difference", ledgers.differences), ("no difference", ledgers.equivalences)):
+        entries = ledger.entries()
+        bars = [LevelBar(entry.round, entry.own, entry.received, entry.round <= locked) for entry in entries]
+        ahead = enumerate(ledger.future_levels()[1:], start=len(entries) + 1)
+        bars += [LevelBar(number, level, 0.0, asked=False) for number, level in ahead]
+        found.append(LevelBars(f"claims of {kind}", tuple(bars)))
+    return tuple(found)
 
 
 Points = tuple[tuple[float, float], ...]
@@ -217,37 +208,37 @@ class Screening:
 
 def screening(state: StudyState) -> Screening | None:
     """Return what the screen saw, the farthest and then the best candidate first; None before it saw anything."""
-    seen = [_plot_candidate(state, arm) for arm in state.candidates.values()]
     metric = state.locked_design.metric if state.locked_design is not None else None
     sign = 1 if metric is None or metric.higher_is_better else -1
-    seen = sorted((c for c in seen if c.points), key=lambda c: (not c.kept, -c.points[-1][0], -sign * c.points[-1][1]))
+    seen = []
+    for arm in state.candidates.values():
+        points = sorted(
+            (int(run.spec.job["steps"]), run.measurements[run.spec.metric.key].value)
+            for run in state.runs_of(arm.name, "screen")
+            if run.status == "collected" and run.spec.metric.key in run.measurements
+        )
+        kept = state.selection is not None and arm.name in state.selection.kept
+        if points:
+            sets = describe_fields(arm.overrides, " ", none="")
+            seen.append(ScreenedCandidate(arm.name, sets, tuple(points), kept))
+    seen.sort(key=lambda c: (not c.kept, -c.points[-1][0], -sign * c.points[-1][1]))
     lengths = sorted({steps for candidate in seen for steps, _ in candidate.points})
     own = "success" if metric is None or not metric.kind else metric_name(metric).replace("hidden ", "")
     unit = metric.unit if metric is not None else ""
     return Screening(tuple(seen), tuple(lengths), f"{own} on the search tasks", unit) if seen else None
 
 
-def _plot_candidate(state: StudyState, arm: Arm) -> ScreenedCandidate:
-    points = sorted(
-        (int(run.spec.job["steps"]), run.measurements[run.spec.metric.key].value)
-        for run in state.runs_of(arm.name, "screen")
-        if run.status == "collected" and run.spec.metric.key in run.measurements
-    )
-    sets = ", ".join(f"{name} {value_of(value)}" for name, value in arm.overrides.items())
-    kept = state.selection is not None and arm.name in state.selection.kept
-    return ScreenedCandidate(arm.name, sets, tuple(points), kept)
-
-
 def list_plotted_arms(state: StudyState) -> tuple[PlottedArm, ...]:
+    """Return the arms of the design that have collected runs; the A/A runs while no arm has."""
+
+    def collected(runs: Sequence[RunState]) -> tuple[RunState, ...]:
+        return tuple(run for run in runs if run.status == "collected")
+
     arms = state.design.arms if state.design is not None else ()
-    found = [PlottedArm(arm.name, index, _collected_runs(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
-    found = [arm for arm in found if arm.runs]
-    alike = _collected_runs(tuple(run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM))
-    return tuple(found) or ((PlottedArm("A/A runs", 0, alike),) if alike else ())
-
-
-def _collected_runs(runs: tuple[RunState, ...]) -> tuple[RunState, ...]:
-    return tuple(run for run in runs if run.status == "collected")
+    found = [PlottedArm(arm.name, index, collected(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
+    alike = PlottedArm("A/A runs", 0, collected([run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]))
+    there = tuple(arm for arm in found if arm.runs)
+    return there or ((alike,) if alike.runs else ())
 
 
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:
@@ -256,7 +247,7 @@ def curves(state: StudyState, evidence: Evidence) -> Curves | None:
     if key is None or (key == REWARDS and state.design is not None and state.design.code):
         return None
     measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
-    return _curves(state, evidence, list_plotted_arms(state), key, measured)
+    return metric_curves(state, evidence, key, measured)
 
 
 def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
@@ -264,20 +255,13 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
     if state.design is None:
         return None
     metric = state.design.metric
-    looked = ((arm, _hidden_seeds(evidence, arm)) for arm in list_plotted_arms(state))
-    drawn = tuple(ArmCurves(arm.name, arm.index, seeds, mean_of(seeds)) for arm, seeds in looked if seeds)
+    drawn = []
+    for arm in list_plotted_arms(state):
+        points = ((run, evidence.runs[run.run_id].hidden) for run in arm.runs)
+        if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, curve) for run, curve in points if curve):
+            drawn.append(ArmCurves(arm.name, arm.index, seeds, mean_of(seeds)))
     horizon = metric.horizon if metric.schedule is not None and metric.unit in ("", "episodes") else None
-    return Curves(drawn, "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
-
-
-def _hidden_seeds(evidence: Evidence, arm: PlottedArm) -> tuple[SeedCurve, ...]:
-    found = ((run, evidence.runs[run.run_id].hidden) for run in arm.runs)
-    return tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in found if points)
-
-
-def metric_curves(state: StudyState, evidence: Evidence, key: str) -> Curves | None:
-    """Return the curves of any logged metric, under its own name; None when no run that is drawn logged it."""
-    return _curves(state, evidence, list_plotted_arms(state), key, key)
+    return Curves(tuple(drawn), "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
 
 
 def training_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
@@ -290,68 +274,31 @@ def reward_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
     """Return the training reward by each reward function, apart; empty where there is but the environment's own."""
     if state.design is None or not state.design.code or not evidence.has_metric(REWARDS):
         return ()
-    arms: dict[str, set[str]] = {}
-    for arm in state.design.arms:
-        arms.setdefault(arm.reward, set()).add(arm.name)
-    plotted = list_plotted_arms(state)
-    together = ((tuple(arm for arm in plotted if arm.name in names), reward) for reward, names in arms.items())
-    drawn = (_curves(state, evidence, arms, REWARDS, f"mean training reward by {name}") for arms, name in together)
-    return tuple(found for found in drawn if found is not None)
+    found = []
+    for reward in dict.fromkeys(arm.reward for arm in state.design.arms):
+        names = {arm.name for arm in state.design.arms if arm.reward == reward}
+        found.append(metric_curves(state, evidence, REWARDS, f"mean training reward by {reward}", names))
+    return tuple(data for data in found if data is not None)
 
 
-def _curves(
-    state: StudyState, evidence: Evidence, arms: tuple[PlottedArm, ...], key: str, measured: str
+def metric_curves(
+    state: StudyState, evidence: Evidence, key: str, measured: str = "", only: Collection[str] | None = None
 ) -> Curves | None:
+    """Return the curves of any logged metric, under its own name; None when no run that is drawn logged it."""
     sizes = {run_id: state.runs[run_id].spec.job.get("episodes_per_step") for run_id in evidence.runs}
     known = {run_id: size for run_id, size in sizes.items() if isinstance(size, int)}
     per_step = known if len(known) == len(sizes) else {}
-    drawn = tuple(found for arm in arms if (found := _arm_curves(evidence, arm, key, per_step)).seeds)
-    return Curves(drawn, measured, "training episodes" if per_step else "training steps") if drawn else None
-
-
-def shifts(state: StudyState) -> Shifts | None:
-    collapsed = find_collapsed_runs(state)
-    drawn = tuple(shift for arm in list_plotted_arms(state) if (shift := _arm_shift(arm, collapsed)).pairs)
-    metric = state.design.metric if state.design is not None else None
-    metric = metric or next((arm.runs[0].spec.metric for arm in list_plotted_arms(state)), None)
-    if not drawn or metric is None:
-        return None
-    both = any(before is not None for arm in drawn for _, before, _ in arm.pairs)
-    return Shifts(drawn, metric_axis(metric), both or not metric.kind, is_rate(metric), metric.unit)
-
-
-def forecasts(state: StudyState) -> Forecasts | None:
-    design = state.design
-    items: list[Forecast] = []
-    for claim in claims(state):
-        verdict = state.verdict_on(claim.id)
-        items.append(
-            Forecast(
-                hypothesis=claim.id,
-                compared=describe_comparison(claim),
-                predicted=(claim.prediction.low, claim.prediction.high),
-                level=claim.prediction.level,
-                observed=deciding_interval(design, verdict) if design is not None and verdict is not None else None,
-                estimate=verdict.estimate if verdict else None,
-                verdict=verdict.verdict if verdict else "none",
-            )
-        )
-    if not items:
-        return None
-    if design is None:
-        return Forecasts(tuple(items), "the metric", None)
-    return Forecasts(tuple(items), metric_axis(design.metric), design.equivalence_margin, design.metric.unit)
-
-
-def _arm_curves(evidence: Evidence, arm: PlottedArm, key: str, per_step: dict[str, int]) -> ArmCurves:
-    seeds = tuple(
-        SeedCurve(
-            run.run_id, run.spec.seed, tuple((step * per_step.get(run.run_id, 1), y) for step, y in points)
-        )
-        for run in arm.runs
-        if (points := evidence.runs[run.run_id].curves.get(key))
-    )  # fmt: skip
-    return ArmCurves(arm.name, arm.index, seeds, mean_of(seeds))
+    drawn = []
+    for arm in list_plotted_arms(state):
+        seeds = []
+        for run in arm.runs if only is None or arm.name in only else ():
+            scale = per_step.get(run.run_id, 1)
+            if points := evidence.runs[run.run_id].curves.get(key):
+                seeds.append(SeedCurve(run.run_id, run.spec.seed, tuple((step * scale, y) for step, y in points)))
+        if seeds:
+            drawn.append(ArmCurves(arm.name, arm.index, tuple(seeds), mean_of(seeds)))
+    unit = "training episodes" if per_step else "training steps"
+    return Curves(tuple(drawn), measured or key, unit) if drawn else None
 
 
 def mean_of(seeds: Sequence[SeedCurve]) -> Points:
@@ -363,19 +310,52 @@ def mean_of(seeds: Sequence[SeedCurve]) -> Points:
     return tuple((x, fmean(ys)) for x, ys in sorted(at.items()) if len(ys) == len(seeds))
 
 
-def _arm_shift(arm: PlottedArm, collapsed_runs: Collection[str]) -> ArmShift:
+def shifts(state: StudyState) -> Shifts | None:
+    """Return the judged metric of each run before and after training; None before any run was measured."""
+    arms, broken = list_plotted_arms(state), find_collapsed_runs(state)
+    drawn = tuple(shift for arm in arms if (shift := _arm_shift(arm, broken)).pairs)
+    if not drawn:
+        return None
+    metric = state.design.metric if state.design is not None else arms[0].runs[0].spec.metric
+    both = any(before is not None for arm in drawn for _, before, _ in arm.pairs)
+    return Shifts(drawn, metric_axis(metric), both or not metric.kind, is_rate(metric), metric.unit)
+
+
+def _arm_shift(arm: PlottedArm, broken: Collection[str]) -> ArmShift:
     pairs, collapsed, missed = [], set[str](), set[str]()
     for run in arm.runs:
         key, cut = run.spec.metric.key, run.spec.metric.cut_at
         after, before = run.measurements.get(key), run.measurements.get(key + INITIAL)
-        if after is not None:
-            known = before.value if before is not None else None
-            label = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in collapsed_runs else ''}"
-            pairs.append((label, known, after.value))
-            if run.run_id in collapsed_runs:
-                collapsed.add(label)
-            if cut is not None and after.value >= cut:
-                missed.add(label)
-    kept = [after for label, _, after in pairs if label not in collapsed]
-    interval = arm_interval(arm.runs[0].spec.metric, kept)
+        if after is None:
+            continue
+        name = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in broken else ''}"
+        pairs.append((name, before.value if before is not None else None, after.value))
+        if run.run_id in broken:
+            collapsed.add(name)
+        if cut is not None and after.value >= cut:
+            missed.add(name)
+    interval = arm_interval(arm.runs[0].spec.metric, [after for name, _, after in pairs if name not in collapsed])
     return ArmShift(arm.name, arm.index, tuple(pairs), interval, frozenset(collapsed), frozenset(missed))
+
+
+def forecasts(state: StudyState) -> Forecasts | None:
+    """Return what was predicted of each claim and what was observed; None before anything is claimed."""
+    design, items = state.design, []
+    for claim in claims(state):
+        verdict, prediction = state.verdict_on(claim.id), claim.prediction
+        items.append(
+            Forecast(
+                hypothesis=claim.id,
+                compared=describe_comparison(claim),
+                predicted=(prediction.low, prediction.high),
+                level=prediction.level,
+                observed=deciding_interval(design, verdict) if design is not None and verdict is not None else None,
+                estimate=verdict.estimate if verdict else None,
+                verdict=verdict.verdict if verdict else "none",
+            )
+        )
+    if not items:
+        return None
+    if design is None:
+        return Forecasts(tuple(items), "the metric", None)
+    return Forecasts(tuple(items), metric_axis(design.metric), design.equivalence_margin, design.metric.unit)

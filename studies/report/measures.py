@@ -8,7 +8,7 @@ nothing, or that points the other way than the verdict.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -20,7 +20,6 @@ from studies.records.verdict import Verdict
 from studies.report.elements import (
     Remark,
     Table,
-    cell,
     count_of,
     format_mean,
     format_spread,
@@ -35,14 +34,8 @@ from studies.statistics.proportions import difference as exact_difference
 from studies.verdicts.scope import find_unobserved_misses
 
 SIMULATED_KINDS: Final = frozenset({"", "success", "gain", "area", "episodes", "seconds", "collapse"})
-"""Kinds by name; the empty one is of designs that knew success and its gain alone."""
-
-
-def is_simulated(metric: Metric) -> bool:
-    """Return whether somebody measured how often a verdict on this kind of metric is wrong."""
-    return metric.kind in SIMULATED_KINDS
-
-
+"""Kinds on which somebody measured how often a verdict is wrong; the empty one is of designs that knew success and its
+gain alone."""
 LEVEL = 0.95
 Arms = dict[str, list[float]]
 """Values of each arm's runs."""
@@ -63,35 +56,41 @@ class OtherDifference:
 
 def others_table(state: StudyState, evidence: Evidence) -> Table | None:
     """Return each other measure: the arms' means and spreads, the differences with intervals; None for none."""
-    design = state.design
-    told = list(_list_measures(state, evidence))
-    if design is None or not told:
+    design, rows = state.design, []
+    if design is None:
         return None
-    columns = (
-        "Measure", *(f"{arm.name}: mean (SD)" for arm in design.arms),
-        *(f"{claim.id}: difference, 95 % interval" for claim in design.hypotheses),
-    )  # fmt: skip
-    rows = [
-        [
-            cell(_measure_name(metric)), *(cell(_arm(metric, values)) for values in arms.values()),
-            *(cell(_difference(_contrast(design, claim, metric, arms), metric)) for claim in design.hypotheses),
-        ]
-        for metric, arms in told
-    ]  # fmt: skip
-    return table(columns, rows, numeric=range(1, len(columns)), cards=True)
+    for metric, arms in _list_measures(state, evidence):
+        whole = metric.kind == "area" and metric.threshold is None
+        row = [f"{metric_name(metric)} (speed and level together)" if whole else metric_name(metric)]
+        for values in arms.values():
+            mean, sd = format_mean(metric, values), format_spread(metric, values)
+            row.append(mean if sd == NONE else f"{mean} ({sd})")
+        found = (_contrast(design, claim, metric, arms) for claim in design.hypotheses)
+        rows.append([*row, *(_format_difference(other, metric) for other in found)])
+    columns = ["Measure", *(f"{arm.name}: mean (SD)" for arm in design.arms)]
+    columns += [f"{claim.id}: difference, 95 % interval" for claim in design.hypotheses]
+    return table(columns, rows, range(1, len(columns)))
 
 
 def facts_table(state: StudyState, evidence: Evidence) -> Table | None:
     """Return what the environment said of plays after training, as means over each arm's runs; None for nothing."""
     arms = [arm.name for arm in state.design.arms] if state.design is not None else []
-    said = {arm: _facts(state, arm) for arm in arms}
-    names = sorted({name for facts in said.values() for name in facts})
-    lacking = {arm: _unsaid(state, evidence, arm) for arm in arms}
-    rows = [
-        [cell(name), *(cell(_mean_fact(said[arm].get(name, []), lacking[arm].get(name, 0))) for arm in arms)]
-        for name in names
-    ]
-    return table(("Mean per play", *arms), rows, numeric=range(1, len(arms) + 1)) if rows else None
+    values: dict[str, dict[str, list[float]]] = {arm: {} for arm in arms}
+    unsaid = {arm: Counter[str]() for arm in arms}
+    for arm in arms:
+        for run in state.runs_of(arm):
+            unsaid[arm].update(evidence.runs[run.run_id].unsaid if run.run_id in evidence.runs else {})
+            for name, value in (run.collected or {}).get("facts", {}).items():
+                values[arm].setdefault(name, []).append(float(value))
+
+    def mean(arm: str, name: str) -> str:
+        known, lacking = values[arm].get(name), unsaid[arm][name]
+        said = number(fmean(known)) if known else NONE
+        return f"{said} (of {plural(lacking, 'play')} not said)" if lacking else said
+
+    names = sorted({name for known in values.values() for name in known})
+    rows = [[name, *(mean(arm, name) for arm in arms)] for name in names]
+    return table(("Mean per play", *arms), rows, range(1, len(arms) + 1))
 
 
 def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
@@ -99,13 +98,15 @@ def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
     design = state.design
     if design is None:
         return
-    told = list(_list_measures(state, evidence))
+    measures = list(_list_measures(state, evidence))
     for verdict in state.verdicts:
         claim = design.hypothesis(verdict.hypothesis)
-        pairs = ((metric, _contrast(design, claim, metric, arms)) for metric, arms in told)
-        found = [(metric, other) for metric, other in pairs if other is not None and other.apart]
-        if against := [(metric, other) for metric, other in found if _against(design, verdict, metric, other)]:
-            said = "; ".join(f"{metric_name(metric)} differs by {_difference(o, metric)}" for metric, o in against)
+        pairs = ((metric, _contrast(design, claim, metric, arms)) for metric, arms in measures)
+        apart = [(metric, other) for metric, other in pairs if other is not None and other.apart]
+        if against := [(metric, other) for metric, other in apart if _against(design, verdict, metric, other)]:
+            said = "; ".join(
+                f"{metric_name(metric)} differs by {_format_difference(o, metric)}" for metric, o in against
+            )
             yield (
                 f"{claim.id}: other measures of the same runs {_against(design, verdict, *against[0])}, with "
                 f"{setting(claim, claim.treatment)}: {said}. None of them is in the lock, and one in twenty leaves "
@@ -113,62 +114,33 @@ def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
             )
 
 
-def _facts(state: StudyState, arm: str) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for run in state.runs_of(arm):
-        for name, value in (run.collected or {}).get("facts", {}).items():
-            found.setdefault(name, []).append(float(value))
-    return found
-
-
-def _unsaid(state: StudyState, evidence: Evidence, arm: str) -> Counter[str]:
-    runs = (evidence.runs[run.run_id] for run in state.runs_of(arm) if run.run_id in evidence.runs)
-    return sum((Counter(run.unsaid) for run in runs), Counter[str]())
-
-
-def _mean_fact(values: Sequence[float], lacking: int) -> str:
-    mean = number(fmean(values)) if values else NONE
-    return f"{mean} (of {plural(lacking, 'play')} not said)" if lacking else mean
-
-
 def _list_measures(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metric, Arms]]:
     """Yield each measure that all runs give, by arm; those that only repeat another one are left out."""
     design = state.design
     if design is None:
         return
-    seen = [[value for arm in design.arms for value in state.values(arm.name).values()]]
+    own = {arm.name: state.values(arm.name) for arm in design.arms}
+    seen = [[value for values in own.values() for value in values.values()]]
     for metric in evidence.others:
-        arms = {arm.name: _values(state, evidence, arm.name, metric) for arm in design.arms}
+        arms = {
+            arm: [found[metric.key] for run in runs if metric.key in (found := evidence.runs[run].others)]
+            for arm, runs in own.items()
+        }
         flat = [value for values in arms.values() for value in values]
-        runs = sum(len(state.values(arm.name)) for arm in design.arms)
-        if flat and len(flat) == runs and not any(_same(flat, other) for other in seen):
+        repeats = any(all(abs(x - y) < 1e-9 for x, y in zip(flat, other, strict=False)) for other in seen)
+        if flat and len(flat) == len(seen[0]) and not repeats:
             seen.append(flat)
             yield metric, arms
 
 
-def _values(state: StudyState, evidence: Evidence, arm: str, metric: Metric) -> list[float]:
-    runs = (evidence.runs[run].others for run in state.values(arm))
-    return [found[metric.key] for found in runs if metric.key in found]
-
-
-def _same(a: Sequence[float], b: Sequence[float]) -> bool:
-    return len(a) == len(b) and all(abs(x - y) < 1e-9 for x, y in zip(a, b, strict=True))
-
-
-def _measure_name(metric: Metric) -> str:
-    name = metric_name(metric)
-    whole = metric.kind == "area" and metric.threshold is None
-    return f"{name} (speed and level together)" if whole else name
-
-
-def _arm(metric: Metric, values: Sequence[float]) -> str:
-    said = format_mean(metric, values)
-    return said if format_spread(metric, values) == NONE else f"{said} ({format_spread(metric, values)})"
-
-
 def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
+    """Return what a claim's comparison is by another measure; None where an arm has too few runs to tell."""
     if claim.kind != "difference":
-        return _weighted_difference([arms[name] for name in design.contrast_of(claim)], claim.weights, metric)
+        values = [arms[name] for name in design.contrast_of(claim)]
+        if min(map(len, values)) < 2 or is_rate(metric) or any(is_mostly_cut(metric, numbers) for numbers in values):
+            return None
+        found = contrast(values, claim.weights)
+        return None if found is None else OtherDifference(found.estimate, *found.interval(LEVEL))
     control, treatment = arms[design.control_arm], arms[design.arm_with(claim.variable, claim.treatment).name]
     if not control or not treatment or any(is_mostly_cut(metric, values) for values in (control, treatment)):
         return None
@@ -180,17 +152,7 @@ def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> 
     return OtherDifference(estimate, *welch(control, treatment).interval(LEVEL))
 
 
-def _weighted_difference(
-    values: Sequence[list[float]], weights: Sequence[float], metric: Metric
-) -> OtherDifference | None:
-    """Return what an interaction or a trend is by another measure; None where an arm has too few runs to tell."""
-    if min(map(len, values)) < 2 or is_rate(metric) or any(is_mostly_cut(metric, numbers) for numbers in values):
-        return None
-    found = contrast(values, weights)
-    return None if found is None else OtherDifference(found.estimate, *found.interval(LEVEL))
-
-
-def _difference(found: OtherDifference | None, metric: Metric) -> str:
+def _format_difference(found: OtherDifference | None, metric: Metric) -> str:
     if found is None:
         return NONE
     said = in_unit(format_signed(found.estimate, unit=metric.unit), metric)
@@ -208,31 +170,41 @@ def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDiffe
     return "" if better == other else "point the other way than the verdict"
 
 
-def measure_remarks(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield what weakens conclusions because of what was measured."""
-    yield from _warn_area(state)
-    yield from _at_once(state)
-    yield from _warn_one_sided_misses(state)
-    yield from _unseen(state)
-    yield from _warn_not_simulated(state)
-    yield from (Remark("threat", said) for said in surprises(state, evidence))
-
-
-def _warn_area(state: StudyState) -> Iterator[Remark]:
-    metric = state.design.metric if state.design is not None else None
-    if metric is not None and metric.kind == "area" and metric.threshold is None:
+    if state.design is None:
+        return
+    metric = state.design.metric
+    if metric.kind == "area" and metric.threshold is None:
         yield Remark(
             "threat",
             "The whole area under a curve confounds speed with the level that is reached: an arm that ends higher has "
             "more of it, however fast it was. Below a threshold (area:0.7) it is mostly of speed.",
         )
+    if metric.cut_at is not None:
+        yield from _warn_cut(state, state.design)
+    for verdict in state.verdicts if state.design.collapse is None else ():  # which has its own rates, and scope
+        for one in find_unobserved_misses(metric, verdict):
+            if one.breaking_share is not None and one.breaking_share <= one.upper:
+                yield Remark(
+                    "threat",
+                    f"{verdict.hypothesis}: every run with {one.arm} got there. What is claimed would not hold of all "
+                    f"trainings if {percent(round(one.breaking_share, 3))} of them never did, and so few runs leave up "
+                    f"to {percent(round(one.upper, 2))} open.",
+                )
+    if metric.kind not in SIMULATED_KINDS:
+        yield Remark(
+            "threat",
+            f"How often a verdict on {metric_name(metric)} is wrong was not measured over simulated studies, as it was "
+            "for hidden success: its error rate is that of the test's assumptions.",
+        )
+    yield from (Remark("threat", said) for said in surprises(state, evidence))
 
 
-def _at_once(state: StudyState) -> Iterator[Remark]:
-    """Tell of arms that stood at the threshold before training: their time says nothing."""
-    if state.design is None or state.design.metric.cut_at is None:
-        return
-    for arm in state.design.arms:
+def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
+    """Tell of arms that stood at the threshold before training, and of comparisons in which runs of one arm alone
+    never got there."""
+    for arm in design.arms:
         values = list(state.values(arm.name).values())
         if begun := sum(value <= 0 for value in values):
             yield Remark(
@@ -240,13 +212,7 @@ def _at_once(state: StudyState) -> Iterator[Remark]:
                 f"{begun} of {plural(len(values), 'run')} with {arm.name} stood at the threshold before training: of "
                 "them the time says nothing.",
             )
-
-
-def _warn_one_sided_misses(state: StudyState) -> Iterator[Remark]:
-    """Tell of comparisons in which a few runs of one arm alone never got there."""
-    if state.design is None or state.design.metric.cut_at is None:
-        return
-    cut = in_unit(f"{state.design.metric.cut_at:,.0f}", state.design.metric)
+    cut = in_unit(f"{design.metric.cut_at:,.0f}", design.metric)
     for verdict in state.verdicts:
         missing = [rate for rate in verdict.reached if rate.count < rate.of]
         if len(missing) == 1 and (rate := missing[0]).count:
@@ -257,28 +223,3 @@ def _warn_one_sided_misses(state: StudyState) -> Iterator[Remark]:
                 f"how often trainings get there (95 % limits with {rate.arm}: {number(rate.low, 2)} to "
                 f"{number(rate.high, 2)}), and not of speed alone.",
             )
-
-
-def _unseen(state: StudyState) -> Iterator[Remark]:
-    """Tell of claims that trainings which never get there would undo, where so few runs leave them open."""
-    if state.design is None or state.design.collapse is not None:  # which has its own rates, and scope
-        return
-    for verdict in state.verdicts:
-        for one in find_unobserved_misses(state.design.metric, verdict):
-            if one.breaking_share is not None and one.breaking_share <= one.upper:
-                yield Remark(
-                    "threat",
-                    f"{verdict.hypothesis}: every run with {one.arm} got there. What is claimed would not hold of all "
-                    f"trainings if {percent(round(one.breaking_share, 3))} of them never did, and so few runs leave up "
-                    f"to {percent(round(one.upper, 2))} open.",
-                )
-
-
-def _warn_not_simulated(state: StudyState) -> Iterator[Remark]:
-    metric = state.design.metric if state.design is not None else None
-    if metric is not None and not is_simulated(metric):
-        yield Remark(
-            "threat",
-            f"How often a verdict on {metric_name(metric)} is wrong was not measured over simulated studies, as it was "
-            "for hidden success: its error rate is that of the test's assumptions.",
-        )

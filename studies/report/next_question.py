@@ -35,10 +35,20 @@ from studies.verdicts.wording import deciding_interval, find_unequal_training
 
 POWER: Final = 0.8
 """Probability with which a difference counts as seen, where the design promised none."""
-
-
 LESS: Final = "expect less, as differences that are large enough to be claimed are on average measured too large"
 """Of every estimate that a reader may want to rely on because it was claimed."""
+_MOST_LONGER: Final = 8.0
+"""A study that would take more than so many times its budget is not proposed."""
+_SAFELY: Final = 0.9
+"""Part of what trainings ended at that a threshold they reach may have."""
+_GRAIN: Final = 0.05
+"""What thresholds are rounded down to."""
+_MOST_TIMES: Final = 4
+"""A value further on is at most so many times the last one that was tried."""
+_SMALL: Final = 0.1
+"""A number below it is taken to be a rate or a coefficient that may be scaled up once more."""
+_URGENCY: Final = ("invalid", "inconclusive", "supported", "refuted", "equivalent")
+"""Which of several verdicts the next question is about: what is open first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +65,9 @@ class ReachedPower:
 
 
 def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    """Return what a reader may do on a verdict, with the trainings that collapsed counted where there were any."""
     if not any(rate.count for rate in verdict.collapses) or verdict.verdict == "invalid" or verdict.low is None:
-        return _of_those_that_held(state, design, claim, verdict)
+        return _advise(state, design, claim, verdict)
     arms = gather(state, look=verdict.look)
     runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
     whole = sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
@@ -67,11 +78,10 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
         return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
     if verdict.verdict in ("supported", "refuted") and whole * (verdict.estimate or 0.0) <= 0:
         return f"prefer neither by this: it is of trainings that do not collapse, and {counted}."
-    held = _of_those_that_held(state, design, claim, verdict)
-    return f"{held} That is of trainings that do not collapse; {counted}."
+    return f"{_advise(state, design, claim, verdict)} That is of trainings that do not collapse; {counted}."
 
 
-def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+def _advise(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     if verdict.verdict == "invalid":
         return "conclude nothing: what stands above has to be mended, and the comparison run again."
     if verdict.exploratory:
@@ -79,84 +89,8 @@ def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, ve
     if verdict.verdict == "equivalent":
         return _by_cost(state, design, claim, verdict)
     if verdict.verdict == "inconclusive":
-        return _not_seen(design, claim, verdict)
+        return f"do not read it as no difference: {_not_seen(design, claim, verdict)}"
     return _prefer(state, design, claim, verdict)
-
-
-def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
-    """Return what a comparison could see at the spread it met; None without one, or where no mean is judged."""
-    # needs scipy, which takes a while
-    from studies.statistics.power import min_detectable_effect, power_design, seeds_needed
-
-    sd, runs = _spread(verdict), fewest(verdict)
-    if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
-        return None
-    whole = power_design(design, claim)
-    shape = whole if runs == whole.seeds else whole.with_seeds(runs)
-    promise = design.promise
-    power, wanted = (promise.power, promise.effect) if promise is not None else (POWER, claim.smallest_effect)
-    needed = seeds_needed(shape, wanted, sd, target_power=power) if wanted is not None else None
-    return ReachedPower(min_detectable_effect(shape, sd, target_power=power), power, wanted, needed)
-
-
-def fewest(verdict: Verdict) -> int:
-    return min([arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
-
-
-def _by_contrast(design: Design, claim: Hypothesis, verdict: Verdict, caution: str) -> str:
-    interval = deciding_interval(design, verdict)
-    assert interval is not None
-    ends = span(interval.low, interval.high, unit=design.metric.unit)
-    size = f"{format_signed(verdict.estimate, unit=design.metric.unit)} (from {ends}) of {metric_name(design.metric)}"
-    if claim.kind == "trend":
-        first, last = (value_of(value) for value in (claim.control, claim.treatment))
-        return (
-            f"in this setting, read it as a direction: from {claim.variable} = {first} to {last}, {size} was measured "
-            f"along a straight line{caution}; {LESS}; which value between is best was not tested."
-        )
-    low, high = (value_of(value) for value in claim.varied[claim.moderator])
-    return (
-        f"in this setting, choose {claim.moderated} anew for each {claim.moderator}: its effect with {high} differs "
-        f"from that with {low} by {size} as measured{caution}; {LESS}; whether either effect is above zero was not "
-        "tested."
-    )
-
-
-def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    if claim.kind != "difference":
-        return _by_contrast(design, claim, verdict, _caution(state, claim) + _replication(state, claim))
-    interval = deciding_interval(design, verdict)
-    assert verdict.estimate is not None  # supported and refuted have one
-    assert interval is not None
-    treatment_wins = (verdict.estimate > 0) == design.metric.higher_is_better
-    better, other = (claim.treatment, claim.control) if treatment_wins else (claim.control, claim.treatment)
-    sign = 1 if treatment_wins else -1
-    low, high = sorted((sign * interval.low, sign * interval.high))
-    caution = _caution(state, claim) + _replication(state, claim)
-    return (
-        f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: "
-        f"{format_gain(design.metric, sign * verdict.estimate, low, high)} was measured{caution}; {LESS}"
-        f"{', those at an early look most' if verdict.look < len(design.looks) else ''}."
-    )
-
-
-def format_gain(metric: Metric, value: float, low: float, high: float) -> str:
-    """Return what the better arm was measured to have more of, or fewer where a name begins with what is counted."""
-    name, unit = metric_name(metric), metric.unit
-    if metric.cut_at is not None and name.startswith(unit) and high < 0:
-        return f"{number(-value, unit=unit)} fewer ({number(-high, unit=unit)} to {number(-low, unit=unit)}) {name}"
-    return f"{format_signed(value, unit=unit)} (from {span(low, high, unit=unit)}) of {name}"
-
-
-def _caution(state: StudyState, claim: Hypothesis) -> str:
-    return ", part of which may come from the unequal training" if find_unequal_training(state, claim) else ""
-
-
-def _replication(state: StudyState, claim: Hypothesis) -> str:
-    found = next((entry for entry in state.replications if entry.hypothesis == claim.id), None)
-    if found is None or state.design is None or state.design.replication is None:
-        return ""
-    return f"; in {state.design.replication.environment} the same comparison was {found.verdict}"
 
 
 def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
@@ -170,44 +104,80 @@ def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verd
     lead = f"choose by cost: what difference there is lies within ±{margin}"
     if verdict.nonzero and verdict.estimate is not None:
         lead += f", though it is not zero ({format_signed(verdict.estimate, unit=design.metric.unit)})"
-    costs = [
-        (setting(claim, value), _mean_seconds(state, design.arm_with(claim.variable, value).name))
-        for value in (claim.treatment, claim.control)
-    ]
-    told = [f"{duration(seconds)} with {name}" for name, seconds in costs if seconds is not None]
-    return f"{lead}; a run took {' and '.join(told)}." if len(told) == len(costs) else f"{lead}."
+    costs = []
+    for value in (claim.treatment, claim.control):
+        seconds = [
+            sum(attempt.seconds or 0.0 for attempt in run.lineage)
+            for run in state.runs_of(design.arm_with(claim.variable, value).name)
+            if run.status == "collected" and run.attempts and run.attempts[-1].seconds is not None
+        ]
+        costs += [f"{duration(fmean(seconds))} with {setting(claim, value)}"] if seconds else []
+    return f"{lead}; a run took {' and '.join(costs)}." if len(costs) == 2 else f"{lead}."
 
 
-def _mean_seconds(state: StudyState, arm: str) -> float | None:
-    seconds = [
-        sum(attempt.seconds or 0.0 for attempt in run.lineage)
-        for run in state.runs_of(arm)
-        if run.status == "collected" and run.attempts and run.attempts[-1].seconds is not None
-    ]
-    return fmean(seconds) if seconds else None
+def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    interval, unit = deciding_interval(design, verdict), design.metric.unit
+    assert verdict.estimate is not None  # supported and refuted have one
+    assert interval is not None
+    caution = ", part of which may come from the unequal training" if find_unequal_training(state, claim) else ""
+    again = next((entry for entry in state.replications if entry.hypothesis == claim.id), None)
+    if again is not None and design.replication is not None:
+        caution += f"; in {design.replication.environment} the same comparison was {again.verdict}"
+    ends = span(interval.low, interval.high, unit=unit)
+    size = f"{format_signed(verdict.estimate, unit=unit)} (from {ends}) of {metric_name(design.metric)}"
+    if claim.kind == "trend":
+        first, last = (value_of(value) for value in (claim.control, claim.treatment))
+        return (
+            f"in this setting, read it as a direction: from {claim.variable} = {first} to {last}, {size} was measured "
+            f"along a straight line{caution}; {LESS}; which value between is best was not tested."
+        )
+    if claim.kind == "interaction":
+        before, after = (value_of(value) for value in claim.varied[claim.moderator])
+        return (
+            f"in this setting, choose {claim.moderated} anew for each {claim.moderator}: its effect with {after} "
+            f"differs from that with {before} by {size} as measured{caution}; {LESS}; whether either effect is above "
+            "zero was not tested."
+        )
+    treatment_wins = (verdict.estimate > 0) == design.metric.higher_is_better
+    better, other = (claim.treatment, claim.control) if treatment_wins else (claim.control, claim.treatment)
+    sign = 1 if treatment_wins else -1
+    low, high = sorted((sign * interval.low, sign * interval.high))
+    early = ", those at an early look most" if verdict.look < len(design.looks) else ""
+    return (
+        f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: "
+        f"{format_gain(design.metric, sign * verdict.estimate, low, high)} was measured{caution}; {LESS}{early}."
+    )
+
+
+def format_gain(metric: Metric, value: float, low: float, high: float) -> str:
+    """Return what the better arm was measured to have more of, or fewer where a name begins with what is counted."""
+    name, unit = metric_name(metric), metric.unit
+    if metric.cut_at is not None and name.startswith(unit) and high < 0:
+        return f"{number(-value, unit=unit)} fewer ({number(-high, unit=unit)} to {number(-low, unit=unit)}) {name}"
+    return f"{format_signed(value, unit=unit)} (from {span(low, high, unit=unit)}) of {name}"
 
 
 def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    lead = "do not read it as no difference"
+    """Return what an inconclusive comparison could have seen, and what it would take to see what matters."""
     if verdict.collapses and verdict.low is None and any(rate.count for rate in verdict.collapses):
         said = one_line(verdict.reason)
-        return f"{lead}: {said[0].lower()}{said[1:]}"
+        return f"{said[0].lower()}{said[1:]}"
     if verdict.reached and verdict.estimate is None and design.metric.threshold is not None:
-        return f"{lead}: too few trainings got there; ask for a threshold that most reach, or train longer."
+        return "too few trainings got there; ask for a threshold that most reach, or train longer."
     if design.test == "boschloo":
-        return f"{lead}: {_rates_seen(design, claim, verdict)}"
+        return _rates_seen(design, claim, verdict)
     found = reached_power(design, claim, verdict)
     if found is None:
-        return f"{lead}: of so few runs, or without any spread, nothing is known of what could have been seen."
+        return "of so few runs, or without any spread, nothing is known of what could have been seen."
     least, wanted = format_size(found.detectable, design.metric), format_size(found.wanted, design.metric)
-    could = f"differences of about {least} or more are seen here with {percent(found.power)}"
+    could = f"differences of about {least} or more are seen here with {percent(found.power)} probability"
     if found.wanted is None:
-        return f"{lead}: {could} probability."
+        return f"{could}."
     if found.seeds is None:
-        return f"{lead}: {could} probability; one of {wanted} takes more than 200 seeds of each arm."
+        return f"{could}; one of {wanted} takes more than 200 seeds of each arm."
     if found.seeds <= fewest(verdict):
-        return f"{lead}: {could} probability, so that one of {wanted} or more is unlikely, not excluded."
-    return f"{lead}: {could} probability; one of {wanted} takes {plural(found.seeds, 'seed')} of each arm."
+        return f"{could}, so that one of {wanted} or more is unlikely, not excluded."
+    return f"{could}; one of {wanted} takes {plural(found.seeds, 'seed')} of each arm."
 
 
 def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
@@ -225,24 +195,29 @@ def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     return f"{could} with {percent(power)} probability; 0 against {percent(wanted)} takes {takes} of each arm."
 
 
-def _spread(verdict: Verdict) -> float | None:
-    if verdict.sd_pooled is not None:
-        return verdict.sd_pooled
-    known = [arm.sd for arm in verdict.arms] or [verdict.sd_control, verdict.sd_treatment]
-    sds = [sd for sd in known if sd is not None]
-    return math.sqrt(fmean(sd * sd for sd in sds)) if sds else None
+def reached_power(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
+    """Return what a comparison could see at the spread it met; None without one, or where no mean is judged."""
+    # needs scipy, which takes a while
+    from studies.statistics.power import min_detectable_effect, power_design, seeds_needed
+
+    sd, runs = verdict.sd_pooled, fewest(verdict)
+    if sd is None:
+        known = [arm.sd for arm in verdict.arms] or [verdict.sd_control, verdict.sd_treatment]
+        sds = [each for each in known if each is not None]
+        sd = math.sqrt(fmean(each * each for each in sds)) if sds else None
+    if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
+        return None
+    whole = power_design(design, claim)
+    shape = whole if runs == whole.seeds else whole.with_seeds(runs)
+    promise = design.promise
+    power, wanted = (promise.power, promise.effect) if promise is not None else (POWER, claim.smallest_effect)
+    needed = seeds_needed(shape, wanted, sd, target_power=power) if wanted is not None else None
+    return ReachedPower(min_detectable_effect(shape, sd, target_power=power), power, wanted, needed)
 
 
-_MOST_LONGER: Final = 8.0
-"""A study that would take more than so many times its budget is not proposed."""
-_SAFELY: Final = 0.9
-"""Part of what trainings ended at that a threshold they reach may have."""
-_GRAIN: Final = 0.05
-"""What thresholds are rounded down to."""
-_MOST_TIMES: Final = 4
-"""A value further on is at most so many times the last one that was tried."""
-_SMALL: Final = 0.1
-"""A number below it is taken to be a rate or a coefficient that may be scaled up once more."""
+def fewest(verdict: Verdict) -> int:
+    """Return the runs of the arm that has fewest."""
+    return min([arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +244,20 @@ class NextQuestion:
 
 
 def ask_next(state: StudyState) -> NextQuestion:
-    """Return what to ask next: what was compiled when the study ended; of older studies a plan, which runs nothing."""
-    if (going_on := _go_on(state)) is not None:
-        return going_on
+    """Return what to ask next: how a study goes on, else what was compiled when it ended; of older studies a plan,
+    which runs nothing."""
+    resume = f"ajet study resume {state.id}"
+    if state.stopped_reason is not None and state.concluded_reason is None:
+        if state.denial is not None or "budget" not in state.stopped_reason:
+            return NextQuestion("the rest of this study", resume)
+        more = f'ajet study amend {state.id} --budget {_minutes(2 * state.budget_s)}m --reason "more time"'
+        return NextQuestion("the rest of this study, with more time", f"{more} && {resume}")
+    if state.status == "paused":
+        return NextQuestion("the rest of this study", resume)
+    if state.status == "waiting":
+        return NextQuestion("what this study waits for, once it is approved", f"ajet study approve {state.id}")
+    if state.status in ("planning", "running"):
+        return NextQuestion("nothing before this study ends", f"ajet study watch {state.id}")
     if state.asked_next is not None:
         return NextQuestion(state.asked_next["why"], state.asked_next["command"])
     first = list_next_questions(state)[0]
@@ -290,28 +276,10 @@ def list_next_questions(state: StudyState) -> tuple[NextQuestion, ...]:
     return tuple(lead for claim, verdict in judged for lead in _after(state, design, claim, verdict))
 
 
-def _go_on(state: StudyState) -> NextQuestion | None:
-    resume = f"ajet study resume {state.id}"
-    if state.stopped_reason is not None and state.concluded_reason is None:
-        if state.denial is not None or "budget" not in state.stopped_reason:
-            return NextQuestion("the rest of this study", resume)
-        more = f'ajet study amend {state.id} --budget {_minutes(2 * state.budget_s)}m --reason "more time"'
-        return NextQuestion("the rest of this study, with more time", f"{more} && {resume}")
-    if state.status == "paused":
-        return NextQuestion("the rest of this study", resume)
-    if state.status == "waiting":
-        return NextQuestion("what this study waits for, once it is approved", f"ajet study approve {state.id}")
-    if state.status in ("planning", "running"):
-        return NextQuestion("nothing before this study ends", f"ajet study watch {state.id}")
-    return None
-
-
 def _after(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Iterator[NextQuestion]:
     if claim.open and verdict.verdict == "refuted":  # no side was named: what is better is what goes on
-        turned = claim.model_copy(update={"control": claim.treatment, "treatment": claim.control})
-        better = verdict.model_copy(update={"verdict": "supported", "collapses": verdict.collapses[::-1]})
-        yield from _after(state, design, turned, better)
-        return
+        claim = claim.model_copy(update={"control": claim.treatment, "treatment": claim.control})
+        verdict = verdict.model_copy(update={"verdict": "supported", "collapses": verdict.collapses[::-1]})
     further = _find_untried(state, design, claim, verdict)
     if verdict.verdict == "inconclusive":
         yield from _with_more(state, design, claim, verdict, further)
@@ -336,12 +304,16 @@ def _after(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdic
 def _with_more(
     state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict, further: Any
 ) -> Iterator[NextQuestion]:
-    if verdict.reached and verdict.estimate is None and (nearer := _nearer(state, design, claim)) is not None:
-        why = f"which is faster to {nearer:g}, which most trainings reach"
-        yield _compare(state, design, claim, why, metric=f"{design.metric.kind}:{nearer:g}")
+    if verdict.reached and verdict.estimate is None:
+        names = (design.control_arm, design.arm_with(claim.variable, claim.treatment).name)
+        ended = [sorted(state.values(name, SUCCESS).values()) for name in names]
+        most = min((values[len(values) // 4] if values else 0.0) for values in ended)
+        nearer = math.floor(_SAFELY * most / _GRAIN) * _GRAIN
+        if _GRAIN <= nearer < (design.metric.threshold or 0.0):
+            why = f"which is faster to {nearer:.2g}, which most trainings reach"
+            yield _compare(state, design, claim, why, metric=f"{design.metric.kind}:{nearer:.2g}")
     found = reached_power(design, claim, verdict)
-    runs = fewest(verdict)
-    longer = max(2.0, found.seeds / runs) if found is not None and found.seeds is not None else 2.0
+    longer = max(2.0, found.seeds / fewest(verdict)) if found is not None and found.seeds is not None else 2.0
     if longer > _MOST_LONGER and further is not None:
         why = "a larger contrast: this one needs too many seeds"
         yield _compare(state, design, claim, why, (claim.control, further))
@@ -359,51 +331,40 @@ def _compare(
     longer: float = 1.0,
     metric: str = "",
 ) -> NextQuestion:
-    """Return a comparison of two values of the claim's variable, or of its own, by the design's metric unless named."""
+    """Return a comparison of two values of the claim's variable, or of its own, by the design's metric unless named.
+
+    Where a topic in words cannot name both values, it is the study's own question.
+    """
     whole = claim.sought == "equivalence" or claim.kind != "difference"
-    if not _is_plain(claim) or (values is None and whole and not metric):
+    unsayable = claim.variable in (REWARD, CONFIGURATION, MODEL) or any(
+        value == BUILT_IN or isinstance(value, bool | Mapping | list) or value is None
+        for value in (claim.control, claim.treatment)
+    )
+    if unsayable or (values is None and whole and not metric):
         return _same_question(state, why, longer)
     left, right = (value_of(value) for value in values or (claim.control, claim.treatment))
-    steps = design.base_job.get("steps")
+    steps, own = design.base_job.get("steps"), design.metric
     trained = f" with {steps} training steps" if isinstance(steps, int) and claim.variable != "steps" else ""
     matched = " at the same number of episodes" if claim.matched == "episodes" else ""
     brought = design.environment in {known.name for known in design.environments}
+    of = own.of or ("" if own.threshold is None else f"{own.threshold:g}")
+    minutes = _minutes(longer * state.budget_s)
     asked = ProposedStudy(
-        budget_s=60.0 * _minutes(longer * state.budget_s),
+        budget_s=60.0 * minutes,
         topic=f"{claim.variable} {left} vs {right}{'' if brought else f' on {design.environment}'}{trained}{matched}",
         environment=design.environment if brought else None,
-        metric=metric or _metric(design),
+        metric=metric or own.kind + (f":{of}" if own.kind and of else ""),
         effect=design.promise.effect if design.promise is not None and metric != "collapse" else None,
     )
-    return NextQuestion(why, _format_command(state, asked), asked)
+    command = f"ajet research {shlex.quote(asked.topic or '')}"
+    command += f" --env {shlex.quote(asked.environment)}" if asked.environment else ""
+    command += _base_flags(state)
+    command += f" --metric {shlex.quote(asked.metric)}" if asked.metric else ""
+    command += "" if asked.effect is None else f" --effect {asked.effect:g}"
+    return NextQuestion(why, f"{command} --budget {minutes}m", asked)
 
 
-def _format_command(state: StudyState, asked: ProposedStudy) -> str:
-    where = f" --env {shlex.quote(asked.environment)}" if asked.environment else ""
-    metric = f" --metric {shlex.quote(asked.metric)}" if asked.metric else ""
-    effect = "" if asked.effect is None else f" --effect {asked.effect:g}"
-    budget = f" --budget {_minutes(asked.budget_s)}m"
-    return f"ajet research {shlex.quote(asked.topic or '')}{where}{_base(state)}{metric}{effect}{budget}"
-
-
-def _metric(design: Design) -> str:
-    metric = design.metric
-    of = metric.of or ("" if metric.threshold is None else f"{metric.threshold:g}")
-    return metric.kind + (f":{of}" if metric.kind and of else "")
-
-
-def _nearer(state: StudyState, design: Design, claim: Hypothesis) -> float | None:
-    """Return a threshold that most trainings of both arms ended above; None where there is none below the design's."""
-    names = (design.control_arm, design.arm_with(claim.variable, claim.treatment).name)
-    ended = [sorted(state.values(name, SUCCESS).values()) for name in names]
-    if not all(ended):
-        return None
-    most = min(values[len(values) // 4] for values in ended)
-    nearer = math.floor(_SAFELY * most / _GRAIN) * _GRAIN
-    return round(nearer, 2) if _GRAIN <= nearer < (design.metric.threshold or 0.0) else None
-
-
-def _base(state: StudyState) -> str:
+def _base_flags(state: StudyState) -> str:
     """Return the flags of the study's command that say which job lies under all arms."""
     words = [str(word) for word in state.command] if isinstance(state.command, list | tuple) else []
     found = []
@@ -427,45 +388,29 @@ def _same_question(state: StudyState, why: str, longer: float) -> NextQuestion:
     return NextQuestion(why, shlex.join(kept), ProposedStudy(longer * state.budget_s))
 
 
-def _is_plain(claim: Hypothesis) -> bool:
-    """Whether a topic in words can name both values."""
-    values = (claim.control, claim.treatment)
-    return claim.variable not in (REWARD, CONFIGURATION, MODEL) and not any(
-        value == BUILT_IN or isinstance(value, bool | Mapping | list) or value is None for value in values
-    )
-
-
 def _find_untried(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Any:
-    further = _further(claim)
-    if further is None or any(rate.count for rate in verdict.collapses[1:]):
+    """Return the next value in the direction from control to treatment; None where that is no safe guess, where the
+    treatment itself collapses, or where a value beyond it was tried."""
+    control, treatment = claim.control, claim.treatment
+    further: float | None = None
+    if isinstance(control, bool) or isinstance(treatment, bool) or any(rate.count for rate in verdict.collapses[1:]):
+        return None
+    if isinstance(control, int) and isinstance(treatment, int) and min(control, treatment) > 0:
+        ratio, rest = divmod(max(control, treatment), min(control, treatment))
+        ratio, up = min(ratio, _MOST_TIMES), treatment > control
+        if not rest and (up or not treatment % ratio):
+            further = treatment * ratio if up else treatment // ratio
+    elif isinstance(control, float) and isinstance(treatment, float) and min(control, treatment) > 0:
+        value = treatment * min(max(treatment / control, 1 / _MOST_TIMES), _MOST_TIMES)
+        further = float(f"{value:.3g}") if max(value, treatment) < _SMALL else None
+    if further is None:
         return None
     designs = (each.design for each in state.rounds if each.design is not None)
     here = [each for each in designs if each.environment == design.environment]
     tried = (arm.overrides.get(claim.variable) for each in here for arm in each.arms)
     beyond = (value for value in tried if isinstance(value, int | float))
-    return None if any((v - claim.treatment) * (further - claim.treatment) > 0 for v in beyond) else further
-
-
-def _further(claim: Hypothesis) -> Any:
-    """Return the next value in the direction from control to treatment; None where that is no safe guess."""
-    control, treatment = claim.control, claim.treatment
-    if isinstance(control, bool) or isinstance(treatment, bool):
-        return None
-    if isinstance(control, int) and isinstance(treatment, int) and min(control, treatment) > 0:
-        ratio, rest = divmod(max(control, treatment), min(control, treatment))
-        ratio, up = min(ratio, _MOST_TIMES), treatment > control
-        if rest or (not up and treatment % ratio):
-            return None
-        return treatment * ratio if up else treatment // ratio
-    if isinstance(control, float) and isinstance(treatment, float) and min(control, treatment) > 0:
-        value = treatment * min(max(treatment / control, 1 / _MOST_TIMES), _MOST_TIMES)
-        return float(f"{value:.3g}") if max(value, treatment) < _SMALL else None
-    return None
+    return None if any((v - treatment) * (further - treatment) > 0 for v in beyond) else further
 
 
 def _minutes(seconds: float) -> int:
     return math.ceil(seconds / 60)
-
-
-_URGENCY: Final = ("invalid", "inconclusive", "supported", "refuted", "equivalent")
-"""Which of several verdicts the next question is about: what is open first."""

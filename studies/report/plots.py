@@ -1,8 +1,7 @@
-"""The figures of a report: one SVG with a viewBox each, by matplotlib.
+"""The figures of a report: one SVG with a viewBox each, by matplotlib, which a page scales to its width.
 
-Each is drawn twice from the same data, for a wide page and for a phone, so that its letters keep their size. Every run
-is visible; means and intervals lie on top. Nothing is smoothed. No text lies inside a strip, so no line crosses one;
-names are wrapped, never cut. A prefix keeps the figures of several rounds apart.
+Every run is visible; means and intervals lie on top. Nothing is smoothed. No text lies inside a strip, so no line
+crosses one; names are wrapped, never cut. The name of a figure keeps those of several rounds apart.
 """
 
 from __future__ import annotations
@@ -34,30 +33,100 @@ from studies.report.figure_data import (
     Shifts,
 )
 from studies.report.theme import LIGHT, arm_paint, canvas, marker, paint, render_svg, style, use_palette
-from studies.report.wording import MINUS, fine_percent, format_signed, number, percent, plural, span
+from studies.report.wording import MINUS, capital, fine_percent, format_signed, number, percent, plural, span
 
-WIDE: Final = 860.0
-NARROW: Final = 350.0
+WIDTH: Final = 680.0
+"""In CSS pixels, as all lengths here."""
 STEPS: Final = (1, 2, 5, 10)
 """What ticks may be multiples of."""
 _LINE: Final = 17.0
-"""Height of a line of text, in CSS pixels, as all lengths here."""
-_GAP: Final = 16.0
+_LEGEND_LINE: Final = 20.0
 _FOOT: Final = 46.0
 """Room for ticks and the name of the axis."""
-_NAMES: Final = 236.0
-_NOTES: Final = 196.0
-_PART: Final = "\x00"
-"""Stands where a name may be broken, in no name itself."""
-_WIDE_CHARS: Final = 29
-_NARROW_CHARS: Final = 42
+_NAME_CHARS: Final = 80
+_PER_RUN: Final = 9.0
+"""Height that a run takes of its arm's strip."""
+_MOST_CANDIDATES: Final = 24
+"""Candidates drawn; the table lists all."""
+_THOUSAND: Final = 1000
+_DASHES: Final = (0, (3, 2))
+_LEGEND: Final[Mapping[str, Any]] = {
+    "loc": "upper left",
+    "bbox_to_anchor": (0.0, 1.0),
+    "frameon": False,
+    "borderaxespad": 0,
+    "borderpad": 0.1,
+    "handlelength": 1.6,
+    "fontsize": 12,
+}
 
-Legend = Sequence[tuple[Artist, str]]
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure before it is written; `tips` maps the gid of an artist to what is shown on hover."""
+
+    canvas: Any
+    label: str
+    tips: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureKind:
+    """How one of the figures is called, described and drawn from its data; `draw` takes a salt that keeps ids apart."""
+
+    title: str
+    caption: Callable[[Any], str]
+    draw: Callable[[Any, str], Picture]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A finished figure: an inline SVG, a title, and a caption that says what is drawn."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def make_figure(name: str, figure: str, data: Hashable) -> Figure:
+    kind = FIGURES[figure]
+    return Figure(kind.title, kind.caption(data), render_cached(figure, data, name))
+
+
+@lru_cache(maxsize=32)  # a controller of many days holds them: as many as a report of four rounds has
+def render_cached(figure: str, data: Hashable, salt: str) -> str:
+    """Return a figure as SVG. It takes most of a report's time, and the proof and later rounds draw the same again."""
+    with style(salt):
+        drawn = FIGURES[figure].draw(data, salt)
+        return render_svg(drawn.canvas, drawn.label, drawn.tips)
+
+
+def picture(data: Curves) -> tuple[str, bytes]:
+    """Return the curves of one metric as SVG and as PNG, its name above."""
+    with style("metric"):
+        drawn = draw_panels([data], "metric")
+        svg = render_svg(drawn.canvas, drawn.label, drawn.tips)
+    return svg, _png(lambda: draw_panels([data], "metric"), dpi=144)
+
+
+def curves_picture(data: Curves) -> bytes:
+    return _png(lambda: draw_curves(data, "curves"), dpi=90)
+
+
+def screen_picture(data: Screening) -> bytes:
+    return _png(lambda: draw_screen(data, "screen"), dpi=90)
+
+
+def _png(draw: Callable[[], Picture], dpi: int) -> bytes:
+    buffer = io.BytesIO()
+    with use_palette(LIGHT), style("png"):
+        draw().canvas.savefig(buffer, format="png", dpi=dpi, facecolor=LIGHT["page"], metadata={"Software": None})
+    return buffer.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One row of a figure. `note` says its numbers, a line each."""
+    """One row of a figure: a name, a note that says its numbers, and a strip of a height."""
 
     name: str
     note: tuple[str, ...]
@@ -70,283 +139,78 @@ class _Thousands(ScalarFormatter):
         return f"{x:,.0f}".replace("-", MINUS) if abs(x) >= _THOUSAND else str(super().__call__(x, pos))
 
 
-def layout_rows(width: float, items: Sequence[FigureRow], legend: Legend, measured: str) -> tuple[Any, list[Axes]]:
+def layout_rows(rows: Sequence[FigureRow], legend: Mapping[str, Artist], measured: str) -> tuple[Any, list[Axes]]:
     """Return a figure and an axes for each strip, from top to bottom; y runs from 0 to 1 in each."""
-    narrow = width < WIDE
-    names = [wrap_name(item.name, _NARROW_CHARS if narrow else _WIDE_CHARS) for item in items]
-    columns = 1 if narrow else max(1, len(legend))
-    top = _LINE * 1.25 * -(-len(legend) // columns) + (10 if legend else 4)
-    heights = [_height(item, lines, narrow) for item, lines in zip(items, names, strict=True)]
-    whole = top + sum(heights) + _FOOT
-    figure = canvas(width, whole)
+    top = _LEGEND_LINE + 10 if legend else 4.0
+    names = ["\n".join(wrap_name(row.name, _NAME_CHARS)) for row in rows]
+    notes = ["\n".join(textwrap.wrap(" · ".join(row.note), _NAME_CHARS + 10)) for row in rows]
+    above = [_LINE * (name.count("\n") + note.count("\n") + 2) + 4 for name, note in zip(names, notes, strict=True)]
+    whole = top + sum(above) + sum(row.height + 16 for row in rows) + _FOOT
+    figure = canvas(WIDTH, whole)
     if legend:
-        handles, labels = zip(*legend, strict=True)
-        figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False,
-                      borderaxespad=0, borderpad=0.1, handlelength=1.8, columnspacing=2.2, fontsize=12)  # fmt: skip
-    left, right = (12.0, width - 14) if narrow else (_NAMES, width - _NOTES)
+        figure.legend(legend.values(), legend.keys(), ncols=len(legend), columnspacing=1.6, **_LEGEND)
+    look: dict[str, Any] = {"va": "top", "ha": "left", "linespacing": 1.3}
     drawn: list[Axes] = []
-    for item, lines, height in zip(items, names, heights, strict=True):
-        _write(figure, item, lines, top, width, whole, narrow)
-        above = _LINE * (len(lines) + len(item.note)) + 2 if narrow else 0.0
-        place = (left / width, 1 - (top + above + item.height) / whole, (right - left) / width, item.height / whole)
-        drawn.append(_axes(figure, place, drawn))
-        top += height
+    for row, name, note, head in zip(rows, names, notes, above, strict=True):
+        figure.text(0.0, 1 - top / whole, name, color=row.color, weight="bold", **look)
+        below = top + _LINE * (name.count("\n") + 1)
+        figure.text(0.0, 1 - below / whole, note, color=paint("ink"), fontsize=12, **look)
+        place = (12 / WIDTH, 1 - (top + head + row.height) / whole, 1 - 26 / WIDTH, row.height / whole)
+        axes: Axes = figure.add_axes(place, sharex=drawn[0] if drawn else None)
+        axes.set_ylim(0, 1)
+        axes.set_yticks([])
+        axes.spines["bottom"].set_visible(False)
+        axes.grid(axis="x", linewidth=1)
+        axes.tick_params(labelbottom=False)
+        drawn.append(axes)
+        top += head + row.height + 16
     last = drawn[-1]
     last.tick_params(labelbottom=True, pad=7)
     last.set_xlabel(measured)
-    last.xaxis.set_major_locator(MaxNLocator(4 if narrow else 6, steps=STEPS))
+    last.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
     last.xaxis.set_major_formatter(_Thousands())
     return figure, drawn
 
 
 def wrap_name(name: str, most: int) -> list[str]:
     """Return a name in lines of about so many letters, broken between its parts where it has some (`a=1+b=2`)."""
-    lines = textwrap.wrap(name.replace("+", f"+{_PART} "), most)
-    return [line.replace(f"{_PART} ", "").replace(_PART, "") for line in lines] or [""]
+    part = "\x00"  # stands where a name may be broken, in no name itself
+    lines = textwrap.wrap(name.replace("+", f"+{part} "), most)
+    return [line.replace(f"{part} ", "").replace(part, "") for line in lines] or [""]
 
 
-def _height(item: FigureRow, lines: list[str], narrow: bool) -> float:
-    if narrow:
-        return _LINE * (len(lines) + len(item.note)) + 2 + item.height + _GAP
-    return max(item.height, _LINE * max(len(lines), len(item.note))) + _GAP
-
-
-def _write(
-    figure: Any, item: FigureRow, lines: list[str], top: float, width: float, whole: float, narrow: bool
-) -> None:  # fmt: skip
-    look: dict[str, Any] = {"va": "top", "ha": "left", "linespacing": 1.3}
-    note_at = (0.0, top + _LINE * len(lines)) if narrow else (width - _NOTES + 18, top)
-    figure.text(0.0, 1 - top / whole, "\n".join(lines), color=item.color, weight="bold", **look)
-    x, y = note_at
-    figure.text(x / width, 1 - y / whole, "\n".join(item.note), color=paint("ink"), fontsize=12, **look)
-
-
-def _axes(figure: Any, place: tuple[float, float, float, float], before: list[Axes]) -> Axes:
-    axes: Axes = figure.add_axes(place, sharex=before[0] if before else None)
-    axes.set_ylim(0, 1)
-    axes.set_yticks([])
-    axes.spines["bottom"].set_visible(False)
-    axes.grid(axis="x", linewidth=1)
-    axes.tick_params(labelbottom=False)
-    return axes
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A finished figure: inline SVG in two widths, a title, and a caption that says what is drawn."""
-
-    name: str
-    title: str
-    caption: str
-    wide: str
-    narrow: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A figure before it is written; `tips` maps the gid of an artist to what is shown on hover."""
-
-    canvas: Any
-    label: str
-    tips: Mapping[str, str]
-
-
-Draw = Callable[[Any, str, float], Drawing]
-"""Draws its first argument at a width; the second one keeps the ids of drawings on one page apart."""
-
-
-def learning_curves(data: Curves, prefix: str = "") -> Figure:
-    caption = (
-        f"{_capital(data.measured)}, by {data.unit}. Thin: one run; thick: an arm's mean; nothing is smoothed. These "
-        "episodes are the training's own and decide nothing."
-    )
-    return make_figure(f"{prefix}learning-curves", "Learning curves", caption, draw_curves, data)
-
-
-def hidden_curves(data: Curves, prefix: str = "") -> Figure:
-    goal = "" if data.threshold is None else f" Dashed: the threshold of {data.threshold:g}, which a time is read off."
-    end = "" if data.horizon is None else " The vertical line is the horizon, which is the same for all runs."
-    caption = (
-        f"{_capital(data.measured)} of evaluations before, during and after training, by {data.unit}. Thin: one run; "
-        f"thick: an arm's mean; nothing is smoothed.{goal}{end}"
-    )
-    return make_figure(f"{prefix}hidden-curves", "Hidden success", caption, draw_curves, data)
-
-
-def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
-    caption = (
-        f"{_capital(data.measured)}, by {data.unit}. Its axis is its own: a reward's height says nothing beside "
-        "another's. A thin line is one run, a thick one the mean of an arm's runs."
-    )
-    name = f"{prefix}training-reward-{number}"
-    return make_figure(name, "Training reward", caption, draw_curves, data)
-
-
-def training(data: Sequence[Curves], prefix: str = "") -> Figure:
-    caption = (
-        f"Logged metrics by {data[0].unit}: {', '.join(panel.measured for panel in data)}. A thin line is one run, a "
-        "thick one the mean of an arm's runs."
-    )
-    return make_figure(f"{prefix}training", "How training went", caption, draw_panels, tuple(data))
-
-
-def before_after(data: Shifts, prefix: str = "") -> Figure:
-    if data.both:
-        caption = (
-            f"{_capital(data.measured)}: a thin line is one run, from before training (hollow) to after it (filled); "
-            "the large mark is the arm's mean after training with its 95 % t-interval."
-        )
-    else:
-        caption = (
-            f"{_capital(data.measured)}: a small mark is one run, the large one the arm's mean with its "
-            f"{'exact 95 % limits' if data.rates else '95 % t-interval'}."
-        )
-    if any(arm.collapsed for arm in data.arms):
-        caption += " A cross is a training that collapsed, no part of the mean."
-    if any(arm.missed for arm in data.arms):
-        caption += " A hollow mark is a run that never reached the threshold: it stands at the horizon."
-    name = f"{prefix}before-after"
-    title = "Before and after training" if data.both else "Run by run"
-    return make_figure(name, title, caption, draw_shifts, data)
-
-
-def predictions(data: Forecasts, prefix: str = "") -> Figure:
-    margin = " Shaded: differences too small to matter." if data.margin is not None else ""
-    caption = (
-        f"Difference in {data.measured}, treatment minus control. Bar: predicted before any run; mark and line: "
-        f"observed, with the interval that decides.{margin}"
-    )
-    name = f"{prefix}predictions"
-    return make_figure(name, "Predicted and observed", caption, draw_forecasts, data)
-
-
-def screen(data: Screening, prefix: str = "") -> Figure:
-    caption = (
-        f"{_capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the full "
-        "one the longest. Coloured candidates were confirmed. No claim rests on a screen."
-    )
-    return make_figure(f"{prefix}screen", "The screen", caption, draw_screen, data)
-
-
-_ALONE = 640.0
-"""Width of a picture of one metric, which names it above."""
-
-
-def picture(data: Curves) -> tuple[str, bytes]:
-    with style("metric"):
-        drawing = draw_panels([data], "metric", _ALONE)
-        svg = render_svg(drawing.canvas, drawing.label, drawing.tips)
-    return svg, _png(lambda: draw_panels([data], "metric", _ALONE), dpi=144)
-
-
-def curves_picture(data: Curves) -> bytes:
-    return _png(lambda: draw_curves(data, "curves", WIDE), dpi=72)
-
-
-def screen_picture(data: Screening) -> bytes:
-    return _png(lambda: draw_screen(data, "screen", WIDE), dpi=72)
-
-
-def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:
-    buffer = io.BytesIO()
-    with use_palette(LIGHT), style("png"):
-        draw().canvas.savefig(buffer, format="png", dpi=dpi, facecolor=LIGHT["page"], metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def make_figure(name: str, title: str, caption: str, draw: Draw, data: Hashable) -> Figure:
-    wide = render_cached(draw, data, f"{name}-wide", WIDE)
-    return Figure(name, title, caption, wide, render_cached(draw, data, f"{name}-narrow", NARROW))
-
-
-@lru_cache(maxsize=64)  # a controller of many days holds them: as many as a report of four rounds has
-def render_cached(draw: Draw, data: Hashable, salt: str, width: float) -> str:
-    """Return a drawing as SVG. It takes most of a report's time, and the proof and later rounds draw the same again."""
-    with style(salt):
-        drawing = draw(data, salt, width)
-        return render_svg(drawing.canvas, drawing.label, drawing.tips)
-
-
-def draw_curves(data: Curves, salt: str, width: float) -> Drawing:
+def draw_curves(data: Curves, salt: str) -> Picture:
     tips: dict[str, str] = {}
-    narrow = width < WIDE
-    above = narrow or len(data.arms) > _MOST_BESIDE or any(len(arm.arm) > _BESIDE_CHARS for arm in data.arms)
-    top = _LEGEND_LINE * _legend_lines(data.arms, width) + 12 if above else 12.0
-    height = top + (280 if narrow else 330)
-    figure = canvas(width, height)
-    left, right = (0.13, 0.97) if narrow else (0.065, 0.97 if above else 0.8)
-    axes = figure.add_axes((left, 52 / height, right - left, 1 - (52 + top) / height))
-    _plot(axes, data, salt, tips, narrow)
+    top = _legend_height(data.arms)
+    height = top + 330
+    figure = canvas(WIDTH, height)
+    axes = figure.add_axes((0.08, 52 / height, 0.89, 1 - (52 + top) / height))
+    _plot(axes, data, salt, tips, ticks=6)
     axes.set_xlabel(data.unit)
-    if above:
-        _legend(figure, data.arms, width)
-    else:
-        _label_lines(axes, data.arms)
-    return Drawing(figure, f"Curves: {data.measured}", tips)
+    _add_legend(figure, data.arms)
+    return Picture(figure, f"Curves: {data.measured}", tips)
 
 
-def draw_panels(data: Sequence[Curves], salt: str, width: float) -> Drawing:
+def draw_panels(data: Sequence[Curves], salt: str) -> Picture:
     tips: dict[str, str] = {}
-    narrow = width < WIDE
-    columns = 1 if narrow else 2
-    rows = -(-len(data) // columns)
-    top, panel = _LEGEND_LINE * _legend_lines(data[0].arms, width) + 12, 206.0
-    height = top + rows * panel + 14
-    figure = canvas(width, height)
+    columns = min(2, len(data))
+    lines = -(-len(data) // columns)
+    top, panel = _legend_height(data[0].arms), 206.0
+    height = top + lines * panel + 14
+    figure = canvas(WIDTH, height)
     for place, curves in enumerate(data):
-        row, column = divmod(place, columns)
-        left, share = (0.15 if narrow else 0.07) + column * 0.5, 0.81 if narrow else 0.4
-        base = height - top - (row + 1) * panel + 44
-        axes = figure.add_axes((left, base / height, share, (panel - 74) / height))
-        _plot(axes, curves, f"{salt}-{place}", tips, narrow=True)
+        line, column = divmod(place, columns)
+        left, base = 0.08 + column * 0.5, height - top - (line + 1) * panel + 44
+        axes = figure.add_axes((left, base / height, 0.89 if columns == 1 else 0.39, (panel - 74) / height))
+        _plot(axes, curves, f"{salt}-{place}", tips, ticks=4)
         figure.text(left, (base + panel - 66) / height, curves.measured, color=paint("ink"), weight="bold", va="bottom")
-        if row == rows - 1 or place + columns >= len(data):
+        if place + columns >= len(data):
             axes.set_xlabel(curves.unit)
-    _legend(figure, data[0].arms, width)
-    return Drawing(figure, "How training went", tips)
+    _add_legend(figure, data[0].arms)
+    return Picture(figure, "How training went", tips)
 
 
-def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
-    tips: dict[str, str] = {}
-    items = [
-        FigureRow(arm.arm, _shift_note(arm, data), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index))
-        for arm in data.arms
-    ]
-    figure, drawn = layout_rows(width, items, (), data.measured)
-    for axes, arm, item in zip(drawn, data.arms, items, strict=True):
-        _draw_shift(axes, arm, item.height, salt, tips, data.unit)
-    said = f"{data.measured} before and after training" if data.both else data.measured
-    return Drawing(figure, said, tips)
-
-
-def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
-    items = [
-        FigureRow(f"{item.hypothesis}: {item.compared}", _forecast_note(item, data.unit), 50, paint("ink"))
-        for item in data.items
-    ]
-    figure, drawn = layout_rows(width, items, _forecast_legend(data), f"difference in {data.measured}")
-    for axes, item in zip(drawn, data.items, strict=True):
-        _draw_forecast(axes, item, data.margin)
-    drawn[-1].set_xlim(*_around_zero(data))
-    drawn[-1].xaxis.set_major_formatter(FuncFormatter(format_tick))
-    return Drawing(figure, f"Predicted and observed difference in {data.measured}", {})
-
-
-def draw_screen(data: Screening, salt: str, width: float) -> Drawing:
-    tips: dict[str, str] = {}
-    shown = data.candidates[:_MOST_CANDIDATES]
-    items = [
-        FigureRow(found.sets, (_after(*found.points[-1], data.unit),), 17,
-              arm_paint(1) if found.kept else paint("muted"))
-        for found in shown
-    ]  # fmt: skip
-    figure, drawn = layout_rows(width, items, (), data.measured)
-    for place, (axes, found) in enumerate(zip(drawn, shown, strict=True)):
-        _draw_candidate(axes, found, data.lengths, f"{salt}-{place}", tips, data.unit)
-    return Drawing(figure, f"The screen: {data.measured}", tips)
-
-
-def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], narrow: bool) -> None:
+def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], ticks: int) -> None:
     for arm in data.arms:
         for seed in arm.seeds:
             gid = f"{salt}-{seed.run_id}"
@@ -360,46 +224,48 @@ def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], narrow: boo
         axes.axvline(data.horizon, color=paint("muted"), linewidth=1.2)
     axes.grid(axis="y", linewidth=1)
     axes.tick_params(pad=6)
-    axes.yaxis.set_major_locator(MaxNLocator(4 if narrow else 6, steps=STEPS))
-    axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 7, steps=STEPS))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.margins(x=0.01)
 
 
-def _label_lines(axes: Axes, arms: Sequence[ArmCurves]) -> None:
-    ends = sorted((arm for arm in arms if arm.mean), key=lambda arm: arm.mean[-1][1])
-    low, high = axes.get_ylim()
-    for y, arm in zip(_spread_apart([arm.mean[-1][1] for arm in ends], (high - low) * 0.14), ends, strict=True):
-        axes.annotate(f"{arm.arm}\nmean of {plural(len(arm.seeds), 'run')}", (1.0, y), va="center",
-                      xycoords=("axes fraction", "data"), xytext=(12, 0), textcoords="offset points",
-                      color=arm_paint(arm.index), linespacing=1.35)  # fmt: skip
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
 
 
-def _legend(figure: Any, arms: Sequence[ArmCurves], width: float) -> None:
-    lines: list[Artist] = [Line2D([], [], color=arm_paint(arm.index), linewidth=2.6) for arm in arms]
-    names = ["\n".join(_wrap_to_width(arm.arm, width)) for arm in arms]
-    figure.legend(lines, names, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=_legend_columns(arms, width),
-                  frameon=False, borderaxespad=0, borderpad=0.1, handlelength=1.4, fontsize=12)  # fmt: skip
+def _add_legend(figure: Any, arms: Sequence[ArmCurves]) -> None:
+    lines = [Line2D([], [], color=arm_paint(arm.index), linewidth=2.6) for arm in arms]
+    names, columns = _legend_names(arms)
+    figure.legend(lines, names, ncols=columns, **_LEGEND)
 
 
-def _legend_lines(arms: Sequence[ArmCurves], width: float) -> float:
-    columns = _legend_columns(arms, width)
-    rows = -(-len(arms) // columns)
-    return max(1.0, rows) * max(len(_wrap_to_width(arm.arm, width)) for arm in arms)
+def _legend_height(arms: Sequence[ArmCurves]) -> float:
+    names, columns = _legend_names(arms)
+    return _LEGEND_LINE * -(-len(arms) // columns) * max(name.count("\n") + 1 for name in names) + 12
 
 
-def _legend_columns(arms: Sequence[ArmCurves], width: float) -> int:
-    longest = max(len(line) for arm in arms for line in _wrap_to_width(arm.arm, width))
-    return max(1, min(len(arms), int(width // (longest * 8 + 50))))
+def _legend_names(arms: Sequence[ArmCurves]) -> tuple[list[str], int]:
+    """Return what a legend says of each arm, in lines, and in how many columns there is room for that."""
+    said = [f"{arm.arm}, mean of {plural(len(arm.seeds), 'run')}" for arm in arms]
+    names = ["\n".join(wrap_name(name, _NAME_CHARS - 5)) for name in said]
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    return names, max(1, min(len(arms), int(WIDTH // (longest * 7.5 + 50))))
 
 
-def _wrap_to_width(name: str, width: float) -> list[str]:
-    return wrap_name(name, int(width // 8.6) - 4)
+def draw_shifts(data: Shifts, salt: str) -> Picture:
+    tips: dict[str, str] = {}
+    rows = [
+        FigureRow(arm.arm, _shift_note(arm, data), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index))
+        for arm in data.arms
+    ]
+    figure, strips = layout_rows(rows, {}, data.measured)
+    for axes, arm, row in zip(strips, data.arms, rows, strict=True):
+        _draw_shift(axes, arm, row.height, salt, tips, data.unit)
+    return Picture(figure, f"{data.measured} before and after training" if data.both else data.measured, tips)
 
 
-def _draw_shift(
-    axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[str, str], unit: str
-) -> None:  # fmt: skip
+def _draw_shift(axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[str, str], unit: str) -> None:
     color, shape = arm_paint(arm.index), marker(arm.index)
     for place, (label, before, after) in enumerate(arm.pairs):
         gid, y = f"{salt}-{arm.index}-{place}", 1 - _PER_RUN * (place + 0.5) / height
@@ -409,11 +275,12 @@ def _draw_shift(
             axes.plot([before, after], [y, y], color=color, linewidth=1, alpha=0.6, gid=gid)
             axes.plot([before], [y], color=color, marker=shape, markersize=5, markerfacecolor=paint("page"))
         if label in arm.collapsed:
-            axes.plot([after], [y], color=color, marker="x", markersize=5.5, markeredgewidth=1.6)
+            look: dict[str, Any] = {"marker": "x", "markeredgewidth": 1.6}
         elif label in arm.missed:
-            axes.plot([after], [y], color=color, marker=shape, markersize=5.5, markerfacecolor=paint("page"))
+            look = {"marker": shape, "markerfacecolor": paint("page")}
         else:
-            axes.plot([after], [y], color=color, marker=shape, markersize=5.5, markeredgewidth=0, alpha=0.8)
+            look = {"marker": shape, "markeredgewidth": 0, "alpha": 0.8}
+        axes.plot([after], [y], color=color, markersize=5.5, **look)
     if arm.interval is not None:
         y, found = 10 / height, arm.interval
         axes.plot([found.low, found.high], [y, y], color=color, linewidth=2.4)
@@ -434,17 +301,22 @@ def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:
     return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *missed, *collapsed)
 
 
-def _draw_forecast(axes: Axes, item: Forecast, margin: float | None) -> None:
-    low, high = item.predicted
-    if margin is not None:
-        axes.axvspan(-margin, margin, color=paint("rule"), linewidth=0, zorder=0.5)
-    axes.axvline(0, color=paint("ink"), linewidth=1.2)
-    axes.barh(0.74, high - low, left=low, height=0.3, color=paint("band"), edgecolor=paint("muted"), linewidth=0.8)
-    if item.estimate is None:
-        return
-    if item.observed is not None:
-        axes.plot([item.observed.low, item.observed.high], [0.28, 0.28], color=paint("ink"), linewidth=2.4)
-    axes.plot([item.estimate], [0.28], color=paint("ink"), marker="o", markersize=9)
+def draw_forecasts(data: Forecasts, _salt: str) -> Picture:
+    rows = [
+        FigureRow(f"{item.hypothesis}: {item.compared}", _forecast_note(item, data.unit), 50, paint("ink"))
+        for item in data.items
+    ]
+    figure, strips = layout_rows(rows, _forecast_legend(data), f"difference in {data.measured}")
+    for axes, item in zip(strips, data.items, strict=True):
+        low, high = item.predicted
+        look: dict[str, Any] = {"color": paint("band"), "edgecolor": paint("muted"), "linewidth": 0.8}
+        axes.barh(0.74, high - low, left=low, height=0.3, **look)
+        _draw_effect(axes, item, data.margin, 0.28)
+    observed = [item.observed for item in data.items if item.observed is not None]
+    ends = [end for item in data.items for end in (*item.predicted, item.estimate or 0.0)]
+    ends += [-(data.margin or 0.0), data.margin or 0.0]
+    _scale_differences(strips[-1], [*ends, *(end for found in observed for end in (found.low, found.high))])
+    return Picture(figure, f"Predicted and observed difference in {data.measured}", {})
 
 
 def _forecast_note(item: Forecast, unit: str) -> tuple[str, ...]:
@@ -452,81 +324,60 @@ def _forecast_note(item: Forecast, unit: str) -> tuple[str, ...]:
     if item.estimate is None:
         return predicted, "not observed yet" if item.verdict == "none" else "no number observed"
     ends = "no interval" if item.observed is None else span(item.observed.low, item.observed.high, unit=unit)
-    return predicted, f"observed {format_signed(item.estimate, unit=unit)}", f"({ends})"
+    return predicted, f"observed {format_signed(item.estimate, unit=unit)} ({ends})"
 
 
-def _forecast_legend(data: Forecasts) -> list[tuple[Artist, str]]:
+def _forecast_legend(data: Forecasts) -> dict[str, Artist]:
     levels = {item.observed.level for item in data.items if item.observed is not None}
     observed = f"observed, {percent(levels.pop())} interval" if len(levels) == 1 else "observed, with its interval"
     asked = {item.level for item in data.items}
     predicted = f"predicted, {percent(asked.pop())}" if len(asked) == 1 else "predicted"
-    found: list[tuple[Artist, str]] = [
-        (Patch(facecolor=paint("band"), edgecolor=paint("muted"), linewidth=0.8), predicted),
-        (Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7), observed),
-    ]
+    found: dict[str, Artist] = {
+        predicted: Patch(facecolor=paint("band"), edgecolor=paint("muted"), linewidth=0.8),
+        observed: Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7),
+    }
     if data.margin is not None:
         margin = number(data.margin, unit=data.unit) if data.unit else f"{data.margin:g}"
-        found.append((Patch(facecolor=paint("rule")), f"too small to matter (±{margin})"))
+        found[f"too small to matter (±{margin})"] = Patch(facecolor=paint("rule"))
     return found
 
 
-def _draw_candidate(
-    axes: Axes, candidate: ScreenedCandidate, lengths: Sequence[int], gid: str, tips: dict[str, str], unit: str
-) -> None:  # fmt: skip
-    said = ", ".join(_after(steps, value, unit) for steps, value in candidate.points)
-    tips[gid] = f"{candidate.sets}: {said}"
-    color = arm_paint(1) if candidate.kept else paint("muted")
-    values = [value for _, value in candidate.points]
-    axes.plot(values, [0.5] * len(values), color=color, linewidth=1, alpha=0.5, gid=gid)
-    for steps, value in candidate.points:
-        faint = 0.35 if steps < lengths[-1] else 1.0
-        axes.plot([value], [0.5], color=color, marker="o", markersize=8, alpha=faint, markeredgewidth=0)
+def draw_effects(data: Effects, _salt: str) -> Picture:
+    rows = [FigureRow(item.name, _effect_note(item, data.unit), 34, paint("ink")) for item in data.items]
+    figure, strips = layout_rows(rows, {}, f"difference in {data.measured}")
+    for axes, item in zip(strips, data.items, strict=True):
+        _draw_effect(axes, item, item.margin, 0.5)
+    observed = [item.observed for item in data.items if item.observed is not None]
+    ends = [end for item in data.items for end in (item.estimate or 0.0, item.margin or 0.0, -(item.margin or 0.0))]
+    _scale_differences(strips[-1], [*ends, *(end for found in observed for end in (found.low, found.high))])
+    return Picture(figure, f"Difference in {data.measured} of each claim, by round", {})
 
 
-def _after(steps: int, value: float, unit: str) -> str:
-    return f"{number(value, unit=unit)} after {plural(steps, 'step')}"
+def _effect_note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
+    if item.estimate is None:
+        return item.label, "no number observed"
+    size, found = format_signed(item.estimate, unit=unit), item.observed
+    if found is None:
+        return item.label, size
+    return item.label, f"{size} ({span(found.low, found.high, unit=unit)}, {percent(found.level)} interval)"
 
 
-_MOST_CANDIDATES: Final = 24
-"""Candidates drawn; the table lists all."""
-_PER_RUN: Final = 9.0
-"""Height that a run takes of its arm's strip, in CSS pixels."""
-_MOST_BESIDE: Final = 5
-_BESIDE_CHARS: Final = 20
-"""Arms, and letters of their names, that find room beside their curves."""
-_LEGEND_LINE: Final = 20.0
-_THOUSAND: Final = 1000
+def _draw_effect(axes: Axes, item: Forecast | ClaimEffect, margin: float | None, y: float) -> None:
+    if margin is not None:
+        axes.axvspan(-margin, margin, color=paint("rule"), linewidth=0, zorder=0.5)
+    axes.axvline(0, color=paint("ink"), linewidth=1.2)
+    if item.observed is not None and item.estimate is not None:
+        axes.plot([item.observed.low, item.observed.high], [y, y], color=paint("ink"), linewidth=2.4)
+    if item.estimate is not None:
+        axes.plot([item.estimate], [y], color=paint("ink"), marker="o", markersize=9)
 
 
-def _around_zero(data: Forecasts) -> tuple[float, float]:
-    """Return x limits that hold every interval, the margin and zero, with room at both sides."""
-    ends = [0.0, *(end for item in data.items for end in (*item.predicted, item.estimate or 0.0))]
-    ends += [end for item in data.items if item.observed for end in (item.observed.low, item.observed.high)]
-    ends += [-data.margin, data.margin] if data.margin is not None else []
-    return _with_room(ends)
-
-
-def _with_room(ends: Sequence[float]) -> tuple[float, float]:
-    low, high = min(ends), max(ends)
+def _scale_differences(axes: Axes, ends: Sequence[float]) -> None:
+    """Show zero and all ends, with room at both sides."""
+    low, high = min(0.0, *ends), max(0.0, *ends)
     room = 0.06 * ((high - low) or 1.0)
-    return low - room, high + room
-
-
-def _spread_apart(values: Sequence[float], gap: float) -> list[float]:
-    """Return ascending values moved up just enough to stand `gap` apart, kept centred on where they were."""
-    placed: list[float] = []
-    for value in values:
-        placed.append(max(value, placed[-1] + gap) if placed else value)
-    moved = sum(placed) - sum(values)
-    return [value - moved / len(values) for value in placed]
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
+    axes.set_xlim(low - room, high + room)
+    axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
 
 
 def format_tick(value: float, _position: Any) -> str:
@@ -535,89 +386,63 @@ def format_tick(value: float, _position: Any) -> str:
     return (f"{value:+,.0f}" if abs(value) >= _THOUSAND else f"{value:+g}").replace("-", MINUS)
 
 
-def effects(data: Effects, number: int) -> Figure:
-    shaded = " Shaded: differences too small to matter." if any(item.margin for item in data.items) else ""
-    caption = (
-        f"Difference in {data.measured}, treatment minus control, of each claim with the interval that decided it, at "
-        f"the level of its round.{shaded} Each round has fresh seeds."
-    )
-    name = "effects" if number == 1 else f"effects-{number}"
-    return make_figure(name, "Claims by round", caption, draw_effects, data)
+def draw_screen(data: Screening, salt: str) -> Picture:
+    tips: dict[str, str] = {}
+    shown = data.candidates[:_MOST_CANDIDATES]
+    colors = [arm_paint(1) if found.kept else paint("muted") for found in shown]
+    rows = [
+        FigureRow(found.sets, (_after(*found.points[-1], data.unit),), 17, color)
+        for found, color in zip(shown, colors, strict=True)
+    ]
+    figure, strips = layout_rows(rows, {}, data.measured)
+    for place, (axes, found, color) in enumerate(zip(strips, shown, colors, strict=True)):
+        tips[f"{salt}-{place}"] = _tip(found, data.unit)
+        values = [value for _, value in found.points]
+        axes.plot(values, [0.5] * len(values), color=color, linewidth=1, alpha=0.5, gid=f"{salt}-{place}")
+        for steps, value in found.points:
+            faint = 0.35 if steps < data.lengths[-1] else 1.0
+            axes.plot([value], [0.5], color=color, marker="o", markersize=8, alpha=faint, markeredgewidth=0)
+    return Picture(figure, f"The screen: {data.measured}", tips)
 
 
-def levels(data: Sequence[LevelBars]) -> Figure:
-    caption = (
-        "The level of each round, by kind of claim. Dark: its own part; light: what the round before handed on. An "
-        "outline is a round that was not locked, as it would be if nothing more were handed on."
-    )
-    return make_figure("levels", "The error ledgers", caption, draw_levels, tuple(data))
+def _tip(candidate: ScreenedCandidate, unit: str) -> str:
+    return f"{candidate.sets}: {', '.join(_after(steps, value, unit) for steps, value in candidate.points)}"
 
 
-def draw_effects(data: Effects, _salt: str, width: float) -> Drawing:
-    items = [FigureRow(item.name, _note(item, data.unit), 34, paint("ink")) for item in data.items]
-    figure, drawn = layout_rows(width, items, (), f"difference in {data.measured}")
-    for axes, item in zip(drawn, data.items, strict=True):
-        _draw_effect(axes, item)
-    drawn[-1].set_xlim(*_effect_limits(data.items))
-    drawn[-1].xaxis.set_major_formatter(FuncFormatter(format_tick))
-    return Drawing(figure, f"Difference in {data.measured} of each claim, by round", {})
+def _after(steps: int, value: float, unit: str) -> str:
+    return f"{number(value, unit=unit)} after {plural(steps, 'step')}"
 
 
-def draw_levels(data: Sequence[LevelBars], _salt: str, width: float) -> Drawing:
-    columns = 1 if width < WIDE else len(data)
+def draw_levels(data: Sequence[LevelBars], _salt: str) -> Picture:
     panel, top = 214.0, 34.0
-    height = top + panel * (len(data) // columns) + 8
-    figure = canvas(width, height)
-    highest = max(bar.own + bar.received for panel_data in data for bar in panel_data.bars)
-    for place, found in enumerate(data):
-        row, column = divmod(place, columns)
-        base = height - top - (row + 1) * panel + 48
-        left, share = (0.12, 0.84) if columns == 1 else (0.07 + column * 0.5, 0.4)
-        axes = figure.add_axes((left, base / height, share, (panel - 78) / height))
-        _draw_bars(axes, found, highest)
-        figure.text(left, (base + panel - 70) / height, f"Level of {found.kind}", color=paint("ink"), weight="bold")
-    _spending_legend(figure)
-    return Drawing(figure, "The level of each round, by kind of claim", {})
-
-
-def _draw_effect(axes: Axes, item: ClaimEffect) -> None:
-    if item.margin is not None:
-        axes.axvspan(-item.margin, item.margin, color=paint("rule"), linewidth=0, zorder=0.5)
-    axes.axvline(0, color=paint("ink"), linewidth=1.2)
-    if item.observed is not None:
-        axes.plot([item.observed.low, item.observed.high], [0.5, 0.5], color=paint("ink"), linewidth=2.4)
-    if item.estimate is not None:
-        axes.plot([item.estimate], [0.5], color=paint("ink"), marker="o", markersize=9)
-
-
-def _note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
-    if item.estimate is None:
-        return item.label, "no number observed"
-    size, found = format_signed(item.estimate, unit=unit), item.observed
-    if found is None:
-        return item.label, size
-    return item.label, size, f"{span(found.low, found.high, unit=unit)} ({percent(found.level)})"
-
-
-def _effect_limits(items: Sequence[ClaimEffect]) -> tuple[float, float]:
-    ends = [0.0, *(item.estimate or 0.0 for item in items)]
-    ends += [end for item in items if item.observed for end in (item.observed.low, item.observed.high)]
-    return _with_room(ends + [end for item in items if item.margin is not None for end in (-item.margin, item.margin)])
+    height = top + panel + 8
+    figure = canvas(WIDTH, height)
+    highest = max(bar.own + bar.received for ledger in data for bar in ledger.bars)
+    for place, ledger in enumerate(data):
+        left, base = 0.08 + place * 0.5, height - top - panel + 48
+        axes = figure.add_axes((left, base / height, 0.4, (panel - 78) / height))
+        _draw_bars(axes, ledger, highest)
+        figure.text(left, (base + panel - 70) / height, f"Level of {ledger.kind}", color=paint("ink"), weight="bold")
+    handles = {
+        "own part": Patch(facecolor=paint("arm-0")),
+        "handed on": Patch(facecolor=paint("band"), edgecolor=paint("arm-0")),
+        "not locked": Patch(fill=False, edgecolor=paint("muted"), linestyle=_DASHES),
+    }
+    figure.legend(handles.values(), handles.keys(), ncols=3, **_LEGEND)
+    return Picture(figure, "The level of each round, by kind of claim", {})
 
 
 def _draw_bars(axes: Axes, data: LevelBars, highest: float) -> None:
+    look: dict[str, Any] = {"width": 0.55, "linewidth": 1.2}
     for bar in data.bars:
-        look: dict[str, Any] = {"width": _BAR, "linewidth": 1.2}
-        if not bar.asked:
-            axes.bar(
-                bar.round, bar.own + bar.received, fill=False, edgecolor=paint("muted"), linestyle=(0, (3, 2)), **look
-            )
-            continue
-        axes.bar(bar.round, bar.own, color=paint(_OWN), edgecolor=paint(_OWN), **look)
-        axes.bar(bar.round, bar.received, bottom=bar.own, color=paint("band"), edgecolor=paint(_OWN), **look)
-    for bar in data.bars:
-        axes.annotate(fine_percent(bar.own + bar.received), (bar.round, bar.own + bar.received), xytext=(0, 4),
-                      textcoords="offset points", ha="center", color=paint("ink"), fontsize=11)  # fmt: skip
+        level = bar.own + bar.received
+        if bar.asked:
+            axes.bar(bar.round, bar.own, color=paint("arm-0"), edgecolor=paint("arm-0"), **look)
+            axes.bar(bar.round, bar.received, bottom=bar.own, color=paint("band"), edgecolor=paint("arm-0"), **look)
+        else:
+            axes.bar(bar.round, level, fill=False, edgecolor=paint("muted"), linestyle=_DASHES, **look)
+        above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 11}
+        axes.annotate(fine_percent(level), (bar.round, level), color=paint("ink"), **above)
     axes.set_ylim(0, highest * 1.18)
     axes.set_xlim(0.4, len(data.bars) + 0.6)
     axes.set_xticks([bar.round for bar in data.bars])
@@ -627,16 +452,89 @@ def _draw_bars(axes: Axes, data: LevelBars, highest: float) -> None:
     axes.set_xlabel("round")
 
 
-def _spending_legend(figure: Any) -> None:
-    handles: list[Artist] = [
-        Patch(facecolor=paint(_OWN)), Patch(facecolor=paint("band"), edgecolor=paint(_OWN)),
-        Patch(fill=False, edgecolor=paint("muted"), linestyle=(0, (3, 2))),
-    ]  # fmt: skip
-    names = ("own part", "handed on", "not locked")
-    figure.legend(handles, names, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False,
-                  borderaxespad=0, borderpad=0.1, handlelength=1.4, fontsize=12)  # fmt: skip
+def _caption_shifts(data: Shifts) -> str:
+    interval = "exact 95 % limits" if data.rates else "95 % t-interval"
+    said = (
+        "a thin line is one run, from before training (hollow) to after it (filled); the large mark is the arm's mean "
+        f"after training with its {interval}."
+        if data.both
+        else f"a small mark is one run, the large one the arm's mean with its {interval}."
+    )
+    if any(arm.collapsed for arm in data.arms):
+        said += " A cross is a training that collapsed, no part of the mean."
+    if any(arm.missed for arm in data.arms):
+        said += " A hollow mark is a run that never reached the threshold: it stands at the horizon."
+    return f"{capital(data.measured)}: {said}"
 
 
-_BAR: Final = 0.55
-"""Width of a bar, in rounds."""
-_OWN: Final = "arm-0"
+def _caption_hidden(data: Curves) -> str:
+    goal = "" if data.threshold is None else f" Dashed: the threshold of {data.threshold:g}, which a time is read off."
+    end = "" if data.horizon is None else " The vertical line is the horizon, which is the same for all runs."
+    return (
+        f"{capital(data.measured)} of evaluations before, during and after training, by {data.unit}. {_LINES}; nothing "
+        f"is smoothed.{goal}{end}"
+    )
+
+
+def _shaded(margins: bool) -> str:
+    return " Shaded: differences too small to matter." if margins else ""
+
+
+_LINES: Final = "Thin: one run; thick: an arm's mean"
+FIGURES: Final[Mapping[str, FigureKind]] = {
+    "predictions": FigureKind(
+        "Predicted and observed",
+        lambda data: (
+            f"Difference in {data.measured}, treatment minus control. Bar: predicted before any run; mark and line: "
+            f"observed, with the interval that decides.{_shaded(data.margin is not None)}"
+        ),
+        draw_forecasts,
+    ),
+    "before-after": FigureKind("Before and after training", _caption_shifts, draw_shifts),
+    "hidden-curves": FigureKind("Hidden success", _caption_hidden, draw_curves),
+    "learning-curves": FigureKind(
+        "Learning curves",
+        lambda data: (
+            f"{capital(data.measured)}, by {data.unit}. {_LINES}; nothing is smoothed. These episodes are the "
+            "training's own and decide nothing."
+        ),
+        draw_curves,
+    ),
+    "screen": FigureKind(
+        "The screen",
+        lambda data: (
+            f"{capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the "
+            "full one the longest. Coloured candidates were confirmed. No claim rests on a screen."
+        ),
+        draw_screen,
+    ),
+    "training": FigureKind(
+        "How training went",
+        lambda data: f"Logged metrics by {data[0].unit}: {', '.join(each.measured for each in data)}. {_LINES}.",
+        draw_panels,
+    ),
+    "training-reward": FigureKind(
+        "Training reward",
+        lambda data: (
+            f"{capital(data.measured)}, by {data.unit}. Its axis is its own: a reward's height says nothing beside "
+            f"another's. {_LINES}."
+        ),
+        draw_curves,
+    ),
+    "effects": FigureKind(
+        "Claims by round",
+        lambda data: (
+            f"Difference in {data.measured}, treatment minus control, of each claim with the interval that decided it, "
+            f"at the level of its round.{_shaded(any(item.margin for item in data.items))} Each round has fresh seeds."
+        ),
+        draw_effects,
+    ),
+    "levels": FigureKind(
+        "The error ledgers",
+        lambda data: (
+            "The level of each round, by kind of claim. Dark: its own part; light: what the round before handed on. An "
+            "outline is a round that was not locked, as it would be if nothing more were handed on."
+        ),
+        draw_levels,
+    ),
+}

@@ -1,31 +1,33 @@
-"""Every run and second, collapses, isolation.
+"""Every arm, run, decision and second, and where runs were isolated.
 
-Of attempts whose sandbox the log does not tell, nothing is said of where they ran.
+Tables on a study count all of its rounds. Of attempts whose sandbox the log does not tell, nothing is said of where
+they ran.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from statistics import fmean
-from typing import Any, Final
 
-from studies.log.study import ApprovalAnswer, AttemptState, PlannerNote, RunState, StudyState
-from studies.records.design import Arm, Design
-from studies.records.statements import metric_name, value_of
+from studies.log.study import AttemptState, PlannerNote, RunState, StudyState
+from studies.records.design import Design
+from studies.records.statements import metric_name
 from studies.records.verdict import ORIGINS
 from studies.report.elements import (
     Cell,
     Fact,
     Remark,
+    Row,
     Table,
     arm_interval,
-    cell,
     format_mean,
     format_reached,
     format_spread,
     hash_cell,
+    is_campaign,
     pairs,
     table,
 )
@@ -40,13 +42,22 @@ PROCESS = "process"
 def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield where the attempts' clients and evaluators ran, and what their containers were refused."""
     places = _places(state)
-    yield from (_remark(place, count) for place, count in sorted(places.items()))
+    for place, count in sorted(places.items()):
+        who = f"Client and evaluators of {plural(count, 'attempt')}"
+        where = (
+            "as processes of this machine, which isolates nothing: they were trusted."
+            if place == PROCESS
+            else f"in containers of image {place}, with no network but a gateway to the run's own server; the list of "
+            "hidden tasks was handed to evaluators alone."
+        )
+        yield Remark("note", f"{who} ran {where}")
     if len(places) > 1:
         yield Remark(
             "threat",
             f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study.",
         )
-    refused = sum((Counter(attempt.refused) for attempt in _attempts(state)), Counter[str]())
+    attempts = (attempt for run in state.runs.values() for attempt in run.attempts)
+    refused = sum((Counter(attempt.refused) for attempt in attempts), Counter[str]())
     if refused:
         said = "; ".join(f"{one_line(why)} ({count})" for why, count in sorted(refused.items()))
         yield Remark(
@@ -55,326 +66,182 @@ def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """Yield what clients held of each environment that is not built in."""
+    """Yield what clients held of each environment that is not built in, and what kept hidden tasks from them."""
+    places = _places(state)
+    if places and PROCESS not in places:
+        kept = ", in containers which could not read the hidden tasks"
+    else:
+        some = "where they were " if len(places) > 1 else ""
+        kept = "; hidden tasks were handed to evaluators alone"
+        kept += (
+            f", but nothing stopped clients, {some}processes of this machine, from looking for them on its disk"
+            if places
+            else ""
+        )
     for known in state.design.environments if state.design is not None else ():
+        brought = f"{known.name} was brought from {one_line(known.reference)}"
         if known.hidden_apart:
             yield Remark(
                 "note",
-                f"{known.name} was brought from {one_line(known.reference)}: its code is its author's own. Training "
-                f"clients held that code and its training tasks{_out_of_reach(_places(state))}.",
+                f"{brought}: its code is its author's own. Training clients held that code and its training "
+                f"tasks{kept}.",
             )
         else:
             yield Remark(
                 "threat",
-                f"{known.name} was brought from {one_line(known.reference)}, and its code makes its hidden tasks by "
-                "itself, or holds them: training clients held that code, so that nothing but its own honesty keeps "
-                "them apart.",
+                f"{brought}, and its code makes its hidden tasks by itself, or holds them: training clients held that "
+                "code, so that nothing but its own honesty keeps them apart.",
             )
 
 
-def _out_of_reach(places: Collection[str]) -> str:
-    """Return what kept hidden tasks from clients, as far as the log tells where these ran."""
-    if not places:
-        return "; hidden tasks were handed to evaluators alone"
-    if PROCESS not in places:
-        return ", in containers which could not read the hidden tasks"
-    some = "" if len(places) == 1 else "where they were "
-    return (
-        f"; hidden tasks were handed to evaluators alone, but nothing stopped clients, {some}processes of this "
-        "machine, from looking for them on its disk"
-    )
-
-
-def has_mixed_sandboxes(state: StudyState) -> bool:
-    """Return whether attempts ran in different sandboxes, so that each run has to say in which."""
-    return len(_places(state)) > 1
-
-
-def image_cell(run: RunState) -> Cell:
-    place = _place(run.attempts[-1]) if run.attempts else ""
-    return cell(place) if place in ("", PROCESS) else hash_cell(place.removeprefix("sha256:"))
-
-
-def _attempts(state: StudyState) -> list[AttemptState]:
-    return [attempt for run in state.runs.values() for attempt in run.attempts]
-
-
 def _places(state: StudyState) -> Counter[str]:
-    return Counter(place for attempt in _attempts(state) if (place := _place(attempt)))
+    """Return in how many attempts each sandbox was used."""
+    attempts = (attempt for run in state.runs.values() for attempt in run.attempts)
+    return Counter(place for attempt in attempts if (place := _place(attempt)))
 
 
 def _place(attempt: AttemptState) -> str:
     return str(attempt.sandbox.get("image") or attempt.sandbox.get("kind") or "")
 
 
-def _remark(place: str, count: int) -> Remark:
-    who = f"Client and evaluators of {plural(count, 'attempt')}"
-    if place == PROCESS:
-        return Remark("note", f"{who} ran as processes of this machine, which isolates nothing: they were trusted.")
-    return Remark(
-        "note",
-        f"{who} ran in containers of image {place}, with no network but a gateway to the run's own server; the "
-        "list of hidden tasks was handed to evaluators alone.",
-    )
-
-
-RUN_COLUMNS: Final = (
-    "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before", "Hidden after", "Snapshot",
-)  # fmt: skip
-
-
-def arm_mark(design: Design, arm: str) -> str:
+def arm_mark(design: Design | None, arm: str) -> str:
     """Return the name of an arm's colour and marker, by its place in the design; none for what is not confirmed."""
-    names = [a.name for a in design.arms]
+    names = [a.name for a in design.arms] if design is not None else []
     return f"arm-{names.index(arm) % ARMS}" if arm in names else ""
 
 
 def arm_table(state: StudyState) -> Table | None:
-    if state.design is None or not any(state.values(arm.name) for arm in state.design.arms):
+    """Return what the arms came to in short; None before a run of any was measured."""
+    design = state.design
+    if design is None or not any(state.values(arm.name) for arm in design.arms):
         return None
-    before = "Success before" if state.design.metric.kind else "Before"
-    timed = ("Got there",) if state.design.metric.cut_at is not None else ()
-    columns = ("Arm", "Runs", before, *timed, f"Mean {metric_name(state.design.metric)}", "SD between runs")
-    rows = [_short_row(state, state.design, arm) for arm in state.design.arms]
-    return table(columns, rows, numeric=range(1, len(columns)), cards=True)
+    metric, timed = design.metric, design.metric.cut_at is not None
+    columns = ["Arm", "Runs", "Success before" if metric.kind else "Before", *(["Got there"] if timed else [])]
+    columns += [f"Mean {metric_name(metric)}", "SD between runs"]
+    rows: list[Row] = []
+    for arm in design.arms:
+        before, (count, after) = state.values(arm.name, BEFORE).values(), _counted(state, arm.name)
+        rows.append(
+            [
+                Cell(arm.name, arm_mark(design, arm.name)),
+                count,
+                number(fmean(before)) if before else NONE,
+                *([format_reached(metric, after)] if timed else []),
+                format_mean(metric, after),
+                format_spread(metric, after),
+            ]
+        )
+    return table(columns, rows, range(1, len(columns)))
 
 
 def whole_arm_table(state: StudyState) -> Table | None:
-    if state.design is None:
+    """Return the arms with their intervals and every run's value."""
+    design, collapsed = state.design, find_collapsed_runs(state)
+    if design is None:
         return None
-    columns = ("Arm", "n", f"Mean {metric_name(state.design.metric)}", "95 % interval", "SD", "Each run")
-    rows = [_arm_row(state, state.design, arm) for arm in state.design.arms]
-    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True)
+    metric = design.metric
+    rows: list[Row] = []
+    for arm in design.arms:
+        count, values = _counted(state, arm.name)
+        ends = arm_interval(metric, values)
+        said = {run: number(value, unit=metric.unit) for run, value in state.values(arm.name).items()}
+        each = ", ".join(f"{text}{' (collapsed)' if run in collapsed else ''}" for run, text in said.items())
+        seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {text}" for run_id, text in said.items())
+        rows.append(
+            [
+                Cell(arm.name, arm_mark(design, arm.name)),
+                count,
+                format_mean(metric, values),
+                f"{number(ends.low, unit=metric.unit)} to {number(ends.high, unit=metric.unit)}" if ends else NONE,
+                format_spread(metric, values),
+                Cell(each or NONE, title=seeds),
+            ]
+        )
+    columns = ("Arm", "n", f"Mean {metric_name(metric)}", "95 % interval", "SD", "Each run")
+    return table(columns, rows, (1, 2, 3, 4))
+
+
+def _counted(state: StudyState, arm: str) -> tuple[str, list[float]]:
+    """Return how many runs of an arm there are, and the values of those that did not collapse."""
+    values, collapsed = state.values(arm), find_collapsed_runs(state)
+    kept = [value for run, value in values.items() if run not in collapsed]
+    return (str(len(kept)) if len(kept) == len(values) else f"{len(kept)} + {len(values) - len(kept)} collapsed"), kept
+
+
+def merge_rounds(state: StudyState) -> StudyState:
+    """Return a study as if all of its runs, decisions, changes and vetoes were of one round, for what counts them."""
+    states = state.every_round
+    amendments = {amended.seq: amended for each in states for amended in each.amendments}
+    decisions = {decision.seq: decision for each in states for decision in each.decisions}
+    return replace(
+        state,
+        runs=state.every_run,
+        amendments=tuple(amendments[seq] for seq in sorted(amendments)),
+        decisions=tuple(decisions[seq] for seq in sorted(decisions)),
+        vetoed={name: veto for each in states for name, veto in each.vetoed.items()},
+    )
 
 
 def run_table(state: StudyState) -> Table | None:
-    if state.design is None or not state.runs:
-        return None
-    columns = [*RUN_COLUMNS]
-    rows = [run_row(state.design, run) for run in state.runs.values()]
-    if state.design.metric.kind:
-        columns.append(metric_name(state.design.metric))
-        own = (cell(format_measurement(run, run.spec.metric.key)) for run in state.runs.values())
-        rows = [[*row, value] for row, value in zip(rows, own, strict=True)]
-    if any(run.spec.phase != "confirm" for run in state.runs.values()):
-        columns.append("For")
-        rows = [[*row, cell(run.spec.phase)] for row, run in zip(rows, state.runs.values(), strict=True)]
-    if has_mixed_sandboxes(state):
-        columns.append("Image")
-        rows = [[*row, image_cell(run)] for row, run in zip(rows, state.runs.values(), strict=True)]
-    return table(columns, rows, numeric=(2, 5, 6, 7), cards=True)
-
-
-def count_runs(state: StudyState) -> str:
-    if not state.runs:
-        return "No run was planned."
-    counts = Counter(run.status for run in state.runs.values())
-    unfinished = len(state.runs) - counts["collected"] - counts["invalid"]
-    attempts = sum(len(run.attempts) for run in state.runs.values())
-    return (
-        f"{plural(len(state.runs), 'planned run')} = {counts['collected']} collected + {counts['invalid']} invalid + "
-        f"{unfinished} not finished. They took {plural(attempts, 'attempt')}; all of them are listed."
-    )
-
-
-def file_table(evidence: Evidence) -> Table | None:
-    rows = [
-        [cell(run.run_id, "mono"), cell(path, "mono long"), cell(sha256, "mono long")]
-        for run in evidence.runs.values()
-        for path, sha256 in run.files
+    """Return every run of every round; by what it was judged and in which image it ran where that tells them apart."""
+    several, states = is_campaign(state), state.every_round
+    judged = {metric_name(each.design.metric) for each in states if each.design is not None and each.design.metric.kind}
+    staged = several or any(run.spec.phase != "confirm" for run in state.runs.values())
+    placed = len(_places(merge_rounds(state))) > 1
+    columns = [*(["Round"] if several else []), "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before"]
+    columns += [
+        "Hidden after",
+        "Snapshot",
+        *(["For"] if staged else []),
+        *(judged if len(judged) < 2 else ["Judged by"]),
     ]
-    return table(("Run", "File", "sha256"), rows) if rows else None
+    columns += ["Image"] if placed else []
+    rows = []
+    for each in states:
+        for run in each.runs.values():
+            row = _run_row(each.design, run)
+            row = [str(each.round), *row] if several else row
+            row += [run.spec.phase] if staged else []
+            row += [format_measurement(run, run.spec.metric.key)] if judged else []
+            rows.append([*row, _image_cell(run)] if placed else row)
+    return table(columns, rows, (place + several for place in (2, 5, 6, 7)))
 
 
-def copy_table(state: StudyState) -> Table | None:
-    rows = [
-        [cell(run.run_id, "mono"), cell(str(attempt.number)), cell(attempt.url, "page"),
-         cell(": ".join(filter(None, (_STANDINGS[attempt.standing], one_line(attempt.standing_reason)))))]
-        for run in state.runs.values()
-        for attempt in run.attempts
-        if attempt.url
-    ]  # fmt: skip
-    return table(("Run", "Attempt", "Page", "The copy there"), rows, numeric=(1,)) if rows else None
-
-
-def decision_table(state: StudyState) -> Table | None:
-    rows = [[cell(moment(d.ts)), cell(d.rule), cell(d.action), cell(one_line(d.reason))] for d in state.decisions]
-    return table(("When", "Rule", "Decision", "Why"), rows, cards=True) if rows else None
-
-
-def approval_table(state: StudyState) -> Table | None:
-    answers = {answer.asked.digest: answer for answer in state.approvals}
-    rows = [
-        [
-            cell(moment(asked.ts)), cell(one_line(asked.question.would)),
-            cell(f"{plural(asked.question.runs, 'run')}, {duration(asked.question.seconds)}"),
-            *_answer_cells(answers.get(asked.digest), asked == state.open_question),
-        ]
-        for asked in state.questions
-    ]  # fmt: skip
-    columns = ("Asked", "To begin", "At most", "Answer", "When", "Note")
-    return table(columns, rows, cards=True) if rows else None
-
-
-def _answer_cells(answer: ApprovalAnswer | None, is_open: bool) -> list[Cell]:
-    if answer is None:
-        return [cell("open" if is_open else "not needed any more"), cell(""), cell("")]
-    said = f"{'approved' if answer.granted else 'denied'} {ORIGINS[answer.by]}"
-    return [cell(said), cell(moment(answer.ts)), cell(one_line(answer.note))]
-
-
-def planner_table(state: StudyState) -> Table | None:
-    rows = [
-        [
-            cell(act.action), cell(str(act.tries)), cell(f"{sum(act.tokens.values()):,}"),
-            cell(one_line("; ".join(act.rejected))), cell(one_line(act.note)),
-        ]
-        for act in state.planner_acts
-    ]  # fmt: skip
-    columns = ("Asked for", "Tries", "Tokens", "Sent back", "Note")
-    return table(columns, rows, numeric=(1, 2), cards=True) if rows else None
-
-
-def notebook_table(state: StudyState) -> Table | None:
-    """Return what the planner wrote down beside its actions, quoted as its voice; None where it wrote nothing."""
-    told = ((str(n.round), n.id, _WRITTEN[n.kind].format(n.about), one_line(_words(n))) for n in state.notebook)
-    rows = [[*map(cell, texts)] for texts in told]
-    return table(("Round", "Called", "Is", "In its words"), rows, numeric=(0,), cards=True) if rows else None
-
-
-_WRITTEN = {"note": "a thought", "revise": "a revision of {}", "ask": "a question to the user"}
-
-
-def _words(note: PlannerNote) -> str:
-    if note.kind != "revise":
-        return f"“{note.text}”"
-    said = f"“{note.text}”" if note.text else "withdrawn"
-    return f"{said}, because “{note.reason}”"
-
-
-def cost_table(state: StudyState) -> Table:
-    runs = sum(run.seconds for run in state.runs.values())
-    prompt, completion = (sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in _TOKENS)
-    facts = [
-        Fact("Wall clock, first to last event", duration(state.elapsed_s)),
-        Fact("Time worked, pauses left out", duration(state.worked_s)),
-        Fact("Time in runs, all attempts added up", duration(runs)),
-        Fact("Planner tokens", f"{prompt:,} in prompts, {completion:,} in answers"),
-    ]
-    if state.model is not None:
-        facts.append(Fact("Making or finding the model", duration(state.model["seconds"])))
-    return pairs([*facts, *_price_facts(state)])
-
-
-def run_phase_s(state: StudyState) -> float | None:
-    ends = [
-        datetime.fromisoformat(attempt.launched).timestamp() + attempt.seconds
-        for run in state.runs.values()
-        for attempt in run.attempts
-        if attempt.seconds is not None
-    ]
-    if not ends or state.first_launch is None:
-        return None
-    return max(0.0, max(ends) - datetime.fromisoformat(state.first_launch.ts).timestamp())
-
-
-_TOKENS = ("prompt", "completion")
-_STANDINGS = {"sending": "not whole yet", "sent": "sent", "failed": "not whole"}
-
-
-def _price_facts(state: StudyState) -> list[Fact]:
-    if state.design is None:
-        return []
-    price, paid = state.design.price, run_phase_s(state)
-    said = (
-        f"{duration(price.total_s)} for {plural(price.runs, 'run')} of {duration(price.seconds_per_run)}, "
-        f"{price.parallel} at once ({one_line(price.basis)})"
-    )
-    budget = state.design.budget
-    limit = f"{duration(budget.wall_clock_s)}" + (f", {plural(budget.max_runs, 'run')}" if budget.max_runs else "")
-    return [
-        Fact("Runs: predicted", said),
-        Fact("Runs: paid, first launch to last end", duration(paid)),
-        Fact("Budget", limit),
-    ]
-
-
-def _short_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
-    values, collapsed = state.values(arm.name), find_collapsed_runs(state)
-    before, after = list(state.values(arm.name, BEFORE).values()), _drop_collapsed(values, collapsed)
-    return [
-        cell(arm.name, arm_mark(design, arm.name)), cell(_format_count(values, after)),
-        cell(number(fmean(before)) if before else NONE),
-        *([cell(format_reached(design.metric, after))] if design.metric.cut_at is not None else []),
-        cell(format_mean(design.metric, after)),
-        cell(format_spread(design.metric, after)),
-    ]  # fmt: skip
-
-
-def _drop_collapsed(values: Mapping[str, float], collapsed: Collection[str]) -> list[float]:
-    return [value for run, value in values.items() if run not in collapsed]
-
-
-def _format_count(values: Mapping[str, float], kept: Sequence[float]) -> str:
-    return str(len(kept)) if len(kept) == len(values) else f"{len(kept)} + {len(values) - len(kept)} collapsed"
-
-
-def _arm_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
-    values, collapsed = state.values(arm.name), find_collapsed_runs(state)
-    ordered = _drop_collapsed(values, collapsed)
-    interval = arm_interval(design.metric, ordered)
-    unit = design.metric.unit
-    said = {run: number(value, unit=unit) for run, value in values.items()}
-    each = ", ".join(f"{text}{' (collapsed)' if run in collapsed else ''}" for run, text in said.items())
-    seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {text}" for run_id, text in said.items())
-    return [
-        cell(arm.name, arm_mark(design, arm.name)), cell(_format_count(values, ordered)),
-        cell(format_mean(design.metric, ordered)),
-        cell(f"{number(interval.low, unit=unit)} to {number(interval.high, unit=unit)}" if interval else NONE),
-        cell(format_spread(design.metric, ordered)), cell(each, title=seeds),
-    ]  # fmt: skip
-
-
-def run_row(design: Design | None, run: RunState) -> list[Cell]:
-    """Return the first cells of a run's row, as `run_table` has them; an arm that the design names has a colour."""
+def _run_row(design: Design | None, run: RunState) -> list[Cell | str]:
     key = run.spec.metric.key if design is None else design.metric.key
-    snapshot = run.collected["snapshot"]["sha256"] if run.collected else ""
-    return [
-        cell(run.run_id, "mono"), cell(run.spec.arm, "" if design is None else arm_mark(design, run.spec.arm)),
-        cell(str(run.spec.seed)),
-        _outcome(run), cell(_story(run)),
-        cell(duration(run.seconds) if run.seconds else NONE), cell(format_measurement(run, BEFORE)),
-        cell(format_measurement(run, AFTER if AFTER in run.measurements else key)),
-        hash_cell(snapshot) if snapshot else cell(NONE),
-    ]  # fmt: skip
-
-
-def _outcome(run: RunState) -> Cell:
     words = {"ended": "not finished", "running": "still running", "planned": "not launched"}
+    outcome = Cell(words.get(run.status, run.status), run.status)
+    attempts = [_describe_attempt(attempt) for attempt in run.attempts]
     if run.invalid is not None:
-        return cell(f"{'invalid' if run.attempts else 'never begun'}: {run.invalid[0]}", "invalid")
-    return cell(words.get(run.status, run.status), run.status)
+        outcome = Cell(f"{'invalid' if run.attempts else 'never begun'}: {run.invalid[0]}", "invalid")
+        attempts += [f"invalid: {one_line(run.invalid[1])}"] if attempts else []
+    return [
+        Cell(run.run_id, "mono"),
+        Cell(run.spec.arm, arm_mark(design, run.spec.arm)),
+        str(run.spec.seed),
+        outcome,
+        "; ".join(attempts),
+        duration(run.seconds) if run.seconds else NONE,
+        format_measurement(run, BEFORE),
+        format_measurement(run, AFTER if AFTER in run.measurements else key),
+        hash_cell(run.collected["snapshot"]["sha256"]) if run.collected else NONE,
+    ]
 
 
-def _story(run: RunState) -> str:
-    told = [_attempt(attempt) for attempt in run.attempts]
-    return "; ".join([*told, f"invalid: {one_line(run.invalid[1])}"] if run.invalid and told else told)
-
-
-def _attempt(attempt: AttemptState) -> str:
-    begun = f"{attempt.number}{_beginning(attempt)}"
+def _describe_attempt(attempt: AttemptState) -> str:
+    begun = str(attempt.number)
+    if attempt.resumes is not None:
+        after = "" if attempt.resumed_at is None else f" after step {attempt.resumed_at}"
+        begun += f" (went on from attempt {attempt.resumes}{after})"
     if attempt.status is None:
         return f"{begun} running"
     why = one_line(": ".join(part for part in (attempt.code, attempt.reason) if part))
-    told = f" ({why})" if why and attempt.status != "finished" else ""
-    return f"{begun} {attempt.status}{told}"
+    return f"{begun} {attempt.status}" + (f" ({why})" if why and attempt.status != "finished" else "")
 
 
-def _beginning(attempt: AttemptState) -> str:
-    if attempt.resumes is None:
-        return ""
-    at = "" if attempt.resumed_at is None else f" after step {attempt.resumed_at}"
-    return f" (went on from attempt {attempt.resumes}{at})"
+def _image_cell(run: RunState) -> Cell | str:
+    place = _place(run.attempts[-1]) if run.attempts else ""
+    return place if place in ("", PROCESS) else hash_cell(place.removeprefix("sha256:"))
 
 
 def format_measurement(run: RunState, key: str) -> str:
@@ -382,37 +249,131 @@ def format_measurement(run: RunState, key: str) -> str:
     return number(run.measurements[key].value, unit=unit) if key in run.measurements else NONE
 
 
-def constants(state: StudyState, design: Design) -> Table:
-    """Return every job field that is the same in all arms; first those that the user's job fixed."""
-    varied = {field for arm in design.arms for field in arm.overrides}
-    given: Any = state.settings.get("base_fixed") or {}
-    shared = {name: value for name, value in sorted(design.base_job.items()) if name not in varied}
-    facts = [Fact(f"{name}, as given", value_of(value)) for name, value in shared.items() if name in given]
-    facts += [Fact(name, value_of(value)) for name, value in shared.items() if name not in given]
-    return pairs(facts)
-
-
-def design_arms(design: Design) -> Table:
-    rows = [
-        [
-            cell(arm.name, arm_mark(design, arm.name)),
-            cell("control" if arm.name == design.control_arm else "treatment"),
-            cell(", ".join(f"{name} = {value_of(value)}" for name, value in arm.overrides.items()) or "the base job"),
-        ]
-        for arm in design.arms
-    ]
-    return table(("Arm", "Role", "Sets"), rows)
-
-
-def lock_proof(state: StudyState) -> str:
-    """Return when the design was locked, and the events that show it was before any run."""
-    if state.locked is None:
-        return "No design was locked."
-    said = f"The design was locked as event {state.locked.seq} at {moment(state.locked.ts)}"
-    if state.first_launch is None:
-        return f"{said}; no run has been launched."
-    lead = datetime.fromisoformat(state.first_launch.ts) - datetime.fromisoformat(state.locked.ts)
+def count_runs(runs: Iterable[RunState]) -> str:
+    """Return a sentence by which no run is lost."""
+    runs = list(runs)
+    if not runs:
+        return "No run was planned."
+    counts = Counter(run.status for run in runs)
+    unfinished = len(runs) - counts["collected"] - counts["invalid"]
     return (
-        f"{said}, {duration(lead.total_seconds())} before the first run was launched (event {state.first_launch.seq}). "
-        "The order is part of the hash chain."
+        f"{plural(len(runs), 'planned run')} = {counts['collected']} collected + {counts['invalid']} invalid + "
+        f"{unfinished} not finished. They took {plural(sum(len(run.attempts) for run in runs), 'attempt')}; all of "
+        "them are listed."
     )
+
+
+def runs_by_round(state: StudyState) -> Table | None:
+    """Return how many runs each round had; None for a study of one."""
+    states = state.every_round
+    names = [f"{each.round}, given up" if each in state.given_up else str(each.round) for each in states]
+    rows = []
+    for name, part in [*zip(names, ([each] for each in states), strict=True), ("all", states)]:
+        runs = [run for each in part for run in each.runs.values()]
+        collected, invalid = (sum(run.status == status for run in runs) for status in ("collected", "invalid"))
+        attempts, seconds = sum(len(run.attempts) for run in runs), sum(run.seconds for run in runs)
+        counts = (len(runs), collected, invalid, len(runs) - collected - invalid, attempts)
+        rows.append([name, *map(str, counts), duration(seconds) if seconds else NONE])
+    columns = ("Round", "Planned", "Collected", "Invalid", "Not finished", "Attempts", "Time in runs")
+    return table(columns, rows, range(1, 7)) if is_campaign(state) else None
+
+
+def file_table(evidence: Iterable[Evidence]) -> Table | None:
+    runs = [run for each in evidence for run in each.runs.values()]
+    rows = (
+        (Cell(run.run_id, "mono"), Cell(path, "mono long"), Cell(sha256, "mono long"))
+        for run in runs
+        for path, sha256 in run.files
+    )
+    return table(("Run", "File", "sha256"), rows)
+
+
+def copy_table(state: StudyState) -> Table | None:
+    standings = {"sending": "not whole yet", "sent": "sent", "failed": "not whole"}
+    rows = []
+    for run in state.every_run.values():
+        for attempt in (attempt for attempt in run.attempts if attempt.url):
+            said = ": ".join(filter(None, (standings[attempt.standing], one_line(attempt.standing_reason))))
+            rows.append((Cell(run.run_id, "mono"), str(attempt.number), Cell(attempt.url, "page"), said))
+    return table(("Run", "Attempt", "Page", "The copy there"), rows, (1,))
+
+
+def decision_table(state: StudyState) -> Table | None:
+    rows = ((moment(d.ts), d.rule, d.action, one_line(d.reason)) for d in merge_rounds(state).decisions)
+    return table(("When", "Rule", "Decision", "Why"), rows)
+
+
+def approval_table(state: StudyState) -> Table | None:
+    answers, rows = {answer.asked.digest: answer for answer in state.approvals}, []
+    for asked in state.questions:
+        most = f"{plural(asked.question.runs, 'run')}, {duration(asked.question.seconds)}"
+        said = ("open" if asked == state.open_question else "not needed any more", "", "")
+        if (answer := answers.get(asked.digest)) is not None:
+            verb = "approved" if answer.granted else "denied"
+            said = (f"{verb} {ORIGINS[answer.by]}", moment(answer.ts), one_line(answer.note))
+        rows.append((moment(asked.ts), one_line(asked.question.would), most, *said))
+    return table(("Asked", "To begin", "At most", "Answer", "When", "Note"), rows)
+
+
+def planner_table(state: StudyState) -> Table | None:
+    rows = (
+        (
+            act.turn,
+            act.action,
+            str(act.tries),
+            f"{sum(act.tokens.values()):,}",
+            one_line("; ".join(act.rejected)),
+            one_line(act.note),
+        )
+        for act in state.planner_acts
+    )
+    return table(("Turn", "Asked for", "Tries", "Tokens", "Sent back", "Note"), rows, (2, 3))
+
+
+def notebook_table(state: StudyState) -> Table | None:
+    """Return what the planner wrote down beside its actions, quoted as its voice; None where it wrote nothing."""
+    kinds = {"note": "a thought", "revise": "a revision of {}", "ask": "a question to the user"}
+
+    def words(note: PlannerNote) -> str:
+        said = f"“{note.text}”" if note.text else "withdrawn"
+        return f"{said}, because “{note.reason}”" if note.kind == "revise" else f"“{note.text}”"
+
+    rows = ((str(n.round), n.id, kinds[n.kind].format(n.about), one_line(words(n))) for n in state.notebook)
+    return table(("Round", "Called", "Is", "In its words"), rows, (0,))
+
+
+def cost_table(state: StudyState) -> Table | None:
+    prompt, completion = (
+        sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
+    )
+    most_runs = next((each.design.budget.max_runs for each in state.rounds if each.design is not None), None)
+    facts = [
+        ("Wall clock, first to last event", duration(state.elapsed_s)),
+        ("Time worked, pauses left out", duration(state.worked_s)),
+        ("Budget", duration(state.budget_s) + (f", {plural(most_runs, 'run')}" if most_runs else "")),
+        ("Time in runs, all attempts added up", duration(sum(run.seconds for run in state.every_run.values()))),
+        ("Planner tokens", f"{prompt:,} in prompts, {completion:,} in answers"),
+    ]
+    if state.model is not None:
+        facts.append(("Making or finding the model", duration(state.model["seconds"])))
+    return pairs([*facts, *(fact for each in state.rounds for fact in _price_facts(each, is_campaign(state)))])
+
+
+def _price_facts(state: StudyState, several: bool) -> Iterator[Fact]:
+    if state.design is None:
+        return
+    price, lead = state.design.price, f"Round {state.round}, runs" if several else "Runs"
+    said = (
+        f"{duration(price.total_s)} for {plural(price.runs, 'run')} of {duration(price.seconds_per_run)}, "
+        f"{price.parallel} at once ({one_line(price.basis)})"
+    )
+    yield f"{lead}: predicted", said
+    ends = [
+        datetime.fromisoformat(attempt.launched).timestamp() + attempt.seconds
+        for run in state.runs.values()
+        for attempt in run.attempts
+        if attempt.seconds is not None
+    ]
+    first = None if state.first_launch is None else datetime.fromisoformat(state.first_launch.ts).timestamp()
+    paid = max(0.0, max(ends) - first) if ends and first is not None else None
+    yield f"{lead}: paid, first launch to last end", duration(paid)

@@ -88,7 +88,10 @@ def canvas(width: float, height: float) -> Canvas:
 
 
 def render_svg(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
-    """Return the figure as an inline SVG element; `tips` gives artists (by gid) a text shown on hover."""
+    """Return the figure as an inline SVG element; `tips` gives artists (by gid) a text shown on hover.
+
+    Ids that nothing refers to are dropped: matplotlib's plain counters would meet again in the next figure.
+    """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
@@ -96,11 +99,19 @@ def render_svg(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
     text = re.sub(r"font-family: [^;\"]*", "font-family: inherit", text)
-    text = re.sub(r'<g id="([^"]*)">', lambda match: _group(match[1], tips), text)
-    text = _without_unused_ids(text)
+    titles = {gid: f"<title>{html.escape(tip)}</title>" for gid, tip in tips.items()}
+    text = re.sub(r'<g id="([^"]*)">', lambda match: f"<g>{titles.get(match[1], '')}", text)
+    used = set(re.findall(r'href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
+    text = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", text)
     for name, placeholder in _PLACEHOLDERS.items():
         text = text.replace(placeholder, f"var(--{name}, {LIGHT[name]})")
-    return re.sub(r"<svg[^>]*>", lambda match: _opening(match[0], label), text, count=1).strip()
+    width, height = (float(length) * 72 for length in figure.get_size_inches())
+    opening = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+        f'aria-label="{html.escape(label)}">'
+    )
+    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1).strip()
 
 
 def standalone(svg: str) -> str:
@@ -115,23 +126,3 @@ def standalone(svg: str) -> str:
 
 def variables(palette: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in palette.items())
-
-
-def _group(gid: str, tips: Mapping[str, str]) -> str:
-    return f"<g><title>{html.escape(tips[gid])}</title>" if gid in tips else "<g>"
-
-
-def _without_unused_ids(svg: str) -> str:
-    """Drop every id that nothing refers to: matplotlib's plain counters would meet again in the next figure."""
-    used = set(re.findall(r'href="#([^"]+)"', svg)) | set(re.findall(r"url\(#([^)]+)\)", svg))
-    return re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
-
-
-def _opening(tag: str, label: str) -> str:
-    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', tag)
-    width, height = (box[1], box[2]) if box else ("0", "0")
-    return (
-        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="{html.escape(label)}">'
-    )

@@ -23,20 +23,26 @@ from studies.checks.training import (
     zero_lr_fault,
     zero_lr_unchecked,
 )
-from studies.log.study import RunState, StudyState
-from studies.records.design import Design
+from studies.log.study import StudyState
+from studies.records.design import SUCCESS, Design
 from studies.records.runs import Conditions
 from studies.records.statements import metric_name
 from studies.report.claims import protocol_deviations, warn_generated_rewards
 from studies.report.design_tables import what_differs
-from studies.report.elements import Level, Remark
+from studies.report.elements import Remark
 from studies.report.evidence import BEFORE, Evidence
-from studies.report.measures import measure_remarks
+from studies.report.measures import warn_measure
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
-from studies.report.wording import format_signed, number, one_line, percent, plural, span
+from studies.report.wording import capital, format_signed, number, one_line, percent, plural, span
 from studies.statistics.comparison import is_constant, spread_interval
 from studies.verdicts.judge import find_violations, gather
 from studies.verdicts.rules import LEAST_KEPT
+
+SMALL_ARM: Final = 10
+"""Runs per arm below which a report says that the sample is small."""
+_CEILING: Final = 0.95
+_NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal_steps", "probs_diff", "stillness"})
+"""Conditions that say how a run went, and are no terms of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,41 +94,21 @@ def _power(design: Design, sd: float, runs: int) -> float | None:
     return min(power(shape, design.promise.effect, sd) for shape in made)
 
 
-SMALL_ARM: Final = 10
-"""Runs per arm below which a report says that the sample is small."""
-_CEILING: Final = 0.95
-_NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal_steps", "probs_diff", "stillness"})
-"""Conditions that say how a run went, and are no terms of a comparison."""
-
-
 def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
+    """Return what was checked and how it came out."""
     return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
 
 
 def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
-    return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _THREATS))
-
-
-def _check_files(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if evidence.files:
-        numbers = sum(len(run.recomputed) for run in evidence.runs.values())
-        yield Remark(
-            "passed",
-            f"{plural(evidence.files, 'file')} matched the sha256 written when it was collected; "
-            f"{plural(numbers, 'measurement')} computed again from the episodes gave the same values.",
-        )
-
-
-def _check_verdicts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    judged = len(state.verdicts) + len(state.replications)
-    if judged:
-        told = f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same."
-        yield Remark("passed", told)
+    """Return what weakens the conclusion, and what is to be known beside it."""
+    of_design = () if state.design is None else (rule(state, state.design, evidence) for rule in _DESIGN_THREATS)
+    of_study = (rule(state, evidence) for rule in _THREATS)
+    return tuple(itertools.chain.from_iterable((*of_design, *of_study)))
 
 
 def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if evidence.lock_error is not None:
-        yield Remark("failed", f"{evidence.lock_error[0].upper()}{evidence.lock_error[1:]}.")
+        yield Remark("failed", f"{capital(evidence.lock_error)}.")
     if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
         yield Remark(
             "passed",
@@ -134,10 +120,9 @@ def _check_lock(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 def _check_arms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None or not state.runs:
         return
-    between = find_confounders(state)
+    between, outside = find_confounders(state), find_design_deviations(state)
     for name, fields in between.items():
         yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
-    outside = find_design_deviations(state)
     for arm, fields in outside.items():
         yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
     if not between and not outside:
@@ -147,131 +132,69 @@ def _check_arms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    design = state.design
-    if design is None or not any((run.collected or {}).get("conditions") for run in state.runs_in("confirm")):
+    recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
+    if state.design is None or not any(recorded):
         return
-    clean = True
+    clean = bool(state.verdicts)
     for verdict in state.verdicts:
-        data = gather(state, look=verdict.look)
-        for violation in find_violations(state, verdict.hypothesis, data):
+        for violation in find_violations(state, verdict.hypothesis, gather(state, look=verdict.look)):
             clean = False
-            level: Level = "failed" if violation.blocks else "threat"
-            yield Remark(level, f"{verdict.hypothesis}: {violation.sentence} ({violation.code}).")
-    if clean and state.verdicts:
-        alike = ", ".join(_list_conditions(state, known=True))
+            said = f"{verdict.hypothesis}: {violation.sentence} ({violation.code})."
+            yield Remark("failed" if violation.blocks else "threat", said)
+    compared = [name for name in Conditions.model_fields if name not in _NOT_COMPARED]
+    known = {name for name in compared if any(found.get(name) is not None for found in recorded)}
+    if clean:
+        alike = ", ".join(name.replace("_", " ") for name in compared if name in known)
         yield Remark("passed", f"The runs of compared arms were alike in {alike}.")
-    if unknown := _list_conditions(state, known=False):
+    if unknown := [name.replace("_", " ") for name in compared if name not in known]:
         yield Remark("note", f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
 
 
-def _list_conditions(state: StudyState, *, known: bool) -> list[str]:
-    recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
-    return [
-        name.replace("_", " ")
-        for name in Conditions.model_fields
-        if name not in _NOT_COMPARED and any(found.get(name) is not None for found in recorded) == known
-    ]
+def _check_computed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if evidence.files:
+        numbers = sum(len(run.recomputed) for run in evidence.runs.values())
+        yield Remark(
+            "passed",
+            f"{plural(evidence.files, 'file')} matched the sha256 written when it was collected; "
+            f"{plural(numbers, 'measurement')} computed again from the episodes gave the same values.",
+        )
+    if judged := len(state.verdicts) + len(state.replications):
+        told = f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same."
+        yield Remark("passed", told)
 
 
-def _warn_alarms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    for run in state.runs.values():
-        for alarm in (run.collected or {}).get("alarms", ()):
-            yield Remark(
-                "threat", f"The watchdog in run {run.run_id} of {run.spec.arm}, step {alarm['step']}: "
-                f"{alarm['sentence']} ({alarm['code']}).",
-            )  # fmt: skip
+def _check_starts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    arms = state.design.arms if state.design is not None else ()
+    before = {arm.name: list(state.values(arm.name, BEFORE).values()) for arm in arms}
+    if before and all(before.values()):
+        said = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
+        yield Remark("note", f"Before training, hidden success of the arms' runs stood at: {said}.")
 
 
-def _warn_copies(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """W&B's copies: nothing rests on them, but whoever looks there may not see everything."""
-    for run in state.runs.values():
-        for attempt in run.attempts:
-            if attempt.standing == "failed":
-                yield Remark(
-                    "note", f"W&B's copy of run {run.run_id}, attempt {attempt.number} was not whole when last looked "
-                    f"at: {one_line(attempt.standing_reason)}.",
-                )  # fmt: skip
+def _check_zero_lr(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    run = find_zero_lr_run(state)
+    if run is not None and run.status == "collected":
+        said = f"{capital(describe_zero_lr_run(run))}."
+        yield Remark("failed" if zero_lr_fault(run) else "note" if zero_lr_unchecked(run) else "passed", said)
 
 
 def _warn_deviations(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     yield from (Remark("threat", sentence) for sentence in protocol_deviations(state))
 
 
-def _warn_confounders(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    for hypothesis in state.design.hypotheses:
-        if hypothesis.confounds:
-            said = "; ".join(one_line(confound) for confound in hypothesis.confounds)
-            yield Remark(
-                "threat",
-                f"Feared for {hypothesis.id} before the data, quoted from its lock, and not ruled out by the "
-                f'design: "{said}".',
-            )
+def _warn_alarms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    for run in state.runs.values():
+        for alarm in (run.collected or {}).get("alarms", ()):
+            where = f"The watchdog in run {run.run_id} of {run.spec.arm}, step {alarm['step']}"
+            yield Remark("threat", f"{where}: {alarm['sentence']} ({alarm['code']}).")
 
 
-def _check_starts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    before = {arm.name: list(state.values(arm.name, BEFORE).values()) for arm in state.design.arms}
-    if all(before.values()):
-        said = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
-        yield Remark("note", f"Before training, hidden success of the arms' runs stood at: {said}.")
-
-
-def _warn_small_sample(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    counts = {arm.name: len(state.values(arm.name)) for arm in state.design.arms}
-    if min(counts.values()) < SMALL_ARM:
-        said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
-        yield Remark("threat", f"Few runs per arm ({said}): one unusual seed can move a mean.")
-
-
-def _warn_one_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    model = state.design.base_job.get("model")
-    tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
-    said = "a tiny language model made on the spot" if tiny else "one model"
-    yield Remark(
-        "threat",
-        f"One environment ({state.design.environment}) and {said}: the verdict holds for this setting; "
-        "whether it carries over to others was not tested.",
-    )
-
-
-def _warn_untuned(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is not None:
-        yield Remark(
-            "threat",
-            "Every other field was held at one value and not tuned for each arm: an arm may be better at its own best "
-            "settings than it looks here.",
-        )
-
-
-def _warn_many_claims(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None or len(state.design.hypotheses) < 2 or state.design.multiplicity != "none":
-        return
-    k = len(state.design.hypotheses)
-    risk = 1 - (1 - state.design.alpha) ** k
-    yield Remark(
-        "threat",
-        f"{k} hypotheses were tested without correction: if none were true, the chance that at least one interval "
-        f"still excludes zero would be up to about {percent(round(risk, 2))}.",
-    )
-
-
-def _warn_partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    runs = state.runs_in("confirm")
-    looks = len(state.design.looks)
-    planned = len(runs) if looks > 1 and runs else len(state.design.arms) * len(state.design.seeds)
-    finished = sum(run.status == "collected" for run in runs)
-    if finished < planned:
-        why = f" ({state.stopped_reason})" if state.stopped_reason else ""
-        yield Remark("threat", f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
+def _warn_copies(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """W&B's copies: nothing rests on them, but whoever looks there may not see everything."""
+    for run in state.runs.values():
+        for attempt in (attempt for attempt in run.attempts if attempt.standing == "failed"):
+            which = f"W&B's copy of run {run.run_id}, attempt {attempt.number}"
+            yield Remark("note", f"{which} was not whole when last looked at: {one_line(attempt.standing_reason)}.")
 
 
 def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -280,15 +203,21 @@ def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark("note", f"{plural(unbegun, 'planned run')} never began: no result of theirs is left out.")
     codes = Counter((run.spec.arm, run.invalid[0]) for run in given_up if run.invalid is not None and run.attempts)
     counted = state.design.counted_as_worst if state.design else ()
-    if worst := {key: n for key, n in codes.items() if key[1] in counted}:
-        said = ", ".join(f"{plural(n, 'run')} of {arm} by {code}" for (arm, code), n in worst.items())
-        yield Remark("note", f"Runs that broke down by their own training count with the worst value ({said}).")
-    if codes := Counter({key: n for key, n in codes.items() if key not in worst}):
-        said = ", ".join(f"{plural(n, 'run')} of {arm} by {code}" for (arm, code), n in codes.items())
+    worst, left_out = (
+        ", ".join(
+            f"{plural(n, 'run')} of {arm} by {code}"
+            for (arm, code), n in codes.items()
+            if (code in counted) == is_worst
+        )
+        for is_worst in (True, False)
+    )
+    if worst:
+        yield Remark("note", f"Runs that broke down by their own training count with the worst value ({worst}).")
+    if left_out:
         yield Remark(
             "threat",
-            f"Invalid runs are left out of the analysis ({said}). If they were lost because of their arm, what is left "
-            "of it looks better than it is.",
+            f"Invalid runs are left out of the analysis ({left_out}). If they were lost because of their arm, what is "
+            "left of it looks better than it is.",
         )
 
 
@@ -301,35 +230,20 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             f"{plural(len(anew), 'run')} needed more than one attempt ({tries}); "
             "a retry starts from nothing with the same seed, and only the attempt that finished counts.",
         )
-    if resumed := [run for run in retried if len(run.lineage) > 1]:
-        said = ", ".join(f"{run.run_id}: {_resumptions(run)}" for run in resumed)
-        who = plural(len(resumed), "run")
-        yield Remark("note", f"{who} went on where an earlier attempt had ended ({said}). {_SAME}")
-
-
-def _resumptions(run: RunState) -> str:
-    steps = [attempt.resumed_at for attempt in run.lineage if attempt.resumes is not None]
-    known = " and ".join(str(step) for step in steps if step is not None)
-    return f"{plural(len(run.attempts), 'attempt')}{f', after step {known}' if known else ''}"
-
-
-_SAME = (
-    "Each batch is learned once: what was trained after the last checkpoint is learned again from the same recorded "
-    "tokens. On a CPU the weights are then bit-equal to those of the same batches learned without interruption; on an "
-    "accelerator they may differ by rounding."
-)
-
-
-def _warn_unequal_training(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    trained: dict[str, set[int]] = {}
-    for run_id, found in evidence.runs.items():
-        if state.runs[run_id].spec.phase == "confirm":
-            trained.setdefault(state.runs[run_id].spec.arm, set()).add(found.steps)
-    if len(set().union(*trained.values())) > 1:
-        said = "; ".join(f"{arm}: {', '.join(str(s) for s in sorted(steps))}" for arm, steps in trained.items())
-        yield Remark("threat", f"Runs logged different numbers of training steps ({said}).")
+    told = []
+    for run in (run for run in retried if len(run.lineage) > 1):
+        steps = [attempt.resumed_at for attempt in run.lineage if attempt.resumes is not None]
+        known = " and ".join(str(step) for step in steps if step is not None)
+        after = f", after step {known}" if known else ""
+        told.append(f"{run.run_id}: {plural(len(run.attempts), 'attempt')}{after}")
+    if told:
+        yield Remark(
+            "note",
+            f"{plural(len(told), 'run')} went on where an earlier attempt had ended ({', '.join(told)}). Each batch is "
+            "learned once: what was trained after the last checkpoint is learned again from the same recorded tokens. "
+            "On a CPU the weights are then bit-equal to those of the same batches learned without interruption; on an "
+            "accelerator they may differ by rounding.",
+        )
 
 
 def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -339,20 +253,6 @@ def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             f"{plural(len(state.superseded), 'earlier verdict')} came before the data were complete. Looking before "
             "the end raises the chance of a false finding if the study could have ended there.",
         )
-
-
-def _warn_saturation(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None or state.design.metric.key != "hidden/success":
-        return
-    for arm in state.design.arms:
-        values = list(state.values(arm.name).values())
-        level, said = sum(values) / len(values) if values else 0.5, ""
-        if level > _CEILING:
-            said = "nearly all hidden tasks: near the ceiling"
-        elif level < 1 - _CEILING:
-            said = "hardly any hidden task: near the floor"
-        if said:
-            yield Remark("threat", f"{arm.name} solves {said}, differences look smaller.")
 
 
 def _warn_no_signal(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -365,33 +265,9 @@ def _warn_no_signal(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def _warn_drops(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    for claim in state.design.hypotheses if state.design is not None else ():
-        for clause in unequal_drops(state, claim):
-            yield Remark(
-                "threat",
-                f"{claim.id}: the arms differ in {clause}. What was lost because of its arm makes the rest look other "
-                "than it is.",
-            )
-
-
-def _check_zero_lr(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    run = find_zero_lr_run(state)
-    if run is None or run.status != "collected":
-        return
-    level: Level = "failed" if zero_lr_fault(run) else "note" if zero_lr_unchecked(run) else "passed"
-    said = describe_zero_lr_run(run)
-    yield Remark(level, f"{said[0].upper()}{said[1:]}.")
-
-
-def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None or state.design.collapse is None:
-        return
-    for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
-        if data.broken:
-            of = len(data.values) + len(data.worst)
-            said = f"{data.broken} of {plural(of, 'training')} with {arm} collapsed, no part of its mean"
-            yield Remark("threat", f"{said}: what is claimed is about those that did not.")
+def _warn_resumed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.resumed_count:
+        yield Remark("note", f"The study was resumed {plural(state.resumed_count, 'time')}.")
 
 
 def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -413,34 +289,148 @@ def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
+def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None or state.design.collapse is None:
         return
-    unit = state.design.metric.unit
-    for verdict in (v for v in state.verdicts if v.within_prediction is False):
-        predicted = state.design.hypothesis(verdict.hypothesis).prediction
+    for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
+        if data.broken:
+            of = len(data.values) + len(data.worst)
+            said = f"{data.broken} of {plural(of, 'training')} with {arm} collapsed, no part of its mean"
+            yield Remark("threat", f"{said}: what is claimed is about those that did not.")
+
+
+def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    for verdict in state.verdicts if state.design is not None else ():
+        if verdict.within_prediction is False and state.design is not None:
+            predicted, metric = state.design.hypothesis(verdict.hypothesis).prediction, state.design.metric
+            yield Remark(
+                "note",
+                f"The observed difference in {metric_name(metric)} "
+                f"({format_signed(verdict.estimate, unit=metric.unit)}) fell outside the interval predicted for "
+                f"{verdict.hypothesis} ({span(predicted.low, predicted.high, unit=metric.unit)}): "
+                "the planner's picture of the effect was off, whatever the verdict.",
+            )
+
+
+def _warn_partial(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    runs = state.runs_in("confirm")
+    planned = len(runs) if len(design.looks) > 1 and runs else len(design.arms) * len(design.seeds)
+    finished = sum(run.status == "collected" for run in runs)
+    if finished < planned:
+        why = f" ({state.stopped_reason})" if state.stopped_reason else ""
+        yield Remark("threat", f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
+
+
+def _warn_confounders(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    for claim in (claim for claim in design.hypotheses if claim.confounds):
+        said = "; ".join(one_line(confound) for confound in claim.confounds)
         yield Remark(
-            "note",
-            f"The observed difference in {metric_name(state.design.metric)} "
-            f"({format_signed(verdict.estimate, unit=unit)}) fell outside the interval predicted for "
-            f"{verdict.hypothesis} ({span(predicted.low, predicted.high, unit=unit)}): "
-            "the planner's picture of the effect was off, whatever the verdict.",
+            "threat",
+            f'Feared for {claim.id} before the data, quoted from its lock, and not ruled out by the design: "{said}".',
         )
 
 
-def _warn_resumed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.resumed_count:
-        yield Remark("note", f"The study was resumed {plural(state.resumed_count, 'time')}.")
+def _warn_small_sample(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    counts = {arm.name: len(state.values(arm.name)) for arm in design.arms}
+    if min(counts.values()) < SMALL_ARM:
+        said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
+        yield Remark("threat", f"Few runs per arm ({said}): one unusual seed can move a mean.")
+
+
+def _warn_unequal_training(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    trained: dict[str, set[int]] = {}
+    for run_id, found in evidence.runs.items():
+        if (spec := state.runs[run_id].spec).phase == "confirm":
+            trained.setdefault(spec.arm, set()).add(found.steps)
+    if len(set().union(*trained.values())) > 1:
+        said = "; ".join(f"{arm}: {', '.join(map(str, sorted(steps)))}" for arm, steps in trained.items())
+        yield Remark("threat", f"Runs logged different numbers of training steps ({said}).")
+
+
+def _warn_many_claims(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    k = len(design.hypotheses)
+    if k > 1 and design.multiplicity == "none":
+        risk = percent(round(1 - (1 - design.alpha) ** k, 2))
+        yield Remark(
+            "threat",
+            f"{k} hypotheses were tested without correction: if none were true, the chance that at least one interval "
+            f"still excludes zero would be up to about {risk}.",
+        )
+
+
+def _warn_saturation(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    for arm in design.arms if design.metric.key == SUCCESS else ():
+        values = state.values(arm.name).values()
+        level = fmean(values) if values else 0.5
+        if level > _CEILING:
+            said = "nearly all hidden tasks: near the ceiling"
+            yield Remark("threat", f"{arm.name} solves {said}, differences look smaller.")
+        elif level < 1 - _CEILING:
+            said = "hardly any hidden task: near the floor"
+            yield Remark("threat", f"{arm.name} solves {said}, differences look smaller.")
+
+
+def _warn_drops(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
+    for claim in design.hypotheses:
+        for clause in unequal_drops(state, claim):
+            yield Remark(
+                "threat",
+                f"{claim.id}: the arms differ in {clause}. What was lost because of its arm makes the rest look other "
+                "than it is.",
+            )
+
+
+def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    model = state.design.base_job.get("model")
+    tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
+    said = "a tiny language model made on the spot" if tiny else "one model"
+    yield Remark(
+        "threat",
+        f"One environment ({state.design.environment}) and {said}: the verdict holds for this setting; whether it "
+        "carries over to others was not tested.",
+    )
+    yield Remark(
+        "threat",
+        "Every other field was held at one value and not tuned for each arm: an arm may be better at its own best "
+        "settings than it looks here.",
+    )
 
 
 _Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
 _CHECKS: Final[tuple[_Rule, ...]] = (
-    _check_lock, _check_arms, _check_conditions, _check_files, _check_verdicts, _check_starts,
+    _check_lock,
+    _check_arms,
+    _check_conditions,
+    _check_computed,
+    _check_starts,
     _check_zero_lr,
-)  # fmt: skip
+)
 _THREATS: Final[tuple[_Rule, ...]] = (
-    _warn_partial, _warn_deviations, _warn_alarms, _warn_copies, warn_generated_rewards, _warn_confounders,
-    _warn_small_sample, _warn_invalid, _warn_retries, _warn_unequal_training, _warn_many_claims, _warn_peeking,
-    _warn_saturation, _warn_no_signal, _warn_drops, warn_collapsed, warn_noise, _warn_one_setting, _warn_untuned,
-    warn_miscalibrated, _warn_resumed, warn_sandboxes, warn_custom_environments, measure_remarks,
-)  # fmt: skip
+    _warn_deviations,
+    _warn_alarms,
+    _warn_copies,
+    warn_generated_rewards,
+    _warn_invalid,
+    _warn_retries,
+    _warn_peeking,
+    _warn_no_signal,
+    warn_collapsed,
+    warn_noise,
+    warn_miscalibrated,
+    _warn_resumed,
+    warn_sandboxes,
+    warn_custom_environments,
+    warn_measure,
+    _warn_setting,
+)
+_DESIGN_THREATS: Final[tuple[Callable[[StudyState, Design, Evidence], Iterator[Remark]], ...]] = (
+    _warn_partial,
+    _warn_confounders,
+    _warn_small_sample,
+    _warn_unequal_training,
+    _warn_many_claims,
+    _warn_saturation,
+    _warn_drops,
+)

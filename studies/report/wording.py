@@ -22,39 +22,33 @@ MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
 _SIDES: Final = ("supported", "refuted")
 _PERCENT: Final = 0.01
-_ZERO: Final = re.compile(r"^[+-](0(?:\.0+)?)$")
-LABELS: Final = {
-    "supported": "Supported",
-    "refuted": "Refuted",
-    "equivalent": "Equivalent",
-    "inconclusive": "Inconclusive",
-    "invalid": "Invalid",
-}
 
 
 def label(claim: Hypothesis, verdict: Verdict) -> str:
     """Return a verdict's word; of a question that names no side, that there is a difference, whichever it is."""
-    return "Difference shown" if claim.open and verdict.verdict in _SIDES else LABELS[verdict.verdict]
+    return "Difference shown" if claim.open and verdict.verdict in _SIDES else verdict.verdict.capitalize()
 
 
 def number(value: float | None, digits: int = 3, *, unit: str = "") -> str:
     """Return a value with a true minus sign and as many digits as say something, by its unit; a dash for None."""
-    if value is None:
-        return NONE
-    if unit:
-        return f"{value:,.{decimals(value) if value else 0}f}".replace("-", MINUS)
-    text = f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return _ZERO.sub(r"\1", text).replace("-", MINUS)
+    return _number(value, digits, unit, "")
 
 
 def format_signed(value: float | None, digits: int = 3, *, unit: str = "") -> str:
     """Return a difference with its sign always shown, but of what reads as 0."""
+    return _number(value, digits, unit, "+")
+
+
+def _number(value: float | None, digits: int, unit: str, sign: str) -> str:
     if value is None:
         return NONE
     if unit:
-        return f"{value:+,.{decimals(value)}f}".replace("-", MINUS) if value else "0"
-    text = f"{value:+.{digits}f}" if abs(value) < 100 else f"{value:+.4g}" if abs(value) < 1000 else f"{value:+,.0f}"
-    return _ZERO.sub(r"\1", text).replace("-", MINUS)
+        text = f"{value:{sign},.{decimals(value)}f}" if value else "0"
+    elif abs(value) < 100:
+        text = re.sub(r"^[+-](0(?:\.0+)?)$", r"\1", f"{value:{sign}.{digits}f}")
+    else:
+        text = f"{value:{sign}.4g}" if abs(value) < 1000 else f"{value:{sign},.0f}"
+    return text.replace("-", MINUS)
 
 
 def span(low: float | None, high: float | None, *, unit: str = "") -> str:
@@ -106,28 +100,12 @@ def moment(ts: str) -> str:
     return datetime.fromisoformat(ts).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def setting(hypothesis: Hypothesis, value: Any) -> str:
-    if hypothesis.variable != CONFIGURATION:
-        return f"{hypothesis.variable} = {format_setting_value(hypothesis.variable, value)}"
-    return ", ".join(f"{name} = {value_of(entry)}" for name, entry in value.items())
+def one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
-def describe_comparison(hypothesis: Hypothesis) -> str:
-    """Return the settings a hypothesis compares: `group_size 16 against 4`."""
-    if hypothesis.kind == "interaction":
-        return f"{effect_of(hypothesis)} by {hypothesis.moderator}"
-    if hypothesis.kind == "trend":
-        return f"{hypothesis.variable} over {', '.join(value_alone(hypothesis, value) for value in hypothesis.ladder)}"
-    if hypothesis.variable == CONFIGURATION:
-        return f"{setting(hypothesis, hypothesis.treatment)} against {setting(hypothesis, hypothesis.control)}"
-    treatment, control = (value_alone(hypothesis, value) for value in (hypothesis.treatment, hypothesis.control))
-    return f"{hypothesis.variable} {treatment} against {control}"
-
-
-def value_alone(hypothesis: Hypothesis, value: Any) -> str:
-    """Return a value beside one whose variable was named: `4`, or the whole of a configuration."""
-    whole = hypothesis.variable == CONFIGURATION
-    return setting(hypothesis, value) if whole else format_setting_value(hypothesis.variable, value)
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def command_line(command: Any) -> str:
@@ -137,8 +115,38 @@ def command_line(command: Any) -> str:
     return str(command)
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split())
+def setting(hypothesis: Hypothesis, value: Any) -> str:
+    if hypothesis.variable != CONFIGURATION:
+        return f"{hypothesis.variable} = {format_setting_value(hypothesis.variable, value)}"
+    return describe_fields(value, " = ")
+
+
+def describe_fields(fields: Any, joint: str = " = ", none: str = "the base job") -> str:
+    """Return the fields that an arm sets with their values; `none` where it sets none."""
+    return ", ".join(f"{name}{joint}{value_of(value)}" for name, value in fields.items()) or none
+
+
+def value_alone(hypothesis: Hypothesis, value: Any) -> str:
+    """Return a value beside one whose variable was named: `4`, or the whole of a configuration."""
+    whole = hypothesis.variable == CONFIGURATION
+    return setting(hypothesis, value) if whole else format_setting_value(hypothesis.variable, value)
+
+
+def describe_comparison(hypothesis: Hypothesis) -> str:
+    """Return the settings a hypothesis compares: `group_size 16 against 4`."""
+    if hypothesis.kind == "interaction":
+        return f"{effect_of(hypothesis)} by {hypothesis.moderator}"
+    if hypothesis.kind == "trend":
+        return f"{hypothesis.variable} over {', '.join(value_alone(hypothesis, value) for value in hypothesis.ladder)}"
+    lead = "" if hypothesis.variable == CONFIGURATION else f"{hypothesis.variable} "
+    return (
+        f"{lead}{value_alone(hypothesis, hypothesis.treatment)} against {value_alone(hypothesis, hypothesis.control)}"
+    )
+
+
+def describe_counts(verdict: Verdict) -> str:
+    """Return how many runs of each arm a verdict rests on: the treatment's first, or a contrast's in their order."""
+    return " + ".join(map(str, [arm.n for arm in verdict.arms] or [verdict.n_treatment, verdict.n_control]))
 
 
 def in_unit(text: str, metric: Metric) -> str:
@@ -162,149 +170,90 @@ def metric_axis(metric: Metric) -> str:
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
-        return true_minus(verdict.reason) + _describe_arms(hypothesis, verdict, metric)
-    told = _rates if verdict.test == "boschloo" else _comparison
-    lead, text = _lead(hypothesis, verdict, metric), told(hypothesis, verdict, metric, interval)
-    return lead + text[0].upper() + text[1:] if lead else text
+        return true_minus(verdict.reason) + _describe_means(hypothesis, verdict, metric)
+    if verdict.test == "boschloo":
+        text = _compare_rates(hypothesis, verdict, metric, interval)
+    elif verdict.arms:
+        text = _describe_contrast(hypothesis, verdict, metric, interval)
+    else:
+        text = _compare_means(hypothesis, verdict, metric, interval)
+    if verdict.verdict == "supported" or (hypothesis.open and verdict.verdict == "refuted"):
+        return text
+    if verdict.verdict == "refuted":
+        lead = "the difference lies on the other side of zero"
+    elif verdict.verdict == "equivalent":
+        same = verdict.equivalence
+        margin = "the margin" if same is None else f"±{format_size(same.margin, metric)}"
+        small = "smaller than what matters, and not zero" if verdict.nonzero else "none that matters"
+        lead = f"the difference lies within {margin}: {small}"
+    elif hypothesis.kind == "interaction":
+        lead = "no evidence of one effect being another than the other"
+    elif hypothesis.open:
+        lead = "no evidence of a difference"
+    else:
+        lead = f"no evidence of {'an' if hypothesis.direction == 'increase' else 'a'} {hypothesis.direction}"
+    return f"{lead}. {capital(text)}"
 
 
-def _lead(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    if hypothesis.open and verdict.verdict in _SIDES:
-        return ""
-    same = verdict.equivalence
-    margin = "the margin" if same is None else f"±{format_size(same.margin, metric)}"
-    small = "smaller than what matters, and not zero" if verdict.nonzero else "none that matters"
-    return {
-        "supported": "",
-        "refuted": "the difference lies on the other side of zero. ",
-        "equivalent": f"the difference lies within {margin}: {small}. ",
-        "inconclusive": f"no evidence of {_change(hypothesis)}. ",
-    }[verdict.verdict]
-
-
-def _rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
+def _compare_rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return two rates of runs as counts, with the exact p that decides and the interval beside it."""
-    told = [
+    treatment, control = (
         f"{round((mean or 0.0) * n)} of {n} trainings"
         for mean, n in ((verdict.mean_treatment, verdict.n_treatment), (verdict.mean_control, verdict.n_control))
-    ]
+    )
     did = "collapsed" if metric.kind == "collapse" else f"had {metric_name(metric)}"
     p = verdict.p if verdict.p_adjusted is None else verdict.p_adjusted
-    ends = "" if interval is None else f", {percent(interval.level)} interval {span(interval.low, interval.high)}"
+    ends = "" if interval is None else f", {_ends(interval, '')}"
     return (
-        f"with {setting(hypothesis, hypothesis.treatment)}, {told[0]} {did}, against {told[1]} with "
+        f"with {setting(hypothesis, hypothesis.treatment)}, {treatment} {did}, against {control} with "
         f"{value_alone(hypothesis, hypothesis.control)} (exact p {p_value(p)}; difference of the rates "
         f"{format_signed(verdict.estimate)}{ends})."
     )
 
 
-def describe_reached(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    """Return the share of runs whose value is not where it is cut, as a sentence; empty for what is never cut."""
-    if not verdict.reached or verdict.estimate is None:
-        return ""
-    missed = any(rate.count < rate.of for rate in verdict.reached)
-    if metric.threshold is None and not missed:  # a cut that no run met says nothing
-        return _of_those_there(hypothesis, verdict, metric)
-    names = _names(hypothesis, verdict)
-    told = [
-        f"{rate.count} of {rate.of} with {names[rate.arm]} ({number(rate.low, 2)} to {number(rate.high, 2)})"
-        for rate in (verdict.reached if verdict.arms else reversed(verdict.reached))
-    ]
-    what = "It was reached by" if metric.threshold is not None else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
-    said = f" {what} {' and '.join(told)}, with 95 % limits of the rate"
-    cut = f"; a run that did not counts with {in_unit(f'{metric.cut_at:,.0f}', metric)}" if missed else ""
-    return f"{said}{cut}." + _of_those_there(hypothesis, verdict, metric)
-
-
-def _names(hypothesis: Hypothesis, verdict: Verdict) -> dict[str, str]:
-    arms = [rate.arm for rate in verdict.reached]
-    if verdict.arms:
-        return dict(zip(arms, arms, strict=True))
-    values = (value_alone(hypothesis, value) for value in (hypothesis.control, hypothesis.treatment))
-    return dict(zip(arms, values, strict=True))
-
-
-def _of_those_there(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    """Return of which trainings a verdict on a time speaks, where it is not of all; empty where it is."""
-    if verdict.scope != "reached":
-        return ""
-    names = _names(hypothesis, verdict)
-    found = find_unobserved_misses(metric, verdict)
-    uppers = [f"{_whole(one.upper)} with {names[one.arm]}" for one in found]
-    alike = len(found) > 1 and len({one.upper for one in found}) == 1
-    if alike or len(found) == 1:
-        uppers = [f"{_whole(found[0].upper)}{' per arm' if alike else ''}"]
-    least = [one.breaking_share for one in found if one.breaking_share is not None]
-    undone = f", and {_whole(min(least))} would undo it" if least else ""
-    alone = f" with {names[found[0].arm]}" if len(found) == 1 else ""
-    phrase, most = reached_phrase(metric), " and ".join(uppers)
-    return f" So this is of trainings{alone} that {phrase}: that up to {most} never do is not ruled out{undone}."
-
-
-def _whole(share: float) -> str:
-    """Return a share in whole percent, or, of a small one, to a tenth."""
-    return percent(round(share, 2 if share >= _PERCENT else 3))
-
-
-def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
-    if verdict.arms:
-        return _contrast(hypothesis, verdict, metric, interval)
+def _compare_means(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
+    mean = verdict.mean_treatment
+    if metric.key == SUCCESS:
+        outcome = f"runs solved {number(mean)} of the hidden tasks"
+    elif metric.key == GAIN:
+        outcome = f"runs gained {format_signed(mean)} of hidden success over their own beginning"
+    elif metric.cut_at is not None and metric.threshold is not None:
+        outcome = f"runs took {format_size(mean, metric)} to {metric.threshold:g} hidden success on average"
+    else:
+        of = "the mean of " if metric.unit else ""
+        outcome = f"{of}{metric_name(metric)} was {number(mean, unit=metric.unit)}"
     difference = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
     return (
-        f"with {setting(hypothesis, hypothesis.treatment)}, {_outcome(verdict.mean_treatment, metric)}, against "
-        f"{number(verdict.mean_control, unit=metric.unit)} with "
-        f"{value_alone(hypothesis, hypothesis.control)} (difference {difference}, {_ends(interval, metric)}, "
-        f"n = {verdict.n_treatment} + {verdict.n_control})."
+        f"with {setting(hypothesis, hypothesis.treatment)}, {outcome}, against "
+        f"{number(verdict.mean_control, unit=metric.unit)} with {value_alone(hypothesis, hypothesis.control)} "
+        f"(difference {difference}, {_ends(interval, metric.unit)}, n = {describe_counts(verdict)})."
     )
 
 
-def _ends(interval: DecidingInterval | None, metric: Metric) -> str:
-    if interval is None:
-        return "no interval exists"
-    return f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
-
-
-def describe_counts(verdict: Verdict) -> str:
-    """Return how many runs of each arm a verdict rests on: the treatment's first, or a contrast's in their order."""
-    counts = [arm.n for arm in verdict.arms] or [verdict.n_treatment, verdict.n_control]
-    return " + ".join(map(str, counts))
-
-
-def _contrast(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
+def _describe_contrast(
+    hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None
+) -> str:
     """Return an interaction or a trend by the means of all its arms."""
     means = [number(arm.mean, unit=metric.unit) for arm in verdict.arms]
     size = in_unit(format_signed(verdict.estimate, unit=metric.unit), metric)
-    told = f"{size}, {_ends(interval, metric)}, n = {describe_counts(verdict)}"
+    found = f"{size}, {_ends(interval, metric.unit)}, n = {describe_counts(verdict)}"
     if hypothesis.kind == "trend":
         values = ", ".join(value_alone(hypothesis, value) for value in hypothesis.ladder)
-        return f"{metric_name(metric)} was {', '.join(means)} at {hypothesis.variable} = {values} (rise {told})."
+        return f"{metric_name(metric)} was {', '.join(means)} at {hypothesis.variable} = {values} (rise {found})."
     low, high = (f"{hypothesis.moderator} = {value_of(v)}" for v in hypothesis.varied[hypothesis.moderator])
     return (
         f"the {effect_of(hypothesis)} took {metric_name(metric)} from {means[2]} to {means[3]} with {high}, and "
-        f"from {means[0]} to {means[1]} with {low} (difference of the differences {told})."
+        f"from {means[0]} to {means[1]} with {low} (difference of the differences {found})."
     )
 
 
-def _outcome(mean: float | None, metric: Metric) -> str:
-    if metric.key == SUCCESS:
-        return f"runs solved {number(mean)} of the hidden tasks"
-    if metric.key == GAIN:
-        return f"runs gained {format_signed(mean)} of hidden success over their own beginning"
-    if metric.cut_at is not None and metric.threshold is not None:
-        return f"runs took {format_size(mean, metric)} to {metric.threshold:g} hidden success on average"
-    return f"{'the mean of ' if metric.unit else ''}{metric_name(metric)} was {number(mean, unit=metric.unit)}"
+def _ends(interval: DecidingInterval | None, unit: str) -> str:
+    if interval is None:
+        return "no interval exists"
+    return f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=unit)}"
 
 
-def _change(hypothesis: Hypothesis) -> str:
-    if hypothesis.kind == "interaction":
-        return "one effect being another than the other"
-    if hypothesis.open:
-        return "a difference"
-    article = "an" if hypothesis.direction == "increase" else "a"
-    return f"{article} {hypothesis.direction}"
-
-
-def _describe_arms(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+def _describe_means(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
         return ""
     return (
@@ -312,3 +261,49 @@ def _describe_arms(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> 
         f"{setting(hypothesis, hypothesis.treatment)} and {number(verdict.mean_control, unit=metric.unit)} with "
         f"{value_alone(hypothesis, hypothesis.control)}."
     )
+
+
+def describe_reached(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+    """Return the share of runs whose value is not where it is cut, and of which trainings a verdict on a time speaks.
+
+    Empty for what is never cut; a cut that no run met says nothing.
+    """
+    if not verdict.reached or verdict.estimate is None:
+        return ""
+    values = [value_alone(hypothesis, value) for value in (hypothesis.control, hypothesis.treatment)]
+    arms = [rate.arm for rate in verdict.reached]
+    names = dict(zip(arms, arms if verdict.arms else values, strict=True))
+    missed = any(rate.count < rate.of for rate in verdict.reached)
+    reached = ""
+    if metric.threshold is not None or missed:
+        rates = [
+            f"{rate.count} of {rate.of} with {names[rate.arm]} ({number(rate.low, 2)} to {number(rate.high, 2)})"
+            for rate in (verdict.reached if verdict.arms else reversed(verdict.reached))
+        ]
+        by = (
+            "It was reached by" if metric.threshold is not None else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
+        )
+        cut = f"; a run that did not counts with {in_unit(f'{metric.cut_at:,.0f}', metric)}" if missed else ""
+        reached = f" {by} {' and '.join(rates)}, with 95 % limits of the rate{cut}."
+    return reached + _of_those_there(verdict, metric, names)
+
+
+def _of_those_there(verdict: Verdict, metric: Metric, names: dict[str, str]) -> str:
+    """Return of which trainings a verdict on a time speaks, where it is not of all; empty where it is."""
+    if verdict.scope != "reached":
+        return ""
+    misses = find_unobserved_misses(metric, verdict)
+    uppers = [f"{_whole(one.upper)} with {names[one.arm]}" for one in misses]
+    alike = len(misses) > 1 and len({one.upper for one in misses}) == 1
+    if alike or len(misses) == 1:
+        uppers = [f"{_whole(misses[0].upper)}{' per arm' if alike else ''}"]
+    least = [one.breaking_share for one in misses if one.breaking_share is not None]
+    undone = f", and {_whole(min(least))} would undo it" if least else ""
+    alone = f" with {names[misses[0].arm]}" if len(misses) == 1 else ""
+    phrase, most = reached_phrase(metric), " and ".join(uppers)
+    return f" So this is of trainings{alone} that {phrase}: that up to {most} never do is not ruled out{undone}."
+
+
+def _whole(share: float) -> str:
+    """Return a share in whole percent, or, of a small one, to a tenth."""
+    return percent(round(share, 2 if share >= _PERCENT else 3))

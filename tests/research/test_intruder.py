@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from research.controller.interventions import ACCEPTABLE
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
 from studies.log.event_log import Change
-from studies.report.content import view
-from studies.report.evidence import gather
+from studies.report.content import report_content
+from studies.report.evidence import gather_rounds
 from tests.research.bench import STUDY, Bench, examples, scratch
 from tests.research.designs import design, every_stage, noise_plan
 
@@ -109,7 +109,7 @@ def check(bench: Bench, state: StudyState) -> None:
     assert all(run.status in ("collected", "invalid") for run in state.runs.values())
     assert not [run for run in state.runs.values() if run.active]
     folder = bench.home.study(STUDY)
-    assert view(state, gather(state, folder)).title
+    assert report_content(state, gather_rounds(state, folder)).title
 
 
 ONE_COURSE = [name for name in KINDS if name not in ("a stop", "a pause", "a veto")]

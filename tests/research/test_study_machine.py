@@ -37,8 +37,8 @@ from research.runs.files import AttemptSpec
 from research.scheduler.next_step import is_done
 from research.scheduler.steps import BUDGET_RULE
 from studies import EventType, StudyLog, StudyState, fold
-from studies.report.content import view
-from studies.report.evidence import gather
+from studies.report.content import report_content
+from studies.report.evidence import gather_rounds
 from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scratch, unapproved
 from tests.research.designs import design, every_stage, noise_plan
 from tests.research.fakes import ScriptedPlanner
@@ -313,7 +313,7 @@ class StudyMachine(RuleBasedStateMachine):
 
     def _build_a_report(self) -> None:
         state, folder = self.state(), self.bench.home.study(STUDY)
-        assert view(state, gather(state, folder)).title
+        assert report_content(state, gather_rounds(state, folder)).title
 
     def _end(self) -> None:
         """Whatever was done to it: once it is left alone with time enough, it comes to its conclusion."""

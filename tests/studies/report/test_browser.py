@@ -89,7 +89,7 @@ def test_names_of_arms_are_whole_on_a_phone(browser: Browser, tmp_path: Path) ->
     assert page.locator("td[class*=arm-]").count() > 0
     assert cut == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    drawn = page.locator("figure .narrow").evaluate_all("all => all.map(one => one.textContent.replace(/\\s+/g, ''))")
+    drawn = page.locator("figure svg").evaluate_all("all => all.map(one => one.textContent.replace(/\\s+/g, ''))")
     assert sum(long in text for text in drawn) >= 2
     page.context.close()
 

@@ -48,7 +48,7 @@ def test_the_page_is_one_file_that_asks_nothing_of_the_network(built: Built) -> 
     text = report.html.read_text()
     assert all(link.startswith("#") for link in page.links)
     assert not {"script", "link", "iframe", "img"} & set(page.tags)
-    assert page.tags.count("svg") == 6
+    assert page.tags.count("svg") == 3
     assert {*re.findall(r"https?://[^\s\"']+", text)} == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert "@import" not in text
     assert "prefers-color-scheme:dark" in text

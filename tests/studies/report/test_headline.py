@@ -93,7 +93,7 @@ def test_what_of_a_topic_is_not_tested_stands_beneath_what_is(study: Synthetic) 
     assert markdown.index("**Tested:**") < markdown.index("**Not tested:**") < markdown.index("**Verdict:**")
     assert left in headline(study.state()).question.not_tested
     labels = re.findall(r"^- \*\*(.+?):\*\*", markdown.partition("\n## ")[0], flags=re.MULTILINE)
-    assert labels == ["Asked", "Tested", "Verdict", "In practice", "Ask next"]
+    assert labels == ["Asked", "Tested", "Not tested", "Verdict", "In practice", "Ask next"]
 
 
 def test_a_lock_that_was_edited_after_the_verdict_is_said_first(study: Synthetic) -> None:

@@ -14,8 +14,11 @@ from studies.proof import verify
 from studies.records.procedure import CollapseRule
 from studies.report import build_report, measures
 from studies.report.build import render_report
-from studies.report.content import view
-from studies.report.evidence import gather, other_metrics
+from studies.report.design_tables import collapse_table
+from studies.report.evidence import Evidence, gather, other_metrics
+from studies.report.figure_data import hidden_curves, shifts
+from studies.report.measures import facts_table, others_table
+from studies.report.run_tables import arm_table
 from studies.report.summary import headline
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
@@ -39,9 +42,12 @@ def page(made: MeasuredStudy) -> str:
     return render_report(made.state(), made.folder)["report.md"].replace("\\", "")
 
 
-def content(made: MeasuredStudy) -> Any:
-    state = made.state()
-    return view(state, gather(state, made.folder))
+def evidence(made: MeasuredStudy) -> Evidence:
+    return gather(made.state(), made.folder)
+
+
+def texts(found: Any) -> list[list[str]]:
+    return [[entry.text for entry in row] for row in found.rows]
 
 
 @pytest.fixture(scope="module")
@@ -106,23 +112,22 @@ def test_what_most_never_reached_is_no_number_anywhere(tmp_path: Path) -> None:
     made = study(tmp_path, "episodes", ends={SLOW: 0.5, QUICK: 0.55})
     head = headline(made.state())
     assert_golden(f"{head.answers[0].sentence}\n{head.answers[0].practice}\n{head.next.command}")
-    found = content(made)
-    rows = [[entry.text for entry in row] for row in found.arms.rows]
-    assert [row[3:] for row in rows] == [["0 of 5", "not reached by 5 of 5", "–"]] * 2
-    assert found.shifts.arms[0].interval is None
-    assert len(found.shifts.arms[0].missed) == 5
+    assert [row[3:] for row in texts(arm_table(made.state()))] == [["0 of 5", "not reached by 5 of 5", "–"]] * 2
+    drawn = shifts(made.state()).arms[0]
+    assert (drawn.interval, len(drawn.missed)) == (None, 5)
     assert "5,120 (0.000)" not in page(made)
 
 
 def test_the_hidden_curve_has_every_look_the_threshold_and_the_horizon(episodes: MeasuredStudy) -> None:
-    found = content(episodes).hidden
+    found = hidden_curves(episodes.state(), evidence(episodes))
     assert (found.threshold, found.horizon, found.unit) == (0.7, 5120.0, "training episodes")
     assert [x for x, _ in found.arms[0].seeds[0].points] == list(range(0, 5121, 512))
     assert "![Hidden success](figures/hidden-curves.svg)" in page(episodes)
 
 
 def test_without_looks_during_training_there_is_no_hidden_curve(tmp_path: Path) -> None:
-    assert content(study(tmp_path, "reward")).hidden is None
+    made = study(tmp_path, "reward")
+    assert hidden_curves(made.state(), evidence(made)) is None
 
 
 def test_other_measures_stand_beside_with_differences_and_no_claim(episodes: MeasuredStudy) -> None:
@@ -151,11 +156,10 @@ def test_rates_are_told_as_counts_with_the_exact_p_and_limits_and_no_spread(tmp_
     assert answer.verdict == "supported"
     assert_golden(answer.sentence)
     assert "Boschloo's exact test" in page(made)
-    found = content(made)
-    assert [[entry.text for entry in row][3:] for row in found.arms.rows] == [["5 of 5", "–"], ["0 of 5", "–"]]
-    interval = found.shifts.arms[1].interval
+    assert [row[3:] for row in texts(arm_table(made.state()))] == [["5 of 5", "–"], ["0 of 5", "–"]]
+    interval = shifts(made.state()).arms[1].interval
     assert (interval.mean, interval.low, interval.high) == pytest.approx((0.0, 0.0, 0.5218), abs=1e-4)
-    others = [row[0].text for row in found.appendix.others.rows]
+    others = [row[0] for row in texts(others_table(made.state(), evidence(made)))]
     assert others == ["hidden success", "gain in hidden success"], "no course of trainings that nobody looked at"
 
 
@@ -167,8 +171,7 @@ def test_too_few_runs_for_rates_say_what_they_see(tmp_path: Path) -> None:
 
 def test_collapses_are_told_where_they_count_with_their_value(tmp_path: Path) -> None:
     made = study(tmp_path, "episodes", collapsed={SLOW: 2})
-    found = content(made).appendix.collapses
-    assert [(row[0].text, row[1].text) for row in found.rows] == [(SLOW, "2 of 5"), (QUICK, "0 of 5")]
+    assert [row[:2] for row in texts(collapse_table(made.state()))] == [[SLOW, "2 of 5"], [QUICK, "0 of 5"]]
     assert made.state().verdicts[0].collapses == ()
 
 
@@ -205,8 +208,8 @@ def test_plays_of_which_a_number_was_not_said_are_counted_and_no_part_of_its_mea
     made = Telling(tmp_path)
     made.silent = True
     made.whole(measured_design(metric("reward")))
-    (row,) = content(made).appendix.facts.rows
-    assert_golden(" | ".join(entry.text for entry in row))
+    (row,) = texts(facts_table(made.state(), evidence(made)))
+    assert_golden(" | ".join(row))
 
 
 CONFOUNDS = "confounds speed with the level"

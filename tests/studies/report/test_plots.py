@@ -15,14 +15,14 @@ from matplotlib.text import Text
 
 from studies.records.design import Metric
 from studies.report import figure_data, plots
-from studies.report.plots import NARROW, WIDE, wrap_name
+from studies.report.plots import wrap_name
 from studies.report.theme import style
 from studies.statistics.comparison import mean_interval
 from studies.verdicts.wording import DecidingInterval
 from tests.studies.measured import metric
 from tests.studies.synthetic import hypothesis
 
-Draw = Callable[[str, float], plots.Drawing]
+Draw = Callable[[str], plots.Picture]
 
 NAMES = ("group_size=4", "group_size=16", "learning_rate=0.003, group_size=64, temperature=0.7, clip_ratio=0.28")
 
@@ -68,20 +68,20 @@ def screened() -> figure_data.Screening:
 
 
 DRAWN: dict[str, Draw] = {
-    "curves": lambda salt, width: plots.draw_curves(curves(), salt, width),
-    "curves of two arms": lambda salt, width: plots.draw_curves(curves(NAMES[:2]), salt, width),
-    "panels": lambda salt, width: plots.draw_panels([curves(height=scale) for scale in (1, 10, 0.01)], salt, width),
-    "before and after": lambda salt, width: plots.draw_shifts(shifts(), salt, width),
-    "forecasts": lambda salt, width: plots.draw_forecasts(forecasts(), salt, width),
-    "screen": lambda salt, width: plots.draw_screen(screened(), salt, width),
+    "curves": lambda salt: plots.draw_curves(curves(), salt),
+    "curves of two arms": lambda salt: plots.draw_curves(curves(NAMES[:2]), salt),
+    "panels": lambda salt: plots.draw_panels([curves(height=scale) for scale in (1, 10, 0.01)], salt),
+    "before and after": lambda salt: plots.draw_shifts(shifts(), salt),
+    "forecasts": lambda salt: plots.draw_forecasts(forecasts(), salt),
+    "screen": lambda salt: plots.draw_screen(screened(), salt),
 }
 
 
 @cache
-def drawn(draw: Draw, width: float) -> Any:
+def drawn(draw: Draw) -> Any:
     with style("test"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        canvas = draw("test", width).canvas
+        canvas = draw("test").canvas
         canvas.set_dpi(72)
         FigureCanvasAgg(canvas).draw()  # type: ignore[no-untyped-call]
     return canvas
@@ -117,10 +117,9 @@ def crossings(canvas: Any) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("name", DRAWN)
-def test_text_crosses_nothing_stays_within_the_figure_and_has_names_of_arms_whole(name: str, width: float) -> None:
-    canvas = drawn(DRAWN[name], width)
+def test_text_crosses_nothing_stays_within_the_figure_and_has_names_of_arms_whole(name: str) -> None:
+    canvas = drawn(DRAWN[name])
     assert crossings(canvas) == []
     boxes = [(text.get_text(), text.get_window_extent()) for text in texts(canvas)]
     for text, box in boxes:
@@ -141,13 +140,13 @@ def test_a_name_of_several_parts_is_broken_between_them_and_loses_nothing() -> N
 
 
 def test_margin_and_prediction_are_drawn_and_named() -> None:
-    canvas = drawn(DRAWN["forecasts"], WIDE)
+    canvas = drawn(DRAWN["forecasts"])
     spans = [patch.get_extents().transformed(canvas.axes[0].transData.inverted()) for patch in canvas.axes[0].patches]
     ends = sorted((round(span.x0, 6), round(span.x1, 6)) for span in spans)
     assert ends == [(-0.05, 0.05), (0.02, 0.2)]
     said = {text.get_text() for text in texts(canvas)}
     assert {"predicted, 80 %", "observed, 95 % interval", "too small to matter (±0.05)"} <= said
-    without = drawn(lambda salt, width: plots.draw_forecasts(forecasts(margin=None), salt, width), WIDE)
+    without = drawn(lambda salt: plots.draw_forecasts(forecasts(margin=None), salt))
     assert not any("too small" in text.get_text() for text in texts(without))
 
 
@@ -161,7 +160,7 @@ def test_whatever_is_predicted_and_observed_no_text_is_crossed(
     low: float, high: float, estimate: float | None, half: float, margin: float | None
 ) -> None:
     item = forecast(min(low, high), max(low, high), estimate, half)
-    assert crossings(drawn(lambda *how: plots.draw_forecasts(forecasts(item, margin=margin), *how), NARROW)) == []
+    assert crossings(drawn(lambda salt: plots.draw_forecasts(forecasts(item, margin=margin), salt))) == []
 
 
 def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet() -> None:
@@ -173,15 +172,17 @@ def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet(
 
 @pytest.mark.slow
 def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() -> None:
+    def curve(data: figure_data.Curves, name: str = "learning-curves") -> plots.Figure:
+        return plots.make_figure(name, "learning-curves", data)
+
     plots.render_cached.cache_clear()
-    first = plots.learning_curves(curves())
-    assert plots.learning_curves(curves()) == first
-    assert plots.render_cached.cache_info().misses == 2, "a wide one and a narrow one"
-    other = plots.learning_curves(curves(height=0.5))
-    assert (other.wide != first.wide, other.narrow != first.narrow) == (True, True)
-    assert plots.learning_curves(curves(), "round-2-").wide != first.wide, "ids are kept apart by the name"
+    first = curve(curves())
+    assert curve(curves()) == first
+    assert plots.render_cached.cache_info().misses == 1
+    assert curve(curves(height=0.5)).svg != first.svg
+    assert curve(curves(), "round-2-learning-curves").svg != first.svg, "ids are kept apart by the name"
     plots.render_cached.cache_clear()
-    assert plots.learning_curves(curves()) == first, "drawn once more it is the same"
+    assert curve(curves()) == first, "drawn once more it is the same"
 
 
 def searched(chosen: Metric) -> Any:
