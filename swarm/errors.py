@@ -186,8 +186,9 @@ def describe_invalid(first: Mapping[str, Any]) -> InvalidRequest:
     """Return one of pydantic's errors as one line (`to_invalid_request`)."""
     field = ".".join(str(part) for part in first["loc"])
     said = _simplify_message(str(first["type"]), str(first["msg"]))
-    found = "" if first["type"] in _SAY_IT_ALL or said == HALF_A_CHARACTER else f", found {_abbreviate(first['input'])}"
-    return InvalidRequest((f"{field}: " if field else "") + said + found, param=field or None)
+    if first["type"] not in _SAY_IT_ALL and said != HALF_A_CHARACTER:
+        said += f", found {ascii(first['input'])[:_FOUND_SHOWN]}"
+    return InvalidRequest((f"{field}: " if field else "") + said, param=field or None)
 
 
 def _simplify_message(kind: str, message: str) -> str:
@@ -208,7 +209,3 @@ def _simplify_message(kind: str, message: str) -> str:
     if asked != message:
         return "expected " + ("a value " if asked.startswith(("greater", "less")) else "") + asked
     return message.removeprefix("Value error, ")
-
-
-def _abbreviate(value: Any) -> str:
-    return ascii(value)[:_FOUND_SHOWN]

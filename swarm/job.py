@@ -436,73 +436,22 @@ class Job(Canonical):
     """Where metrics go; None logs to the server's own log only."""
 
     @model_validator(mode="after")
-    def _check_batch_size(self) -> Self:
+    def _check_fields(self) -> Self:
         if self.episodes_per_step % self.group_size:
             raise ValueError(
                 f"episodes_per_step must be a multiple of group_size; "
                 f"found {self.episodes_per_step} and {self.group_size}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_backend_fields(self) -> Self:
-        if self.verl is not None and self.backend != "verl":
-            raise ValueError(f"`verl` holds fields of the backend verl; found the backend {self.backend!r}")
-        if self.backend == "verl" and not 0.01 <= self.temperature <= 2:
-            raise ValueError(f"the backend verl samples at temperatures from 0.01 to 2; found {self.temperature:g}")
-        if self.backend == "verl" and self.merging == "tree":
-            raise ValueError("the backend verl learns rows, no trees: merging auto, linear or none; found 'tree'")
-        return self
-
-    @model_validator(mode="after")
-    def _check_colocation(self) -> Self:
-        if self.verl is not None and self.verl.colocated and self.max_staleness:
+        if self.minibatches > self.episodes_per_step:
             raise ValueError(
-                "verl.colocated: expected a max_staleness of 0, as learners and replicas take turns on their devices; "
-                f"found {self.max_staleness}: make it 0, or leave colocated out"
+                f"minibatches must be at most episodes_per_step, as each has one episode at least; "
+                f"found {self.minibatches} and {self.episodes_per_step}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_verl_names(self) -> Self:
-        if self.verl is not None:
-            known = type(self).model_fields.items()
-            defaults = {name: field.get_default(call_default_factory=True) for name, field in known}
-            # by value: a record says every field, and would be refused for what nobody asked
-            self.verl.algorithm.require_meaning(
-                {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _fit_head_size(self, info: ValidationInfo) -> Self:
-        """Give a tiny model the heads that the backend has attention for; what a record says of them stands."""
-        model = self.model
-        if self.backend != "verl" or is_record(info) or not isinstance(model, TinyModel):
-            return self
-        if "head_size" not in model.model_fields_set:
-            self.__dict__["model"] = model.model_copy(update={"head_size": 32})  # of a value that nobody has seen yet
-        return self
-
-    @model_validator(mode="after")
-    def _fill_model_defaults(self) -> Self:
-        if isinstance(self.model, PathModel) and "max_context" not in self.model_fields_set:
-            self.__dict__["max_context"] = 256
-        if "learning_rate" not in self.model_fields_set:
-            self.__dict__["learning_rate"] = default_learning_rate(self.model, self.lora_rank)
-        return self
-
-    @model_validator(mode="after")
-    def _check_warmup(self) -> Self:
         if self.lr_warmup_steps > self.steps:
             raise ValueError(
                 f"lr_warmup_steps must be at most steps, or learning_rate is never reached; "
                 f"found {self.lr_warmup_steps} and {self.steps}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_evaluations(self) -> Self:
         if list(self.evaluate_after) != sorted(set(self.evaluate_after)):
             raise ValueError(f"evaluate_after must be steps in growing order; found {list(self.evaluate_after)}")
         if self.evaluate_after and self.eval_every is not None:
@@ -515,21 +464,43 @@ class Job(Canonical):
                 f"expected an eval_every of at most steps, or nothing is evaluated; found {self.eval_every} and "
                 f"{self.steps}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_agents(self) -> Self:
         if len(set(self.train_agents)) < len(self.train_agents):
             raise ValueError(f"expected each name in train_agents once; found {list(self.train_agents)}")
         return self
 
     @model_validator(mode="after")
-    def _check_minibatches(self) -> Self:
-        if self.minibatches > self.episodes_per_step:
+    def _check_verl(self) -> Self:
+        if self.verl is not None and self.backend != "verl":
+            raise ValueError(f"`verl` holds fields of the backend verl; found the backend {self.backend!r}")
+        if self.backend == "verl" and not 0.01 <= self.temperature <= 2:
+            raise ValueError(f"the backend verl samples at temperatures from 0.01 to 2; found {self.temperature:g}")
+        if self.backend == "verl" and self.merging == "tree":
+            raise ValueError("the backend verl learns rows, no trees: merging auto, linear or none; found 'tree'")
+        if self.verl is not None and self.verl.colocated and self.max_staleness:
             raise ValueError(
-                f"minibatches must be at most episodes_per_step, as each has one episode at least; "
-                f"found {self.minibatches} and {self.episodes_per_step}"
+                "verl.colocated: expected a max_staleness of 0, as learners and replicas take turns on their devices; "
+                f"found {self.max_staleness}: make it 0, or leave colocated out"
             )
+        if self.verl is not None:
+            known = type(self).model_fields.items()
+            defaults = {name: field.get_default(call_default_factory=True) for name, field in known}
+            # by value: a record says every field, and would be refused for what nobody asked
+            self.verl.algorithm.require_meaning(
+                {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fill_model_defaults(self, info: ValidationInfo) -> Self:
+        """Fill what depends on the model and backend; what a record says of a tiny model's heads stands."""
+        model, own = self.model, self.__dict__  # of a value that nobody has seen yet
+        asked = is_record(info) or "head_size" in model.model_fields_set
+        if self.backend == "verl" and isinstance(model, TinyModel) and not asked:
+            own["model"] = model.model_copy(update={"head_size": 32})
+        if isinstance(model, PathModel) and "max_context" not in self.model_fields_set:
+            own["max_context"] = 256
+        if "learning_rate" not in self.model_fields_set:
+            own["learning_rate"] = default_learning_rate(model, self.lora_rank)
         return self
 
     @classmethod
@@ -592,9 +563,5 @@ class Job(Canonical):
 
 def tunables() -> dict[str, Tunable]:
     """Return the fields of `Job` a study may vary, by field name, in the job's order."""
-    found: dict[str, Tunable] = {}
-    for name, known in Job.model_fields.items():
-        for mark in known.metadata:
-            if isinstance(mark, Tunable):
-                found[name] = mark
-    return found
+    marks = ((name, mark) for name, known in Job.model_fields.items() for mark in known.metadata)
+    return {name: mark for name, mark in marks if isinstance(mark, Tunable)}

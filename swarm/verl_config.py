@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -80,27 +80,22 @@ POLICY_LOSSES: Final[Mapping[str, PolicyLoss]] = {
     "dro": PolicyLoss("a dro_beta, for which a job has no field; take cispo"),
     "bypass_mode": PolicyLoss("a rollout correction; take verl.rollout_correction bypass_ppo_clip or bypass_pg_is"),
 }
-_CLIP_REJECTED: Final = PolicyLoss(dual_clips=True, whole=True)
-_REINFORCE_BY_SEQUENCES: Final = PolicyLoss(clips=False, whole=True)
+_DECOUPLED: Final = (
+    "token_is", "seq_is", "token_icepop", "seq_is_rs", "geo_rs", "geo_rs_seq_tis", "geo_rs_token_tis", "k3_rs",
+    "k3_rs_seq_tis", "k3_rs_token_tis",
+)  # fmt: skip
+_CLIP_REJECTED: Final = Correction(PolicyLoss(dual_clips=True, whole=True))
+_REINFORCE_BY_SEQUENCES: Final = Correction(PolicyLoss(clips=False, whole=True))
 CORRECTIONS: Final[Mapping[str, Correction]] = {
-    "decoupled_token_is": Correction(),
-    "decoupled_seq_is": Correction(),
-    "decoupled_token_icepop": Correction(),
-    "decoupled_seq_is_rs": Correction(),
-    "decoupled_geo_rs": Correction(),
-    "decoupled_geo_rs_seq_tis": Correction(),
-    "decoupled_geo_rs_token_tis": Correction(),
-    "decoupled_k3_rs": Correction(),
-    "decoupled_k3_rs_seq_tis": Correction(),
-    "decoupled_k3_rs_token_tis": Correction(),
+    **{f"decoupled_{name}": Correction() for name in _DECOUPLED},
     "bypass_ppo_clip": Correction(PolicyLoss(dual_clips=True)),
-    "bypass_ppo_clip_geo_rs": Correction(_CLIP_REJECTED),
-    "bypass_ppo_clip_k3_rs": Correction(_CLIP_REJECTED),
-    "bypass_pg_is": Correction(_REINFORCE_BY_SEQUENCES),
+    "bypass_ppo_clip_geo_rs": _CLIP_REJECTED,
+    "bypass_ppo_clip_k3_rs": _CLIP_REJECTED,
+    "bypass_pg_is": _REINFORCE_BY_SEQUENCES,
     "bypass_pg_token_icepop": Correction(PolicyLoss(clips=False)),
-    "bypass_pg_geo_rs": Correction(_REINFORCE_BY_SEQUENCES),
-    "bypass_pg_geo_rs_seq_tis": Correction(_REINFORCE_BY_SEQUENCES),
-    "bypass_pg_geo_rs_token_tis": Correction(_REINFORCE_BY_SEQUENCES),
+    "bypass_pg_geo_rs": _REINFORCE_BY_SEQUENCES,
+    "bypass_pg_geo_rs_seq_tis": _REINFORCE_BY_SEQUENCES,
+    "bypass_pg_geo_rs_token_tis": _REINFORCE_BY_SEQUENCES,
     "disabled": Correction(),
 }
 Kind = Literal["advantage_estimator", "policy_loss", "rollout_correction"]
@@ -152,39 +147,33 @@ class VerlAlgorithm:
 
     def require_meaning(self, changed: Mapping[str, Any]) -> None:
         """Raise ValueError for one of `changed`, fields not at their default, that the names leave without meaning."""
+        correction = f"verl.rollout_correction {self.correction}"
         if self.bypass and self.policy_loss is not None:
             raise ValueError(
-                f"verl.policy_loss {self.policy_loss!r} means nothing with verl.rollout_correction {self.correction}, "
+                f"verl.policy_loss {self.policy_loss!r} means nothing with {correction}, "
                 f"which is a loss itself: leave one of the two out, or name a correction that begins with decoupled_"
             )
-        loss = f"verl.rollout_correction {self.correction}" if self.bypass else f"verl.policy_loss {self.policy_loss}"
-        for said, meaningless in (
-            (f"verl.advantage_estimator {self.estimator}", self._estimator_stands_for()),
-            (loss, self._loss_stands_for(changed.get("algorithm"))),
-            (f"verl.rollout_correction {self.correction}", self._correction_stands_for()),
-        ):
+        without: dict[str, list[str]] = {}
+        if self.estimator is not None:
+            normalizes = ESTIMATORS[self.estimator].normalizes
+            own = ["algorithm"] if normalizes else ["algorithm", "normalize_advantage"]
+            without[f"verl.advantage_estimator {self.estimator}"] = own
+        if (kind := self.kind_of_loss) is not None:
+            algorithm = changed.get("algorithm")
+            # a part of two algorithms is in the loss: gspo's ratios, and dr_grpo's weights
+            of_loss = algorithm == "gspo" or (algorithm == "dr_grpo" and not kind.weighs)
+            without[correction if self.bypass else f"verl.policy_loss {self.policy_loss}"] = [
+                *([] if kind.clips else ["clip_ratio", "clip_ratio_high"]),
+                *([] if kind.dual_clips else ["dual_clip"]),
+                *([] if kind.weighs else ["loss_weighting"]),
+                *(["algorithm"] if of_loss else []),
+            ]
+        if self.correction is not None:
+            without[correction] = [*without.get(correction, ()), "rollout_correction", "correction_cap"]
+        for said, meaningless in without.items():
             for name in meaningless:
                 if name in changed:
                     raise ValueError(f"{name} {changed[name]!r} means nothing with {said}: leave one of the two out")
-
-    def _estimator_stands_for(self) -> list[str]:
-        if self.estimator is None:
-            return []
-        return ["algorithm"] if ESTIMATORS[self.estimator].normalizes else ["algorithm", "normalize_advantage"]
-
-    def _loss_stands_for(self, algorithm: str | None) -> list[str]:
-        kind = self.kind_of_loss
-        if kind is None:
-            return []
-        found = [] if kind.clips else ["clip_ratio", "clip_ratio_high"]
-        found += [] if kind.dual_clips else ["dual_clip"]
-        found += [] if kind.weighs else ["loss_weighting"]
-        # a part of two algorithms is in the loss: gspo's ratios, and dr_grpo's weights
-        found += ["algorithm"] if algorithm == "gspo" or (algorithm == "dr_grpo" and not kind.weighs) else []
-        return found
-
-    def _correction_stands_for(self) -> list[str]:
-        return [] if self.correction is None else ["rollout_correction", "correction_cap"]
 
 
 _SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
@@ -259,24 +248,13 @@ class VerlFields(Canonical):
         return None if value == CriticFields() else value
 
     @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        if self.advantage_estimator is not None:
-            require_known("advantage_estimator", self.advantage_estimator)
-        if self.policy_loss is not None:
-            require_known("policy_loss", self.policy_loss)
-        if self.rollout_correction is not None:
-            require_known("rollout_correction", self.rollout_correction)
-        return self
-
-    @model_validator(mode="after")
-    def _check_critic(self) -> Self:
+    def _check_fields(self) -> Self:
+        for kind in get_args(Kind):
+            if (name := getattr(self, kind)) is not None:
+                require_known(kind, name)
         if self.critic is not None and not self.algorithm.has_critic:
             found = self.advantage_estimator or "none"
             raise ValueError(f"verl.critic: expected verl.advantage_estimator gae, found {found}: leave the critic out")
-        return self
-
-    @model_validator(mode="after")
-    def _check_placement(self) -> Self:
         if self.colocated and (self.trainers != self.replicas or self.tensor_parallel != 1):
             raise ValueError(
                 "verl.colocated: expected as many replicas as trainers and a tensor_parallel of 1, as one of each "

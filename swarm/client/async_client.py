@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
-from swarm.client.identity import ClientIdentity, Role, find_local_server, server_from_environment
+from swarm.client.identity import ClientIdentity, Connectable
 from swarm.client.rollout import CLEANUP_TIMEOUT_S, WAIT_S, Place, RolloutLoop, StreamTasks, retry_until_ready
 from swarm.client.transport import Transport
 from swarm.errors import (
@@ -52,7 +52,6 @@ from swarm.wire import (
     SharesRequest,
     Status,
     StreamList,
-    TaskList,
     TaskListKnown,
 )
 
@@ -65,6 +64,7 @@ _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SY
 _POLL_S = 0.2
 EPISODE_TIMEOUT_S = 600.0
 ExportFormat = Literal["openenv", "parquet"]
+WireT = TypeVar("WireT", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class NamedTask:
     id: str
 
 
-class AsyncSwarmClient:
+class AsyncSwarmClient(Connectable):
     """A client of one swarm server; use as an async context manager.
 
         async with AsyncSwarmClient(url, token) as client:
@@ -91,23 +91,10 @@ class AsyncSwarmClient:
         self._token = token
         self._code = code
         self._identity = ClientIdentity(url, owner or f"{socket.gethostname()}:{os.getpid()}")
-
-    @classmethod
-    def from_home(
-        cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
-    ) -> Self:
-        """Return a client of a server of this machine, by its name; Unreachable where it does not run.
-
-        `home` is the installation's folder: AJET_HOME, else `.ajet`, where it is left out.
-        """
-        found = find_local_server(name, home, role=role)
-        return cls(found.url, found.token, owner=owner)
-
-    @classmethod
-    def from_environment(cls, *, owner: str | None = None) -> Self:
-        """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
-        found = server_from_environment()
-        return cls(found.url, found.token, owner=owner)
+        self.url = self._transport.url
+        """The server's address."""
+        self.owner = self._identity.owner
+        """Who begins the client's episodes, as the server's records have it."""
 
     async def __aenter__(self) -> Self:
         self._transport.open()
@@ -116,11 +103,6 @@ class AsyncSwarmClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @property
-    def url(self) -> str:
-        """The server's address."""
-        return self._transport.url
-
     async def close(self) -> None:
         """Close all connections."""
         self._identity.leave()
@@ -128,11 +110,7 @@ class AsyncSwarmClient:
 
     async def status(self, *, within_s: float | None = None) -> Status:
         """Return what the server is doing; Unreachable where it does not say so `within_s`, if that is given."""
-        try:
-            async with asyncio.timeout(within_s):
-                return await self._transport.ask(Status.model_validate, "GET", "/status", self._token)
-        except TimeoutError:
-            raise self._no_answer_error(within_s) from None
+        return await self._get(Status, "/status", within_s)
 
     async def job(self) -> Job | None:
         """Return the loaded job, or None."""
@@ -149,15 +127,26 @@ class AsyncSwarmClient:
         Raises JobConflict when it trains another job, ServerFailed when booting fails, EngineUnavailable when it
         does not serve within `timeout_s`.
         """
-        status = await self.status()
-        if status.state is ServerState.OFFLINE:
+        if (await self.status()).state is ServerState.OFFLINE:
             await self._transport.call("POST", "/job", self._token, json.dumps(job.value()).encode())
             await self._transport.call("POST", "/engine/start", self._token, b"")
-        return await self._wait_until_serving(job, timeout_s)
+        deadline, known = time.monotonic() + timeout_s, {job.digest()}
+        while True:
+            status = await self.status()
+            if status.job_digest not in known:  # also when another client's job came between this one's two calls
+                await self._require(job, status)
+                known.add(str(status.job_digest))
+            if status.state in _SERVING:
+                return status
+            if status.state is ServerState.FAILED:
+                raise ServerFailed(f"the server failed: {status.reason}")
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
+            await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> Status:
         """Stop the engine: tracking is finished, the server is OFFLINE."""
-        return await self._transport.ask(Status.model_validate, "POST", "/engine/stop", self._token, b"")
+        return await self._post(Status, "/engine/stop")
 
     async def begin(
         self,
@@ -201,14 +190,9 @@ class AsyncSwarmClient:
         that came first.
         """
         named = StreamTasks(stream, tasks)
-        if not (await self._send_tasks(named.request(with_ids=False))).known:
-            await self._send_tasks(named.request(with_ids=True))
+        if not (await self._post(TaskListKnown, "/streams/tasks", named.request(with_ids=False))).known:
+            await self._post(TaskListKnown, "/streams/tasks", named.request(with_ids=True))
         return named
-
-    @property
-    def owner(self) -> str:
-        """Who begins the client's episodes, as the server's records have it."""
-        return self._identity.owner
 
     async def take_over(self) -> None:
         """Have the server give up what killed clients of this machine left open; beginning an episode does it too."""
@@ -216,8 +200,7 @@ class AsyncSwarmClient:
 
     async def erase(self, secret: str, episodes: Sequence[str]) -> Erasure:
         """Delete the tokens of episodes whose owner's name has the `fingerprint` of this secret (`swarm.wire`)."""
-        body = EraseRequest(secret=secret, episodes=tuple(episodes)).model_dump_json().encode()
-        return await self._transport.ask(Erasure.model_validate, "POST", "/owners/erase", self._token, body)
+        return await self._post(Erasure, "/owners/erase", EraseRequest(secret=secret, episodes=tuple(episodes)))
 
     async def give_up_open(self, reason: ReleaseReason) -> int:
         """Have the server fence what is open under this client's name, also by others that bear it within theirs.
@@ -228,12 +211,11 @@ class AsyncSwarmClient:
 
     async def episodes(self, limit: int = 100) -> EpisodeList:
         """Return the newest episodes."""
-        return await self._transport.ask(EpisodeList.model_validate, "GET", f"/episodes?limit={limit}", self._token)
+        return await self._get(EpisodeList, f"/episodes?limit={limit}")
 
     async def episode(self, episode: str) -> EpisodeRecord:
         """Return one episode with every token; raises NotFound if there is none of this id."""
-        path = f"/episodes/{quote(episode, safe='')}"
-        return await self._transport.ask(EpisodeRecord.model_validate, "GET", path, self._token)
+        return await self._get(EpisodeRecord, f"/episodes/{quote(episode, safe='')}")
 
     async def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
         """Write one episode, or all the server knows, to a file; return its bytes."""
@@ -254,15 +236,11 @@ class AsyncSwarmClient:
 
     async def checkpoints(self) -> CheckpointList:
         """Return the checkpoints that are kept, the newest first."""
-        return await self._transport.ask(CheckpointList.model_validate, "GET", "/checkpoints", self._token)
+        return await self._get(CheckpointList, "/checkpoints")
 
     async def snapshot(self, *, within_s: float | None = None) -> Snapshot:
         """Return what the server does at a glance; NotFound from a server of an earlier release, else as `status`."""
-        try:
-            async with asyncio.timeout(within_s):
-                return await self._transport.ask(Snapshot.model_validate, "GET", "/snapshot", self._token)
-        except TimeoutError:
-            raise self._no_answer_error(within_s) from None
+        return await self._get(Snapshot, "/snapshot", within_s)
 
     async def history(
         self, after: int = 0, keys: Iterable[str] = (), limit: int = 100, *, newest: bool = False
@@ -274,11 +252,11 @@ class AsyncSwarmClient:
         """
         named = {"keys": ",".join(names)} if (names := list(keys)) else {}
         asked = {"after": after, "limit": limit, **({"newest": "true"} if newest else {}), **named}
-        return await self._transport.ask(HistoryPage.model_validate, "GET", f"/history?{urlencode(asked)}", self._token)
+        return await self._get(HistoryPage, f"/history?{urlencode(asked)}")
 
     async def streams(self) -> StreamList:
         """Return where every stream stands."""
-        return await self._transport.ask(StreamList.model_validate, "GET", "/streams", self._token)
+        return await self._get(StreamList, "/streams")
 
     async def share(self, shares: Mapping[str, float]) -> StreamList:
         """Give streams new shares, by name and in any unit, from the next group that begins (needs the admin role)."""
@@ -286,8 +264,7 @@ class AsyncSwarmClient:
             asked = SharesRequest(shares=shares)
         except ValidationError as error:
             raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
-        body = asked.model_dump_json().encode()
-        return await self._transport.ask(StreamList.model_validate, "POST", "/streams", self._token, body)
+        return await self._post(StreamList, "/streams", asked)
 
     async def rollout(
         self,
@@ -345,40 +322,25 @@ class AsyncSwarmClient:
             results = [replace(result, success=None) if result.failed else result for result in results]
         return sorted(results, key=lambda result: (order[result.task_id], result.sample))
 
-    def _no_answer_error(self, seconds: float | None) -> Unreachable:
-        return Unreachable(f"the swarm server at {self.url} did not answer within {seconds:g} s")
+    async def _get(self, kind: type[WireT], path: str, within_s: float | None = None) -> WireT:
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._transport.ask(kind.model_validate, "GET", path, self._token)
+        except TimeoutError:
+            raise Unreachable(f"the swarm server at {self.url} did not answer within {within_s:g} s") from None
+
+    async def _post(self, kind: type[WireT], path: str, asked: BaseModel | None = None) -> WireT:
+        body = b"" if asked is None else asked.model_dump_json(exclude_none=True).encode()
+        return await self._transport.ask(kind.model_validate, "POST", path, self._token, body)
 
     async def _begin(self, asked: BeginRequest) -> Lease:
         await self.take_over()
-        asked = asked.model_copy(update={"code": self._code})
-        body = asked.model_dump_json(exclude_none=True).encode()
-        return await self._transport.ask(Lease.model_validate, "POST", "/episodes", self._token, body)
-
-    async def _send_tasks(self, asked: TaskList) -> TaskListKnown:
-        body = asked.model_dump_json(exclude_none=True).encode()
-        return await self._transport.ask(TaskListKnown.model_validate, "POST", "/streams/tasks", self._token, body)
+        return await self._post(Lease, "/episodes", asked.model_copy(update={"code": self._code}))
 
     async def _release(self, secret: str, reason: ReleaseReason = "owner_died") -> Released:
-        body = ReleaseRequest(secret=secret, reason=reason).model_dump_json().encode()
-        found = await self._transport.ask(Released.model_validate, "POST", "/owners/release", self._token, body)
+        found = await self._post(Released, "/owners/release", ReleaseRequest(secret=secret, reason=reason))
         log.info("event=took_over episodes=%d", found.episodes)
         return found
-
-    async def _wait_until_serving(self, job: Job, timeout_s: float) -> Status:
-        deadline = time.monotonic() + timeout_s
-        known = {job.digest()}
-        while True:
-            status = await self.status()
-            if status.job_digest not in known:  # also when another client's job came between this one's two calls
-                await self._require(job, status)
-                known.add(str(status.job_digest))
-            if status.state in _SERVING:
-                return status
-            if status.state is ServerState.FAILED:
-                raise ServerFailed(f"the server failed: {status.reason}")
-            if time.monotonic() > deadline:
-                raise EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
-            await asyncio.sleep(_POLL_S)
 
     async def _require(self, job: Job, status: Status) -> None:
         """Raise JobConflict unless the loaded job means what this one does, though another release digested it."""

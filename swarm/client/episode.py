@@ -1,4 +1,4 @@
-"""Episode, Agent type, Worth."""
+"""Episodes, what an agent returns for one, and what rollouts and evaluations sum up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from swarm.client.transport import Transport, Transports
 from swarm.errors import to_invalid_request
-from swarm.wire import AbortRequest, Ack, EndAck, EndRequest, EpisodeKind, Lease, PrepareRequest
+from swarm.wire import AbortRequest, Ack, EndAck, EndRequest, Lease, PrepareRequest
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -52,67 +52,37 @@ class Episode(Generic[TaskT]):
 
     def __init__(self, transport: Transport, lease: Lease, task: TaskT) -> None:
         self._transport = transport
-        self._lease = lease
         self.task = task
+        self.lease = lease
+        """The lease as the server gave it."""
+        self.id, self.kind = lease.episode_id, lease.kind
+        self.base_url = f"{transport.url}/v1"
+        """OpenAI-compatible address, ending in /v1, by the way of this client: a proxy may hide it from the server."""
+        self.address = f"{transport.url}/episodes/{lease.episode_id}"
+        """Where the episode's server knows it: `URL/episodes/ID`."""
+        self.api_key, self.model = lease.api_key, lease.model
+        """Key of this episode's model calls, and the model's name to send in them."""
+        self.ttl_s = lease.ttl_s
+        """Seconds without a call or heartbeat after which the episode may be lost."""
         self.last_call = time.monotonic()
         """When the server last heard of the episode (monotonic seconds)."""
         self.chats = 0
         """Answers that `chat` gave; those that an agent asks for by another way are not counted."""
-
-    @property
-    def id(self) -> str:
-        """The episode's id."""
-        return self._lease.episode_id
-
-    @property
-    def kind(self) -> EpisodeKind:
-        """`train` or `eval`."""
-        return self._lease.kind
-
-    @property
-    def base_url(self) -> str:
-        """OpenAI-compatible address, ending in /v1, by the way of this client: a proxy may hide it from the server."""
-        return f"{self._transport.url}/v1"
-
-    @property
-    def address(self) -> str:
-        """Where the episode's server knows it: `URL/episodes/ID`."""
-        return f"{self._transport.url}/episodes/{self.id}"
-
-    @property
-    def api_key(self) -> str:
-        """Key for this episode's model calls."""
-        return self._lease.api_key
-
-    @property
-    def model(self) -> str:
-        """Model name to send in calls."""
-        return self._lease.model
-
-    @property
-    def ttl_s(self) -> float:
-        """Seconds without a call or heartbeat after which the episode may be lost."""
-        return self._lease.ttl_s
-
-    @property
-    def lease(self) -> Lease:
-        """The lease as the server gave it."""
-        return self._lease
 
     def key_of(self, agent: str) -> str:
         """Return the key with which one of the episode's agents makes its calls: its name says who made them.
 
         Also for code that cannot set the header `X-Ajet-Agent`. InvalidKey from a server of an earlier release.
         """
-        return f"{self._lease.api_key}/{quote(agent, safe='')}" if agent else self._lease.api_key
+        return f"{self.api_key}/{quote(agent, safe='')}" if agent else self.api_key
 
-    async def chat(self, messages: Sequence[Message], *, agent: str = "", **params: Any) -> ChatReply:
+    async def chat(self, /, messages: Sequence[Message], *, agent: str = "", **params: Any) -> ChatReply:
         """Ask the policy for its next message; `params` are those of OpenAI's chat completions.
 
         `agent` says which of the episode's agents asks. Raises InvalidRequest for what is not honoured, LeaseLost or
         EpisodeEnded once the episode is over.
         """
-        body = json.dumps({"model": self._lease.model, "messages": messages, **params}).encode()
+        body = json.dumps({"model": self.model, "messages": messages, **params}).encode()
         raw = await self._transport.call("POST", "/v1/chat/completions", self.key_of(agent), body)
         self.last_call = time.monotonic()
         self.chats += 1
@@ -132,7 +102,7 @@ class Episode(Generic[TaskT]):
         """Keep the lease alive while no call is made; from another event loop `by` connections of its own."""
         transport = self._transport if by is None else by.get(self._transport.url)
         path = f"/episodes/{self.id}/heartbeat"
-        ack = await transport.ask(Ack.model_validate, "POST", path, self._lease.lease_token, b"")
+        ack = await transport.ask(Ack.model_validate, "POST", path, self.lease.lease_token, b"")
         self.last_call = time.monotonic()
         return ack
 
@@ -145,17 +115,15 @@ class Episode(Generic[TaskT]):
         by_call: Mapping[int, float] | None = None,
         by_agent: Mapping[str, float] | None = None,
     ) -> EndAck:
-        """End the episode with its reward; the same end sent twice counts once.
+        """End the episode with its reward; the same end sent twice counts once. The answer tells the sampled tokens.
 
         `by_call` and `by_agent` say what single calls (by number, from 0 in the order they ended) and the calls of
-        single agents (by the names they gave) are worth in place of `reward`. `weight` is how much it
-        counts in the loss, beside others that count 1. Raises InvalidRequest, and leaves the episode open, for a reward
-        that cannot be trained on (NaN, None, ...) or is for a call or agent that is not there; StoreUnavailable, with
-        the episode still open to be ended again, where the server could not write it down. The answer tells the sampled
-        tokens.
+        single agents (by the names they gave) are worth in place of `reward`; `weight` is how much the episode counts
+        in the loss, beside others that count 1. Raises InvalidRequest, and leaves the episode open, for a reward that
+        cannot be trained on (NaN, None, ...) or is for a call or agent that is not there; StoreUnavailable, with the
+        episode still open to be ended again, where the server could not write it down.
         """
-        body = _to_json(end_request(reward, success, weight, by_call, by_agent)).encode()
-        return await self._post(EndAck, "end", body)
+        return await self._post(EndAck, "end", _to_json(end_request(reward, success, weight, by_call, by_agent)))
 
     async def prepare(
         self,
@@ -171,31 +139,28 @@ class Episode(Generic[TaskT]):
 
         `swarm.client.teams.Team` does this for all of a team.
         """
-        link: dict[str, Any] = {}
-        if decider is not None:
-            link = {"decider": decider.address, "decider_token": decider.lease.lease_token}
-        ended = end_request(reward, success, weight, by_call, by_agent)
-        asked = PrepareRequest.model_validate({**ended.model_dump(), **link})
-        return await self._post(Ack, "prepare", _to_json(asked).encode())
+        link = {"decider": decider.address, "decider_token": decider.lease.lease_token} if decider is not None else {}
+        ended = end_request(reward, success, weight, by_call, by_agent).model_dump()
+        return await self._post(Ack, "prepare", _to_json(PrepareRequest.model_validate({**ended, **link})))
 
     async def commit(self) -> Ack:
         """End a prepared episode for good."""
-        return await self._post(Ack, "commit", b"")
+        return await self._post(Ack, "commit", "")
 
     async def outcome(self) -> Ack:
         """Return what became of the episode; NotFound where its server does not know it."""
         path = f"/episodes/{self.id}/outcome"
-        return await self._transport.ask(Ack.model_validate, "GET", path, self._lease.lease_token)
+        return await self._transport.ask(Ack.model_validate, "GET", path, self.lease.lease_token)
 
     async def abort(self, reason: str = "", *, failed: bool = False) -> Ack:
         """Give the episode up: nothing of it is trained. `failed`: its agent could not do the task; a task that fails
         again and again is skipped in this pass."""
         action = "abort?failed=true" if failed else "abort"
-        return await self._post(Ack, action, AbortRequest(reason=reason[:2000]).model_dump_json().encode())
+        return await self._post(Ack, action, AbortRequest(reason=reason[:2000]).model_dump_json())
 
-    async def _post(self, kind: type[AckT], action: str, body: bytes) -> AckT:
+    async def _post(self, kind: type[AckT], action: str, body: str) -> AckT:
         path = f"/episodes/{self.id}/{action}"
-        return await self._transport.ask(kind.model_validate, "POST", path, self._lease.lease_token, body)
+        return await self._transport.ask(kind.model_validate, "POST", path, self.lease.lease_token, body.encode())
 
 
 def end_request(

@@ -1,8 +1,8 @@
-"""A client's identity: where servers of this machine are found, and who takes over leases.
+"""A client's identity: where it finds its server, and how the leases of one that was killed are taken over.
 
-Servers lie in <home>/swarm, or <home>/swarms/NAME (home is AJET_HOME, else `.ajet`): server.json (the address, left
-behind by a killed server), server.lock (locked while the process lives), tokens.json (keys by role, owner-readable). A
-server counts as found only if it lives: no key is sent to whoever took the port of a killed one.
+Servers of this machine lie in <home>/swarm, or <home>/swarms/NAME (home is AJET_HOME, else `.ajet`): server.json (the
+address, left behind by a killed server), server.lock (locked while the process lives), tokens.json (keys by role,
+owner-readable). Only one that lives counts as found: no key is sent to whoever took the port of a killed one.
 
 Each client holds a record of its server and a secret under an exclusive file lock, which the kernel lets go when the
 process dies. Whoever gets the lock knows that its client is dead and has its secret, with which the server gives up its
@@ -23,23 +23,19 @@ import secrets
 import socket
 import stat
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Final, Literal, Self
 
 from swarm.errors import EngineUnavailable, InvalidKey, InvalidRequest, SwarmError, Unreachable
 from swarm.wire import fingerprint
 
 Role = Literal["admin", "client", "viewer"]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """A server and a key for it."""
-
-    url: str
-    token: str = field(repr=False)
+Release = Callable[[str], Awaitable[object]]
+"""Tells the server that the client with this secret is dead."""
+log = logging.getLogger(__name__)
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_MOST_OWNER: Final = 128
 
 
 def server_folder(home: Path, name: str | None = None) -> Path:
@@ -47,37 +43,46 @@ def server_folder(home: Path, name: str | None = None) -> Path:
     return home / "swarm" if name is None else home / "swarms" / name
 
 
-def find_local_server(
-    name: str | None = None, home: Path | str | None = None, *, role: Role = "admin"
-) -> ServerAddress:
-    """Return the address of a server that runs on this machine, with its key; Unreachable where none does."""
-    root = Path(home or os.environ.get("AJET_HOME") or ".ajet").expanduser().absolute()
-    folder = server_folder(root, name)
-    called = "" if name is None else f" called {name}"
-    start = "ajet swarm start" if name is None else f"ajet swarm start --name {name}"
-    try:
-        found = ServerAddress(str(_read(folder / "server.json")["url"]), str(_read(folder / "tokens.json")[role]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Unreachable(
-            f"expected a running swarm server{called} in {root}; found none ({type(error).__name__}); start it with "
-            f"`{start}`, or set AJET_HOME"
-        ) from None
-    if not _is_running(folder):
-        raise Unreachable(
-            f"expected a running swarm server{called} in {root}; found that the one at {found.url} is gone; start it "
-            f"again with `{start}`"
-        )
-    return found
+class Connectable:
+    """A client that finds its server by itself."""
 
+    def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
+        raise NotImplementedError
 
-def server_from_environment(environ: Mapping[str, str] | None = None) -> ServerAddress:
-    """Return the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one of them is missing."""
-    known = os.environ if environ is None else environ
-    url, token = known.get("AJET_SERVER", "").strip(), known.get("AJET_TOKEN", "").strip()
-    if not url or not token:
-        missing = " and ".join(name for name, value in (("AJET_SERVER", url), ("AJET_TOKEN", token)) if not value)
-        raise InvalidRequest(f"expected AJET_SERVER (an address) and AJET_TOKEN (a key for it); found no {missing}")
-    return ServerAddress(url.rstrip("/"), token)
+    @classmethod
+    def from_home(
+        cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
+    ) -> Self:
+        """Return a client of a server of this machine, by its name; Unreachable where it does not run.
+
+        `home` is the installation's folder: AJET_HOME, else `.ajet`, where it is left out.
+        """
+        root = Path(home or os.environ.get("AJET_HOME") or ".ajet").expanduser().absolute()
+        folder = server_folder(root, name)
+        called = "" if name is None else f" called {name}"
+        start = "ajet swarm start" if name is None else f"ajet swarm start --name {name}"
+        try:
+            url = str(json.loads((folder / "server.json").read_text())["url"])
+            token = str(json.loads((folder / "tokens.json").read_text())[role])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Unreachable(
+                f"expected a running swarm server{called} in {root}; found none ({type(error).__name__}); start it "
+                f"with `{start}`, or set AJET_HOME"
+            ) from None
+        if not _is_running(folder):
+            raise Unreachable(
+                f"expected a running swarm server{called} in {root}; found that the one at {url} is gone; start it "
+                f"again with `{start}`"
+            )
+        return cls(url, token, owner=owner)
+
+    @classmethod
+    def from_environment(cls, *, owner: str | None = None) -> Self:
+        """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
+        known = {name: os.environ.get(name, "").strip() for name in ("AJET_SERVER", "AJET_TOKEN")}
+        if missing := " and ".join(name for name, value in known.items() if not value):
+            raise InvalidRequest(f"expected AJET_SERVER (an address) and AJET_TOKEN (a key for it); found no {missing}")
+        return cls(known["AJET_SERVER"].rstrip("/"), known["AJET_TOKEN"], owner=owner)
 
 
 def _is_running(folder: Path) -> bool:
@@ -92,30 +97,16 @@ def _is_running(folder: Path) -> bool:
     return False
 
 
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
-log = logging.getLogger(__name__)
-
-Release = Callable[[str], Awaitable[object]]
-"""Tells the server that the client with this secret is dead."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MOST_OWNER = 128
-_SEPARATOR = ":"
-
-
 class ClientIdentity:
     """One client's record; `folder` is where those of this user lie."""
 
     def __init__(self, url: str, name: str, folder: Path | None = None) -> None:
         self.secret = secrets.token_hex(32)
         """With which the server gives up what is open under the owner's name."""
-        mark = f"{_SEPARATOR}{fingerprint(self.secret)}"
+        mark = f":{fingerprint(self.secret)}"
         self.owner = name[: _MOST_OWNER - len(mark)] + mark
         """Under which the client begins episodes."""
-        self._folder = folder or _folder()
+        self._folder = folder or _default_folder()
         self._server = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
         self._path = self._folder / f"{self._server}-{secrets.token_hex(8)}.lock"
         self._lock: int | None = None
@@ -144,11 +135,10 @@ class ClientIdentity:
             self._lock = None
 
     def _create_record(self) -> int:
-        folder = self._folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self._folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{folder} is not this user's alone")
+            raise PermissionError(f"{self._folder} is not this user's alone")
         new = self._path.with_suffix(".new")
         lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -171,9 +161,8 @@ class ClientIdentity:
                     yield path, str(record["secret"])
 
 
-def _folder() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
+def _default_folder() -> Path:
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "ajet-clients"
     try:
         temporary = tempfile.gettempdir()

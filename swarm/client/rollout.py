@@ -1,4 +1,4 @@
-"""The loop around an agent that plays many episodes at once, to train or to evaluate.
+"""The loop around an agent that plays many episodes at once, to train or to evaluate; and what failures say.
 
 Each of `concurrency` workers begins an episode, lets the agent play, ends it, and takes the next place. A failed play
 is played again at once, so that no group waits for it, unless its task failed three times (the server skips it in this
@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from pydantic import ValidationError
@@ -41,7 +40,7 @@ from swarm.client.episode import (
     facts_of,
     parse_reward,
 )
-from swarm.client.threads import LoopThread
+from swarm.client.threads import background
 from swarm.client.transport import Transports
 from swarm.errors import (
     EngineUnavailable,
@@ -59,6 +58,8 @@ from swarm.errors import (
 )
 from swarm.wire import EndAck, TaskList, tasks_digest
 
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 FIRST_WAIT_S: Final = 0.5
 MOST_WAIT_S: Final = 30.0
 """After so long a limited API is asked again, whatever it asked for: its agent's place must not be held for ever."""
@@ -66,53 +67,34 @@ MOST_MISPLAYS: Final = 8
 """Plays without a usable reward, or a call that is trained, after which an agent that had no good play is refused. One
 play may do so by chance: it divided by an empty list, it knew the answer from a cache. An agent that does so in
 half of its plays would be refused wrongly once in 256 times; a wrong type is no chance, and refused at once."""
-Misplay = Literal["wrong_result", "unusable_reward", "no_calls", "untrained_agents"]
+FAILURES_IN_A_ROW = 64
+"""Failed plays without a good one between them, over all workers, after which the rollout gives up; at
+least two for each place, as one restart of a server fails what is played at all of them."""
+ENGINE_OFF_S = 120.0
+"""How long a rollout waits for a server that does not answer, or whose engine is off or boots, before it raises
+Unreachable or EngineUnavailable."""
+WAIT_S = 10.0
+"""How long the server may hold the request for an episode until there is room."""
+CLEANUP_TIMEOUT_S = 2.0
+"""How long a cancelled rollout tries to give an episode up; its lease runs out anyway. The server is told that an
+episode may take so much longer than its agent: by then it was ended or given up."""
+RATE_LIMITED = "rate_limited"
+"""Under which plays are counted that an API's rate limit failed."""
+_RESEND_S = 0.2
+_IDLE_LOOK_S = 0.6
+"""Three times the pause between two looks for open episodes while there is none."""
+_MOST_CAUSES: Final = 8
 _OF_HTTP: Final = {"openai", "anthropic", "httpx", "httpcore", "requests", "urllib3", "aiohttp", "litellm"}
 _NO_ANSWER: Final = {
     "APIConnectionError", "APITimeoutError", "ConnectError", "ConnectTimeout", "ReadError", "ReadTimeout", "WriteError",
     "RemoteProtocolError", "ConnectionError", "Timeout", "ProtocolError", "ClientConnectionError", "ServerTimeoutError",
     "ClientPayloadError", "ServerDisconnectedError", "ClientConnectorError", "ClientOSError", "MaxRetryError",
 }  # fmt: skip
-_TOO_MANY_REQUESTS = 429
-_MOST_CAUSES = 8
+Misplay = Literal["wrong_result", "unusable_reward", "no_calls", "untrained_agents"]
 
 
 class AgentMisplays(AgentFailed):
     """What the agent does can never be trained, so that to play on is of no use; the message says what to mend."""
-
-
-class Misplays:
-    """Counts what is wrong with an agent in itself, until its first good play; after that it is no longer looked at."""
-
-    def __init__(self) -> None:
-        self._cleared = False
-        self._counts: Counter[Misplay] = Counter()
-
-    def clear(self) -> None:
-        """A play was good."""
-        self._cleared = True
-
-    def count(self, kind: Misplay | None, found: str) -> None:
-        """Count a misplay; None: it was none. Raises AgentMisplays once the agent is to be refused."""
-        if kind is None or self._cleared:
-            return
-        self._counts[kind] += 1
-        times = self._counts[kind]
-        if kind == "wrong_result" or times >= MOST_MISPLAYS:
-            raise AgentMisplays(f"{found} ({_times(times)}, and no play was good); mend the agent and run it again")
-
-
-def describe_no_call(ended: EndAck) -> str:
-    """Return what is wrong with a play that ended with a reward and no answer of the model."""
-    if ended.refused:
-        return (
-            f"expected the model to answer the agent; found a play whose calls were all refused ({ended.refused}); the "
-            f"last was told: {ended.refusal}"
-        )
-    return (
-        "expected the agent to call the model, with episode.chat or an SDK at episode.base_url with episode.api_key; "
-        "found plays that ended with a reward and no call, of which nothing can be trained"
-    )
 
 
 def classify_misplay(error: Exception) -> Misplay | None:
@@ -123,6 +105,64 @@ def classify_misplay(error: Exception) -> Misplay | None:
         return "untrained_agents"
     unusable = isinstance(error, UnusableReward) or (isinstance(error, InvalidRequest) and "reward" in error.message)
     return "unusable_reward" if unusable else None
+
+
+def _list_responses(error: BaseException | None) -> Iterator[tuple[BaseException, Any, int | None]]:
+    """Yield an error and its causes, each with it, or its response, that carries an HTTP status, and the status."""
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return
+        for carrier in (error, getattr(error, "response", None)):
+            statuses = (getattr(carrier, name, None) for name in ("status_code", "status", "code"))
+            yield error, carrier, next((status for status in statuses if isinstance(status, int)), None)
+        error = error.__cause__ or error.__context__
+
+
+def find_retry_after_s(error: BaseException) -> float | None:
+    """Return how long an API that answered 429 asked to wait, 0 where it did not say; None for any other error.
+
+    The errors of openai, anthropic, httpx, requests, aiohttp and urllib are known by what they carry: a status (as
+    `status_code`, `status` or `code`, their own or their response's), and a Retry-After header; an agent's own error
+    may have `status_code` and `retry_after`.
+    """
+    for each, carrier, status in _list_responses(error):
+        if status == 429:
+            carriers = (carrier, getattr(each, "response", None))
+            headers: Any = next((found for each in carriers if (found := getattr(each, "headers", None))), {})
+            asked = getattr(each, "retry_after", None)
+            if asked is None:
+                asked = headers.get("Retry-After", headers.get("retry-after", 0))
+            with suppress(TypeError, ValueError):  # a date, or nothing that is known
+                return max(0.0, float(asked))
+            return 0.0
+    return None
+
+
+def is_server_error(error: BaseException) -> bool:
+    """Return whether an agent's error is one of the server or network that it called: a status of 500 or more, or none.
+
+    Those of openai, anthropic, httpx, requests and aiohttp are known by their names; a play that one ended says nothing
+    of its agent.
+    """
+    return any(
+        isinstance(each, ConnectionError | EngineUnavailable | Unreachable | Throttled)
+        or (type(each).__module__.partition(".")[0] in _OF_HTTP and type(each).__name__ in _NO_ANSWER)
+        or (status is not None and 500 <= status < 600)
+        for each, _, status in _list_responses(error)
+    )
+
+
+def away_code(error: BaseException) -> str | None:
+    """Return the code by which a swarm server said that it cannot serve now, or is not reached; None for other errors.
+
+    SDKs raise errors of their own for what it answers, which quote its code.
+    """
+    for each, carrier, status in _list_responses(error):
+        if isinstance(each, EngineUnavailable | Unreachable):
+            return each.code
+        if status == 503 and carrier is each:
+            return next((kind.code for kind in (StoreUnavailable, EngineUnavailable) if kind.code in str(each)), None)
+    return None
 
 
 class LimitPauses:
@@ -150,92 +190,6 @@ class LimitPauses:
             await asyncio.sleep(due)
 
 
-def find_retry_after_s(error: BaseException) -> float | None:
-    """Return how long an API that answered 429 asked to wait, 0 where it did not say; None for any other error.
-
-    The errors of openai, anthropic, httpx, requests, aiohttp and urllib are known by what they carry: a status (as
-    `status_code`, `status` or `code`, their own or their response's), and a Retry-After header; an agent's own error
-    may have `status_code` and `retry_after`.
-    """
-    for each in _causes(error):
-        for carrier in (each, getattr(each, "response", None)):
-            if any(getattr(carrier, name, None) == _TOO_MANY_REQUESTS for name in ("status_code", "status", "code")):
-                return _read_retry_after_s(each, carrier)
-    return None
-
-
-def is_server_error(error: BaseException) -> bool:
-    """Return whether an agent's error is one of the server or network that it called: a status of 500 or more, or none.
-
-    Those of openai, anthropic, httpx, requests and aiohttp are known by their names; a play that one ended says nothing
-    of its agent.
-    """
-    for each in _causes(error):
-        if isinstance(each, ConnectionError | EngineUnavailable | Unreachable | Throttled):
-            return True
-        if type(each).__module__.partition(".")[0] in _OF_HTTP and type(each).__name__ in _NO_ANSWER:
-            return True
-        for carrier in (each, getattr(each, "response", None)):
-            status = getattr(carrier, "status_code", None) or getattr(carrier, "status", None)
-            if isinstance(status, int) and status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                return True
-    return False
-
-
-def away_code(error: BaseException) -> str | None:
-    """Return the code by which a swarm server said that it cannot serve now, or is not reached; None for other errors.
-
-    SDKs raise errors of their own for what it answers, which quote its code.
-    """
-    for each in _causes(error):
-        if isinstance(each, EngineUnavailable | Unreachable):
-            return each.code
-        if HTTPStatus.SERVICE_UNAVAILABLE in (getattr(each, "status_code", None), getattr(each, "status", None)):
-            return next((kind.code for kind in (StoreUnavailable, EngineUnavailable) if kind.code in str(each)), None)
-    return None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    for _ in range(_MOST_CAUSES):
-        if error is None:
-            return
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _read_retry_after_s(error: Any, carrier: Any) -> float:
-    headers = getattr(carrier, "headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
-    said = getattr(error, "retry_after", None)
-    try:
-        return max(0.0, float(said if said is not None else headers.get("Retry-After", headers.get("retry-after", 0))))
-    except (TypeError, ValueError, AttributeError):  # a date, or no headers at all
-        return 0.0
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-T = TypeVar("T")
-log = logging.getLogger(__name__)
-FAILURES_IN_A_ROW = 64
-"""Failed plays without a good one between them, over all workers, after which the rollout gives up; at
-least two for each place, as one restart of a server fails what is played at all of them."""
-ENGINE_OFF_S = 120.0
-"""How long a rollout waits for a server that does not answer, or whose engine is off or boots, before it raises
-Unreachable or EngineUnavailable."""
-WAIT_S = 10.0
-"""How long the server may hold the request for an episode until there is room."""
-_RESEND_S = 0.5
-RATE_LIMITED = "rate_limited"
-"""Under which plays are counted that an API's rate limit failed."""
-_IDLE_LOOK_S = 0.6
-"""Three times the pause between two looks for open episodes while there is none."""
-CLEANUP_TIMEOUT_S = 2.0
-"""How long a cancelled rollout tries to give an episode up; its lease runs out anyway. The server is told that an
-episode may take so much longer than its agent: by then it was ended or given up."""
-
-
 class Playable(Protocol):
     """What one play takes place in: an episode, or the episodes of a team."""
 
@@ -247,6 +201,11 @@ class Playable(Protocol):
     @property
     def last_call(self) -> float:
         """When its servers last heard of it (monotonic seconds)."""
+        ...
+
+    @property
+    def task(self) -> Any:
+        """What is played."""
         ...
 
     async def heartbeat(self, by: Transports | None = None) -> object:
@@ -281,60 +240,78 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         """What is played, and until when its lease is kept: a play that never comes to its end is lost at last."""
         self._most_failures = FAILURES_IN_A_ROW
         self._failures_in_a_row = 0
+        self._had_good_play = False
+        self._misplays: Counter[Misplay] = Counter()
         self._over = False
-        self._misplays = Misplays()
         self.dropped: Counter[str] = Counter()
 
     @abstractmethod
-    async def _finish(self, episode: PlayT, sample: int, answer: AnswerT) -> bool:
-        """End what was played with what its agent answered, and note the result; return whether it counts."""
+    async def _finish(self, episode: PlayT, sample: int, answer: AnswerT, failed: Exception | None = None) -> bool:
+        """End what was played with what its agent answered, or is worth as it `failed`, and note the result.
+
+        Returns whether it counts.
+        """
+
+    @abstractmethod
+    def _worst_answer(self, episode: PlayT, error: Exception) -> AnswerT | None:
+        """Return what an evaluation's play is worth that its agent failed; None: it is given up and played again."""
 
     async def play(self, places: Iterator[Place[PlayT]], concurrency: int) -> None:
         """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, and Unreachable or
         EngineUnavailable once the server has been away, or its engine off, for ENGINE_OFF_S."""
         self._most_failures = max(FAILURES_IN_A_ROW, 2 * concurrency)
-        heart = LoopThread("heartbeats")  # agents may block this loop
-        beating = asyncio.run_coroutine_threadsafe(self._keep_alive(asyncio.get_running_loop()), heart.loop)
+        own = asyncio.get_running_loop()  # which agents may block
+        beating = asyncio.run_coroutine_threadsafe(self._keep_alive(own), background().loop)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
                     group.create_task(self._work(places))
         except BaseExceptionGroup as errors:
-            raise _first(errors) from errors
+            first: BaseException = errors
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise first from errors
         finally:
             beating.cancel()
-            heart.close(wait=False)
 
     async def _work(self, places: Iterator[Place[PlayT]]) -> None:
         limits = LimitPauses()
         for place in places:
             done = False
             while not done and not self._over:
-                done = await self._attempt(place, limits)
+                try:
+                    done = await self._attempt(place, limits)
+                except JobFinished:
+                    self._over = True
+                except (LeaseLost, EpisodeEnded, TeamAborted) as error:
+                    self._drop(error.code, error)
                 await limits.pause()
             if self._over:
                 return
 
     async def _attempt(self, place: Place[PlayT], limits: LimitPauses) -> bool:
         """Play once; return whether the place is filled."""
-        try:
-            episode = await self._begin(place)
-        except JobFinished:
-            self._over = True
-            return False
-        except (LeaseLost, EpisodeEnded, TeamAborted) as error:
-            self._drop(error.code, error)
-            return False
+        episode = await self._begin(place)
         self._open[episode] = time.monotonic() + self._timeout_s + ENGINE_OFF_S
         try:
-            return await self._carry(episode, place.sample, limits)
-        except (LeaseLost, EpisodeEnded, TeamAborted) as error:
-            self._drop(error.code, error)
-        except JobFinished:
-            self._over = True
+            try:
+                counts = await self._finish(episode, place.sample, await self._run_agent(episode))
+            except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed, TeamAborted):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its play is given up, or failed
+                return await self._handle_failure(episode, place.sample, error, limits)
+            limits.reset()
+            if counts:
+                self._failures_in_a_row, self._had_good_play = 0, True
+            return counts
+        except asyncio.CancelledError:
+            await run_shielded(episode.abort("the rollout was cancelled"))
+            raise
+        except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed) as error:  # what one member lost, none keeps
+            await run_shielded(episode.abort(f"{type(error).__name__}: {error}"))
+            raise
         finally:
             del self._open[episode]
-        return False
 
     async def _begin(self, place: Place[PlayT]) -> PlayT:
         delay, off_since = 0.05, math.inf
@@ -348,23 +325,6 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
                     raise
                 await asyncio.sleep(error.retry_after or delay)
                 delay = min(2.0, 2 * delay)
-
-    async def _carry(self, episode: PlayT, sample: int, limits: LimitPauses) -> bool:
-        try:
-            counts = await self._finish(episode, sample, await self._run_agent(episode))
-        except asyncio.CancelledError:
-            await run_shielded(episode.abort("the rollout was cancelled"))
-            raise
-        except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed, TeamAborted):
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its episode is given up and counted
-            return await self._handle_failure(episode, sample, error, limits)
-        limits.reset()
-        if not counts:
-            return False
-        self._failures_in_a_row = 0
-        self._misplays.clear()
-        return True
 
     async def _run_agent(self, episode: PlayT) -> AnswerT:
         """Return the agent's answer; TimeoutError says how long it may take. What heeds no cancel is left behind."""
@@ -381,18 +341,19 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         return playing.result()
 
     async def _handle_failure(self, episode: PlayT, sample: int, error: Exception, limits: LimitPauses) -> bool:
-        """Abort the episode of a failed play, and count it; return whether its place is filled all the same.
+        """Count what an agent failed, or give it up; return whether its place is filled all the same.
 
         It says nothing of the agent if the server is away or cannot write, or an API's rate limit failed it.
         """
-        limit_s = None if isinstance(error, WrongResult | UnusableReward) else find_retry_after_s(error)
-        away = away_code(error)
         reason = f"{type(error).__name__}: {error}"
+        limit_s = None if isinstance(error, WrongResult | UnusableReward) else find_retry_after_s(error)
+        if limit_s is None and not is_server_error(error) and (worst := self._worst_answer(episode, error)) is not None:
+            limits.reset()
+            log.info("event=play_failed task=%s error=%s", episode.task.id, reason)
+            return await self._finish(episode, sample, worst, error)
+        away = away_code(error)
         try:
             await episode.abort(reason, failed=away is None and limit_s is None)
-        except asyncio.CancelledError:
-            await run_shielded(episode.abort(reason))
-            raise
         except SwarmError as refusal:  # nothing depends on it: the lease runs out
             away = away or away_code(refusal)
         if away is not None:
@@ -404,13 +365,19 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             log.info("event=rate_limited pause_s=%.1f", limits.extend(limit_s))
         else:
             limits.reset()
-            self._drop(f"agent: {type(error).__name__}", error)
-            self._misplays.count(classify_misplay(error), str(error))
+            self._drop(f"agent: {type(error).__name__}", error, classify_misplay(error))
         return False
 
-    def _drop(self, reason: str, error: BaseException) -> None:
+    def _drop(self, reason: str, error: BaseException, misplay: Misplay | None = None) -> None:
+        """Count a play that is played again; raise AgentFailed once there were too many of them."""
         self.dropped[reason] += 1
         self._fail(error)
+        if misplay is not None and not self._had_good_play:
+            self._misplays[misplay] += 1
+            times = self._misplays[misplay]
+            if misplay == "wrong_result" or times >= MOST_MISPLAYS:
+                often = "once" if times == 1 else f"{times} times"
+                raise AgentMisplays(f"{error} ({often}, and no play was good); mend the agent and run it again")
 
     def _fail(self, error: BaseException) -> None:
         self._failures_in_a_row += 1
@@ -420,6 +387,11 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
 
     async def _keep_alive(self, agents: asyncio.AbstractEventLoop) -> None:
         """Renew the leases of quiet plays, in another event loop than that of the agents, and say if these block it."""
+
+        async def beat(episode: PlayT) -> None:
+            with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
+                await episode.heartbeat(connections)
+
         async with aclosing(Transports()) as connections:
             while True:
                 free = threading.Event()
@@ -431,7 +403,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
                 now = time.monotonic()
                 played = self._open.copy().items()
                 quiet = [episode for episode, until in played if now < until and now - episode.last_call > ttl / 3]
-                await asyncio.gather(*(_beat(episode, connections) for episode in quiet))
+                await asyncio.gather(*map(beat, quiet))
 
 
 class RolloutLoop(PlayLoop[Episode[Any], Result]):
@@ -442,70 +414,69 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         self._worst = worst
         self.results: list[EpisodeResult] = []
 
-    async def _handle_failure(self, episode: Episode[Any], sample: int, error: Exception, limits: LimitPauses) -> bool:
-        """An evaluation's play that its agent failed counts, as not solved."""
-        lost = is_server_error(error) or find_retry_after_s(error) is not None
-        if episode.kind != "eval" or isinstance(error, WrongResult) or lost:
-            return await super()._handle_failure(episode, sample, error, limits)
-        limits.reset()
-        reward, _ = parse_reward(self._worst)
-        try:
-            ended = await self._end(episode, (reward, False))
-        except asyncio.CancelledError:
-            await run_shielded(episode.abort("the rollout was cancelled"))
-            raise
-        said = f"{type(error).__name__}: {error}"
-        log.info("event=play_failed task=%s error=%s", episode.task.id, said)
-        version, facts = episode.lease.policy_version, facts_of(self._worst)
-        self.results.append(EpisodeResult(episode.task.id, sample, reward, False, version, facts, ended.tokens, said))
-        if ended.tokens == 0:  # it broke before it called the model: so it may each time
-            self._fail(error)
-        else:
-            self._failures_in_a_row = 0
-        return True
-
     def summary(self) -> RolloutSummary:
         """Return what was done."""
         results = self.results
-        judged = [result.success for result in results if result.success is not None]
         return RolloutSummary(
             episodes=len(results),
             reward_mean=mean_of([result.reward for result in results]) or 0.0,
-            success_mean=mean_of([float(success) for success in judged]),
+            success_mean=mean_of([float(result.success) for result in results if result.success is not None]),
             dropped=dict(self.dropped),
         )
 
-    async def _finish(self, episode: Episode[Any], sample: int, answer: Result) -> bool:
-        reward, success = parse_reward(answer)
-        ended = await self._end(episode, answer)
-        if ended.tokens == 0 and episode.kind == "train":  # the server has dropped it
-            said = describe_no_call(ended)
-            self._drop("no_calls", AgentFailed(said))
-            self._misplays.count("no_calls", said)
-            return False
-        if ended.state == "dropped":
-            self.dropped[ended.reason or ended.state] += 1
-            return False
-        version = episode.lease.policy_version
-        self.results.append(
-            EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(answer), ended.tokens)
-        )
-        return True
+    def _worst_answer(self, episode: Episode[Any], error: Exception) -> Result | None:
+        return None if episode.kind != "eval" or isinstance(error, WrongResult) else self._worst
 
-    async def _end(self, episode: Episode[Any], result: Result) -> EndAck:
+    async def _finish(
+        self, episode: Episode[Any], sample: int, answer: Result, failed: Exception | None = None
+    ) -> bool:
         """End the episode; send it again while the server cannot write it down, boots, or is away."""
-        reward, success = parse_reward(result)
-        by_call, by_agent = (getattr(result, name, None) for name in ("by_call", "by_agent"))
-        return await retry_until_ready(
+        reward, success = parse_reward(answer)
+        by_call, by_agent = (None if failed else getattr(answer, name, None) for name in ("by_call", "by_agent"))
+        success = False if failed else success
+        ended = await retry_until_ready(
             lambda: episode.end(reward, success, by_call=by_call, by_agent=by_agent), (EngineUnavailable, Unreachable)
         )
+        if ended.tokens == 0 and episode.kind == "train":  # the server has dropped it
+            self._drop("no_calls", AgentFailed(_describe_no_call(ended)), "no_calls")
+            return False
+        if ended.state == "dropped" and not failed:
+            self.dropped[ended.reason or ended.state] += 1
+            return False
+        version, reason = episode.lease.policy_version, f"{type(failed).__name__}: {failed}" if failed else ""
+        self.results.append(
+            EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(answer), ended.tokens, reason)
+        )
+        if failed and ended.tokens == 0:  # it broke before it called the model: so it may each time
+            self._fail(failed)
+        elif failed:
+            self._failures_in_a_row = 0
+        return True
+
+
+def _describe_no_call(ended: EndAck) -> str:
+    """Return what is wrong with a play that ended with a reward and no answer of the model."""
+    if ended.refused:
+        return (
+            f"expected the model to answer the agent; found a play whose calls were all refused ({ended.refused}); the "
+            f"last was told: {ended.refusal}"
+        )
+    return (
+        "expected the agent to call the model, with episode.chat or an SDK at episode.base_url with episode.api_key; "
+        "found plays that ended with a reward and no call, of which nothing can be trained"
+    )
 
 
 async def retry_until_ready(
-    call: Callable[[], Awaitable[T]], away: tuple[type[SwarmError], ...] = (EngineUnavailable,)
+    call: Callable[[], Awaitable[T]],
+    away: tuple[type[SwarmError], ...] = (EngineUnavailable,),
+    patience_s: float | None = None,
 ) -> T:
-    """Return what a call gives once the engine serves; raise what says it is `away` after ENGINE_OFF_S of that."""
-    deadline = time.monotonic() + ENGINE_OFF_S
+    """Return what a call gives once the server is ready; raise what says that it is `away` after `patience_s` of that.
+
+    By default after ENGINE_OFF_S.
+    """
+    deadline = time.monotonic() + (ENGINE_OFF_S if patience_s is None else patience_s)
     while True:
         try:
             return await call()
@@ -517,7 +488,7 @@ async def retry_until_ready(
 
 async def run_shielded(*works: Coroutine[Any, Any, object]) -> None:
     """Do what cleans up, all at once, also where the caller is cancelled meanwhile, before it is begun even; each has
-    GOODBYE_S, and its errors are let go: nothing depends on it, as leases run out."""
+    CLEANUP_TIMEOUT_S, and its errors are let go: nothing depends on it, as leases run out."""
 
     async def run_bounded(work: Coroutine[Any, Any, object]) -> None:
         with suppress(SwarmError, TimeoutError):
@@ -532,21 +503,9 @@ async def run_shielded(*works: Coroutine[Any, Any, object]) -> None:
         raise
 
 
-async def _beat(episode: Playable, by: Transports) -> None:
-    with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
-        await episode.heartbeat(by)
-
-
 def mean_of(values: Sequence[float]) -> float | None:
     """Return the mean of numbers, None of none."""
     return sum(values) / len(values) if values else None
-
-
-def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
-    found: BaseException = errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
 
 
 class StreamTasks(Generic[TaskT]):

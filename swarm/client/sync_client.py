@@ -1,69 +1,67 @@
-"""SwarmClient over anyio's BlockingPortal; plain functions in threads.
+"""The client for code without asyncio: the verbs of the asynchronous one, and each play a function in its own thread.
 
-An event loop in a thread of its own does the work; each play of a plain agent has a thread of its own, too.
+The verbs run in the one event loop that a process has in a daemon thread (`swarm.client.threads`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from swarm.client.async_client import EPISODE_TIMEOUT_S, AsyncSwarmClient, ExportFormat
-from swarm.client.episode import Agent, ChatReply, Episode, EpisodeResult, HasId, Message, Result, RolloutSummary
-from swarm.client.identity import Role, find_local_server, server_from_environment
-from swarm.client.teams import Team, TeamAgent, TeamResult, TeamSummary
-from swarm.client.threads import Bridge, LoopThread, run_in_thread
-from swarm.snapshot import HistoryPage, Snapshot
-from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, ExportCounts, Status, StreamList
+from swarm.client.async_client import AsyncSwarmClient
+from swarm.client.episode import Agent, Episode, HasId, Result
+from swarm.client.identity import Connectable
+from swarm.client.teams import Team, TeamAgent
+from swarm.client.threads import Bridge, background, run_in_thread
 
-if TYPE_CHECKING:
-    from swarm.job import Job
-
-
-class SyncEpisode:
-    """An episode whose calls block."""
-
-    def __init__(self, loop: Bridge, episode: Episode[Any]) -> None:
-        self._loop = loop
-        self._episode = episode
-        self.task = episode.task
-        self.id, self.base_url, self.api_key, self.model = episode.id, episode.base_url, episode.api_key, episode.model
-        self.lease = episode.lease
-
-    def key_of(self, agent: str) -> str:
-        """Return the key with which one of the episode's agents makes its calls."""
-        return self._episode.key_of(agent)
-
-    def chat(self, messages: Sequence[Message], *, agent: str = "", **params: Any) -> ChatReply:
-        """Ask the policy for its next message; `agent` says which of the episode's agents asks."""
-        return self._loop.run(self._episode.chat(messages, agent=agent, **params))
-
-    def heartbeat(self) -> Ack:
-        """Keep the lease alive while no call is made."""
-        return self._loop.run(self._episode.heartbeat())
-
-    def end(
-        self,
-        reward: float,
-        success: bool | None = None,
-        weight: float = 1.0,
-        *,
-        by_call: Mapping[int, float] | None = None,
-        by_agent: Mapping[str, float] | None = None,
-    ) -> Ack:
-        """End the episode with its reward; `weight` is how much it counts in the loss, beside others that count 1."""
-        return self._loop.run(self._episode.end(reward, success, weight, by_call=by_call, by_agent=by_agent))
-
-    def abort(self, reason: str = "") -> Ack:
-        """Give the episode up."""
-        return self._loop.run(self._episode.abort(reason))
-
-
+P = ParamSpec("P")
+T = TypeVar("T")
 MOST_PLAYS_LEFT = 512
 """Plays that may hang for good: a stall that all plays of a client meet at once ends no training."""
+
+
+class _Blocking:
+    """Whatever has verbs that block: what it stands for, and the way to that one's event loop."""
+
+    _inner: Any
+    _bridge: Bridge
+
+    def _run(self, verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Wait for a verb of what this stands for, as that one has it: it may be of a derived class."""
+        return self._bridge.run(getattr(self._inner, verb.__name__)(*args, **kwargs))
+
+
+def _blocking(verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Blocking, P], T]:
+    """Return a coroutine's method as one that blocks, with its signature."""
+
+    def call(own: _Blocking, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: T = own._run(verb, *args, **kwargs)
+        return found
+
+    return wraps(verb)(call)
+
+
+class SyncEpisode(_Blocking):
+    """An episode whose calls block; all else is as `Episode` has it."""
+
+    def __init__(self, bridge: Bridge, episode: Episode[Any]) -> None:
+        self._bridge, self._inner = bridge, episode
+        self.task: Any = episode.task
+        self.id, self.kind, self.lease = episode.id, episode.kind, episode.lease
+        self.base_url, self.api_key, self.model = episode.base_url, episode.api_key, episode.model
+        self.key_of = episode.key_of
+
+    chat = _blocking(Episode.chat)
+    heartbeat = _blocking(Episode.heartbeat)
+    end = _blocking(Episode.end)
+    prepare = _blocking(Episode.prepare)
+    commit = _blocking(Episode.commit)
+    outcome = _blocking(Episode.outcome)
+    abort = _blocking(Episode.abort)
+
+
 SyncAgent = Callable[[SyncEpisode], Result]
 
 
@@ -77,30 +75,35 @@ def plain_agent(agent: SyncAgent) -> Agent:
     return play
 
 
-class SwarmClient:
+def _beginning(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, Episode[Any]]],
+) -> Callable[Concatenate[_Blocking, P], SyncEpisode]:
+    def call(own: _Blocking, /, *args: P.args, **kwargs: P.kwargs) -> SyncEpisode:
+        return SyncEpisode(own._bridge, own._run(verb, *args, **kwargs))
+
+    return wraps(verb)(call)
+
+
+def _playing(
+    verb: Callable[Concatenate[Any, Agent, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Blocking, SyncAgent, P], T]:
+    def call(own: _Blocking, agent: SyncAgent, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: T = own._run(verb, plain_agent(agent), *args, **kwargs)
+        return found
+
+    return wraps(verb)(call)
+
+
+class SwarmClient(_Blocking, Connectable):
     """A blocking client of one swarm server; use as a context manager.
 
-    The methods are those of `AsyncSwarmClient`; agents are plain functions of a `SyncEpisode`.
+    The methods are those of `AsyncSwarmClient`; agents are plain functions of a `SyncEpisode`, and one that hangs is
+    left behind after its `timeout_s`.
     """
 
-    def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
-        self._loop = LoopThread("swarm-client")
-        self._known = (url, token, owner)
-        self._client = AsyncSwarmClient(url, token, owner=owner)
-
-    @classmethod
-    def from_home(
-        cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
-    ) -> Self:
-        """Return a client of a server of this machine, by its name; Unreachable where it does not run."""
-        found = find_local_server(name, home, role=role)
-        return cls(found.url, found.token, owner=owner)
-
-    @classmethod
-    def from_environment(cls, *, owner: str | None = None) -> Self:
-        """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
-        found = server_from_environment()
-        return cls(found.url, found.token, owner=owner)
+    def __init__(self, url: str, token: str, *, owner: str | None = None, code: str | None = None) -> None:
+        self._bridge, self._inner = background(), AsyncSwarmClient(url, token, owner=owner, code=code)
+        self.url, self.owner = self._inner.url, self._inner.owner
 
     def __enter__(self) -> Self:
         return self
@@ -108,184 +111,63 @@ class SwarmClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def asynchronous(self) -> AsyncSwarmClient:
-        """Return a new client of the same server for an event loop of one's own."""
-        url, token, owner = self._known
-        return AsyncSwarmClient(url, token, owner=owner)
+    close = _blocking(AsyncSwarmClient.close)
+    status = _blocking(AsyncSwarmClient.status)
+    job = _blocking(AsyncSwarmClient.job)
+    ensure_training = _blocking(AsyncSwarmClient.ensure_training)
+    stop = _blocking(AsyncSwarmClient.stop)
+    begin = _beginning(AsyncSwarmClient.begin)
+    begin_next = _beginning(AsyncSwarmClient.begin_next)
+    register_tasks = _blocking(AsyncSwarmClient.register_tasks)
+    take_over = _blocking(AsyncSwarmClient.take_over)
+    erase = _blocking(AsyncSwarmClient.erase)
+    give_up_open = _blocking(AsyncSwarmClient.give_up_open)
+    episodes = _blocking(AsyncSwarmClient.episodes)
+    episode = _blocking(AsyncSwarmClient.episode)
+    export = _blocking(AsyncSwarmClient.export)
+    export_with_counts = _blocking(AsyncSwarmClient.export_with_counts)
+    model = _blocking(AsyncSwarmClient.model)
+    checkpoints = _blocking(AsyncSwarmClient.checkpoints)
+    snapshot = _blocking(AsyncSwarmClient.snapshot)
+    history = _blocking(AsyncSwarmClient.history)
+    streams = _blocking(AsyncSwarmClient.streams)
+    share = _blocking(AsyncSwarmClient.share)
+    rollout = _playing(AsyncSwarmClient.rollout)
+    evaluate = _playing(AsyncSwarmClient.evaluate)
 
-    def close(self) -> None:
-        """Close all connections and end the client's thread."""
-        self._loop.run(self._client.close())
-        self._loop.close()
 
-    def status(self, *, within_s: float | None = None) -> Status:
-        """Return what the server is doing; Unreachable where it does not say so `within_s`, if that is given."""
-        return self._loop.run(self._client.status(within_s=within_s))
+SyncTeamAgent = Callable[["SyncTeam"], Mapping[str, Result]]
 
-    def job(self) -> Job | None:
-        """Return the loaded job, or None."""
-        return self._loop.run(self._client.job())
 
-    def ensure_training(self, job: Job, *, timeout_s: float = 600.0) -> Status:
-        """Make the server train `job` and return once it serves."""
-        return self._loop.run(self._client.ensure_training(job, timeout_s=timeout_s))
-
-    def stop(self) -> Status:
-        """Stop the engine."""
-        return self._loop.run(self._client.stop())
-
-    def begin(
-        self,
-        task: HasId,
-        *,
-        kind: EpisodeKind = "train",
-        stream: str = "default",
-        wait_s: float = 0.0,
-        timeout_s: float | None = None,
-    ) -> SyncEpisode:
-        """Begin one episode of a task."""
-        begun = self._client.begin(task, kind=kind, stream=stream, wait_s=wait_s, timeout_s=timeout_s)
-        return SyncEpisode(self._loop, self._loop.run(begun))
-
-    def episodes(self, limit: int = 100) -> EpisodeList:
-        """Return the newest episodes."""
-        return self._loop.run(self._client.episodes(limit))
-
-    def episode(self, episode: str) -> EpisodeRecord:
-        """Return one episode with every token."""
-        return self._loop.run(self._client.episode(episode))
-
-    def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
-        """Write one episode, or all the server knows, to a file; return its bytes."""
-        return self._loop.run(self._client.export(to, format, episode))
-
-    def export_with_counts(
-        self, to: Path, format: ExportFormat = "openenv", episode: str | None = None
-    ) -> tuple[int, ExportCounts | None]:
-        """Do as `export`; return also what is in the file and what was left out, None of an older server."""
-        return self._loop.run(self._client.export_with_counts(to, format, episode))
-
-    def checkpoints(self) -> CheckpointList:
-        """Return the checkpoints that are kept, the newest first."""
-        return self._loop.run(self._client.checkpoints())
-
-    def snapshot(self, *, within_s: float | None = None) -> Snapshot:
-        """Return what the server does at a glance."""
-        return self._loop.run(self._client.snapshot(within_s=within_s))
-
-    def history(
-        self, after: int = 0, keys: Iterable[str] = (), limit: int = 100, *, newest: bool = False
-    ) -> HistoryPage:
-        """Return what finished steps above `after` measured: the first, or the newest."""
-        return self._loop.run(self._client.history(after, keys, limit, newest=newest))
-
-    def streams(self) -> StreamList:
-        """Return where every stream stands."""
-        return self._loop.run(self._client.streams())
-
-    def share(self, shares: Mapping[str, float]) -> StreamList:
-        """Give streams new shares, from the next group that begins."""
-        return self._loop.run(self._client.share(shares))
-
-    def rollout(
-        self,
-        agent: SyncAgent,
+def _playing_teams(
+    verb: Callable[Concatenate[Mapping[str, AsyncSwarmClient], Iterable[HasId], TeamAgent, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Mapping[str, SwarmClient], Iterable[HasId], SyncTeamAgent, P], T]:
+    def call(
+        clients: Mapping[str, SwarmClient],
         tasks: Iterable[HasId],
-        *,
-        concurrency: int = 16,
-        stream: str = "default",
-        timeout_s: float = EPISODE_TIMEOUT_S,
-    ) -> RolloutSummary:
-        """Let `agent` play the tasks until the job is finished; one that hangs is left behind after `timeout_s`."""
-        playing = self._client.rollout(
-            plain_agent(agent), tasks, concurrency=concurrency, stream=stream, timeout_s=timeout_s
-        )
-        return self._loop.run(playing)
+        play: SyncTeamAgent,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        async def run_play(team: Team) -> Mapping[str, Result]:
+            return await run_in_thread(play, SyncTeam(background(), team))
 
-    def evaluate(
-        self,
-        agent: SyncAgent,
-        tasks: Iterable[HasId],
-        *,
-        samples: int = 1,
-        concurrency: int = 16,
-        timeout_s: float = EPISODE_TIMEOUT_S,
-        worst: Result = 0.0,
-    ) -> list[EpisodeResult]:
-        """Let `agent` play each task `samples` times in evaluation episodes; what it fails counts, as not solved."""
-        playing = self._client.evaluate(
-            plain_agent(agent), tasks, samples=samples, concurrency=concurrency, timeout_s=timeout_s, worst=worst
-        )
-        return self._loop.run(playing)
+        members = {role: client._inner for role, client in clients.items()}
+        return background().run(verb(members, tasks, run_play, *args, **kwargs))
 
-
-T = TypeVar("T")
+    return wraps(verb)(call)
 
 
 class SyncTeam:
-    """One play of a task by several members, as a plain function sees it."""
+    """One play of a task by several members, as a plain function sees it: `team["speaker"]` is a `SyncEpisode`."""
 
-    def __init__(self, loop: Bridge, team: Team) -> None:
-        self.episodes = {role: SyncEpisode(loop, episode) for role, episode in team.episodes.items()}
+    def __init__(self, bridge: Bridge, team: Team) -> None:
+        self.episodes = {role: SyncEpisode(bridge, episode) for role, episode in team.episodes.items()}
         self.task: Any = team.task
 
     def __getitem__(self, role: str) -> SyncEpisode:
         return self.episodes[role]
 
-    @staticmethod
-    def rollout(
-        clients: Mapping[str, SwarmClient],
-        tasks: Iterable[HasId],
-        play: Callable[[SyncTeam], Mapping[str, Result]],
-        *,
-        concurrency: int = 16,
-        stream: str = "default",
-        timeout_s: float = EPISODE_TIMEOUT_S,
-        decider: str | None = None,
-    ) -> TeamSummary:
-        """Let `play` play the tasks until the jobs of all members are finished (`Team.rollout`)."""
-        known = list(tasks)
-        return _run_in_loop(
-            clients,
-            lambda members: Team.rollout(
-                members, known, _make_team_agent(play),
-                concurrency=concurrency, stream=stream, timeout_s=timeout_s, decider=decider,
-            ),
-        )  # fmt: skip
-
-    @staticmethod
-    def evaluate(
-        clients: Mapping[str, SwarmClient],
-        tasks: Iterable[HasId],
-        play: Callable[[SyncTeam], Mapping[str, Result]],
-        *,
-        samples: int = 1,
-        concurrency: int = 16,
-        timeout_s: float = EPISODE_TIMEOUT_S,
-    ) -> list[TeamResult]:
-        """Let `play` play each task `samples` times in evaluation episodes (`Team.evaluate`)."""
-        known = list(tasks)
-        return _run_in_loop(
-            clients,
-            lambda members: Team.evaluate(
-                members, known, _make_team_agent(play), samples=samples, concurrency=concurrency, timeout_s=timeout_s
-            ),
-        )
-
-
-def _make_team_agent(play: Callable[[SyncTeam], Mapping[str, Result]]) -> TeamAgent:
-    async def run_play(team: Team) -> Mapping[str, Result]:
-        return await run_in_thread(play, SyncTeam(Bridge(asyncio.get_running_loop()), team))
-
-    return run_play
-
-
-def _run_in_loop(clients: Mapping[str, SwarmClient], work: Callable[[dict[str, AsyncSwarmClient]], Awaitable[T]]) -> T:
-    """Do work in an event loop of its own, with clients whose connections belong to that loop."""
-
-    async def run_work() -> T:
-        async with AsyncExitStack() as stack:
-            members = {role: await stack.enter_async_context(client.asynchronous()) for role, client in clients.items()}
-            return await work(members)
-
-    return asyncio.run(run_work())
+    rollout = staticmethod(_playing_teams(Team.rollout))
+    evaluate = staticmethod(_playing_teams(Team.evaluate))

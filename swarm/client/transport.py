@@ -1,11 +1,10 @@
 """HTTP to one swarm server over aiohttp: keys in, JSON out, refusals as errors.
 
 A reply is waited for as long as its server lives: a call may wait at the gate through an update of any length. Where
-nothing comes for SILENCE_S the server is asked for its health; one that answers is waited on, one that does not is
-taken for gone. That the silent connection itself is there is the kernels' to say (TCP keepalives).
+nothing comes for SILENCE_S the server is asked for its health; one that does not answer is taken for gone. That the
+silent connection itself is there is the kernels' to say (TCP keepalives).
 
-aiohttp because of calls: on one core it carries an order of magnitude more of them than httpx with many
-connections open.
+aiohttp because on one core it carries an order of magnitude more calls than httpx with many connections open.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ import json
 import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import aiohttp
 from pydantic import ValidationError
 
-from swarm.errors import UnknownAnswer, Unreachable, from_wire, to_invalid_request
+from swarm.errors import SwarmError, UnknownAnswer, Unreachable, from_wire, to_invalid_request
 
 SILENCE_S = 60.0
 """Where a server sends nothing for so long, it is asked whether it is there."""
@@ -66,10 +66,10 @@ class Transport:
     async def call(self, method: str, path: str, key: str, body: bytes | None = None) -> Any:
         """Send one request to `path` (or to an absolute address) and return the answer's JSON.
 
-        Raises the server's error (`swarm.errors`), Unreachable when nothing answers, or UnknownAnswer for what is no
-        JSON.
+        Raises the server's error (`swarm.errors`), Unreachable when nothing answers, UnknownAnswer for what is no JSON.
         """
         address = path if path.startswith("http") else self.url + path
+        root = self.url if address.startswith(self.url) else address.partition("/episodes/")[0]  # a team's decider's
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
         async def answer() -> tuple[aiohttp.ClientResponse, bytes]:
@@ -77,12 +77,12 @@ class Transport:
                 return reply, await reply.read()
 
         try:
-            reply, data = await self._await_answer(answer(), f"{self._root(address)}/health")
+            reply, data = await self._await_answer(answer(), f"{root}/health")
         except (aiohttp.ClientError, TimeoutError) as error:
             what = type(error).__name__
             raise Unreachable(f"no swarm server answers at {self.url} ({what}); is it running?") from error
         if reply.status >= 400:
-            raise from_wire(reply.status, _parse(data), _parse_seconds(reply.headers.get("Retry-After")))
+            raise _refusal(reply, data)
         if isinstance(found := _parse(data), str):
             raise UnknownAnswer(f"expected a swarm server at {self.url}; found something else that answers there")
         return found
@@ -100,20 +100,24 @@ class Transport:
                 "version of ajet"
             ) from error
 
-    def _root(self, address: str) -> str:
-        """Return the address of the server that an address is of: this one, or that of a team's decider."""
-        return self.url if address.startswith(self.url) else address.partition("/episodes/")[0]
-
     async def _await_answer(self, work: Coroutine[Any, Any, T], health: str) -> T:
         """Do the work for as long as the server answers for its health; else raise TimeoutError.
 
         In the caller's own task: another one's result could come to a caller that was just cancelled, and be lost.
         """
-        asking: list[asyncio.Task[None]] = []
+        loop, asking = asyncio.get_running_loop(), list[asyncio.Task[None]]()
         async with asyncio.timeout(None) as limit:
-            silence = asyncio.get_running_loop().call_later(
-                SILENCE_S, lambda: asking.append(asyncio.create_task(self._ask(health, limit)))
-            )
+
+            async def ask() -> None:
+                try:
+                    while True:
+                        async with self.open().get(health, timeout=aiohttp.ClientTimeout(total=ANSWER_S)):
+                            pass
+                        await asyncio.sleep(SILENCE_S)
+                except (aiohttp.ClientError, TimeoutError):
+                    limit.reschedule(loop.time())
+
+            silence = loop.call_later(SILENCE_S, lambda: asking.append(asyncio.create_task(ask())))
             try:
                 return await work
             finally:
@@ -121,31 +125,18 @@ class Transport:
                 for task in asking:
                     task.cancel()
 
-    async def _ask(self, health: str, limit: asyncio.Timeout) -> None:
-        """Ask for the server's health again and again; let the limit pass once it does not answer."""
-        try:
-            while True:
-                async with self.open().get(health, timeout=aiohttp.ClientTimeout(total=ANSWER_S)):
-                    pass
-                await asyncio.sleep(SILENCE_S)
-        except (aiohttp.ClientError, TimeoutError):
-            limit.reschedule(asyncio.get_running_loop().time())
-
     async def download(self, path: str, key: str, to: Path) -> tuple[int, Mapping[str, str]]:
         """Write the answer's body to a file, which appears once it is whole; return its bytes, and the headers.
 
         Raises as `call`.
         """
-        part = to.with_name(to.name + ".part")
-        size = 0
+        part, size = to.with_name(to.name + ".part"), 0
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=DOWNLOAD_SILENCE_S)
+        headers = {"Authorization": f"Bearer {key}"}
         try:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=DOWNLOAD_SILENCE_S)
-            headers = {"Authorization": f"Bearer {key}"}
             async with self.open().get(self.url + path, headers=headers, timeout=timeout) as reply:
                 if reply.status >= 400:
-                    raise from_wire(
-                        reply.status, _parse(await reply.read()), _parse_seconds(reply.headers.get("Retry-After"))
-                    )
+                    raise _refusal(reply, await reply.read())
                 if reply.content_type == "text/html":
                     raise UnknownAnswer(f"expected a swarm server at {self.url}; found pages for a browser there")
                 with part.open("wb") as file:
@@ -195,8 +186,8 @@ def _parse(data: bytes) -> Any:
         return data[:200].decode(errors="replace")
 
 
-def _parse_seconds(header: str | None) -> float | None:
-    try:
-        return None if header is None else float(header)
-    except ValueError:
-        return None
+def _refusal(reply: aiohttp.ClientResponse, data: bytes) -> SwarmError:
+    retry_after = None
+    with suppress(ValueError):  # a date, or no such header
+        retry_after = float(reply.headers.get("Retry-After", ""))
+    return from_wire(reply.status, _parse(data), retry_after)

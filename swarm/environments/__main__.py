@@ -22,13 +22,13 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient, EpisodeResult
+from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient
 from swarm.client.async_client import EPISODE_TIMEOUT_S
 from swarm.environments import processes
 from swarm.environments.base import Environment, Split, Task
@@ -71,16 +71,16 @@ class PlaySetup:
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
+    arguments = _parse_arguments()
     processes.watch_parent()
     token = os.environ.get("AJET_TOKEN", "")
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
     try:
-        setup = _setup(arguments)
+        setup = _load(arguments)
     except InvalidRequest as error:
-        if error.__cause__ is not None and (arguments.agent or arguments.reward):
-            sys.stderr.write(processes.traceback_of(error, _folder_of(arguments)))
+        if error.__cause__ is not None and (folder := _code_folder(arguments)) is not None:
+            sys.stderr.write(processes.traceback_of(error, folder))
         return _fail(BAD_INPUT, str(error))
     work = _play if arguments.action == "play" else _evaluate
     try:
@@ -94,14 +94,21 @@ def main() -> int:
     return 0
 
 
-def _folder_of(arguments: argparse.Namespace) -> Path:
-    return Path((arguments.agent or arguments.reward).partition(":")[0]).absolute().parent
+def _fail(code: int, message: str) -> int:
+    sys.stderr.write(" ".join(message.split()) + "\n")
+    return code
 
 
-def _setup(arguments: argparse.Namespace) -> PlaySetup:
-    if not (arguments.agent or arguments.reward):
+def _code_folder(arguments: argparse.Namespace) -> Path | None:
+    """Return the folder of the user's own code, None where nothing is the user's."""
+    place = arguments.agent or arguments.reward
+    return Path(place.partition(":")[0]).absolute().parent if place else None
+
+
+def _load(arguments: argparse.Namespace) -> PlaySetup:
+    """Load environment, tasks and agent; the user's files are the same before and after, or InvalidRequest."""
+    if (folder := _code_folder(arguments)) is None:
         return _load_setup(arguments)
-    folder = _folder_of(arguments)
     code = code_hash(folder)
     setup = replace(_load_setup(arguments), code=code)
     if code_hash(folder) != code:
@@ -110,34 +117,31 @@ def _setup(arguments: argparse.Namespace) -> PlaySetup:
 
 
 def _load_setup(arguments: argparse.Namespace) -> PlaySetup:
-    environment = _environment(arguments)
+    if arguments.environments:
+        add_folder(arguments.environments)
+    environment = load_playable(arguments.environment) if arguments.environment else None
+    posed = isinstance(environment, PlayableEnvironment)  # its tasks were posed when it was brought
+    if posed:
+        bound_memory()
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
     if arguments.agent and arguments.reward:
         raise InvalidRequest("expected --agent or --reward: an agent returns its own reward; found both")
-    tasks = read_tasks(arguments.tasks) if arguments.tasks else _split(environment, arguments.split)
+    if arguments.tasks:
+        tasks = read_tasks(arguments.tasks)
+    else:
+        assert environment is not None
+        tasks = tuple(environment.tasks(arguments.split))
     if arguments.agent:
         return PlaySetup(report_failures(load_agent(arguments.agent)), tasks, environment)
     assert environment is not None
     reward = Reward.load(arguments.reward) if arguments.reward else None
     agent = agent_of(environment, reward)
-    if isinstance(environment, PlayableEnvironment):  # its tasks were posed when it was brought
-        return PlaySetup(report_failures(agent), tasks, environment)
-    return PlaySetup(report_failures(agent) if reward else agent, check_tasks(tasks, environment), environment)
-
-
-def _environment(arguments: argparse.Namespace) -> Environment | None:
-    if arguments.environments:
-        add_folder(arguments.environments)
-    environment = load_playable(arguments.environment) if arguments.environment else None
-    if isinstance(environment, PlayableEnvironment):
-        bound_memory()
-    return environment
-
-
-def _split(environment: Environment | None, split: Split) -> tuple[Task, ...]:
-    assert environment is not None
-    return tuple(environment.tasks(split))
+    return PlaySetup(
+        report_failures(agent) if reward or posed else agent,
+        tasks if posed else check_tasks(tasks, environment),
+        environment,
+    )
 
 
 async def _cancel_on_sigterm(work: Awaitable[None]) -> None:
@@ -163,9 +167,8 @@ async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> 
 
 async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:
     shown = rounds(setup.tasks, arguments.episodes or EPISODES, arguments.seed)
-    first = shown[0][: arguments.transcripts]
-    plays = Transcripts([task.id for task in first])
-    agent = setup.agent
+    plays = Transcripts([task.id for task in shown[0][: arguments.transcripts]])
+    agent, name = setup.agent, setup.environment.name if setup.environment else None
     if setup.environment is not None and arguments.agent is None:
         agent = report_failures(agent_of(setup.environment, on_play=plays.record))
     owner = os.environ.get(processes.OWNER, "evaluate")
@@ -174,46 +177,31 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
             evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency, timeout_s=arguments.timeout,
             worst=worst_outcome(setup.environment),
         )  # fmt: skip
-        name = setup.environment.name if setup.environment else None
-        if arguments.during:
-            summary = await _evaluate_during(arguments, name, client, play)
+        if arguments.during:  # each time other tasks, until the job is finished
+            file = EvaluationsFile(arguments.out)
+            async for version, episodes in pending_evaluations(client, arguments.episodes):
+                results = await play(episodes=episodes, seed=arguments.seed + version)
+                require_version(results, version)
+                if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
+                    write_json(arguments.out, file.add(outcomes(results, name, arguments.split)))
+            summary: dict[str, Any] = {"evaluations": len(file)}
         else:
             played = await play(episodes=arguments.episodes or EPISODES, seed=arguments.seed)
             found = outcomes(played, name, arguments.split, plays.to_json())
             write_json(arguments.out, found)
-            summary = _summary(found)
+            known = [episode["success"] for episode in found["episodes"] if episode["success"] is not None]
+            failed = sum(bool(result.failed) for result in played)
+            summary = {
+                "episodes": len(played),
+                "reward_mean": sum(result.reward for result in played) / len(played),
+                "success_mean": sum(known) / len(known) if known else None,
+                "policy_version": found["policy_version"],
+                **({"failed": failed} if failed else {}),
+            }
     sys.stdout.write(json.dumps(summary) + "\n")
 
 
-def _summary(found: dict[str, Any]) -> dict[str, Any]:
-    episodes = found["episodes"]
-    known = [episode["success"] for episode in episodes if episode["success"] is not None]
-    return {
-        "episodes": len(episodes),
-        "reward_mean": sum(episode["reward"] for episode in episodes) / len(episodes),
-        "success_mean": sum(known) / len(known) if known else None,
-        "policy_version": found["policy_version"],
-        **({"failed": failed} if (failed := sum("failed" in episode for episode in episodes)) else {}),
-    }
-
-
-async def _evaluate_during(
-    arguments: argparse.Namespace,
-    environment: str | None,
-    client: AsyncSwarmClient,
-    play: Callable[..., Awaitable[list[EpisodeResult]]],
-) -> dict[str, Any]:
-    """Evaluate whenever training waits for it, each time other tasks, until the job is finished."""
-    file = EvaluationsFile(arguments.out)
-    async for version, episodes in pending_evaluations(client, arguments.episodes):
-        results = await play(episodes=episodes, seed=arguments.seed + version)
-        require_version(results, version)
-        if arguments.episodes in (None, episodes):  # else they are all there, and its server had forgotten some
-            write_json(arguments.out, file.add(outcomes(results, environment, arguments.split)))
-    return {"evaluations": len(file)}
-
-
-def _parser() -> argparse.ArgumentParser:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m swarm.environments", description=__doc__.split("\n")[0])
     actions = parser.add_subparsers(dest="action", required=True)
     for name in ("play", "evaluate"):
@@ -226,25 +214,18 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("--concurrency", type=_count, default=64, help="episodes at once")
         action.add_argument("--seed", type=int, default=0, help="order of the tasks")
         action.add_argument("--timeout", type=seconds, default=EPISODE_TIMEOUT_S, help="seconds a play may take")
-    _add_play(actions.choices["play"])
-    _add_evaluate(actions.choices["evaluate"])
-    return parser
-
-
-def _add_play(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
-    action.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
-    action.add_argument("--out", type=_file, help="file to write the summary to, instead of standard output")
-    action.set_defaults(split="train")
-
-
-def _add_evaluate(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--split", choices=get_args(Split), default="hidden")
-    action.add_argument("--episodes", type=_count, help=f"{EPISODES}; with --during, as many as are waited for")
-    action.add_argument("--out", type=_file, required=True, help="file to write")
-    action.add_argument("--during", action="store_true", help="whenever training waits for it")
-    action.add_argument("--transcripts", type=_count, default=0, help="plays of the environment's agent to write down")
-    action.set_defaults(reward=None)
+    play, evaluation = actions.choices["play"], actions.choices["evaluate"]
+    play.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
+    play.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
+    play.add_argument("--out", type=_file, help="file to write the summary to, instead of standard output")
+    play.set_defaults(split="train")
+    evaluation.add_argument("--split", choices=get_args(Split), default="hidden")
+    evaluation.add_argument("--episodes", type=_count, help=f"{EPISODES}; with --during, as many as are waited for")
+    evaluation.add_argument("--out", type=_file, required=True, help="file to write")
+    evaluation.add_argument("--during", action="store_true", help="whenever training waits for it")
+    evaluation.add_argument("--transcripts", type=_count, default=0, help="plays of the environment's agent to write")
+    evaluation.set_defaults(reward=None)
+    return parser.parse_args()
 
 
 def _count(text: str) -> int:
@@ -270,11 +251,6 @@ def _file(text: str) -> Path:
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"expected a file in a folder one may write to, found {text!r}")
     return path
-
-
-def _fail(code: int, message: str) -> int:
-    sys.stderr.write(" ".join(message.split()) + "\n")
-    return code
 
 
 if __name__ == "__main__":

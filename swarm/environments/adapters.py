@@ -3,6 +3,9 @@
 An address is written as `reasoning-gym:chain_sum?max_terms=3`. A package is imported once it is named.
 An adapter only translates; what is posed and what is judged is the package's own. An address takes the options of what
 it names, and `tasks`: how many training tasks are drawn, with a quarter as many for the search and half as many hidden.
+
+Their tasks are known by a seed and a view of their beginning, and begun again from the seed. Another version of a
+package may begin something else from it: what it would judge is not what was posed.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ import io
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from swarm.environments.base import Environment
+from swarm.environments.base import Environment, Task
 from swarm.errors import InvalidRequest
 
 
@@ -47,6 +50,8 @@ ADAPTERS: Final[Mapping[str, Adapter]] = {
 LONGEST_NAME: Final = 64
 FEWEST_TASKS: Final = 16
 """For training: half as many are as few hidden ones as there may be."""
+SEEDS: Final = 1 << 32
+"""Seeds that packages take; tasks are drawn from more (`Environment.generate`)."""
 
 
 def scheme_of(address: str) -> str | None:
@@ -66,45 +71,26 @@ def adapt(address: str) -> Environment:
     name, _, query = rest.partition("?")
     if not name:
         raise InvalidRequest(f"expected the name of an environment after {scheme}:, such as {adapter.example}")
-    options = options_of(query)
-    tasks = _tasks(options.pop("tasks", Environment.sizes["train"]), address)
+    options = {key: value_of(text) for key, text in parse_qsl(query, keep_blank_values=True)}
+    tasks = options.pop("tasks", Environment.sizes["train"])
+    if type(tasks) is not int or tasks < FEWEST_TASKS:
+        raise InvalidRequest(f"expected tasks={FEWEST_TASKS} or more in {address}; found {tasks!r:.40}")
     with redirect_stdout(io.StringIO()):  # some packages print when they are imported
-        _import(adapter, address)
+        try:
+            importlib.import_module(adapter.package)
+        except ModuleNotFoundError as error:
+            raise InvalidRequest(
+                f"expected the package {error.name} for {address}; it is not installed: "
+                f"pip install '{adapter.requirement}'"
+            ) from error
         made: Environment = importlib.import_module(f"swarm.environments.{adapter.module}").make(name, options)
     made.name = slug(address)  # type: ignore[misc]  # of each one its own
     made.sizes = {"train": tasks, "search": tasks // 4, "hidden": tasks // 2}  # type: ignore[misc]
     return made
 
 
-def _import(adapter: Adapter, address: str) -> None:
-    try:
-        importlib.import_module(adapter.package)
-    except ModuleNotFoundError as error:
-        raise InvalidRequest(
-            f"expected the package {error.name} for {address}; it is not installed: pip install '{adapter.requirement}'"
-        ) from error
-
-
-def _tasks(value: Any, address: str) -> int:
-    if type(value) is not int or value < FEWEST_TASKS:
-        raise InvalidRequest(f"expected tasks={FEWEST_TASKS} or more in {address}; found {value!r:.40}")
-    return value
-
-
-def unknown_error(what: str, found: str, known: Iterable[str]) -> InvalidRequest:
-    """Return the refusal of a name that is none of those known, with those that are like it."""
-    names = sorted(known)
-    near = get_close_matches(found, names, 5, 0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
-    return InvalidRequest(f"expected {what}; found {found!r:.60}; {hint}")
-
-
-def options_of(query: str) -> dict[str, Any]:
-    """Return the options of an address: whole numbers, numbers, true, false and texts."""
-    return {name: value_of(text) for name, text in parse_qsl(query, keep_blank_values=True)}
-
-
 def value_of(text: str) -> Any:
+    """Return an option's value: a whole number, a number, true, false or a text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -115,25 +101,19 @@ def value_of(text: str) -> Any:
     return text
 
 
-def configs_of(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the options of each generator; one that stands alone needs no name before them."""
-    found: dict[str, dict[str, Any]] = {own: {} for own in defaults}
-    for key, value in options.items():
-        owner, dot, option = key.rpartition(".")
-        own = owner if dot or len(defaults) > 1 else next(iter(defaults))
-        if own not in defaults:
-            raise unknown_error("GENERATOR.OPTION of a generator", key, (f"{name}.{option}" for name in defaults))
-        known = {each.name for each in fields(defaults[own])} - {"seed", "size"}
-        if option not in known:
-            raise unknown_error(f"an option of reasoning-gym's {own}", option, known)
-        found[own][option] = _convert_like(getattr(defaults[own], option), value, key)
-    return found
+def unknown_error(what: str, found: str, known: Iterable[str]) -> InvalidRequest:
+    """Return the refusal of a name that is none of those known, with those that are like it."""
+    names = sorted(known)
+    near = get_close_matches(found, names, 5, 0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
+    return InvalidRequest(f"expected {what}; found {found!r:.60}; {hint}")
 
 
-def _convert_like(default: Any, value: Any, key: str) -> Any:
-    """Return a value as the option has it by default: a list is written with commas."""
-    if isinstance(default, list | tuple):
-        return type(default)(map(value_of, str(value).split(",")))
-    if isinstance(default, bool) and not isinstance(value, bool):
-        raise InvalidRequest(f"expected {key}=true or {key}=false; found {value!r:.40}")
-    return value
+def seed_of(seed: int) -> int:
+    return seed % SEEDS
+
+
+def require_same(task: Task, view: str, found: str, package: str) -> None:
+    """Raise InvalidRequest unless what is seen of a beginning is what the task says under the name `view`."""
+    if found != task.data[view]:
+        raise InvalidRequest(f"expected the {view} of {task.id} from {package}; this version begins another")

@@ -18,7 +18,6 @@ import hashlib
 import json
 import random
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -126,6 +125,7 @@ def from_json(text: bytes | str) -> tuple[Task, ...]:
 
 
 def read_tasks(path: Path) -> tuple[Task, ...]:
+    """Return the tasks in a file; raise InvalidRequest, which names the first that is none."""
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:
@@ -133,12 +133,20 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"expected {_EXPECTED} in {path}; found no JSON: {error}") from error
     if not isinstance(values, list) or not values:
-        raise InvalidRequest(f"expected {_EXPECTED} in {path}; found {_abbreviate(values)}")
-    tasks = tuple(_task(value, place, path) for place, value in enumerate(values, start=1))
-    twice, times = Counter(task.id for task in tasks).most_common(1)[0]
-    if times > 1:
-        raise InvalidRequest(f"expected each task once in {path}; found the id {twice!r} {times} times")
-    return tasks
+        raise InvalidRequest(f"expected {_EXPECTED} in {path}; found {json.dumps(values):.80}")
+    tasks: dict[str, Task] = {}
+    for place, value in enumerate(values, start=1):
+        known = value if isinstance(value, dict) and value.keys() <= {"id", "data", "kind"} else {}
+        name, data, kind = known.get("id", ""), known.get("data", {}), known.get("kind", "")
+        sound = isinstance(name, str) and name != "" and isinstance(kind, str) and isinstance(data, dict)
+        if not sound or len(name) > LONGEST_ID or not is_whole(name):
+            wanted = f"ids of at most {LONGEST_ID} whole characters" if sound else _EXPECTED
+            raise InvalidRequest(f"expected {wanted} in {path}; task {place} is {json.dumps(value):.80}")
+        if name in tasks:
+            times = sum(isinstance(each, dict) and each.get("id") == name for each in values)
+            raise InvalidRequest(f"expected each task once in {path}; found the id {name!r} {times} times")
+        tasks[name] = Task(name, data, kind)
+    return tuple(tasks.values())
 
 
 def check_tasks(tasks: tuple[Task, ...], environment: Environment) -> tuple[Task, ...]:
@@ -154,30 +162,9 @@ def check_tasks(tasks: tuple[Task, ...], environment: Environment) -> tuple[Task
     return tasks
 
 
-def _task(value: Any, place: int, path: Path) -> Task:
-    if not _is_task(value):
-        raise InvalidRequest(f"expected {_EXPECTED} in {path}; task {place} is {_abbreviate(value)}")
-    if len(value["id"]) > LONGEST_ID or not is_whole(value["id"]):
-        raise InvalidRequest(
-            f"expected ids of at most {LONGEST_ID} whole characters in {path}; task {place} is {_abbreviate(value)}"
-        )
-    return Task(value["id"], value.get("data", {}), value.get("kind", ""))
-
-
-def _is_task(value: Any) -> bool:
-    if not isinstance(value, dict) or not value.keys() <= {"id", "data", "kind"}:
-        return False
-    texts = isinstance(value.get("id"), str) and isinstance(value.get("kind", ""), str)
-    return texts and value["id"] != "" and isinstance(value.get("data", {}), dict)
-
-
 def is_whole(text: str) -> bool:
     """Say whether a text has no half of a character, which JSON may escape and no server can be sent."""
     return text.encode(errors="ignore").decode() == text
-
-
-def _abbreviate(value: Any) -> str:
-    return json.dumps(value)[:80]
 
 
 MANIFEST, DEMONSTRATIONS, REQUIREMENTS, CODE = "manifest.json", "demonstrations.json", "requirements.txt", "code"
@@ -250,29 +237,27 @@ class CustomEnvironment(Environment):
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        for name in ("title", "measures", "reward_range", "solved_at", "facts"):
+            setattr(self, name, getattr(manifest, name))
         self.name = manifest.full_name  # type: ignore[misc]  # of each one its own
-        self.title = manifest.title  # type: ignore[misc]
         self.synonyms = (*manifest.synonyms, manifest.name)  # type: ignore[misc]
-        self.measures = manifest.measures  # type: ignore[misc]
-        self.reward_range = manifest.reward_range  # type: ignore[misc]
-        self.solved_at = manifest.solved_at  # type: ignore[misc]
-        self.facts = manifest.facts  # type: ignore[misc]
         self._tasks: dict[Split, tuple[Task, ...]] = {}
+        self._remedy = _describe_remedy(folder)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open the folder of one; raise InvalidRequest where it is not what its name says."""
+        remedy = _describe_remedy(folder)
         try:
             manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
         except (OSError, ValueError) as error:
             said = error.strerror if isinstance(error, OSError) else f"{MANIFEST} is not as it was written"
             raise InvalidRequest(
-                f"expected a brought environment in {folder}; could not read it ({said}); {_how_to_repair(folder)}"
+                f"expected a brought environment in {folder}; could not read it ({said}); {remedy}"
             ) from error
         if manifest.full_name != folder.name:
             raise InvalidRequest(
-                f"expected the environment {folder.name} in its folder; found {manifest.full_name}; "
-                f"{_how_to_repair(folder)}"
+                f"expected the environment {folder.name} in its folder; found {manifest.full_name}; {remedy}"
             )
         return cls(folder, manifest)
 
@@ -290,8 +275,7 @@ class CustomEnvironment(Environment):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
         if files_hash(files) != self.manifest.hashes["code"]:
             raise InvalidRequest(
-                f"expected the code of {self.name} as it was brought; found another in {folder}; "
-                f"{_how_to_repair(self.folder)}"
+                f"expected the code of {self.name} as it was brought; found another in {folder}; {self._remedy}"
             )
         return files
 
@@ -318,22 +302,16 @@ class CustomEnvironment(Environment):
 
     def _check_data(self) -> None:
         try:
-            found = data_hash(self.folder)
+            changed = data_hash(self.folder) != self.manifest.hashes["data"]
+            found = f"found others in {self.folder}"
         except OSError as error:
-            raise InvalidRequest(
-                f"expected the tasks of {self.name} in {self.folder}; could not read them ({error.strerror}); "
-                f"{_how_to_repair(self.folder)}"
-            ) from error
-        if found != self.manifest.hashes["data"]:
-            raise InvalidRequest(
-                f"expected the tasks of {self.name} as they were brought; found others in {self.folder}; "
-                f"{_how_to_repair(self.folder)}"
-            )
+            changed, found = True, f"could not read them in {self.folder} ({error.strerror})"
+        if changed:
+            raise InvalidRequest(f"expected the tasks of {self.name} as they were brought; {found}; {self._remedy}")
 
 
-def _how_to_repair(folder: Path) -> str:
-    """Return what to do about a damaged one: while its folder is there, to bring it finds that folder."""
-    return f"remove {folder}, and bring it again"
+def _describe_remedy(folder: Path) -> str:
+    return f"remove {folder}, and bring it again"  # while its folder is there, to bring it finds that one
 
 
 def demonstrations_to_json(plays: Sequence[Demonstration]) -> str:

@@ -1,26 +1,62 @@
-"""What follows each action in each state of a toy: the rewards, and the best play.
-
-Functions of gymnasium's tables: for each state and action a list of (chance, state, reward, whether it ends).
-
-gymnasium's toys of numbered states and actions, put into words: `gymnasium:FrozenLake-v1?is_slippery=false`.
+"""gymnasium's toys of numbered states and actions, put into words: `gymnasium:FrozenLake-v1?is_slippery=false`.
 
 Options are those of `gymnasium.make`. FrozenLake has a map for each task, of `size` and `p` (as `generate_random_map`
 has them), unless one is named. A task is what its opening says; whoever plays begins it from the seed in the task's id.
 The rewards of a play are added up and brought to 0..1 by what they could be; a play that does not come to its end, for
 instance by an answer that names no action, is worth nothing.
+
+A toy's table has for each state and action a list of (chance, state, reward, whether it ends).
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from swarm.environments.adapters import require_same, seed_of
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, said, text_of
-from swarm.environments.reasoning_gym_tasks import require_same, seed_of
-from swarm.environments.textarena_games import actions_of, describe_state
 from swarm.errors import InvalidRequest
+
+ACTIONS: Final[Mapping[str, Sequence[str]]] = {
+    "FrozenLakeEnv": ("left", "down", "right", "up"),
+    "CliffWalkingEnv": ("up", "right", "down", "left"),
+    "TaxiEnv": ("south", "north", "east", "west", "pickup", "dropoff"),
+    "BlackjackEnv": ("stick", "hit"),
+}
+_STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+_STOPS = ("R", "G", "Y", "B", "the taxi")
+
+
+def describe_state(toy: Any, state: Any) -> str:
+    """Return what is seen of a toy in a state."""
+    match type(toy).__name__:
+        case "FrozenLakeEnv":
+            rows = [[cell.decode() for cell in row] for row in toy.desc.tolist()]
+            row, column = divmod(int(state), toy.ncol)
+            around = []
+            for name, (down, right) in _STEPS.items():
+                inside = 0 <= row + down < toy.nrow and 0 <= column + right < toy.ncol
+                around.append(f"{name} {rows[row + down][column + right] if inside else 'edge'}")
+            rows[row][column] = "@"
+            return "\n".join([*(" ".join(cells) for cells in rows), ", ".join(around)])
+        case "CliffWalkingEnv":
+            row, column = divmod(int(state), toy.shape[1])
+            last = toy.shape[0] - 1
+            goal = f"the goal is row {last} column {toy.shape[1] - 1}, the cliff all between in row {last}"
+            return f"row {row} column {column}; {goal}"
+        case "TaxiEnv":
+            row, column, passenger, stop = toy.decode(int(state))
+            drawn = "\n".join("".join(cell.decode() for cell in line) for line in toy.desc.tolist())
+            where = f"taxi in row {row} column {column}, passenger in {_STOPS[passenger]}, bound for {_STOPS[stop]}"
+            return f"{drawn}\n{where}"
+        case "BlackjackEnv":
+            mine, dealer, ace = map(int, state)
+            return f"your cards are worth {mine}{' with an ace as 11' if ace else ''}, the dealer shows {dealer}"
+        case _:
+            return f"state {state}"
+
 
 Transition = tuple[float, int, float, bool]
 Transitions = Mapping[int, Mapping[int, Sequence[Transition]]]
@@ -35,55 +71,40 @@ def is_deterministic(table: Transitions) -> bool:
     return all(len(follow) == 1 for actions in table.values() for follow in actions.values())
 
 
+def list_rewards(table: Transitions, *, ends: bool) -> list[float]:
+    """Return the rewards of all steps that end the play, or of those that do not."""
+    return [
+        reward for actions in table.values() for follow in actions.values() for *_, reward, end in follow if end == ends
+    ]
+
+
 def bounds(toy: Any, limit: int) -> tuple[float, float]:
     """Return the least and the largest sum of rewards within `limit` steps, the last of which may end the play."""
     if (table := getattr(toy, "P", None)) is None:
         return BOUNDS[type(toy).__name__]
-    ending = [reward for _, _, reward, ends in _transitions(table) if ends]
-    going = [reward for _, _, reward, ends in _transitions(table) if not ends]
+    ending, going = list_rewards(table, ends=True), list_rewards(table, ends=False)
     low = limit * min(0.0, *going) + min(0.0, *ending)
     return low, max(limit * max(0.0, *going) + max(0.0, *ending), low + 1.0)
-
-
-def full_reward(table: Transitions | None) -> float:
-    """Return the largest reward with which a play can end; 1 where none says what follows an action."""
-    if table is None:
-        return 1.0
-    return max((reward for _, _, reward, ends in _transitions(table) if ends), default=0.0)
 
 
 def policy(table: Transitions) -> dict[int, int]:
     """Return the best action in each state, by value iteration."""
     values = dict.fromkeys(table, 0.0)
+
+    def returns(follow: Sequence[Transition]) -> float:
+        return sum(chance * (reward + (0.0 if ends else DISCOUNT * values[to])) for chance, to, reward, ends in follow)
+
     change = 1.0
     while change > _CLOSE:
         change = 0.0
         for state, actions in table.items():
-            value = max(_expected_return(follow, values) for follow in actions.values())
+            value = max(map(returns, actions.values()))
             change, values[state] = max(change, abs(value - values[state])), value
-    return {
-        state: max(actions, key=lambda action, of=actions: _expected_return(of[action], values))  # type: ignore[misc]
-        for state, actions in table.items()
-    }
-
-
-def _expected_return(follow: Sequence[Transition], values: Mapping[int, float]) -> float:
-    return sum(chance * (reward + (0.0 if ends else DISCOUNT * values[to])) for chance, to, reward, ends in follow)
-
-
-def _transitions(table: Transitions) -> Iterator[Transition]:
-    for actions in table.values():
-        for follow in actions.values():
-            yield from follow
+    return {state: max(actions, key=lambda action, of=actions: returns(of[action])) for state, actions in table.items()}  # type: ignore[misc]
 
 
 OPTIONS: Final = frozenset({"size", "p"})
 """Of `generate_random_map`; gymnasium.make does not take them."""
-_SIZES, _DENSITIES = (3, 16), (0.4, 1.0)
-_ONE_TASK: Final = (
-    "expected a lake with more than one task; a map that is named, without chance, is one task; leave map_name out, "
-    "as size=4 draws a map for each task, or let the ice be slippery: is_slippery=true"
-)
 
 
 def maps_of(first: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -92,16 +113,15 @@ def maps_of(first: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     if {"desc", "map_name"} & options.keys():
         if is_deterministic(first.P):
-            raise InvalidRequest(_ONE_TASK)
+            raise InvalidRequest(
+                "expected a lake with more than one task; a map that is named, without chance, is one task; leave "
+                "map_name out, as size=4 draws a map for each task, or let the ice be slippery: is_slippery=true"
+            )
         return None
     size, density = options.get("size", first.nrow), options.get("p", 0.8)
-    if not (_is_within(size, int, *_SIZES) and _is_within(density, int | float, *_DENSITIES)):
+    if not (isinstance(size, int) and 3 <= size <= 16 and isinstance(density, int | float) and 0.4 <= density <= 1.0):
         raise InvalidRequest(f"expected maps of size 3 to 16 and p 0.4 to 1; found {size} and {density}")
     return {"size": size, "p": density}
-
-
-def _is_within(value: Any, kind: Any, least: float, most: float) -> bool:
-    return isinstance(value, kind) and least <= value <= most
 
 
 MOST_STEPS: Final = 100
@@ -115,7 +135,9 @@ class ToyGame(Game):
     def __init__(self, toy: Any, seed: int) -> None:
         self._toy, self.inside = toy, toy.unwrapped
         self.table: Transitions | None = getattr(self.inside, "P", None)
-        self.actions = actions_of(self.inside)
+        self.actions = ACTIONS.get(type(self.inside).__name__) or tuple(
+            map(str, range(int(self.inside.action_space.n)))
+        )
         self.state, _ = toy.reset(seed=seed)
         self._total, self._last, self._steps = 0.0, 0.0, 0
         self._terminated = self._ended = False
@@ -138,7 +160,8 @@ class ToyGame(Game):
         low, high = bounds(self.inside, self._toy.spec.max_episode_steps)
         reward = min(1.0, max(0.0, (self._total - low) / (high - low))) if self._ended else 0.0
         facts = {"return": self._total, "steps": float(self._steps)}
-        return Outcome(reward, self._terminated and self._last >= full_reward(self.table), facts)
+        largest = 1.0 if self.table is None else max(list_rewards(self.table, ends=True), default=0.0)
+        return Outcome(reward, self._terminated and self._last >= largest, facts)
 
 
 class Toy(Environment):

@@ -19,7 +19,6 @@ import inspect
 import json
 import random
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -82,27 +81,24 @@ def read_lines(path: Path) -> tuple[tuple[Task, Split | None], ...]:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise InvalidRequest(f"expected a file of tasks, could not read {path}: {error.strerror}") from error
-    found = tuple(_task(line, place, path) for place, line in enumerate(lines, start=1) if line.strip())
+    found, places = list[tuple[Task, Split | None]](), dict[str, list[int]]()
+    for place, line in enumerate(lines, start=1):
+        if line.strip():
+            found.append(_read_line(line, f"{path.name}, line {place}"))
+            places.setdefault(found[-1][0].id, []).append(place)
     if not found:
         raise InvalidRequest(f"expected {_EXPECTED} for each task in {path}; found an empty file")
-    _check_once(lines, found, path)
-    return found
-
-
-def _check_once(lines: Sequence[bytes], found: Sequence[tuple[Task, Split | None]], path: Path) -> None:
-    name, times = Counter(task.id for task, _ in found).most_common(1)[0]
-    if times > 1:
-        ids = (task.id for task, _ in found)
-        full = (place for place, line in enumerate(lines, start=1) if line.strip())
-        one, other = [place for place, each in zip(full, ids, strict=True) if each == name][:2]
+    name = max(places, key=lambda name: len(places[name]))
+    if (times := len(places[name])) > 1:
+        one, other, *more = places[name]
         raise InvalidRequest(
             f"expected each task once in {path}; found the id {name!r:.80} {times} times, in lines {one} and {other}"
-            f"{' and others' if times > 2 else ''}"
+            f"{' and others' if more else ''}"
         )
+    return tuple(found)
 
 
-def _task(line: bytes, place: int, path: Path) -> tuple[Task, Split | None]:
-    where = f"{path.name}, line {place}"
+def _read_line(line: bytes, where: str) -> tuple[Task, Split | None]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -112,19 +108,14 @@ def _task(line: bytes, place: int, path: Path) -> tuple[Task, Split | None]:
     split = value.get("split")
     if split not in (None, "train", "search", "hidden"):
         raise InvalidRequest(f"expected the split train, search or hidden in {where}; found {split!r}")
-    data = {name: item for name, item in value.items() if name not in _OWN and name != "prompt"}
-    data[PROMPT] = _messages(value, where)
-    key = value.get("id", "task-" + hashlib.sha256(line).hexdigest()[:12])
-    return Task(str(key), data, str(value.get("kind") or "")), split
-
-
-def _messages(value: dict[str, Any], where: str) -> list[Message]:
     prompt, messages = value.get("prompt"), value.get(PROMPT)
     if isinstance(prompt, str) and messages is None:
-        return [{"role": "user", "content": prompt}]
-    if prompt is None and isinstance(messages, list) and messages and all(map(_is_message, messages)):
-        return messages
-    raise InvalidRequest(f"expected a text as `prompt`, or a list of chat messages as `messages`, in {where}")
+        messages = [{"role": "user", "content": prompt}]
+    elif not (prompt is None and isinstance(messages, list) and messages and all(map(_is_message, messages))):
+        raise InvalidRequest(f"expected a text as `prompt`, or a list of chat messages as `messages`, in {where}")
+    data = {name: item for name, item in value.items() if name not in (*_OWN, "prompt")} | {PROMPT: messages}
+    key = value.get("id", "task-" + hashlib.sha256(line).hexdigest()[:12])
+    return Task(str(key), data, str(value.get("kind") or "")), split
 
 
 def _is_message(value: Any) -> bool:
@@ -137,9 +128,6 @@ def names_splits(lines: Sequence[tuple[Task, Split | None]]) -> bool:
     if named not in (0, len(lines)):
         raise InvalidRequest(f"expected a split in each line, or in none; found it in {named} of {len(lines)}")
     return named > 0
-
-
-_INSTALL = "install it beside ajet"
 
 
 class PlayableEnvironment(Environment):
@@ -185,28 +173,8 @@ def load_source(source: CodeSource, code: Path) -> Environment:
         return adapt(source.place)
     if source.kind == "reward":
         return RewardTasks(code / source.place, source.item)
-    module = import_file(code / source.place, ADD_PACKAGE) if source.kind == "folder" else _module(source.place, code)
-    return _environment(module, source, code)
-
-
-def _module(name: str, code: Path) -> ModuleType:
-    sys.path.insert(0, str(code))
-    try:
-        module = importlib.import_module(name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever foreign code raises when it is imported
-        raise InvalidRequest(explain_import_error(Path(name), error, _INSTALL)) from error
-    if not Path(module.__file__ or "").is_relative_to(code):
-        raise InvalidRequest(
-            f"expected the module {name} in the files of the environment; Python has another of that name "
-            f"({module.__file__ or 'built in'}); give yours another name"
-        )
-    return module
-
-
-def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environment:
     where = source.place
+    module = import_file(code / where, ADD_PACKAGE) if source.kind == "folder" else _import_module(where, code)
     if source.item:
         found: Any = getattr(module, source.item, None)
     else:
@@ -221,7 +189,7 @@ def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environm
         makes = inspect.isclass(found) or (callable(found) and not isinstance(found, Environment))
         environment = found() if makes else found
     except Exception as error:
-        raise InvalidRequest(explain_import_error(code / source.place, error, ADD_PACKAGE)) from error
+        raise InvalidRequest(explain_import_error(code / where, error, ADD_PACKAGE)) from error
     if not isinstance(environment, Environment):
         raise InvalidRequest(
             f"expected {source.item} in {where} to be an Environment; "
@@ -232,3 +200,19 @@ def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environm
 
 def _is_environment(value: Any) -> bool:
     return inspect.isclass(value) and issubclass(value, Environment) and value is not Environment
+
+
+def _import_module(name: str, code: Path) -> ModuleType:
+    sys.path.insert(0, str(code))
+    try:
+        module = importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever foreign code raises when it is imported
+        raise InvalidRequest(explain_import_error(Path(name), error, "install it beside ajet")) from error
+    if not Path(module.__file__ or "").is_relative_to(code):
+        raise InvalidRequest(
+            f"expected the module {name} in the files of the environment; Python has another of that name "
+            f"({module.__file__ or 'built in'}); give yours another name"
+        )
+    return module

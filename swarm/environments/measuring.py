@@ -109,52 +109,41 @@ class UntrainedPlays:
         """Let all players play; tell what they found. An environment with an agent of its own needs a model to play."""
         if self._environment.has("agent"):
             return
-        for player, answers in self._players().items():
-            played = _PlayStats()
-            for index, task in enumerate(self._choose_tasks(player)):
-                tell({"playing": {"player": player, "task": task.id}})
-                fault = await self._try_play(player, answers, task, played, index, tell)
-                if fault:
-                    where = f"{player}, task {task.id!r:.80}"
-                    if fault not in self._told:
-                        self._told.add(fault)
-                        tell({"fault": f"{where}: {' '.join(fault.split())}"})
-                    break
-            if played.rewards:
-                tell(played.summary(player))
-        if leaked := leak(self._peaks):
-            tell({"fault": f"each play leaves {leaked / 2**20:.1f} MiB of memory behind; let go of what a game made"})
-
-    def _players(self) -> dict[str, Answers]:
         players: dict[str, Answers] = {}
         if self._code.has("oracle"):
             players["oracle"] = self._oracle
         if self._code.has("imitate"):
             players["demonstrations"] = _Demonstrations(self._code)
-        return {**players, "empty answers": lambda *_: said(""), "random answers": self._random}
+        players |= {"empty answers": lambda *_: said(""), "random answers": self._random}
+        for player, answers in players.items():
+            await self._let_play(player, answers, tell)
+        if leaked := leak(self._peaks):
+            tell({"fault": f"each play leaves {leaked / 2**20:.1f} MiB of memory behind; let go of what a game made"})
 
-    def _choose_tasks(self, player: str) -> list[Task]:
+    async def _let_play(self, player: str, answers: Answers, tell: Tell) -> None:
+        """Let one player play its tasks until a play fails, and tell what the plays came to."""
+        played = _PlayStats()
         tasks = random.Random(0).sample(self._tasks, min(self._bounds.plays, len(self._tasks)))
         random.Random(player).shuffle(tasks)
-        return tasks
-
-    async def _try_play(
-        self, player: str, answers: Answers, task: Task, played: _PlayStats, index: int, tell: Tell
-    ) -> str:
-        rng = random.Random(f"{player} {index}")
-        faulthandler.dump_traceback_later(self._bounds.seconds, exit=True)
-        try:
-            example = await self._play(answers, task, played, rng)
+        for index, task in enumerate(tasks):
+            tell({"playing": {"player": player, "task": task.id}})
+            faulthandler.dump_traceback_later(self._bounds.seconds, exit=True)
+            try:
+                example = await self._play(answers, task, played, random.Random(f"{player} {index}"))
+            except Exception as error:  # noqa: BLE001  # whatever foreign code does, and what its outcome cannot be
+                fault = f"{type(error).__name__}{f': {error}' if str(error) else ''}{describe_place(error)}"
+                if fault not in self._told:
+                    self._told.add(fault)
+                    tell({"fault": f"{player}, task {task.id!r:.80}: {' '.join(fault.split())}"})
+                break
+            finally:
+                faulthandler.cancel_dump_traceback_later()
             if not self._shown:
                 self._shown = True
                 tell({"example": {"player": player, **example}})
-        except Exception as error:  # noqa: BLE001  # whatever foreign code does, and what its outcome cannot be
-            said_of_it = f": {error}" if str(error) else ""
-            return f"{type(error).__name__}{said_of_it}{describe_place(error)}"
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-        self._peaks.append(peak_memory())
-        return ""
+            self._peaks.append(peak_memory())
+        if played.rewards:
+            tell(played.summary(player))
 
     async def _play(self, answers: Answers, task: Task, played: _PlayStats, rng: random.Random) -> dict[str, Any]:
         clock = _Clock()
@@ -192,10 +181,20 @@ class UntrainedPlays:
     def _random(self, task: Task, messages: Sequence[Message], game: Game, rng: random.Random) -> Message:
         """Return words that were said, or what was right elsewhere, or a tool called with such words."""
         words = [word for message in messages for word in _WORD.findall(text_of(message))] or ["yes"]
+
+        def value(schema: Any) -> Any:
+            match schema.get("type") if isinstance(schema, dict) else None:
+                case "integer" | "number":
+                    return rng.randint(0, 100)
+                case "boolean":
+                    return rng.random() < 0.5
+                case _:
+                    return rng.choice(words)
+
         if game.tools and rng.random() < 0.5:
             function = rng.choice(list(game.tools))["function"]
             wanted = function.get("parameters", {}).get("properties", {})
-            return calling(function["name"], **{name: _value(kind, words, rng) for name, kind in wanted.items()})
+            return calling(function["name"], **{name: value(schema) for name, schema in wanted.items()})
         return said(rng.choice(self._elsewhere if self._elsewhere and rng.random() < 0.5 else words))
 
 
@@ -246,16 +245,6 @@ def leak(peaks: Sequence[int]) -> float:
         return 0.0
     growths = ((peaks[2 * third] - peaks[third]) / third, (peaks[-1] - peaks[2 * third]) / (len(peaks) - 1 - 2 * third))
     return min(growths) if min(growths) >= LEAK_BYTES else 0.0
-
-
-def _value(schema: Any, words: Sequence[str], rng: random.Random) -> Any:
-    match schema.get("type") if isinstance(schema, dict) else None:
-        case "integer" | "number":
-            return rng.randint(0, 100)
-        case "boolean":
-            return rng.random() < 0.5
-        case _:
-            return rng.choice(words)
 
 
 def to_line(value: dict[str, Any]) -> str:

@@ -103,8 +103,17 @@ class EvaluationsFile:
     """The file of all evaluations during a training; what a former process wrote there stays."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._made = {found["policy_version"]: found for found in _read(path)}
+        self._made: dict[int, dict[str, Any]] = {}
+        try:
+            for found in json.loads(path.read_text())["evaluations"]:
+                if isinstance(version := found["policy_version"], int):
+                    self._made[version] = dict(found)
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest(
+                f"expected the evaluations of a training in {path}, or no file; move it away"
+            ) from error
 
     def add(self, evaluation: dict[str, Any]) -> dict[str, Any]:
         self._made[evaluation["policy_version"]] = evaluation
@@ -112,16 +121,6 @@ class EvaluationsFile:
 
     def __len__(self) -> int:
         return len(self._made)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(path.read_text())["evaluations"]
-        return [dict(each) for each in found if isinstance(each["policy_version"], int)]
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidRequest(f"expected the evaluations of a training in {path}, or no file; move it away") from error
 
 
 MOST_MESSAGES: Final = 20
@@ -142,7 +141,7 @@ class Transcripts:
         """Record the conversation of a play, if it is the first of a task asked for."""
         if task.id in self._tasks and task.id not in self._recorded:
             self._recorded[task.id] = [
-                {"role": str(message["role"]), "content": _truncate(format_message(message))}
+                {"role": str(message["role"]), "content": format_message(message, MOST_CHARACTERS)}
                 for message in messages[:MOST_MESSAGES]
             ]
 
@@ -206,17 +205,17 @@ def outcomes(
     }
 
 
-def format_message(message: Message) -> str:
-    """Return what a message says as a person reads it: its text, then each tool it calls, as `name(arguments)`."""
+def format_message(message: Message, most: int | None = None) -> str:
+    """Return what a message says as a person reads it: its text, then each tool it calls, as `name(arguments)`.
+
+    Of `most` characters at most.
+    """
     content = message.get("content") or ""
     text = content if isinstance(content, str) else json.dumps(content)
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     written = (f"{call['name']}({call.get('arguments') or ''})" for call in calls)
-    return "\n".join([*([text] if text or not calls else []), *written])
-
-
-def _truncate(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+    shown = "\n".join([*([text] if text or not calls else []), *written])
+    return shown if most is None or len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -250,7 +249,8 @@ async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcom
             if messages[-1:] and any(message["role"] == "assistant" for message in messages):
                 return messages, await _call_method(plain, game.outcome)
             raise
-        messages.append(_answer(reply.raw["choices"][0]["message"]))
+        said = reply.raw["choices"][0]["message"]
+        messages.append({name: said[name] for name in _KEPT if name == "content" or said.get(name)})
         following = chat_messages(await _call_method(plain, game.answer, dict(messages[-1])) or [], "answer")
         if not following:
             return messages, await _call_method(plain, game.outcome)
@@ -296,34 +296,23 @@ def judge_outcome(environment: Environment, outcome: Outcome) -> Outcome:
         raise RewardFailed(
             f"expected a reward within reward_range, {low:g} to {high:g}, found {reward:g}; mend it, or say the range"
         )
-    facts = {name: _finite(value, f"fact {name!r}") for name, value in _facts(outcome.facts).items()}
-    return replace(outcome, reward=reward, success=_is_solved(environment, outcome, reward), facts=facts)
-
-
-def _is_solved(environment: Environment, outcome: Outcome, reward: float) -> bool:
-    if isinstance(outcome.success, str):  # "no" would be a success
-        raise RewardFailed(f"expected success as True or False, found {outcome.success!r:.80}")
-    if outcome.success is not None:
-        return bool(outcome.success)
-    if environment.solved_at is None:
-        raise RewardFailed("expected an outcome that says success, or an environment with solved_at; found neither")
-    return reward >= environment.solved_at
-
-
-def _facts(facts: Any) -> Mapping[str, Any]:
-    if not isinstance(facts, Mapping) or not all(isinstance(name, str) for name in facts):
-        raise RewardFailed(f'expected facts as {{"name": number}}, found {facts!r:.80}')
-    return facts
+    given, success = outcome.facts, outcome.success
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise RewardFailed(f'expected facts as {{"name": number}}, found {given!r:.80}')
+    facts = {name: _finite(value, f"fact {name!r}") for name, value in given.items()}
+    if isinstance(success, str):  # "no" would be a success
+        raise RewardFailed(f"expected success as True or False, found {success!r:.80}")
+    if success is None:
+        if environment.solved_at is None:
+            raise RewardFailed("expected an outcome that says success, or an environment with solved_at; found neither")
+        success = reward >= environment.solved_at
+    return replace(outcome, reward=reward, success=bool(success), facts=facts)
 
 
 def _finite(value: Any, what: str) -> float:
     if (number := finite(value)) is None:
         raise RewardFailed(f"expected a finite number as the {what} of a play, found {value!r:.80}")
     return number
-
-
-def _answer(message: Mapping[str, Any]) -> Message:
-    return {name: message[name] for name in _KEPT if name == "content" or message.get(name)}
 
 
 async def _call_method(plain: bool, function: Callable[..., Any], *arguments: Any) -> Any:

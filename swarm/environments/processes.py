@@ -1,7 +1,7 @@
-"""Processes that play end with whoever they play for.
+"""Processes that play, and end with whoever they play for.
 
-The lifeline: a process that plays on behalf of another one ends with it, however that one ended: the other, alone, has
-the writing end of a pipe, which the kernel closes when it is gone.
+A process that plays on behalf of another one ends with it, however that one ended: the other, alone, has the writing
+end of a pipe, which the kernel closes when it is gone.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-VARIABLE = "AJET_LIFELINE"
+VARIABLE: Final = "AJET_LIFELINE"
 """Names the pipe's reading end: a file descriptor that the process inherits."""
-OWNER = "AJET_OWNER"
+OWNER: Final = "AJET_OWNER"
 """Names whose episodes are played: the owner's name of the client that is the other process."""
-GRACE_S = 5.0
+GRACE_S: Final = 5.0
+MOST_FRAMES: Final = 5
 
 
 @contextmanager
@@ -35,23 +36,22 @@ def watchdog_pipe() -> Iterator[int]:
 
 
 def watch_parent() -> None:
-    """End this process and its group, killed after GRACE_S, once the holder of its lifeline, if any, is gone."""
+    """End this process and its group, killed after GRACE_S, once the holder of its pipe, if any, is gone."""
     name = os.environ.pop(VARIABLE, None)
-    if name is not None:
-        os.set_inheritable(int(name), False)
-        threading.Thread(target=_watch, args=(int(name),), name="lifeline", daemon=True).start()
+    if name is None:
+        return
+    pipe = int(name)
+    os.set_inheritable(pipe, False)
 
+    def end_with_parent() -> None:
+        os.read(pipe, 1)  # returns at the end of the pipe: nothing is ever written
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_S)
+        if os.getpgid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def _watch(pipe: int) -> None:
-    os.read(pipe, 1)  # returns at the end of the pipe: nothing is ever written
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_S)
-    if os.getpgid(0) == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-MOST_FRAMES: Final = 5
+    threading.Thread(target=end_with_parent, name="lifeline", daemon=True).start()
 
 
 def traceback_of(error: BaseException, folder: Path) -> str:

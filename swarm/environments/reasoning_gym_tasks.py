@@ -1,6 +1,4 @@
-"""Tasks known by a seed and a view of their beginning, begun again from the seed.
-
-Another version of a package may begin something else from the same seed. What it would judge is not what was posed.
+"""reasoning-gym's problems: `reasoning-gym:chain_sum?max_terms=3`.
 
 Several generators make one environment in which a task's kind is its generator, and options say whose they are:
 `reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=3`. A task is its question; whoever judges makes the entry
@@ -11,26 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
-from swarm.environments.adapters import configs_of, unknown_error
+from swarm.environments.adapters import require_same, seed_of, unknown_error, value_of
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, said, text_of
 from swarm.errors import InvalidRequest
-
-SEEDS: Final = 1 << 32
-"""Seeds that packages take; tasks are drawn from more (`Environment.generate`)."""
-
-
-def seed_of(seed: int) -> int:
-    return seed % SEEDS
-
-
-def require_same(task: Task, view: str, found: str, package: str) -> None:
-    """Raise InvalidRequest unless what is seen of a beginning is what the task says under the name `view`."""
-    if found != task.data[view]:
-        raise InvalidRequest(f"expected the {view} of {task.id} from {package}; this version begins another")
-
 
 UNSTEADY: Final = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
 """What they pose depends on how the process hashes texts: no other process could judge it."""
@@ -122,7 +107,7 @@ def make(name: str, options: Mapping[str, Any]) -> Environment:
             raise InvalidRequest(f"expected a generator that poses the same in every process; {own} does not")
         if own not in DATASETS or own == "composite":
             raise unknown_error("generators of reasoning-gym", own, DATASETS.keys() - UNSTEADY - {"composite"})
-    configs = configs_of({own: DATASETS[own][1]() for own in names}, options)
+    configs = _parse_options({own: DATASETS[own][1]() for own in names}, options)
     generators = {own: _generator(own, 0, configs[own]) for own in names}
     answered = all(generator[0]["answer"] is not None for generator in generators.values())
     return (AnsweredTasks if answered else ReasoningTasks)(generators, configs)
@@ -135,3 +120,22 @@ def _generator(name: str, seed: int, config: Mapping[str, Any]) -> Any:
         return create_dataset(name, seed=seed, size=1, **config)
     except (AssertionError, TypeError, ValueError) as error:
         raise InvalidRequest(f"expected options that reasoning-gym's {name} can do with; it says: {error}") from error
+
+
+def _parse_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the options of each generator; one that stands alone needs no name before them."""
+    found: dict[str, dict[str, Any]] = {own: {} for own in defaults}
+    for key, value in options.items():
+        owner, dot, option = key.rpartition(".")
+        own = owner if dot or len(defaults) > 1 else next(iter(defaults))
+        if own not in defaults:
+            raise unknown_error("GENERATOR.OPTION of a generator", key, (f"{name}.{option}" for name in defaults))
+        known = {each.name for each in fields(defaults[own])} - {"seed", "size"}
+        if option not in known:
+            raise unknown_error(f"an option of reasoning-gym's {own}", option, known)
+        default = getattr(defaults[own], option)
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise InvalidRequest(f"expected {key}=true or {key}=false; found {value!r:.40}")
+        is_list = isinstance(default, list | tuple)  # which is written with commas
+        found[own][option] = type(default)(map(value_of, str(value).split(","))) if is_list else value
+    return found

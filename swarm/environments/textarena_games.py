@@ -3,8 +3,6 @@
 What the game says is the user's turn, what the policy says is the move, and invalid moves are dealt with by the game.
 A task is the state in which a seed begins a game, told by its hash; whoever plays begins it again from the seed in the
 task's id. The package draws from Python's one generator of random numbers: each play has a state of its own for it.
-
-What is seen of gymnasium's toys, and what can be done there, in words.
 """
 
 from __future__ import annotations
@@ -12,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from swarm.environments.adapters import unknown_error
+from swarm.environments.adapters import require_same, seed_of, unknown_error
 from swarm.environments.base import Environment, Game, Message, Outcome, Task, text_of
-from swarm.environments.reasoning_gym_tasks import require_same, seed_of
 from swarm.errors import InvalidRequest
 
 _CHANCE: Final = threading.Lock()
@@ -124,56 +121,3 @@ def _explain(name: str, error: Exception) -> str:
     if "layer" in said and isinstance(error, AssertionError | ValueError):
         return f"{name} is for more players than one ({said:.100})"
     return f"{name} cannot be begun ({type(error).__name__}: {said:.200})"
-
-
-ACTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "FrozenLakeEnv": ("left", "down", "right", "up"),
-    "CliffWalkingEnv": ("up", "right", "down", "left"),
-    "TaxiEnv": ("south", "north", "east", "west", "pickup", "dropoff"),
-    "BlackjackEnv": ("stick", "hit"),
-}
-_STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-_STOPS = ("R", "G", "Y", "B", "the taxi")
-
-
-def actions_of(toy: Any) -> Sequence[str]:
-    """Return the names of a toy's actions, in its order; numbers where it is not known here."""
-    return ACTIONS.get(type(toy).__name__) or tuple(map(str, range(int(toy.action_space.n))))
-
-
-def describe_state(toy: Any, state: Any) -> str:
-    view = _VIEWS.get(type(toy).__name__)
-    return view(toy, state) if view else f"state {state}"
-
-
-def _frozen_lake(toy: Any, state: int) -> str:
-    rows = [[cell.decode() for cell in row] for row in toy.desc.tolist()]
-    row, column = divmod(int(state), toy.ncol)
-    around = []
-    for name, (down, right) in _STEPS.items():
-        inside = 0 <= row + down < toy.nrow and 0 <= column + right < toy.ncol
-        around.append(f"{name} {rows[row + down][column + right] if inside else 'edge'}")
-    rows[row][column] = "@"
-    return "\n".join([*(" ".join(cells) for cells in rows), ", ".join(around)])
-
-
-def _cliff(toy: Any, state: int) -> str:
-    row, column = divmod(int(state), toy.shape[1])
-    last, right = toy.shape[0] - 1, toy.shape[1] - 1
-    return f"row {row} column {column}; the goal is row {last} column {right}, the cliff all between in row {last}"
-
-
-def _taxi(toy: Any, state: int) -> str:
-    row, column, passenger, goal = toy.decode(int(state))
-    drawn = "\n".join("".join(cell.decode() for cell in line) for line in toy.desc.tolist())
-    return f"{drawn}\ntaxi in row {row} column {column}, passenger in {_STOPS[passenger]}, bound for {_STOPS[goal]}"
-
-
-def _blackjack(toy: Any, state: Sequence[int]) -> str:
-    mine, dealer, ace = map(int, state)
-    return f"your cards are worth {mine}{' with an ace as 11' if ace else ''}, the dealer shows {dealer}"
-
-
-_VIEWS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
-    "FrozenLakeEnv": _frozen_lake, "CliffWalkingEnv": _cliff, "TaxiEnv": _taxi, "BlackjackEnv": _blackjack,
-}  # fmt: skip

@@ -25,7 +25,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from numbers import Real
 from pathlib import Path
@@ -50,15 +50,35 @@ def load(place: str, default: str, *, takes: str, add_package: str = HOW_TO_ADD_
     `takes` names the positional arguments it is called with, for instance "episode"; `add_package` says how its user
     has a package that is missing.
     """
-    path, name = _split(place, default)
+    file, colon, named = place.partition(":")
+    path, name = Path(file), named or default
+    if path.suffix != ".py" or not path.is_file():
+        what = "a folder" if path.is_dir() else "no such file" if path.suffix == ".py" else "another file"
+        raise InvalidRequest(f"expected a Python file as FILE.py or FILE.py:NAME, found {place!r}: {what}")
+    if colon and not named.isidentifier():
+        raise InvalidRequest(f"expected the name of a function after the colon, found {place!r}")
+    path = path.absolute()
     module = import_file(path, add_package)
-    found: Callable[..., Any] | None = getattr(module, name, None)
-    if not callable(found):
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(function):
+        own = [
+            known
+            for known, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not known.startswith("_")
+        ]
+        found = ", ".join(own[:10]) or "none"
         raise InvalidRequest(
-            f"expected a function `{name}` in {path}; found {_functions(module)}; write one, or name it: {path}:NAME"
+            f"expected a function `{name}` in {path}; found {found}; write one, or name it: {path}:NAME"
         )
-    _check_signature(found, name, path, takes)
-    return found
+    with suppress(ValueError):  # of a function written in C: the first call shows
+        signature = inspect.signature(function)
+        try:
+            signature.bind(*takes.split(","))
+        except TypeError:
+            raise InvalidRequest(
+                f"expected {name}({takes}) in {path}; found {name}{signature}; change its arguments"
+            ) from None
+    return function
 
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -72,17 +92,6 @@ async def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-def _split(place: str, default: str) -> tuple[Path, str]:
-    file, colon, name = place.partition(":")
-    path = Path(file)
-    if path.suffix != ".py" or not path.is_file():
-        what = "a folder" if path.is_dir() else "no such file" if path.suffix == ".py" else "another file"
-        raise InvalidRequest(f"expected a Python file as FILE.py or FILE.py:NAME, found {place!r}: {what}")
-    if colon and not name.isidentifier():
-        raise InvalidRequest(f"expected the name of a function after the colon, found {place!r}")
-    return path.absolute(), name or default
 
 
 def import_file(path: Path, add_package: str = HOW_TO_ADD_A_PACKAGE) -> ModuleType:
@@ -122,38 +131,18 @@ def describe_place(error: BaseException) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
-def _functions(module: ModuleType) -> str:
-    names = [
-        name
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-    ]
-    return ", ".join(names[:10]) or "none"
-
-
-def _check_signature(function: Callable[..., Any], name: str, path: Path, takes: str) -> None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # of a function written in C: the first call shows
-        return
-    try:
-        signature.bind(*takes.split(","))
-    except TypeError:
-        raise InvalidRequest(
-            f"expected {name}({takes}) in {path}; found {name}{signature}; change its arguments"
-        ) from None
-
-
 SUFFIXES: Final = frozenset({".py", ".md", ".jinja", ".j2", ".toml", ".yaml", ".yml"})
 MOST_FILES: Final = 500
 
 
 def code_files(folder: Path) -> list[Path]:
+    """Return the files that count, in order: those below the folder too, unless there are more than MOST_FILES."""
     found: list[Path] = []
-    for path in _walk_code(folder):
-        found.append(path)
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        found += filter(_is_code_file, (Path(place, name) for name in names))
         if len(found) > MOST_FILES:
-            return sorted(path for path in _files_of(folder) if _is_code_file(path))[:MOST_FILES]
+            return sorted(filter(_is_code_file, folder.iterdir()))[:MOST_FILES]
     return sorted(found)
 
 
@@ -166,19 +155,6 @@ def code_hash(folder: Path) -> str:
             name = path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape")
             digest.update(b"%d:%s%d:%s" % (len(name), name, len(content), content))
     return digest.hexdigest()
-
-
-def _walk_code(folder: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
-        for name in names:
-            if _is_code_file(path := Path(place, name)):
-                yield path
-
-
-def _files_of(folder: Path) -> Iterator[Path]:
-    with suppress(OSError):
-        yield from folder.iterdir()
 
 
 def _is_code_file(path: Path) -> bool:
@@ -223,13 +199,9 @@ class Reward:
                 raise RewardFailed(f"the reward function did not return within {self._most_s:g} s") from error
             said = f"{type(error).__name__}: {error}{describe_place(error)}"
             raise RewardFailed(f"the reward function raised {said}") from error
-        return Outcome(reward=_require_finite(worth), success=outcome.success)
-
-
-def _require_finite(found: Any) -> float:
-    if (number := finite(found)) is None:
-        raise RewardNotFinite(f"expected the reward function to return a finite number, found {found!r:.80}")
-    return number
+        if (number := finite(worth)) is None:
+            raise RewardNotFinite(f"expected the reward function to return a finite number, found {worth!r:.80}")
+        return Outcome(reward=number, success=outcome.success)
 
 
 def finite(value: Any) -> float | None:
@@ -266,24 +238,22 @@ def report_failures(agent: Agent) -> Agent:
         except SwarmError:
             raise
         except (Exception, SystemExit) as error:
+            what = f"{type(error).__name__}: {error}"
             if find_retry_after_s(error) is not None:
                 if not limited:
-                    said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                    said = " ".join(what.split())[:200]
                     sys.stderr.write(f"rate-limited: {said}; such plays are played again after a pause, and counted\n")
                 limited = True
                 raise
             if left > 0:
                 left -= 1
-                sys.stderr.write(
-                    _format_failure(episode, error) + ("" if left else "; further ones are counted only") + "\n"
+                said = " ".join(
+                    (str(error) if isinstance(error, RewardFailed) else what + describe_place(error)).split()
                 )
+                last = "" if left else "; further ones are counted only"
+                sys.stderr.write(f"a play of {episode.task.id} failed: {said}{last}\n")
             if isinstance(error, SystemExit):  # it ends its play, not the process
                 raise RuntimeError(f"it raised SystemExit({error})") from error
             raise
 
     return play
-
-
-def _format_failure(episode: Episode[Any], error: BaseException) -> str:
-    what = str(error) if isinstance(error, RewardFailed) else f"{type(error).__name__}: {error}{describe_place(error)}"
-    return f"a play of {episode.task.id} failed: {' '.join(what.split())}"

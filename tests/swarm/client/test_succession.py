@@ -174,7 +174,7 @@ def test_a_server_that_is_stopped_in_its_tracks_is_there(tmp_path: Path) -> None
     with running(server_folder(tmp_path), "--port", "0") as (process, url):
         process.send_signal(signal.SIGSTOP)
         with SwarmClient.from_home(home=tmp_path) as client:
-            assert client.asynchronous().url == url
+            assert client.url == url
         process.send_signal(signal.SIGCONT)
 
 

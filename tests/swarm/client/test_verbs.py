@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import inspect
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from aiohttp import web
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask, SwarmClient, SyncEpisode
 from swarm.client import rollout as loop
+from swarm.client.threads import background
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -44,41 +47,33 @@ def plain_agent(episode: SyncEpisode) -> tuple[float, bool]:
     return float(reply.content), reply.content == "5"
 
 
-async def test_ensure_training_loads_starts_and_waits(tmp_path: Path) -> None:
+async def test_ensure_training_loads_starts_and_waits_and_does_nothing_again(tmp_path: Path) -> None:
     async with serving(tmp_path, start=False) as served, AsyncSwarmClient(served.url, served.admin) as client:
         assert await client.job() is None
         status = await client.ensure_training(job())
         assert (status.state, status.job_digest) == (ServerState.ROLLING, job().digest())
         assert await client.job() == job()
+        await client.begin(TASKS[0])
+        assert (await client.ensure_training(job())).open_episodes == 1
+        assert len(served.backends) == 1
 
 
-async def test_ensure_training_again_changes_nothing(served: Served, client: AsyncSwarmClient) -> None:
-    await client.begin(TASKS[0])
-    status = await client.ensure_training(job())
-    assert status.open_episodes == 1
-    assert len(served.backends) == 1
-
-
-async def test_another_job_is_a_conflict_that_names_both(client: AsyncSwarmClient) -> None:
+async def test_another_job_is_a_conflict_that_names_both_unless_another_release_digests_the_same_one(
+    served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = job(steps=7)
     with pytest.raises(JobConflict, match=rf"{job().digest()[:12]}.*{other.digest()[:12]}"):
         await client.ensure_training(other)
-
-
-async def test_a_server_whose_release_digests_a_job_otherwise_trains_the_same_one(
-    served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
     told = served.server.status
     monkeypatch.setattr(served.server, "status", lambda: told().model_copy(update={"job_digest": "of-another-release"}))
     assert (await client.ensure_training(job())).state == "ROLLING"
     with pytest.raises(JobConflict):
-        await client.ensure_training(job(seed=1))
+        await client.ensure_training(other)
 
 
 async def test_a_client_of_a_release_that_lacks_a_field_is_no_conflict(served: Served) -> None:
     """It sends all it knows, and compares the digest of that with the status's."""
-    sent = job().model_dump(mode="json")
-    del sent["mismatch_limit"]
+    sent = job().model_dump(mode="json", exclude={"mismatch_limit"})
     answer = await served.post("/job", served.admin, sent)
     assert (answer.status, answer.body["job_digest"]) == (200, job().digest())
 
@@ -91,6 +86,9 @@ async def test_an_episode_by_hand(served: Served, client: AsyncSwarmClient) -> N
     assert reply.content in {"3", "4", "5"}
     assert reply.raw["choices"][0]["message"]["content"] == reply.content
     assert (await episode.heartbeat()).state == "open"
+    with pytest.raises(InvalidRequest) as refused:
+        await episode.chat(ASK, logit_bias={"5": 100})
+    assert refused.value.param == "logit_bias"
     assert [(await episode.end(0.5)).state for _ in range(2)] == ["ended", "ended"]
     with pytest.raises(EpisodeEnded):
         await episode.chat(ASK)
@@ -125,13 +123,6 @@ async def test_an_agent_of_openai_s_api_goes_the_way_of_its_client(served: Serve
         await runner.cleanup()
 
 
-async def test_what_the_server_does_not_honour_is_named(client: AsyncSwarmClient) -> None:
-    episode = await client.begin(TASKS[0])
-    with pytest.raises(InvalidRequest) as refused:
-        await episode.chat(ASK, logit_bias={"5": 100})
-    assert refused.value.param == "logit_bias"
-
-
 @pytest.mark.parametrize("name", ["", "half \ud800", "x" * 513])
 async def test_a_task_that_no_server_can_know_is_refused_before_it_is_sent(client: AsyncSwarmClient, name: str) -> None:
     task = NamedTask(name)
@@ -150,7 +141,9 @@ async def test_no_room_is_throttled_with_a_time_to_try_again(client: AsyncSwarmC
     assert refused.value.retry_after > 0
 
 
-async def test_a_rollout_fills_groups_until_the_job_is_finished(served: Served, client: AsyncSwarmClient) -> None:
+async def test_a_rollout_fills_groups_until_the_job_is_finished_and_evaluation_goes_on(
+    served: Served, client: AsyncSwarmClient
+) -> None:
     summary = await client.rollout(agent, TASKS, concurrency=3)
     assert (summary.episodes, summary.dropped) == (8, {})
     assert 3.0 <= summary.reward_mean <= 5.0
@@ -161,10 +154,6 @@ async def test_a_rollout_fills_groups_until_the_job_is_finished(served: Served, 
         assert sorted(groups.count(group) for group in set(groups)) == [2, 2]
     with pytest.raises(JobFinished):
         await client.begin(TASKS[0])
-
-
-async def test_evaluation_goes_on_after_the_last_step(client: AsyncSwarmClient) -> None:
-    await client.rollout(agent, TASKS)
     results = await client.evaluate(agent, TASKS, samples=2, concurrency=5)
     assert [(result.task_id, result.sample) for result in results] == [(t.id, s) for t in TASKS for s in range(2)]
     assert {result.policy_version for result in results} == {2}
@@ -247,4 +236,40 @@ async def test_the_blocking_client_does_the_same_without_asyncio(tmp_path: Path)
     async with serving(tmp_path, start=False) as served:
         await asyncio.to_thread(use, served.url, served.admin, job())
     assert len(threads) > 1
-    assert not [t for t in threading.enumerate() if t.name == "swarm-client"]
+    assert all(thread.daemon for thread in threads), "a play that hangs holds no process up"
+
+
+def test_the_blocking_client_has_every_verb_of_the_other_with_its_signature() -> None:
+    for blocking, other in ((SwarmClient, AsyncSwarmClient), (SyncEpisode, Episode)):
+        for name, verb in inspect.getmembers(other, inspect.iscoroutinefunction):
+            if not name.startswith("_"):
+                assert inspect.signature(getattr(blocking, name)) == inspect.signature(verb), name
+                assert not inspect.iscoroutinefunction(getattr(blocking, name))
+
+
+def test_all_blocking_clients_of_a_process_share_one_thread_that_nobody_waits_for() -> None:
+    for _ in range(3):
+        SwarmClient("http://127.0.0.1:9", "key").close()
+    (thread,) = [one for one in threading.enumerate() if one.name == "swarm-client"]
+    assert thread.daemon
+
+
+def test_what_an_interrupt_cancels_cleans_up_before_it_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, cleaned = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.set()
+
+    def interrupted(_: object) -> None:
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        background().run(work())
+    assert cleaned.is_set()
