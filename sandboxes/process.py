@@ -32,6 +32,7 @@ from sandboxes.spec import (
     Handle,
     SandboxError,
     SandboxSpec,
+    list_names,
     read,
     read_run_times,
     wait_until,
@@ -236,10 +237,7 @@ class ProcessSandbox:
         return ProcessHandle(folder) if has_started(folder) else None
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        wanted = (labels or {}).items()
-        specs = [(spec["created_at"], path.parent.name) for path in self._root.glob("*/spec.json")
-                 if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
-        found = (self.adopt(name) for _, name in sorted(specs))
+        found = (self.adopt(name) for name in list_names(self._root, labels))
         return [handle for handle in found if handle is not None]
 
 

@@ -34,17 +34,22 @@ LOG_BYTES = 1 << 19
 """Size at which the log is turned over; the folder holds two of them."""
 
 
-def write_atomic(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON so that a reader sees the whole file or none; durable when it returns."""
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the whole of it or none, and a power cut after the return loses nothing."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(draft, "w", encoding="utf-8") as file:
-            json.dump(value, file)
+        with open(draft, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON, as `write_durably` does."""
+    write_durably(path, json.dumps(value).encode())
 
 
 def write_retrying(path: Path, value: Mapping[str, Any]) -> None:

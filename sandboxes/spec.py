@@ -218,6 +218,16 @@ def read(path: Path) -> dict[str, Any] | None:
     return cast(dict[str, Any], value)
 
 
+def list_names(root: Path, labels: Mapping[str, str] | None) -> list[str]:
+    """Return the names of the sandboxes under `root` whose labels include `labels`, oldest first."""
+    wanted = (labels or {}).items()
+    specs = ((path.parent.name, read(path)) for path in root.glob("*/spec.json"))
+    found = [
+        (spec["created_at"], name) for name, spec in specs if spec is not None and wanted <= spec["labels"].items()
+    ]
+    return [name for _, name in sorted(found)]
+
+
 def read_run_times(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
     """Return when a folder's sandbox was launched and, if it has, ended (Unix s); SandboxError if it was removed."""
     spec, end = read(folder / "spec.json"), read(folder / "exit.json")

@@ -41,7 +41,9 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
     Raises SandboxError when there is no base image to build it on.
     """
     with _image_lock(home):
-        name = base or _base(engine, home)
+        last = _read_record(home).get("base")
+        names = [base] if base else [name for name in (last, USUAL_BASE) if name]
+        name = next((name for name in names if identity(engine, name) is not None), names[0])
         if identity(engine, name) is None:
             _pull(engine, name, note)
         image = client_image(engine, client_context(home), base=name, note=note)
@@ -113,12 +115,8 @@ def _files(module: str, top: Path) -> Iterator[Path]:
         yield from (path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file())
 
 
-def _record(home: Home) -> Path:
-    return home.sandboxes / "image.json"
-
-
 def _read_record(home: Home) -> Mapping[str, Any]:
-    found = read_json(_record(home))
+    found = read_json(home.sandboxes / "image.json")
     return found if isinstance(found, dict) else {}
 
 
@@ -133,38 +131,28 @@ def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
     before = _read_record(home)
     after = {**before, **current, "made": sorted({*before.get("made", ()), tag})}
     if after != before:
-        write_json(_record(home), after, durable=False)
-
-
-def _base(engine: ContainerEngine, home: Home) -> str:
-    names = [name for name in (_read_record(home).get("base"), USUAL_BASE) if name]
-    return next((name for name in names if identity(engine, name) is not None), names[0])
+        write_json(home.sandboxes / "image.json", after, durable=False)
 
 
 def _pull(engine: ContainerEngine, name: str, note: Note) -> None:
     from docker.errors import NotFound
 
     note(f"pulling {name}")
+    reason = "the registry has none"
     try:
         with wrap_errors(engine, f"pulling {name}"):
             for _ in engine.client.api.pull(name, stream=True, decode=True):
                 pass
     except (NotFound, EngineRefusal) as error:
-        raise SandboxError(_no_base(name, str(error))) from error
+        reason = str(error)[:200]
     if identity(engine, name) is None:
-        raise SandboxError(_no_base(name, "the registry has none"))
-
-
-def _no_base(name: str, reason: str) -> str:
-    return (
-        f"expected base image {name}; the engine has none and could not pull it ({reason[:200]}); name one that it has "
-        "(ajet sandbox build --base IMAGE)"
-    )
+        raise SandboxError(
+            f"expected base image {name}; the engine has none and could not pull it ({reason}); name one that it has "
+            "(ajet sandbox build --base IMAGE)"
+        )
 
 
 NAME = "ajet-client"
-_NEEDED = tuple(package for package in PACKAGES if "[" not in package)
-_EXTRA = tuple(package for package in PACKAGES if "[" in package)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Of every file in it, so that the same sources make the same bytes."""
 
@@ -176,9 +164,24 @@ def build_wheel(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     draft = target.with_suffix(".part")
     info = f"ajet_client-{release}.dist-info"
-    contents = {**client_sources(), **_metadata_files(info, release)}
-    record = f"{info}/RECORD"
-    contents[record] = "".join([*_record_lines(contents), f"{record},,\n"]).encode()
+    needs = [f"Requires-Dist: {package}" for package in PACKAGES if "[" not in package]
+    extra = [f'Requires-Dist: {package}; extra == "openai"' for package in PACKAGES if "[" in package]
+    about = [
+        "Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {release}", "License: Apache-2.0",
+        "Summary: The client of an ajet swarm server: agents play, the server trains.",
+        "Requires-Python: >=3.11,<3.13", *needs, "Provides-Extra: openai", *extra, "",
+    ]  # fmt: skip
+    tags = ["Wheel-Version: 1.0", "Generator: ajet", "Root-Is-Purelib: true", "Tag: py3-none-any", ""]
+    contents = {
+        **client_sources(),
+        f"{info}/METADATA": "\n".join(about).encode(),
+        f"{info}/WHEEL": "\n".join(tags).encode(),
+    }
+    record = [f"{info}/RECORD,,\n"]  # PEP 427: name, hash and size of each file
+    for name, data in contents.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        record.insert(-1, f"{name},sha256={digest},{len(data)}\n")
+    contents[f"{info}/RECORD"] = "".join(record).encode()
     try:
         with ZipFile(draft, "w", ZIP_DEFLATED) as wheel:
             for name, data in contents.items():
@@ -189,26 +192,3 @@ def build_wheel(folder: Path) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return target
-
-
-def _metadata_files(info: str, release: str) -> dict[str, bytes]:
-    needs = [f"Requires-Dist: {package}" for package in _NEEDED]
-    needs += ["Provides-Extra: openai", *(f'Requires-Dist: {package}; extra == "openai"' for package in _EXTRA)]
-    about = [
-        "Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {release}", "License: Apache-2.0",
-        "Summary: The client of an ajet swarm server: agents play, the server trains.",
-        "Requires-Python: >=3.11,<3.13", *needs,
-    ]  # fmt: skip
-    tags = ["Wheel-Version: 1.0", "Generator: ajet", "Root-Is-Purelib: true", "Tag: py3-none-any"]
-    return {f"{info}/METADATA": _lines(about), f"{info}/WHEEL": _lines(tags)}
-
-
-def _lines(lines: list[str]) -> bytes:
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _record_lines(contents: Mapping[str, bytes]) -> Iterator[str]:
-    """Yield the lines of RECORD (PEP 427): name, hash and size of each file."""
-    for name, data in contents.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        yield f"{name},sha256={digest},{len(data)}\n"

@@ -49,8 +49,8 @@ def find_sandboxes(home: Home, engine: ContainerEngine | None) -> list[SandboxIn
     """Return all sandboxes of the installation, newest first."""
     states = container_states(home, engine) if engine is not None else {}
     found = [
-        *(_process_info(home, path) for path in home.sandboxes.glob("*/spec.json")),
-        *(_container_info(path, states) for path in home.containers.glob("*/spec.json")),
+        *(_info(home, path, None) for path in home.sandboxes.glob("*/spec.json")),
+        *(_info(home, path, states) for path in home.containers.glob("*/spec.json")),
     ]
     return sorted(found, key=lambda each: (-each.created_at, each.name))
 
@@ -99,24 +99,20 @@ def open_handle(home: Home, engine: ContainerEngine | None, sandbox: SandboxInfo
     return found
 
 
-def _process_info(home: Home, path: Path) -> SandboxInfo:
-    adopted = ProcessSandbox(home.sandboxes).adopt(path.parent.name)
-    return _build_info(path, "process", "running" if adopted else "not started", adopted.poll() if adopted else None)
-
-
-def _container_info(path: Path, states: Mapping[str, str]) -> SandboxInfo:
-    ended = read(path.with_name("exit.json"))
-    how = None if ended is None else Exit(cast(ExitReason, ended["reason"]), ended["code"])
-    started = path.with_name("started.json").exists()
-    return _build_info(path, "docker", states.get(path.parent.name, "unknown" if started else "not started"), how)
-
-
-def _build_info(path: Path, kind: Kind, state: str, ended: Exit | None) -> SandboxInfo:
-    spec = read(path) or {}
-    now = "ended" if ended is not None else state
-    return SandboxInfo(
-        path.parent.name, kind, now, ended, spec["created_at"], spec.get("image"), spec.get("labels", {})
-    )
+def _info(home: Home, path: Path, states: Mapping[str, str] | None) -> SandboxInfo:
+    """Return what the folder of a `spec.json` tells; `states` are those of containers, None for a process."""
+    spec, name, state = read(path) or {}, path.parent.name, "not started"
+    ended: Exit | None = None
+    if states is None:
+        if (handle := ProcessSandbox(home.sandboxes).adopt(name)) is not None:
+            state, ended = "running", handle.poll()
+    else:
+        state = states.get(name, "unknown" if path.with_name("started.json").exists() else state)
+        if (end := read(path.with_name("exit.json"))) is not None:
+            ended = Exit(cast(ExitReason, end["reason"]), end["code"])
+    kind: Kind = "process" if states is None else "docker"
+    state = state if ended is None else "ended"
+    return SandboxInfo(name, kind, state, ended, spec["created_at"], spec.get("image"), spec.get("labels", {}))
 
 
 ABANDONED_S = 3600.0
@@ -135,9 +131,26 @@ class Waste:
 
 def find_waste(home: Home, engine: ContainerEngine, pinned: Iterable[str]) -> list[Waste]:
     """Return what `prune` is to remove; `pinned` are the ids of images that unfinished studies name."""
-    owner = installation_id(home)
-    sandboxes = [] if owner is None else [*_containers(home, engine, owner), *_volumes(home, engine, owner)]
-    return [*sandboxes, *_builds(engine), *_images(home, engine, frozenset(pinned))]
+    found: list[Waste] = []
+    api, now = engine.client.api, time.time()
+    if (owner := installation_id(home)) is not None:
+        for name, state in container_states(home, engine).items():
+            if (why := _removal_reason(home, name, state)) is not None:
+                found.append(Waste("container", name, why, partial(_remove, home, engine, owner, name)))
+        with wrap_errors(engine, "listing this installation's volumes"):
+            volumes = api.volumes(filters={"label": f"{launch.INSTALLATION}={owner}"})["Volumes"] or []
+        for name in (volume["Labels"][launch.NAME] for volume in volumes):
+            folder = home.containers / name
+            if (folder / "exit.json").exists() or not (folder / "spec.json").exists():
+                remove = partial(launch.clear, engine, name, owner)
+                found.append(Waste("volume", f"{name} (its input)", "its sandbox ended or is gone", remove))
+    with wrap_errors(engine, "listing containers of builds"):
+        builds = api.containers(all=True, filters={"label": BUILD_LABEL})
+    for build in builds:
+        if build["Created"] < now - ABANDONED_S:
+            remove = partial(api.remove_container, build["Id"], v=True, force=True)
+            found.append(Waste("container", build["Id"][:12], "its build was killed", remove))
+    return [*found, *_images(home, engine, frozenset(pinned))]
 
 
 def image_bytes(engine: ContainerEngine) -> int | None:
@@ -147,14 +160,6 @@ def image_bytes(engine: ContainerEngine) -> int | None:
             return int(engine.client.api.df()["LayersSize"] or 0)
     except EngineRefusal:
         return None
-
-
-def _containers(home: Home, engine: ContainerEngine, owner: str) -> list[Waste]:
-    return [
-        Waste("container", name, why, partial(_remove, home, engine, owner, name))
-        for name, state in container_states(home, engine).items()
-        if (why := _removal_reason(home, name, state)) is not None
-    ]
 
 
 def _removal_reason(home: Home, name: str, state: str) -> str | None:
@@ -177,30 +182,6 @@ def _remove(home: Home, engine: ContainerEngine, owner: str, name: str) -> None:
     if held is not None:
         held.stop()
     launch.clear(engine, name, owner)
-
-
-def _volumes(home: Home, engine: ContainerEngine, owner: str) -> list[Waste]:
-    with wrap_errors(engine, "listing this installation's volumes"):
-        found = engine.client.api.volumes(filters={"label": f"{launch.INSTALLATION}={owner}"})["Volumes"] or []
-    names = [each["Labels"][launch.NAME] for each in found]
-    return [
-        Waste(
-            "volume", f"{name} (its input)", "its sandbox ended or is gone", partial(launch.clear, engine, name, owner)
-        )
-        for name in names
-        if (home.containers / name / "exit.json").exists() or not (home.containers / name / "spec.json").exists()
-    ]
-
-
-def _builds(engine: ContainerEngine) -> list[Waste]:
-    with wrap_errors(engine, "listing containers of builds"):
-        found = engine.client.api.containers(all=True, filters={"label": BUILD_LABEL})
-    remove = engine.client.api.remove_container
-    return [
-        Waste("container", each["Id"][:12], "its build was killed", partial(remove, each["Id"], v=True, force=True))
-        for each in found
-        if each["Created"] < time.time() - ABANDONED_S
-    ]
 
 
 def _images(home: Home, engine: ContainerEngine, pinned: frozenset[str]) -> list[Waste]:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -29,7 +28,7 @@ from research.installation.tiny_model import Note
 from research.text import describe
 from sandboxes import ContainerHandle, SandboxError
 from sandboxes.docker.engine import HOW_TO_GET_DOCKER, ContainerEngine, connect
-from sandboxes.images import Image, identity
+from sandboxes.images import identity
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,15 +43,18 @@ class EngineThread:
 
     async def do(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a call returns; it is not made if its caller is cancelled while it waits for its turn."""
-        return await asyncio.wrap_future(self._thread.submit(self._do, partial(call, *args, **kwargs)))
+        return await self._submit(call, *args, **kwargs)
 
     async def do_shielded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do the same; the call is made even if its caller is cancelled while it waits for its turn."""
-        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._do, partial(call, *args, **kwargs))))
+        return await asyncio.shield(self._submit(call, *args, **kwargs))
 
-    def _do(self, call: Callable[[], T]) -> T:
-        with self._errors():
-            return call()
+    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        def made() -> T:
+            with self._errors():
+                return call(*args, **kwargs)
+
+        return asyncio.wrap_future(self._thread.submit(made))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -92,13 +94,9 @@ class Sandboxing(BaseModel):
 class Containers(Protocol):
     """What the study side asks of a `sandboxes.docker.container.DockerSandbox`."""
 
-    def reap(self, labels: Mapping[str, str]) -> list[str]:
-        """End and remove all containers of this installation with these labels; return their names."""
-        ...
+    def reap(self, labels: Mapping[str, str]) -> list[str]: ...
 
-    def adopt(self, name: str) -> ContainerHandle | None:
-        """Return what was launched under a name, ended or not; None if nothing was."""
-        ...
+    def adopt(self, name: str) -> ContainerHandle | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,25 +210,19 @@ def resolve_kind(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
 
 
 def _isolate_in_containers(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Isolation:
-    from research.isolation.client_image import ensure_client_image
+    from research.isolation.client_image import ensure_client_image, ensure_derived_image
 
     image = ensure_client_image(engine, home, note)
     if requirements.strip():
-        image = _ensure_image(engine, home, note, requirements)
+        try:
+            image = ensure_derived_image(engine, home, requirements, note)
+        except SandboxError as error:
+            raise BadEnvironment(
+                "expected the packages that the environment names in the image of its containers; they cannot be had: "
+                f"{one_line(error)}; mend its requirements, or run it as processes, not isolated: --sandbox process"
+            ) from error
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version, lacks=engine.lacks)
     return Isolation(sandboxing, _containers(engine, home))
-
-
-def _ensure_image(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Image:
-    from research.isolation.client_image import ensure_derived_image
-
-    try:
-        return ensure_derived_image(engine, home, requirements, note)
-    except SandboxError as error:
-        raise BadEnvironment(
-            "expected the packages that the environment names in the image of its containers; they cannot be had: "
-            f"{one_line(error)}; mend its requirements, or run it as processes, not isolated: --sandbox process"
-        ) from error
 
 
 def _containers(engine: ContainerEngine, home: Home) -> Containers:

@@ -17,12 +17,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -31,7 +30,7 @@ from typing import Any, cast
 
 from sandboxes.docker import launch
 from sandboxes.docker.engine import ContainerEngine, EngineRefusal, inspect, wrap_errors
-from sandboxes.shim import has_started
+from sandboxes.shim import has_started, write_durably
 from sandboxes.spec import (
     Exit,
     ExitReason,
@@ -40,6 +39,7 @@ from sandboxes.spec import (
     SandboxSpec,
     fsync_folder,
     hold_lock,
+    list_names,
     read,
     read_run_times,
     wait_until,
@@ -73,61 +73,43 @@ class FrameReport:
 
 
 def read_frames(log: bytes, asked: Mapping[str, int]) -> FrameReport:
-    """Return what `log` reports of the results `asked` for (name to most bytes)."""
+    """Return what `log` reports of the results `asked` for (name to most bytes); the first word on each is the last."""
     report, parts = FrameReport(), {name: bytearray() for name in asked}
-    for line in _lines(log):
-        if (frame := _frame(line)) is None:
+    for line in (line[:LINE_BYTES] for line in log.split(b"\n") if line.strip()):
+        try:
+            frame = json.loads(line)
+        except (ValueError, RecursionError):
+            frame = None
+        if not isinstance(frame, dict):
             report.trouble = (report.trouble + line.decode(errors="replace") + "\n")[:TROUBLE_BYTES]
         elif "exit" in frame:
-            report.ending = report.ending or _ending(frame)
-        elif isinstance(name := frame.get("result"), str) and name in parts:
+            if report.ending is None and frame["exit"] in ("finished", "error", "timeout", "stopped"):
+                counts = [frame.get(key) for key in ("code", "dropped", "oom_kills")]
+                report.ending = Ending(frame["exit"], *(count if type(count) is int else 0 for count in counts))
+        elif (
+            isinstance(name := frame.get("result"), str)
+            and name in parts.keys() - report.results.keys() - report.refused.keys()
+        ):
             _take(report, name, frame, parts[name], asked[name])
     for name in asked.keys() - report.results.keys() - report.refused.keys():
         report.refused[name] = NOT_COLLECTED
     return report
 
 
-def _lines(log: bytes) -> Iterable[bytes]:
-    return (line[:LINE_BYTES] for line in log.split(b"\n") if line.strip())
-
-
-def _frame(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _ending(frame: Mapping[str, Any]) -> Ending | None:
-    counts = [frame.get(key) for key in ("code", "dropped", "oom_kills")]
-    if frame["exit"] not in ("finished", "error", "timeout", "stopped"):
-        return None
-    code, dropped, kills = (count if type(count) is int else 0 for count in counts)
-    return Ending(frame["exit"], code, dropped, kills)
-
-
 def _take(report: FrameReport, name: str, frame: Mapping[str, Any], parts: bytearray, most_bytes: int) -> None:
-    """Add one frame of the result `name`; the first word on it, whole or refused, is the last."""
-    if name in report.results or name in report.refused:
-        return
     if "data" in frame:
-        _add(report, name, frame["data"], parts, most_bytes)
+        try:
+            parts += base64.b64decode(str(frame["data"]), validate=True)
+        except ValueError:
+            report.refused[name] = "damaged on its way: not base64"
+        if len(parts) > most_bytes:
+            report.refused[name] = f"too large: more than {most_bytes} bytes"
     elif "refused" in frame:
         report.refused[name] = str(frame["refused"])[:TROUBLE_BYTES]
     elif frame.get("sha256") == hashlib.sha256(parts).hexdigest():
         report.results[name] = bytes(parts)
     else:
         report.refused[name] = "damaged on its way: its hash is another"
-
-
-def _add(report: FrameReport, name: str, data: object, parts: bytearray, most_bytes: int) -> None:
-    try:
-        parts += base64.b64decode(str(data), validate=True)
-    except ValueError:
-        report.refused[name] = "damaged on its way: not base64"
-    if len(parts) > most_bytes:
-        report.refused[name] = f"too large: more than {most_bytes} bytes"
 
 
 SIGNALLED = 128
@@ -142,7 +124,11 @@ def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], f
     ended = classify_exit(state, report, read(folder / "stop.json"))
     trouble = f"\n[PID 1 says: {report.trouble.strip()}]\n" if report.trouble else ""
     try:
-        _write(folder, output + trouble.encode(), report)
+        (folder / "results").mkdir(mode=0o700, exist_ok=True)
+        write_durably(folder / "output.log", output + trouble.encode())  # the engine's copy is removed afterwards
+        for name, data in report.results.items():
+            write_durably(folder / "results" / name, data)
+        fsync_folder(folder / "results")
         record_exit(folder, ended, report)
     except OSError as error:
         raise SandboxError(
@@ -153,19 +139,14 @@ def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], f
 
 def classify_exit(state: Mapping[str, Any], report: FrameReport, asked: Mapping[str, Any] | None) -> Exit:
     """Return how it ended: PID 1's word, which nobody can forge, corrected by what only we and the engine know."""
-    if (ending := report.ending) is None:
-        return _infer_exit(state, asked)
-    reason = ending.reason
-    if reason == "stopped" and asked is None:
-        reason = "killed"  # somebody asked the engine, not us
-    elif reason == "error" and (state["OOMKilled"] or ending.oom_kills):
-        reason = "out_of_memory"
-    return Exit(cast(ExitReason, reason), ending.code)
-
-
-def _infer_exit(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Exit:
-    """PID 1 left no word: it was killed, or never came to its work."""
-    code = int(state["ExitCode"])
+    if (ending := report.ending) is not None:
+        reason = cast(ExitReason, ending.reason)
+        if reason == "stopped" and asked is None:
+            reason = "killed"  # somebody asked the engine, not us
+        elif reason == "error" and (state["OOMKilled"] or ending.oom_kills):
+            reason = "out_of_memory"
+        return Exit(reason, ending.code)
+    code = int(state["ExitCode"])  # PID 1 left no word: it was killed, or never came to its work
     if state["OOMKilled"]:
         return Exit("out_of_memory", code)
     if asked is not None:
@@ -175,18 +156,17 @@ def _infer_exit(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Ex
 
 def record_exit(folder: Path, ended: Exit, report: FrameReport | None = None) -> None:
     report = report or FrameReport(refused=dict.fromkeys((read(folder / "spec.json") or {}).get("results", {}), "lost"))
-    hashes = {
-        name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in report.results.items()
-    }
-    ending = report.ending
     value = {
         "reason": ended.reason,
         "code": ended.code,
         "ended_at": time.time(),
-        "results": hashes,
+        "results": {
+            name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            for name, data in report.results.items()
+        },
         "refused": report.refused,
-        "dropped_bytes": ending.dropped_bytes if ending else None,
-        "oom_kills": ending.oom_kills if ending else None,
+        "dropped_bytes": report.ending.dropped_bytes if report.ending else None,
+        "oom_kills": report.ending.oom_kills if report.ending else None,
     }
     write_once(folder / "exit.json", value)
 
@@ -196,26 +176,6 @@ def read_log(engine: ContainerEngine, container: str, *, out: bool, lines: int |
     with wrap_errors(engine, f"reading the log of container {container}"):
         tail: Any = "all" if lines is None else lines
         return engine.client.api.logs(container, stdout=out, stderr=not out, stream=False, tail=tail)
-
-
-def _write(folder: Path, output: bytes, report: FrameReport) -> None:
-    (folder / "results").mkdir(mode=0o700, exist_ok=True)
-    _write_atomic(folder / "output.log", output)
-    for name, data in report.results.items():
-        _write_atomic(folder / "results" / name, data)
-    fsync_folder(folder / "results")
-
-
-def _write_atomic(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(draft, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # the engine's copy is removed once `exit.json` stands
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 OVERDUE_S = launch.GRACE_S + 30.0
@@ -240,53 +200,26 @@ def _status(found: Mapping[str, Any] | None) -> str | None:
     return None if found is None else str(found["State"]["Status"])
 
 
-class Installation:
-    """This installation's part of an engine."""
-
-    def __init__(self, root: Path, engine: ContainerEngine) -> None:
-        self.root = root
-        self.engine = engine
-
-    @cached_property
-    def id(self) -> str:
-        """The random id by which its containers and volumes are known."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_once(self.root / ".installation", {"id": secrets.token_hex(6)})
-        return str((read(self.root / ".installation") or {})["id"])
-
-    @cached_property
-    def engine_id(self) -> str:
-        """The engine's own id: another one knows nothing of our containers."""
-        with wrap_errors(self.engine, "asking for the engine's id"):
-            return str(self.engine.client.api.info()["ID"])
-
-    def start(self, name: str) -> None:
-        launch.start(self.engine, self.engine_id, self.id, name, self.root / name)
-
-    def clear(self, name: str) -> None:
-        launch.clear(self.engine, name, self.id)
-        (self.root / name / "cleared").touch()
-
-
 class ContainerHandle:
     """A container that was launched, seen through its folder and its engine."""
 
-    def __init__(self, installation: Installation, name: str) -> None:
-        self._installation = installation
-        self._name = name
-        self._folder = installation.root / name
+    def __init__(self, sandbox: DockerSandbox, name: str) -> None:
+        self._sandbox = sandbox
+        self._engine = sandbox.engine
+        self._container = launch.container_name(name, sandbox.installation)
+        self._folder = sandbox.root / name
 
     @property
     def name(self) -> str:
-        return self._name
+        return self._folder.name
 
     @property
     def image(self) -> str | None:
-        return cast("str | None", self._spec().get("image"))
+        return cast("str | None", self._read("spec").get("image"))
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return cast(Mapping[str, str], self._spec().get("labels", {}))
+        return cast(Mapping[str, str], self._read("spec").get("labels", {}))
 
     def run_times(self) -> tuple[float, float | None]:
         return read_run_times(self._folder, self.poll())
@@ -322,16 +255,16 @@ class ContainerHandle:
         return text[-tail_bytes:].decode(errors="replace")
 
     def results(self) -> Mapping[str, Result]:
-        found = (read(self._folder / "exit.json") or {}).get("results", {})
+        found = self._read("exit").get("results", {})
         return {name: Result(self._folder / "results" / name, **of) for name, of in found.items()}
 
     @property
     def dropped_bytes(self) -> int:
-        return int((read(self._folder / "exit.json") or {}).get("dropped_bytes") or 0)
+        return int(self._read("exit").get("dropped_bytes") or 0)
 
     def refused_results(self) -> Mapping[str, str]:
         """Return the results the spec names that were not collected, each with the reason, once it has ended."""
-        return cast(Mapping[str, str], (read(self._folder / "exit.json") or {}).get("refused", {}))
+        return cast(Mapping[str, str], self._read("exit").get("refused", {}))
 
     def stop(self, grace_s: float = 5.0) -> Exit:
         """End it: asked, told again after `grace_s`, killed; idempotent. PID 1 waits GRACE_S at most, should we die."""
@@ -348,16 +281,8 @@ class ContainerHandle:
             raise SandboxError(f"sandbox {self.name}: expected its container to die when killed; it still runs")
         return ended
 
-    @property
-    def _engine(self) -> ContainerEngine:
-        return self._installation.engine
-
-    @property
-    def _container(self) -> str:
-        return launch.container_name(self._name, self._installation.id)
-
-    def _spec(self) -> dict[str, Any]:
-        return read(self._folder / "spec.json") or {}
+    def _read(self, name: str) -> dict[str, Any]:
+        return read(self._folder / f"{name}.json") or {}
 
     def _exit(self) -> Exit | None:
         value = read(self._folder / "exit.json")
@@ -378,8 +303,7 @@ class ContainerHandle:
         return wait_until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
 
     def _is_overdue(self) -> bool:
-        limit_s = self._spec().get("time_limit_s")
-        started = (read(self._folder / "started.json") or {}).get("started_at")
+        limit_s, started = self._read("spec").get("time_limit_s"), self._read("started").get("started_at")
         return limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
 
     def _is_overdue_by_engine(self, state: Mapping[str, Any]) -> bool:
@@ -387,7 +311,7 @@ class ContainerHandle:
         with wrap_errors(self._engine, "asking for the engine's time"):
             now = datetime.fromisoformat(self._engine.client.api.info()["SystemTime"])
         ran_s = (now - datetime.fromisoformat(state["StartedAt"])).total_seconds()
-        return bool(ran_s > self._spec()["time_limit_s"] + OVERDUE_S)
+        return bool(ran_s > self._read("spec")["time_limit_s"] + OVERDUE_S)
 
     def _record_stop(self, asked: Mapping[str, Any]) -> None:
         """Write down that it is to end; a full disk must not keep it running, though it will look killed then."""
@@ -421,9 +345,9 @@ class ContainerHandle:
         elif _status(found) == "created":
             if (self._folder / "stop.json").exists():
                 record_exit(self._folder, Exit("stopped", None))
-                self._installation.clear(self._name)
+                self._sandbox.clear(self.name)
             else:
-                self._installation.start(self._name)
+                self._sandbox.start(self.name)
         elif self._is_running(found):
             return
         elif found["State"]["Running"] and self._is_overdue_by_engine(found["State"]):
@@ -431,19 +355,19 @@ class ContainerHandle:
             self._signal("SIGKILL")
         elif not found["State"]["Running"]:
             collect(self._engine, self._container, found["State"], self._folder)
-            self._installation.clear(self._name)
+            self._sandbox.clear(self.name)
 
     def _record_lost(self) -> None:
         """The engine says that there is no such container: believe it if it is the one that started it."""
         if (started := read(self._folder / "started.json")) is None:
             raise SandboxError(f"sandbox {self.name}: it was never started, for the engine refused; launch it again")
-        if started["engine"] != self._installation.engine_id:
+        if started["engine"] != self._sandbox.engine_id:
             raise SandboxError(
                 f"sandbox {self.name}: it was started in another engine than the one at {self._engine.host}. "
                 f"Name that one in DOCKER_HOST; if it is gone for good, remove {self._folder}"
             )
         record_exit(self._folder, Exit("lost", None))
-        self._installation.clear(self._name)
+        self._sandbox.clear(self.name)
 
     def _signal(self, signal: str) -> None:
         """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""
@@ -457,7 +381,7 @@ class ContainerHandle:
         if not (self._folder / "cleared").exists():
             # How it ended is known whether or not the engine answers; the next look tries again.
             with suppress(SandboxError), hold_lock(self._folder):
-                self._installation.clear(self._name)
+                self._sandbox.clear(self.name)
 
 
 REAPED_AT_ONCE = 8
@@ -467,25 +391,35 @@ class DockerSandbox:
     """Launches containers in an engine, exactly once by name, with their folders under `root`."""
 
     def __init__(self, root: Path, engine: ContainerEngine) -> None:
-        self._installation = Installation(root, engine)
+        self.root = root
+        self.engine = engine
 
     @property
     def isolates(self) -> bool:
         return True
 
-    @property
+    @cached_property
     def installation(self) -> str:
-        return self._installation.id
+        """The random id by which this installation's containers and volumes are known."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_once(self.root / ".installation", {"id": secrets.token_hex(6)})
+        return str((read(self.root / ".installation") or {})["id"])
+
+    @cached_property
+    def engine_id(self) -> str:
+        """The engine's own id: another one knows nothing of our containers."""
+        with wrap_errors(self.engine, "asking for the engine's id"):
+            return str(self.engine.client.api.info()["ID"])
 
     def run(self, spec: SandboxSpec) -> ContainerHandle:
         from docker.errors import NotFound
 
         launch.check(spec)
-        folder = self._installation.root / spec.name
+        folder = self.root / spec.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with hold_lock(folder):
-                if not self._has_started(spec.name):
+                if not has_started(folder):
                     self._launch(spec, folder)
         except NotFound as error:  # an OSError, too
             raise SandboxError(
@@ -494,56 +428,53 @@ class DockerSandbox:
             ) from error
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
-        return ContainerHandle(self._installation, spec.name)
+        return ContainerHandle(self, spec.name)
 
     def adopt(self, name: str) -> ContainerHandle | None:
-        return ContainerHandle(self._installation, name) if self._has_started(name) else None
+        return ContainerHandle(self, name) if has_started(self.root / name) else None
+
+    def start(self, name: str) -> None:
+        launch.start(self.engine, self.engine_id, self.installation, name, self.root / name)
+
+    def clear(self, name: str) -> None:
+        launch.clear(self.engine, name, self.installation)
+        (self.root / name / "cleared").touch()
 
     def reap(self, labels: Mapping[str, str]) -> list[str]:
         """Stop, settle and remove what this installation has in the engine under `labels`; return the names."""
-        names = sorted(self._find_names(labels))
+        ours = {launch.INSTALLATION: self.installation, **{launch.OF_SPEC + key: of for key, of in labels.items()}}
+        wanted: dict[str, Any] = {"label": [f"{key}={value}" for key, value in ours.items()]}
+        with wrap_errors(self.engine, "listing this installation's containers and volumes"):
+            api = self.engine.client.api
+            found = [*api.containers(all=True, filters=wanted), *(api.volumes(filters=wanted)["Volumes"] or [])]
+        names = sorted({thing["Labels"][launch.NAME] for thing in found})
         with ThreadPoolExecutor(REAPED_AT_ONCE) as pool:
             return list(pool.map(self._reap, names))
 
-    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        wanted = (labels or {}).items()
-        specs = [(spec["created_at"], path.parent.name) for path in self._installation.root.glob("*/spec.json")
-                 if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
-        return [ContainerHandle(self._installation, name) for _, name in sorted(specs) if self._has_started(name)]
-
     def _reap(self, name: str) -> str:
-        with self._lock(name):
-            if not self._has_started(name):
-                launch.clear(self._installation.engine, name, self.installation)
-                return name
-        ContainerHandle(self._installation, name).stop()
-        with self._lock(name):
-            launch.clear(self._installation.engine, name, self.installation)
+        folder = self.root / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with hold_lock(folder):
+            started = has_started(folder)
+            if not started:
+                launch.clear(self.engine, name, self.installation)
+        if started:
+            ContainerHandle(self, name).stop()
+            with hold_lock(folder):
+                launch.clear(self.engine, name, self.installation)
         return name
 
-    def _lock(self, name: str) -> AbstractContextManager[None]:
-        (self._installation.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        return hold_lock(self._installation.root / name)
-
-    def _has_started(self, name: str) -> bool:
-        return has_started(self._installation.root / name)
-
     def _launch(self, spec: SandboxSpec, folder: Path) -> None:
-        ours = self._installation
-        status = launch.find_status(ours.engine, ours.id, spec.name)
+        status = launch.find_status(self.engine, self.installation, spec.name)
         if status is None:
-            launch.make(ours.engine, ours.id, spec, folder)
+            launch.make(self.engine, self.installation, spec, folder)
         else:
             write_once(folder / "spec.json", launch.to_json(spec))
         if status in (None, "created"):
-            ours.start(spec.name)
+            self.start(spec.name)
         else:  # it was started, and the folder does not know: starting what has ended would run it again
-            launch.record_start(ours.engine_id, folder)
+            launch.record_start(self.engine_id, folder)
 
-    def _find_names(self, labels: Mapping[str, str]) -> set[str]:
-        ours = {launch.INSTALLATION: self.installation, **{launch.OF_SPEC + key: of for key, of in labels.items()}}
-        wanted: dict[str, Any] = {"label": [f"{key}={value}" for key, value in ours.items()]}
-        api = self._installation.engine.client.api
-        with wrap_errors(self._installation.engine, "listing this installation's containers and volumes"):
-            found = [*api.containers(all=True, filters=wanted), *(api.volumes(filters=wanted)["Volumes"] or [])]
-        return {thing["Labels"][launch.NAME] for thing in found}
+    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
+        handles = (self.adopt(name) for name in list_names(self.root, labels))
+        return [handle for handle in handles if handle is not None]

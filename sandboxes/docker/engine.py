@@ -56,9 +56,13 @@ class ContainerEngine:
 
 def connect(environ: Mapping[str, str]) -> ContainerEngine:
     """Return the engine that `environ` names (DOCKER_HOST, DOCKER_CONTEXT, ...), else the local one; raise NoEngine."""
+    import docker
+
     url, source = find(environ)
     try:
-        found, client = _query_version(url)
+        with docker.APIClient(url, version="1.41", timeout=int(ANSWER_TIMEOUT_S)) as first:
+            found = dict(first.version(api_version=False))
+        client = docker.DockerClient(url, version=str(found["ApiVersion"]), timeout=int(CALL_TIMEOUT_S))
         facts = client.info()
     except Exception as error:  # the SDK lets errors of three libraries through
         raise EngineNotFound(_explain(url, source, error)) from error
@@ -111,14 +115,6 @@ def _json(path: Path) -> dict[str, Any]:
             f"expected JSON in {path}; found something else ({error}); repair it or remove it"
         ) from error
     return dict(found) if isinstance(found, dict) else {}
-
-
-def _query_version(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
-    import docker
-
-    with docker.APIClient(url, version="1.41", timeout=int(ANSWER_TIMEOUT_S)) as first:
-        found = dict(first.version(api_version=False))
-    return found, docker.DockerClient(url, version=str(found["ApiVersion"]), timeout=int(CALL_TIMEOUT_S))
 
 
 def _explain(url: str, source: str, error: Exception) -> str:

@@ -58,14 +58,11 @@ def check(spec: SandboxSpec) -> None:
     for what, name in [("a sandbox's name", spec.name), *(("a result's name", name) for name in spec.results)]:
         if not _NAME.fullmatch(name):
             raise SandboxError(f"{what} must match {_NAME.pattern}; found {name!r}")
-    for wrong, found in [*_find_faults(spec), *_find_unbounded(spec)]:
-        if wrong:
-            raise SandboxError(f"sandbox {spec.name}: {found}")
-
-
-def _find_faults(spec: SandboxSpec) -> list[tuple[bool, str]]:
     asked, size = sum(spec.results.values()), len(init_config(spec))
-    return [
+    # To an engine nothing, or less, means no limit; a word for all GPUs would be more than was asked for.
+    limits = {**asdict(spec.limits), **{f"result {name}": most for name, most in spec.results.items()}}
+    limits |= {} if spec.time_limit_s is None else {"time_limit_s": spec.time_limit_s}
+    faults = [
         (not spec.command, "expected a command to run; found none"),
         (spec.image is None, "expected the id of a client image; found none. Make one: `ajet sandbox build`"),
         (spec.tied and not spec.ports, "expected a port for what is tied to its gateway; found none"),
@@ -75,15 +72,6 @@ def _find_faults(spec: SandboxSpec) -> list[tuple[bool, str]]:
         (size > MOST_CONFIG_BYTES, f"expected a command of {MOST_CONFIG_BYTES} bytes at most; found {size}"),
         (0 < spec.limits.cpus < LEAST_CPUS, f"expected {LEAST_CPUS} CPUs at least; found {spec.limits.cpus}"),
         (any("\0" in word for word in spec.command), "expected a command without zero bytes; found one"),
-    ]
-
-
-def _find_unbounded(spec: SandboxSpec) -> list[tuple[bool, str]]:
-    """To an engine nothing, or less, means no limit; a word for all GPUs would be more than was asked for."""
-    limits = {**asdict(spec.limits), **{f"result {name}": most for name, most in spec.results.items()}}
-    if spec.time_limit_s is not None:
-        limits["time_limit_s"] = spec.time_limit_s
-    return [
         *((not most > 0, f"expected a limit above 0 for {name}; found {most}") for name, most in limits.items()),
         *((not _GPU.fullmatch(gpu), f"expected the UUID of a GPU; found {gpu!r}") for gpu in spec.gpus),
         *(
@@ -91,6 +79,9 @@ def _find_unbounded(spec: SandboxSpec) -> list[tuple[bool, str]]:
             for key in spec.environment
         ),
     ]
+    for wrong, found in faults:
+        if wrong:
+            raise SandboxError(f"sandbox {spec.name}: {found}")
 
 
 def container_name(name: str, installation: str) -> str:
@@ -124,9 +115,16 @@ def log_bytes(spec: SandboxSpec) -> int:
 
 
 def container_options(spec: SandboxSpec, installation: str, *, volume: str | None) -> dict[str, Any]:
-    from docker.types import DeviceRequest, LogConfig, Ulimit
+    from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
     limits = spec.limits
+    uid, gid = USER.split(":")
+    disk = f"rw,nosuid,nodev,noexec,mode=0700,uid={uid},gid={gid},nr_inodes={INODES},size={limits.workspace_bytes}"
+    mounts = []
+    if volume is not None:
+        mounts.append(Mount(target=INPUT, source=volume, type="volume", read_only=True, no_copy=True))
+    if spec.exchange is not None:
+        mounts.append(Mount(target=EXCHANGE, source=str(spec.exchange.absolute()), type="bind", read_only=True))
     gpus = [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu", "compute", "utility"]])]
     log = {"max-size": str(log_bytes(spec)), "max-file": "1", "compress": "false", "mode": "blocking"}
     return {
@@ -136,7 +134,7 @@ def container_options(spec: SandboxSpec, installation: str, *, volume: str | Non
         "entrypoint": list(INIT),
         "command": [init_config(spec)],
         "working_dir": WORKSPACE,
-        "environment": _environment(spec.environment),
+        "environment": {"HOME": f"{WORKSPACE}/home", "TMPDIR": f"{WORKSPACE}/tmp", **spec.environment},
         "use_config_proxy": False,
         # who it is
         "user": USER,
@@ -150,11 +148,11 @@ def container_options(spec: SandboxSpec, installation: str, *, volume: str | Non
         "network_mode": "none",
         "dns": [DEAD_ADDRESS],
         "dns_search": ["."],
-        "mounts": _mounts(spec, volume),
+        "mounts": mounts,
         "device_requests": gpus if spec.gpus else None,
         # what it may take
         "read_only": True,
-        "tmpfs": dict.fromkeys((WORKSPACE, "/tmp"), _ram_disk(limits.workspace_bytes)),
+        "tmpfs": dict.fromkeys((WORKSPACE, "/tmp"), disk),
         "shm_size": SHM_BYTES,
         "mem_limit": limits.memory_bytes,
         "memswap_limit": limits.memory_bytes,
@@ -180,7 +178,7 @@ def loader_options(spec: SandboxSpec, installation: str, volume: str) -> dict[st
     from docker.types import Mount
 
     return {
-        "name": container_name(spec.name, installation) + ".loader",
+        "name": f"{container_name(spec.name, installation)}.loader",
         "image": spec.image,
         "labels": labels(spec, installation, "loader"),
         "entrypoint": ["/nothing"],
@@ -191,39 +189,14 @@ def loader_options(spec: SandboxSpec, installation: str, volume: str) -> dict[st
     }
 
 
-def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    return {"HOME": f"{WORKSPACE}/home", "TMPDIR": f"{WORKSPACE}/tmp", **own}
-
-
-def _mounts(spec: SandboxSpec, volume: str | None) -> list[Any]:
-    from docker.types import Mount
-
-    mounts = []
-    if volume is not None:
-        mounts.append(Mount(target=INPUT, source=volume, type="volume", read_only=True, no_copy=True))
-    if spec.exchange is not None:
-        mounts.append(Mount(target=EXCHANGE, source=str(spec.exchange.absolute()), type="bind", read_only=True))
-    return mounts
-
-
-def _ram_disk(size: int) -> str:
-    uid, gid = USER.split(":")
-    return f"rw,nosuid,nodev,noexec,mode=0700,uid={uid},gid={gid},nr_inodes={INODES},size={size}"
-
-
 CLIENT_LABEL = "ajet.client"
 
 
-def resource_names(name: str, installation: str) -> tuple[str, str, str]:
-    container = container_name(name, installation)
-    return container, f"{container}.loader", f"{container}.input"
-
-
 def clear(engine: ContainerEngine, name: str, installation: str) -> None:
-    container, loader, volume = resource_names(name, installation)
+    container = container_name(name, installation)
     remove(engine, container)
-    remove(engine, loader)
-    remove_volume(engine, volume)
+    remove(engine, f"{container}.loader")
+    remove_volume(engine, f"{container}.input")
 
 
 def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: Path) -> None:
@@ -235,7 +208,7 @@ def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: 
     clear(engine, spec.name, installation)
     write_atomic(folder / "spec.json", to_json(spec))
     try:
-        volume = _load(engine, installation, spec) if spec.archive is not None else None
+        volume = None if spec.archive is None else _load(engine, installation, spec, spec.archive)
         wanted = container_options(spec, installation, volume=volume)
         with wrap_errors(engine, f"creating sandbox {spec.name}"):
             engine.client.containers.create(**wanted)
@@ -258,7 +231,7 @@ def start(engine: ContainerEngine, engine_id: str, installation: str, name: str,
         (folder / "started.json").unlink()
         raise
     with suppress(SandboxError):  # it works already; what is left of its making goes with it in the end
-        remove(engine, resource_names(name, installation)[1])
+        remove(engine, f"{container}.loader")
 
 
 def record_start(engine_id: str, folder: Path) -> None:
@@ -318,15 +291,14 @@ def to_json(spec: SandboxSpec) -> dict[str, Any]:
     }
 
 
-def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec) -> str:
-    assert spec.archive is not None
-    packed = archive.pack(archive.check(spec.archive))
-    _, loader, volume = resource_names(spec.name, installation)
+def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec, tar: bytes) -> str:
+    packed, volume = archive.pack(archive.check(tar)), f"{container_name(spec.name, installation)}.input"
+    options = loader_options(spec, installation, volume)
     with wrap_errors(engine, f"loading the archive of sandbox {spec.name}"):
         client = engine.client
         client.api.create_volume(volume, labels=labels(spec, installation, "input"))
-        client.containers.create(**loader_options(spec, installation, volume))
-        client.api.put_archive(loader, INPUT, packed)
+        client.containers.create(**options)
+        client.api.put_archive(options["name"], INPUT, packed)
     return volume
 
 

@@ -24,7 +24,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,9 +105,12 @@ def inspect(engine: ContainerEngine, name: str, cache: Path) -> Base:
         raise SandboxError(f"expected a base image {name}; the engine at {engine.host} has none of that name")
     kept = cache / f"base-{found.removeprefix('sha256:')[:32]}.json"
     if not kept.exists():
+        said = _ask(engine, name, found)
         cache.mkdir(parents=True, exist_ok=True)
-        write_atomic(kept, asdict(_inspect_base(engine, name, found)))
-    return _base(name, found, json.loads(kept.read_text(encoding="utf-8")))
+        write_atomic(kept, said)
+    said = json.loads(kept.read_text(encoding="utf-8"))
+    version = (int(said["version"][0]), int(said["version"][1]))
+    return Base(name, found, version, said["libc"], said["library"], said["compiled"], said["markers"])
 
 
 def identity(engine: ContainerEngine, name: str) -> str | None:
@@ -148,27 +151,8 @@ def last_line(container: Container) -> str:
     return lines[-1] if lines else "nothing"
 
 
-def _inspect_base(engine: ContainerEngine, name: str, identity: str) -> Base:
-    _refuse_volumes(engine, name)
-    try:
-        with python_in(engine, identity, "-c", _ASK) as container:
-            container.start()
-            if container.wait(timeout=ASK_TIMEOUT_S)["StatusCode"] != 0:
-                raise SandboxError(
-                    f"expected Python in base image {name}; asked about it, it said {last_line(container)}"
-                )
-            base = _base(name, identity, json.loads(container.logs(stdout=True, stderr=False)))
-    except EngineRefusal as error:
-        raise SandboxError(
-            f"expected `python3` in base image {name}; found none that starts ({error}); name another with --base, as "
-            "python:3.11-slim"
-        ) from error
-    if base.version < OLDEST_PYTHON:
-        raise SandboxError(f"expected Python 3.11 or newer in base image {name}; found {base.python}; name another")
-    return base
-
-
-def _refuse_volumes(engine: ContainerEngine, name: str) -> None:
+def _ask(engine: ContainerEngine, name: str, identity: str) -> dict[str, Any]:
+    """Return what the Python of a base image says of itself; raise SandboxError for one that cannot be a base."""
     with wrap_errors(engine, f"looking at image {name}"):
         volumes = (engine.client.images.get(name).attrs["Config"] or {}).get("Volumes")
     if volumes:
@@ -176,17 +160,27 @@ def _refuse_volumes(engine: ContainerEngine, name: str) -> None:
             f"expected a base image without volumes, for nothing bounds their size; {name} declares "
             f"{', '.join(volumes)}; name another"
         )
-
-
-def _base(name: str, identity: str, said: Mapping[str, Any]) -> Base:
-    version = (int(said["version"][0]), int(said["version"][1]))
-    return Base(name, identity, version, said["libc"], said["library"], said["compiled"], said["markers"])
+    try:
+        with python_in(engine, identity, "-c", _ASK) as container:
+            container.start()
+            if container.wait(timeout=ASK_TIMEOUT_S)["StatusCode"] != 0:
+                raise SandboxError(
+                    f"expected Python in base image {name}; asked about it, it said {last_line(container)}"
+                )
+            said: dict[str, Any] = json.loads(container.logs(stdout=True, stderr=False))
+    except EngineRefusal as error:
+        raise SandboxError(
+            f"expected `python3` in base image {name}; found none that starts ({error}); name another with --base, as "
+            "python:3.11-slim"
+        ) from error
+    if tuple(said["version"]) < OLDEST_PYTHON:
+        found = ".".join(map(str, said["version"]))
+        raise SandboxError(f"expected Python 3.11 or newer in base image {name}; found {found}; name another")
+    return said
 
 
 Tree = Mapping[str, bytes]
 """Contents by relative path, with `/` between its parts."""
-
-_COMPILED = "/__pycache__/"
 
 
 def pack_tar(tree: Tree) -> bytes:
@@ -207,7 +201,7 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     """Return the files in a folder, without what an interpreter compiled from them."""
     found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     named = ((path.relative_to(folder).as_posix(), path) for path in found)
-    return {name: path.read_bytes() for name, path in named if _COMPILED not in f"/{name}"}
+    return {name: path.read_bytes() for name, path in named if "/__pycache__/" not in f"/{name}"}
 
 
 def prefix_paths(prefix: str, tree: Tree) -> dict[str, bytes]:
@@ -270,8 +264,16 @@ def closure(roots: Sequence[str], markers: Mapping[str, str]) -> tuple[str, ...]
         if (name, extras) in seen:
             continue
         seen.add((name, extras))
-        found[name] = _version(wanted.name)
-        left += _find_requirements(wanted.name, extras, markers)
+        try:
+            found[name] = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError as error:
+            raise SandboxError(
+                f"expected package {wanted.name} here, as the client needs it; found none; install ajet again"
+            ) from error
+        for need in map(Requirement, metadata.requires(wanted.name) or []):
+            environments = [{**markers, "extra": extra} for extra in {*extras, ""}]
+            if need.marker is None or any(need.marker.evaluate(environment) for environment in environments):
+                left.append(need)
     return tuple(f"{name}=={found[name]}" for name in sorted(found))
 
 
@@ -290,24 +292,6 @@ def resolve(requirements: Iterable[str], constraints: Iterable[str], base: Base)
         bounds.write_text("\n".join(constraints), encoding="utf-8")
         _pip(("--constraint", str(bounds), *requirements), base, target)
         return read_tree(target)
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError as error:
-        raise SandboxError(
-            f"expected package {name} here, as the client needs it; found none; install ajet again"
-        ) from error
-
-
-def _find_requirements(name: str, extras: frozenset[str], markers: Mapping[str, str]) -> list[Requirement]:
-    wanted = [Requirement(line) for line in metadata.requires(name) or []]
-    return [each for each in wanted if _applies(each, {*extras, ""}, markers)]
-
-
-def _applies(wanted: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
-    return wanted.marker is None or any(wanted.marker.evaluate({**markers, "extra": extra}) for extra in extras)
 
 
 def _is_useless(path: str) -> bool:
@@ -329,14 +313,10 @@ def _pip(arguments: Sequence[str], base: Base, target: Path) -> None:
             f"pip did not bring the packages in {PIP_TIMEOUT_S:.0f} s; see that its index answers"
         ) from error
     if done.returncode != 0:
-        raise SandboxError(f"pip could not bring the packages for Python {base.python}: {_complaint(done.stderr)}")
-
-
-def _complaint(said: str) -> str:
-    """Return what pip gave as its reason: its last lines marked ERROR, or its last line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return " ".join(errors[-2:]) if errors else (lines or ["it said nothing; is pip installed here?"])[-1]
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        reason = " ".join(errors[-2:]) if errors else (lines or ["it said nothing; is pip installed here?"])[-1]
+        raise SandboxError(f"pip could not bring the packages for Python {base.python}: {reason}")
 
 
 Note = Callable[[str], None]
@@ -377,8 +357,9 @@ def client_image(engine: ContainerEngine, context: ClientContext, *, base: str, 
     """Return the client image over the present image `base`, building it when the engine has none of its content."""
     found = inspect(engine, base, context.cache)
     pins = closure(context.roots, found.markers)
-    own = {**prefix_paths(PLACE, inside_files()), **prefix_paths(f"{PLACE}/site", context.sources)}
-    content = digest(found.id, "\n".join(pins), own, _dockerfile().decode())
+    inside = {path: content for path, content in read_tree(INSIDE).items() if path != "__init__.py"}
+    own = {**prefix_paths(PLACE, inside), **prefix_paths(f"{PLACE}/site", context.sources)}
+    content = digest(found.id, "\n".join(pins), own, DOCKERFILE.read_text())
     tag = f"ajet-client:{content[:16]}"
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
@@ -394,7 +375,7 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
     """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
     from docker.errors import BuildError
 
-    context = pack_tar({**prefix_paths("files", {**files, **WORKSPACE}), "Dockerfile": _dockerfile()})
+    context = pack_tar({**prefix_paths("files", {**files, **WORKSPACE}), "Dockerfile": DOCKERFILE.read_bytes()})
     try:
         with wrap_errors(engine, f"building image {tag} over {below}"):
             image, _ = engine.client.images.build(
@@ -406,16 +387,8 @@ def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Ma
     return str(image.id)
 
 
-def inside_files() -> Tree:
-    return {path: content for path, content in read_tree(INSIDE).items() if path != "__init__.py"}
-
-
-def _dockerfile() -> bytes:
-    return DOCKERFILE.read_bytes()
-
-
 def _packages_image(engine: ContainerEngine, base: Base, pins: tuple[str, ...], note: Note) -> str:
-    tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
+    tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, DOCKERFILE.read_text())[:16]}"
     if identity(engine, tag) is None:
         note(f"fetching {len(pins)} packages of the client for Python {base.python}")
         tree = compile_tree(engine, base, prefix_paths(f"{PLACE}/site", install(pins, base)))
@@ -440,7 +413,10 @@ def derive_image(engine: ContainerEngine, parent: Image, requirements: str, cach
     base = inspect(engine, parent.id, cache)
     what = f"{len(wanted)} requirement{'s'[: len(wanted) > 1]}"
     note(f"fetching what {what} need for Python {base.python}")
-    files = compile_tree(engine, base, prefix_paths(f"{PLACE}/extra", _resolve_extra(engine, parent, wanted, base)))
+    pins = str(engine.client.images.get(parent.id).labels.get("ajet.requirements", "")).split()
+    own: set[str] = {canonicalize_name(Requirement(pin).name) for pin in pins}
+    extra = drop_packages(resolve(wanted, pins, base), own)
+    files = compile_tree(engine, base, prefix_paths(f"{PLACE}/extra", extra))
     note(f"building the image of {what} over {parent.tag}")
     made = build(engine, files, parent.tag, tag, {"ajet.derived": content, "ajet.parent": parent.id})
     return Image(made, tag, parent.base)
@@ -451,28 +427,19 @@ def parse(requirements: str) -> tuple[str, ...]:
     found = set()
     for number, line in enumerate(requirements.splitlines(), start=1):
         text = line.split(" #")[0].strip()
-        if text and not text.startswith("#"):
-            found.add(_requirement(number, text))
+        if not text or text.startswith("#"):
+            continue
+        try:
+            wanted = Requirement(text)
+            if wanted.url is not None:
+                raise InvalidRequirement("an address")
+        except InvalidRequirement as error:
+            raise SandboxError(
+                f"line {number} of the requirements: expected a name with versions, as `numpy>=2`, since only built "
+                f"packages of an index are taken; found {text.partition('@')[0][:80]!r}"
+            ) from error
+        found.add(str(wanted))
     return tuple(sorted(found))
-
-
-def _requirement(number: int, text: str) -> str:
-    try:
-        wanted = Requirement(text)
-    except InvalidRequirement as error:
-        raise SandboxError(f"line {number} of the requirements: {_EXPECTED}; found {text[:80]!r}") from error
-    if wanted.url is not None:
-        raise SandboxError(f"line {number} of the requirements: {_EXPECTED}; found an address ({wanted.name} @ ...)")
-    return str(wanted)
-
-
-_EXPECTED = "expected a name with versions, as `numpy>=2`, since only built packages of an index are taken"
-
-
-def _resolve_extra(engine: ContainerEngine, parent: Image, wanted: tuple[str, ...], base: Base) -> Tree:
-    pins = str(engine.client.images.get(parent.id).labels.get("ajet.requirements", "")).split()
-    own: set[str] = {canonicalize_name(Requirement(pin).name) for pin in pins}
-    return drop_packages(resolve(wanted, pins, base), own)
 
 
 def drop_packages(tree: Tree, names: set[str]) -> Tree:

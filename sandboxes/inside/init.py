@@ -68,29 +68,22 @@ class Output:
             taker.join(OUTPUT_WAIT_S)
 
     def feed(self, data: bytes) -> None:
-        head = b"" if self._cut else self._head(data)
+        head = b"" if self._cut else data[: self._bytes_left]
+        if head.count(b"\n") > self._lines_left:
+            beyond = head.split(b"\n", self._lines_left)[-1]
+            head = head[: len(head) - len(beyond)]
         self._bytes_left -= len(head)
         self._lines_left -= head.count(b"\n")
         self._cut = self._cut or len(head) < len(data)
-        self._keep_end(data[len(head) :])
+        self._dropped += len(data) - len(head)
+        self._tail += data[len(head) :]
+        del self._tail[:-TAIL_BYTES]
         self._emit(head)
 
     def finish(self) -> None:
         if self._dropped:
             note = f"\n[{self.dropped} bytes of output were dropped here; the last {len(self._tail)} follow]\n"
             self._emit(note.encode() + bytes(self._tail))
-
-    def _head(self, data: bytes) -> bytes:
-        head = data[: self._bytes_left]
-        if head.count(b"\n") <= self._lines_left:
-            return head
-        beyond = head.split(b"\n", self._lines_left)[-1]
-        return head[: len(head) - len(beyond)]
-
-    def _keep_end(self, data: bytes) -> None:
-        self._dropped += len(data)
-        self._tail += data
-        del self._tail[:-TAIL_BYTES]
 
     def _emit(self, data: bytes) -> None:
         try:
@@ -120,18 +113,14 @@ def open_result(workspace: int, name: str, most_bytes: int) -> int:
         finally:
             os.close(folder)
     except OSError as error:
-        raise InvalidResult(describe_open_error(error)) from error
+        words = {errno.ENOENT: "missing", errno.ELOOP: "a symbolic link", errno.ENOTDIR: "its folder is not a folder"}
+        raise InvalidResult(words.get(error.errno or 0, f"cannot be opened: {error.strerror}")) from error
     try:
         check_result(os.fstat(file), os.fstat(workspace).st_dev, most_bytes)
     except InvalidResult:
         os.close(file)
         raise
     return file
-
-
-def describe_open_error(error: OSError) -> str:
-    words = {errno.ENOENT: "missing", errno.ELOOP: "a symbolic link", errno.ENOTDIR: "its folder is not a folder"}
-    return words.get(error.errno or 0, f"cannot be opened: {error.strerror}")
 
 
 def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
@@ -171,8 +160,7 @@ class ParentWatchdog:
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._served_at = clock()
-        self._look_at = clock()
+        self._served_at = self._look_at = clock()
 
     def is_parent_gone(self) -> bool:
         """Look, once every LOOK_S; return whether nobody has served the socket for GONE_S."""

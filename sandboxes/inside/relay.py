@@ -43,13 +43,13 @@ class _SinkClosed(Exception):
 class _Flow:
     """One direction of a connection: what `source` sends goes to `sink`."""
 
-    __slots__ = ("back", "ended", "held", "sink", "sink_gone", "source", "splice")
+    __slots__ = ("back", "ended", "from_agent", "held", "sink", "sink_gone", "source")
 
-    splice: _Splice
     back: _Flow
     """The other direction."""
 
-    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+    def __init__(self, source: socket.socket, sink: socket.socket, from_agent: bool) -> None:
+        self.from_agent = from_agent
         self.source = source
         self.sink = sink
         self.held = b""
@@ -98,33 +98,6 @@ class _Flow:
             raise _SinkClosed from error
 
 
-class _Splice:
-    """A connection: its two directions."""
-
-    __slots__ = ("from_agent", "to_agent")
-
-    def __init__(self, agent: socket.socket, gateway: socket.socket) -> None:
-        self.from_agent = _Flow(agent, gateway)
-        self.to_agent = _Flow(gateway, agent)
-        self.from_agent.back, self.to_agent.back = self.to_agent, self.from_agent
-        self.from_agent.splice = self.to_agent.splice = self
-
-    @property
-    def over(self) -> bool:
-        return self.from_agent.ended and self.to_agent.ended
-
-
-class _Waiting:
-    """An agent's connection whose Unix socket did not take one yet."""
-
-    __slots__ = ("agent", "deadline", "path")
-
-    def __init__(self, agent: socket.socket, path: str) -> None:
-        self.agent = agent
-        self.path = path
-        self.deadline = time.monotonic() + PATIENCE_S
-
-
 class _Relay:
     """The loop over all connections; only its own thread touches it once that has started."""
 
@@ -132,7 +105,8 @@ class _Relay:
         self._selector = selectors.DefaultSelector()
         self._listeners = listeners
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[tuple[socket.socket, str, float]] = deque()
+        """Agents' connections whose Unix sockets did not take one yet, with the paths and the ends of patience."""
         self._retry_at = 0.0
         self._open = 0
         self._accepting = False
@@ -147,7 +121,7 @@ class _Relay:
                     self._accept(key.data)
             if self._waiting and time.monotonic() >= self._retry_at:
                 for _ in range(len(self._waiting)):
-                    self._settle(self._waiting.popleft())
+                    self._settle(*self._waiting.popleft())
                 self._retry_at = time.monotonic() + RETRY_S
 
     def _listen(self) -> None:
@@ -177,22 +151,22 @@ class _Relay:
             self._pause()
         agent.setblocking(False)
         agent.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._settle(_Waiting(agent, self._listeners[listener]))
+        self._settle(agent, self._listeners[listener], time.monotonic() + PATIENCE_S)
 
-    def _settle(self, waiting: _Waiting) -> None:
+    def _settle(self, agent: socket.socket, path: str, deadline: float) -> None:
         try:
-            gateway = _connect(waiting.path)
+            gateway = _connect(path)
         except OSError as error:
-            if error.errno in _NOT_NOW and time.monotonic() < waiting.deadline:
-                self._waiting.append(waiting)
+            if error.errno in _NOT_NOW and time.monotonic() < deadline:
+                self._waiting.append((agent, path, deadline))
             else:
-                waiting.agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                waiting.agent.close()
+                agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                agent.close()
                 self._open -= 1
             return
-        splice = _Splice(waiting.agent, gateway)
-        self._watch(splice.from_agent)
-        self._watch(splice.to_agent)
+        up, down = _Flow(agent, gateway, True), _Flow(gateway, agent, False)
+        up.back, down.back = down, up
+        self._watch(up)
 
     def _work(self, flow: _Flow, events: int) -> None:
         if flow.source.fileno() < 0:  # closed by an event of the same round
@@ -203,54 +177,47 @@ class _Relay:
                 flow.back.flush()
             if events & selectors.EVENT_READ and not flow.ended and not flow.held:
                 flow.read(self._buffer)
-        except _SinkClosed:
-            self._on_sink_closed(flow)
-            return
+        except _SinkClosed:  # what is for a side that is gone is dropped; a gateway may have answered before
+            from_agent = flow if flow.from_agent else flow.back
+            if from_agent.back.sink_gone or (flow.ended and flow.back.ended):
+                self._close(flow)
+            else:
+                from_agent.held = b""
+                self._watch(flow)
         except OSError:
             self._on_source_closed(flow)
-            return
-        if flow.splice.over:
-            self._close(flow.splice)
-        elif flow.ended or flow.held or flushed:
-            self._watch(flow)
-            self._watch(flow.back)
+        else:
+            if flow.ended and flow.back.ended:
+                self._close(flow)
+            elif flow.ended or flow.held or flushed:
+                self._watch(flow)
 
     def _on_source_closed(self, flow: _Flow) -> None:
         """End what comes from a side that is gone. A gateway that did not read all it was sent is one, and no more."""
-        splice = flow.splice
-        if flow is splice.from_agent or flow.back.ended:
-            self._close(splice)
+        if flow.from_agent or flow.back.ended:
+            self._close(flow)
             return
         try:
             flow.end()
         except _SinkClosed:
-            self._close(splice)
-            return
-        self._watch(splice.from_agent)
-        self._watch(splice.to_agent)
-
-    def _on_sink_closed(self, flow: _Flow) -> None:
-        """Drop what is for a side that is gone. A gateway may have answered before: that is still passed on."""
-        splice = flow.splice
-        if splice.to_agent.sink_gone or splice.over:
-            self._close(splice)
-            return
-        splice.from_agent.held = b""
-        self._watch(splice.from_agent)
-        self._watch(splice.to_agent)
+            self._close(flow)
+        else:
+            self._watch(flow)
 
     def _watch(self, flow: _Flow) -> None:
-        side, wanted = flow.source, flow.wanted
-        known = self._selector.get_map().get(side)
-        if known is None and wanted:
-            self._selector.register(side, wanted, flow)
-        elif known is not None and not wanted:
-            self._selector.unregister(side)
-        elif known is not None and known.events != wanted:
-            self._selector.modify(side, wanted, flow)
+        """Listen for just those events of both sides of a connection that matter now."""
+        for each in (flow, flow.back):
+            side, wanted = each.source, each.wanted
+            known = self._selector.get_map().get(side)
+            if known is None and wanted:
+                self._selector.register(side, wanted, each)
+            elif known is not None and not wanted:
+                self._selector.unregister(side)
+            elif known is not None and known.events != wanted:
+                self._selector.modify(side, wanted, each)
 
-    def _close(self, splice: _Splice) -> None:
-        for side in (splice.from_agent.source, splice.to_agent.source):
+    def _close(self, flow: _Flow) -> None:
+        for side in (flow.source, flow.sink):
             if side in self._selector.get_map():
                 self._selector.unregister(side)
             side.close()
