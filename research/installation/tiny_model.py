@@ -19,7 +19,7 @@ from typing import Any
 from research.errors import ModelFailed
 from research.installation.base_job import python_of, require_unchanged
 from studies.records.statements import model_name
-from swarm.job import Job, ModelSpec, PathModel, TinyModel
+from swarm.job import Job, PathModel, TinyModel
 
 Note = Callable[[str], None]
 """Takes one line on what is being done, for whoever watches."""
@@ -42,8 +42,9 @@ def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
             return {"sha256": job.model.sha256, "seconds": 0.0}
     if job.backend not in ("local", "verl"):
         return {"sha256": None, "seconds": 0.0}
-    began = time.monotonic()
-    folder = _make(_command(job, models), _display_name(job.model), note)
+    began, tiny = time.monotonic(), isinstance(job.model, TinyModel)
+    what = "the tiny model" if tiny else f"the warm start of {model_name(job.model.model_dump())}"
+    folder = _make(_command(job, models), what, note)
     weights = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     return {"sha256": weights, "seconds": round(time.monotonic() - began, 3)}
 
@@ -58,32 +59,23 @@ def _command(job: Job, models: Path) -> Sequence[str]:
     return (python_of(job.backend), "-m", f"swarm.backends.{maker}", *given, *folders)
 
 
-def _display_name(model: ModelSpec) -> str:
-    return "the tiny model" if isinstance(model, TinyModel) else f"the warm start of {model_name(model.model_dump())}"
-
-
 def _make(command: Sequence[str], what: str, note: Note) -> Path:
     deaths: list[str] = []
     while True:
-        code, last = _run_process(command, what, note)
-        if code == 0:
+        last = ""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                last = line.strip() or last
+                if step := _STEP.fullmatch(last):
+                    note(f"making {what}: {100 * int(step[1]) // int(step[2])} %")
+        if (code := process.returncode) == 0:
             return Path(last)
         deaths.append(f"{describe_exit(code)}, last saying: {last or 'nothing'}")
         if code > 0 or -code in _ASKED_TO_END or len(deaths) == MOST_TRIES:
             tries = f"{len(deaths)} tries: " if len(deaths) > 1 else ""
             raise ModelFailed(f"expected {what} to be made; its process {tries}{'; '.join(deaths)}")
         note(f"making {what} again: its process {deaths[-1]}")
-
-
-def _run_process(command: Sequence[str], what: str, note: Note) -> tuple[int, str]:
-    last = ""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            last = line.strip() or last
-            if step := _STEP.fullmatch(last):
-                note(f"making {what}: {100 * int(step[1]) // int(step[2])} %")
-    return process.returncode, last
 
 
 def describe_exit(code: int) -> str:

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from filelock import FileLock, Timeout
@@ -67,49 +66,44 @@ def main() -> int:
 ResumeRule = Literal["on", "once", "anew"]
 """What follows an end: it is gone on from; unless that attempt had itself gone on from another; never."""
 
-_CLIENT = "a client keeps nothing: the next one is handed the places that are open"
-_EVALUATOR = "an evaluation changes no weights, and is made again"
-WAYS: Mapping[str, tuple[ResumeRule, str]] = MappingProxyType({
+_GROUPS: tuple[tuple[ResumeRule, str, str], ...] = (
     # from outside
-    "lost": ("on", "it was killed from outside, or with its machine"),
-    "stopped": ("on", "somebody stopped it; nothing was wrong with it"),
-    "budget_exhausted": ("on", "the budget stopped it; nothing was wrong with it"),
-    "vetoed": ("on", "a veto stopped it; nothing was wrong with it"),
-    "disk_full": ("on", "the server writes nothing by halves, and there is room again"),
-    "engine_gone": ("on", "the container engine holds none of the training"),
-    "container_refused": ("on", "the container engine holds none of the training"),
-    "launch_failed": ("on", "it never began"),
+    ("on", "it was killed from outside, or with its machine", "lost"),
+    ("on", "somebody stopped it; nothing was wrong with it", "stopped"),
+    ("on", "the budget stopped it; nothing was wrong with it", "budget_exhausted"),
+    ("on", "a veto stopped it; nothing was wrong with it", "vetoed"),
+    ("on", "the server writes nothing by halves, and there is room again", "disk_full"),
+    ("on", "the container engine holds none of the training", "engine_gone container_refused"),
+    ("on", "it never began", "launch_failed"),
     # beside the server
-    "client_died": ("on", _CLIENT), "client_killed": ("on", _CLIENT), "client_timeout": ("on", _CLIENT),
-    "client_out_of_memory": ("on", _CLIENT),
-    "evaluator_died": ("on", _EVALUATOR), "evaluator_failed": ("on", _EVALUATOR),
-    "evaluator_killed": ("on", _EVALUATOR), "evaluator_timeout": ("on", _EVALUATOR),
-    "evaluator_out_of_memory": ("on", _EVALUATOR),
+    ("on", "a client keeps nothing: the next one is handed the places that are open",
+     "client_died client_killed client_timeout client_out_of_memory"),
+    ("on", "an evaluation changes no weights, and is made again",
+     "evaluator_died evaluator_failed evaluator_killed evaluator_timeout evaluator_out_of_memory"),
     # perhaps by what it had before it
-    "server_died": ("once", "what is recorded is whole whenever a server dies; but it may be what it died of"),
-    "server_silent": ("once", "what is recorded is whole; but it may be what the server hung at"),
-    "client_stopped": ("once", "what is recorded is whole; but it may be why nothing was left to play"),
-    "attempt_died": ("once", "what is recorded is whole; but it may be what the attempt died of"),
-    "timeout": ("once", "what was trained in time is kept; but it may be what the attempt hung at"),
-    "tracking_unreadable": ("once", "the next server logs every step again, from its own record"),
-    "steps_missing": ("once", "the next server logs every step again, from its own record"),
+    ("once", "what is recorded is whole whenever a server dies; but it may be what it died of", "server_died"),
+    ("once", "what is recorded is whole; but it may be what the server hung at", "server_silent"),
+    ("once", "what is recorded is whole; but it may be why nothing was left to play", "client_stopped"),
+    ("once", "what is recorded is whole; but it may be what the attempt died of", "attempt_died"),
+    ("once", "what was trained in time is kept; but it may be what the attempt hung at", "timeout"),
+    ("once", "the next server logs every step again, from its own record", "tracking_unreadable steps_missing"),
     # the record is in doubt
-    "server_failed": ("anew", "the server ended the training itself: its store, its checkpoints or its learner"),
-    "server_refused": ("anew", "the server refused what every attempt asks of it"),
-    "boot_failed": ("anew", "the server did not start, perhaps for what lay in its folder"),
-    "foreign_training": ("anew", "what was trained are no plays of the run's tasks"),
-    "foreign_results": ("anew", "what it left is not known to be this run's"),
-    "outcome_unreadable": ("anew", "its files were damaged"),
-    "evaluation_unreadable": ("anew", "its evaluations were damaged, perhaps the one that would be kept"),
-    "evaluation_incomplete": ("anew", "its evaluations are not whole, perhaps the one that would be kept"),
-    "model_changed": ("anew", "the model's folder does not hold what the study began with"),
+    ("anew", "the server ended the training itself: its store, its checkpoints or its learner", "server_failed"),
+    ("anew", "the server refused what every attempt asks of it", "server_refused"),
+    ("anew", "the server did not start, perhaps for what lay in its folder", "boot_failed"),
+    ("anew", "what was trained are no plays of the run's tasks", "foreign_training"),
+    ("anew", "what it left is not known to be this run's", "foreign_results"),
+    ("anew", "its files were damaged", "outcome_unreadable"),
+    ("anew", "its evaluations were damaged, perhaps the one that would be kept", "evaluation_unreadable"),
+    ("anew", "its evaluations are not whole, perhaps the one that would be kept", "evaluation_incomplete"),
+    ("anew", "the model's folder does not hold what the study began with", "model_changed"),
     # not tried again at all
-    "training_nan": ("anew", "the training itself broke down"),
-    "generated_code_failed": ("anew", "generated code may have ended it"),
-    "evidence_missing": ("anew", "its evidence was spoilt"),
-    "not_measurable": ("anew", "its files do not hold what it is judged by"),
-    "evidence_changed": ("anew", "its evidence was spoilt"),
-})  # fmt: skip
+    ("anew", "the training itself broke down", "training_nan"),
+    ("anew", "generated code may have ended it", "generated_code_failed"),
+    ("anew", "its evidence was spoilt", "evidence_missing evidence_changed"),
+    ("anew", "its files do not hold what it is judged by", "not_measurable"),
+)  # fmt: skip
+WAYS: Mapping[str, tuple[ResumeRule, str]] = {code: (way, why) for way, why, codes in _GROUPS for code in codes.split()}
 """By the code of an attempt's end: what follows, and why."""
 
 

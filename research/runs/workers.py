@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, Self, get_args
+from typing import Final, Self, get_args
 
 from pydantic import ValidationError
 
@@ -60,27 +60,8 @@ DIED = "died"
 """How a worker failed that ended by itself."""
 
 
-class Worker(Protocol):
-    """A client or an evaluator that runs."""
-
-    @property
-    def failure(self) -> str:
-        """How it failed, in a word: `died`, `out_of_memory`, ..."""
-        ...
-
-    async def wait(self) -> int:
-        """Wait until it has ended and its results are in place; return 0 if all went well."""
-        ...
-
-    async def stop(self) -> None: ...
-
-    def describe_end(self) -> str:
-        """Return how it ended and the end of what it said, in one line."""
-        ...
-
-
 class ManagedProcess:
-    """One process of a group."""
+    """One process of a group; as a worker it fails by ending by itself."""
 
     failure = DIED
 
@@ -97,6 +78,7 @@ class ManagedProcess:
         return await self._process.wait()
 
     def describe_end(self) -> str:
+        """Return how it ended and the end of what it said, in one line."""
         with open(self._log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             lines = file.read().decode(errors="replace").strip().splitlines()
@@ -392,6 +374,10 @@ class ContainerWorker:
         if self._exit is not None and self._exit.code is not None:
             ending += f", exit code {self._exit.code}"
         return f"{ending}; it last said: {last_lines(self._said, 3, MOST_LAST_WORDS) or 'nothing'}"
+
+
+Worker = ManagedProcess | ContainerWorker
+"""A client or an evaluator that runs: `wait`, `stop`, `failure` (a word) and `describe_end`."""
 
 
 def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:

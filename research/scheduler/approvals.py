@@ -13,14 +13,12 @@ say) holds nothing up. The lack of an answer is never taken for one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final, Literal, get_args
 
 from research.design.pricing import price_of
 from research.errors import BadApproval
 from research.scheduler.budget import StepLimits
 from research.scheduler.required_runs import (
-    RequiredRun,
     confirmation_runs,
     count_seeds,
     exploration_runs,
@@ -33,9 +31,7 @@ from research.scheduler.steps import AskApproval, AskCandidate, PlanRun, Step
 from research.text import format_seconds
 from studies import StudyState
 from studies.log.study import LoggedApprovalRequest
-from studies.records.design import Design, RunSpec
 from studies.records.procedure import Phase
-from studies.records.runs import PLUMBING_ARM
 from studies.records.verdict import ApprovalRequest
 
 ApprovalMode = Literal["none", "stages", "plan"]
@@ -43,8 +39,6 @@ MODE: Final = "approve"
 """Key of the mode in a study's settings."""
 EXPLORATION: Final = "exploration"
 """Stage of single runs without a claim."""
-Cost = tuple[int, float]
-"""Runs, and the seconds that they take."""
 
 
 def parse_mode(text: str) -> ApprovalMode:
@@ -57,12 +51,24 @@ def parse_mode(text: str) -> ApprovalMode:
 def require_approval(state: StudyState, step: Step | None, limits: StepLimits) -> Step | None:
     """Return a step; what asks for it in its place where nobody approved it, or None while that is asked already."""
     stage = _stage(state, step)
-    if stage is None or _is_approved(state, stage):
+    if stage is None:
+        return step
+    lock = state.noise_hash if stage == "noise" else state.design_hash
+    if stage == EXPLORATION:
+        lock = state.explorations[-1].plan.hash()
+    granted = (answer.asked.question for answer in state.approvals if answer.granted)
+    if any((question.stage, question.lock) == (stage, lock) for question in granted):
         return step
     asked = state.open_question
-    if asked is not None and asked.question.stage == stage and asked.question.lock == _lock_hash(state, stage):
+    if asked is not None and (asked.question.stage, asked.question.lock) == (stage, lock):
         return None
-    return AskApproval(_question(state, stage, limits))
+    assert lock is not None
+    runs, seconds = _cost(state, stage, limits)
+    question = ApprovalRequest(
+        study=state.id, number=len(state.questions) + 1, stage=stage, lock=lock, runs=runs, seconds=round(seconds, 3),
+        left_s=round(max(0.0, limits.seconds), 3), would=_describe_effect(state, stage),
+    )  # fmt: skip
+    return AskApproval(question)
 
 
 def describe_cost(asked: LoggedApprovalRequest) -> str:
@@ -90,66 +96,38 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
     if mode == "plan":
         return "design"
     if isinstance(step, PlanRun) and phase == "confirm":
-        assert state.design is not None
-        return f"look {_first_analysis(state.design, step.spec)}"
+        design, spec = state.design, step.spec
+        assert design is not None
+        for look in range(1, len(design.looks) + 1):
+            if spec.seed in design.seeds_of(spec.arm, design.seeds[: count_seeds(design, look)]):
+                return f"look {look}"
+        return "look 1"
     return "replication" if phase == "replicate" else "screen"
 
 
-def _first_analysis(design: Design, spec: RunSpec) -> int:
-    analyses = range(1, len(design.looks) + 1)
-    seen = (
-        look for look in analyses if spec.seed in design.seeds_of(spec.arm, design.seeds[: count_seeds(design, look)])
-    )
-    return next(seen, 1)
-
-
-def _is_approved(state: StudyState, stage: str) -> bool:
-    granted = (answer.asked.question for answer in state.approvals if answer.granted)
-    return any(question.stage == stage and question.lock == _lock_hash(state, stage) for question in granted)
-
-
-def _question(state: StudyState, stage: str, limits: StepLimits) -> ApprovalRequest:
-    lock = _lock_hash(state, stage)
-    assert lock is not None
-    runs, seconds = _cost(state, stage, limits)
-    return ApprovalRequest(
-        study=state.id, number=len(state.questions) + 1, stage=stage, lock=lock, runs=runs, seconds=round(seconds, 3),
-        left_s=round(max(0.0, limits.seconds), 3), would=_describe_effect(state, stage),
-    )  # fmt: skip
-
-
-def _lock_hash(state: StudyState, stage: str) -> str | None:
-    if stage == EXPLORATION:
-        return state.explorations[-1].plan.hash()
-    return state.noise_hash if stage == "noise" else state.design_hash
-
-
-def _cost(state: StudyState, stage: str, limits: StepLimits) -> Cost:
-    design = state.design
-    if stage == EXPLORATION:
-        return _cost_of(state, exploration_runs(state), limits)
-    if design is None:
-        assert state.noise_plan is not None
-        return _cost_of(state, noise_runs(state.noise_plan), limits)
-    if stage == "design":
+def _cost(state: StudyState, stage: str, limits: StepLimits) -> tuple[int, float]:
+    """Return the runs that a stage still takes, and their seconds."""
+    design, runs = state.design, planned_runs(state)
+    if stage == "design" and design is not None:
         return design.price.runs, design.price.total_s
-    if design.screen is not None:
-        runs, seconds, entering = 0, 0.0, design.screen.candidates
+    batches: list[tuple[int, float]] = []
+    if stage != EXPLORATION and design is not None and design.screen is not None:
+        entering = design.screen.candidates
         for rung in design.screen.rungs:
-            runs, seconds = runs + entering, seconds + _waves(entering, limits) * price_of(state, "screen", rung.steps)
+            batches.append((entering, price_of(state, "screen", rung.steps)))
             entering = min(entering, rung.keep)
-        return runs, seconds
-    return _cost_of(state, confirmation_runs(state, design) or replication_runs(state, design), limits)
-
-
-def _cost_of(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Cost:
-    runs = planned_runs(state)
-    left = [required_run for required_run in required if required_run not in runs or not is_over(runs[required_run])]
-    return len(left), _waves(len(left), limits) * price_of(state, left[0].phase)
-
-
-def _waves(runs: int, limits: StepLimits) -> int:
-    return math.ceil(runs / max(1, limits.parallel))
+    else:
+        if stage == EXPLORATION:
+            required = exploration_runs(state)
+        elif design is None:
+            assert state.noise_plan is not None
+            required = noise_runs(state.noise_plan)
+        else:
+            required = confirmation_runs(state, design) or replication_runs(state, design)
+        left = [run for run in required if run not in runs or not is_over(runs[run])]
+        batches.append((len(left), price_of(state, left[0].phase)))
+    waves = (math.ceil(count / max(1, limits.parallel)) * seconds for count, seconds in batches)
+    return sum(count for count, _ in batches), sum(waves)
 
 
 def _describe_effect(state: StudyState, stage: str) -> str:
@@ -158,38 +136,28 @@ def _describe_effect(state: StudyState, stage: str) -> str:
         tried = ", ".join(arm.name for arm in state.explorations[-1].plan.arms)
         return f"an exploration, which makes no claim: {tried}, one run each"
     if design is None:
-        return _describe_noise(state)
-    if stage == "design":
-        return f"all that is locked as {str(state.design_hash)[:16]}: {_describe_design(design)}"
-    if stage == "screen":
-        assert design.screen is not None
-        return f"the screen: {design.screen.candidates} candidates on one seed each"
-    if stage == "replication":
-        assert design.replication is not None
-        return f"the replication on {design.replication.environment}, with {len(design.replication.seeds)} fresh seeds"
-    number = int(stage.removeprefix("look "))
+        assert state.noise_plan is not None
+        still = "a training with a learning rate of 0, to see that it changes nothing"
+        alike = len(state.noise_plan.seeds)
+        runs = f"{alike} A/A runs, to learn what seeds alone do"
+        what = runs if state.noise_plan.plumbing is None else f"{still}, and {runs}" if alike else still
+        return f"{what}; the design is locked after them, and asked for then"
+    screen, replication, looks = design.screen, design.replication, len(design.looks)
     arms = " vs ".join(arm.name for arm in design.arms)
-    of = f"look {number} of {len(design.looks)}" if len(design.looks) > 1 else "the confirmation"
+    if stage == "design":
+        parts = [arms]
+        if screen is not None:
+            parts = [f"a screen of {screen.candidates} candidates", f"{screen.confirmed} confirmed"]
+        parts.append(f"{'at most ' if looks > 1 else ''}{len(design.seeds)} seeds each in {max(1, looks)} looks")
+        if replication is not None:
+            parts.append(f"and a replication on {replication.environment} where a rule asks for it")
+        return f"all that is locked as {str(state.design_hash)[:16]}: {', '.join(parts)}"
+    if stage == "screen":
+        assert screen is not None
+        return f"the screen: {screen.candidates} candidates on one seed each"
+    if stage == "replication":
+        assert replication is not None
+        return f"the replication on {replication.environment}, with {len(replication.seeds)} fresh seeds"
+    number = int(stage.removeprefix("look "))
+    of = f"look {number} of {looks}" if looks > 1 else "the confirmation"
     return f"{of}: {arms}, with up to {count_seeds(design, number)} seeds each"
-
-
-def _describe_noise(state: StudyState) -> str:
-    assert state.noise_plan is not None
-    alike = sum(run.arm != PLUMBING_ARM for run in noise_runs(state.noise_plan))
-    still = "a training with a learning rate of 0, to see that it changes nothing"
-    runs = f"{alike} A/A runs, to learn what seeds alone do"
-    said = runs if state.noise_plan.plumbing is None else f"{still}, and {runs}" if alike else still
-    return f"{said}; the design is locked after them, and asked for then"
-
-
-def _describe_design(design: Design) -> str:
-    if design.screen is not None:
-        screen = design.screen
-        parts = [f"a screen of {screen.candidates} candidates", f"{screen.confirmed} confirmed"]
-    else:
-        parts = [" vs ".join(arm.name for arm in design.arms)]
-    most = "at most " if len(design.looks) > 1 else ""
-    parts.append(f"{most}{len(design.seeds)} seeds each in {max(1, len(design.looks))} looks")
-    if design.replication is not None:
-        parts.append(f"and a replication on {design.replication.environment} where a rule asks for it")
-    return ", ".join(parts)

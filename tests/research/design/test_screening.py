@@ -166,18 +166,6 @@ def test_a_screen_locked_before_bounds_were_asks_by_expected_improvement_and_kee
     assert asked[0] != asked[1]
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(4, 16), st.integers(1, 3))
-@pytest.mark.slow
-def test_the_upper_bound_asks_each_point_once_and_the_same_again(seed: int, candidates: int, at_once: int) -> None:
-    screen = a_screen("bound", candidates=candidates, keeps=(2,), seed=seed)
-    once, again = (drive(screen, bowl, at_once=at_once) for _ in range(2))
-    assert (once.asked, once.kept) == (again.asked, again.kept)
-    assert len({arm.name for arm in once.asked}) == len(once.asked) == candidates
-    for arm in once.asked:
-        assert arm.overrides != CONTROL
-        assert all(arm.overrides[knob.field] in knob.values for knob in screen.knobs)
-
-
 def test_lower_is_better_where_the_metric_says_so() -> None:
     driven = drive(
         a_screen("surface", candidates=14, keeps=(1,)), lambda values, _: -bowl(values), higher_is_better=False

@@ -1,15 +1,14 @@
-"""Which Python runs a server of a backend, what is said where none can, and how many runs a machine carries."""
+"""Which Python runs a server of a backend, and what is said where none can."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from research.errors import BackendMissing
-from research.installation import base_job, machine
+from research.installation import base_job
 from research.installation.base_job import VERL_PYTHON, python_of, require_backend
 
 
@@ -55,21 +54,3 @@ def test_what_an_environment_lacks(script: str, said: str, tmp_path: Path, monke
     monkeypatch.setenv(VERL_PYTHON, written(tmp_path, script) if script else str(tmp_path / "python"))
     with pytest.raises(BackendMissing, match=said):
         require_backend("verl")
-
-
-@pytest.fixture
-def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "cores", lambda: 8)
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
-
-
-@pytest.mark.usefixtures("eight_cores")
-@pytest.mark.parametrize(
-    ("parameters", "peak", "runs"),
-    [
-        (0, None, 8), (100_000, None, 8), (135_000_000, None, 3), (10**12, None, 1), (135_000_000, 1 << 30, 6),
-        (135_000_000, 6 << 30, 2),
-    ],
-)  # fmt: skip
-def test_a_larger_model_leaves_room_for_fewer_runs(parameters: int, peak: int | None, runs: int) -> None:
-    assert machine.max_parallel_runs(machine.run_bytes(parameters, peak)) == runs

@@ -144,30 +144,6 @@ def room(tmp_path: Path) -> Iterator[Room]:
         yield room
 
 
-def test_a_slot_of_a_killed_controller_is_free_once_no_launch_can_be_under_way(room: Room) -> None:
-    room.controllers.driven = {LEFT}
-    assert room.slots(LEFT).take("never", 1)
-    mine = room.slots(STUDY)
-    room.clock.now += 10 * UNDER_WAY_S
-    assert not mine.take("mine", 1), "its controller lives, and is about to launch"
-    room.controllers.driven.clear()
-    assert not mine.take("mine", 1)
-    room.clock.now += UNDER_WAY_S - 1
-    assert not mine.take("mine", 1), "its shim may still start it"
-    room.clock.now += 1
-    assert mine.take("mine", 1)
-
-
-def test_a_study_frees_what_it_holds_for_no_attempt_that_goes_on(room: Room) -> None:
-    slots = room.slots(STUDY)
-    assert slots.take("a1", 2)
-    assert slots.take("a2", 2)
-    again = room.slots(STUDY)
-    again.poll(["a2"])
-    assert (again.is_held("a1"), again.is_held("a2")) == (False, True)
-    assert [row.attempt for row in Slots(room.log, Holder.here(room.home.path).host).rows()] == ["a2"]
-
-
 def test_a_study_that_was_brought_to_another_machine_leaves_nothing_on_the_first(room: Room) -> None:
     Slots(room.log, "another machine").take(SlotRequest(STUDY, "a1", "/there", 1))
     slots = room.slots(STUDY)

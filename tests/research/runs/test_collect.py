@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from research.runs.files import (
     AttemptSpec,
     EpisodeOutcome,
     Evaluation,
+    EvaluationName,
     ObservedConditions,
     RunEvaluation,
 )
@@ -207,25 +207,47 @@ def test_a_training_that_a_rule_stopped_is_measured_by_what_was_evaluated_up_to_
     assert refused.value.code == "steps_missing", "no rule, no early end"
 
 
+def played(at: int, version: int, success: float, seed: int) -> Callable[[Any], None]:
+    return lambda value: value["evaluations"].__setitem__(
+        at, evaluation(SCHEDULED.spec, version, success, 16, SCHEDULED.spec.seed + seed)
+    )
+
+
+FINAL: list[tuple[Callable[[Any], None], str]] = [
+    (lambda v: v.update(environment="arith"), "foreign_results"),
+    (lambda v: v.update(split="train"), "foreign_results"),
+    (lambda v: v.update(policy_version=STEPS - 1), "foreign_results"),
+    (lambda v: v["episodes"][0].update(task_id="no such task"), "foreign_results"),
+    (lambda v: v["episodes"][0].update(task_id=environments()["guess"].tasks("train")[0].id), "foreign_results"),
+    (lambda v: v["episodes"].pop(), "evaluation_incomplete"),
+    (lambda v: v["episodes"].__setitem__(1, v["episodes"][0]), "evaluation_incomplete"),
+    (lambda v: v.pop("episodes"), "evaluation_unreadable"),
+    (lambda v: v["episodes"][0].update(success="yes"), "evaluation_unreadable"),
+]
+DURING: list[tuple[Callable[[Any], None], str]] = [
+    (lambda v: v["evaluations"].pop(1), "evaluation_incomplete"),
+    (lambda v: v["evaluations"].clear(), "evaluation_incomplete"),
+    (lambda v: v["evaluations"][1].update(policy_version=5), "evaluation_incomplete"),
+    (lambda v: v["evaluations"].reverse(), "evaluation_unreadable"),
+    (lambda v: v["evaluations"][1].update(split="search"), "foreign_results"),
+    (lambda v: v["evaluations"][1].update(environment="arith"), "foreign_results"),
+    (lambda v: v["evaluations"][1]["episodes"].pop(), "evaluation_incomplete"),
+    (lambda v: v["evaluations"][1]["episodes"][0].update(success=1), "evaluation_unreadable"),
+    (played(1, 4, 0.5, 5), "foreign_results"),
+]
+
+
 @pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        (lambda v: v.update(environment="arith"), "foreign_results"),
-        (lambda v: v.update(split="train"), "foreign_results"),
-        (lambda v: v.update(policy_version=STEPS - 1), "foreign_results"),
-        (lambda v: v["episodes"][0].update(task_id="no such task"), "foreign_results"),
-        (lambda v: v["episodes"][0].update(task_id=environments()["guess"].tasks("train")[0].id), "foreign_results"),
-        (lambda v: v["episodes"].pop(), "evaluation_incomplete"),
-        (lambda v: v["episodes"].__setitem__(1, v["episodes"][0]), "evaluation_incomplete"),
-        (lambda v: v.pop("episodes"), "evaluation_unreadable"),
-        (lambda v: v["episodes"][0].update(success="yes"), "evaluation_unreadable"),
-    ],
+    ("which", "change", "code"),
+    [*(("final", *row) for row in FINAL), *(("during", *row) for row in DURING)],
 )
-def test_an_evaluation_that_is_not_the_runs_whole_own_one_is_refused(
-    folder: AttemptFolder, change: Callable[[Any], None], code: str
+def test_evaluations_that_are_not_the_runs_whole_own_ones_are_refused(
+    folder: AttemptFolder, which: EvaluationName, change: Callable[[Any], None], code: str
 ) -> None:
-    edit(folder.evaluation("final"), change)
-    refuse(folder, ORDER, code)
+    order = ORDER if which == "final" else SCHEDULED
+    write_results(folder, order, 0.5)
+    edit(folder.evaluation(which), change)
+    refuse(folder, order, code)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", None])
@@ -260,34 +282,6 @@ def test_evaluations_during_training_are_stored_and_measured_by(folder: AttemptF
     assert by_key["hidden/area"].n == 2 * EPISODES + 3 * 16
     collected = {"evaluation": evidence.evaluation, "snapshot": evidence.snapshot}
     assert measure(tmp_path, collected, SCHEDULED.run.metric) == evidence.measurements
-
-
-def played(at: int, version: int, success: float, seed: int) -> Callable[[Any], None]:
-    return lambda value: value["evaluations"].__setitem__(
-        at, evaluation(SCHEDULED.spec, version, success, 16, SCHEDULED.spec.seed + seed)
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        (lambda v: v["evaluations"].pop(1), "evaluation_incomplete"),
-        (lambda v: v["evaluations"].clear(), "evaluation_incomplete"),
-        (lambda v: v["evaluations"][1].update(policy_version=5), "evaluation_incomplete"),
-        (lambda v: v["evaluations"].reverse(), "evaluation_unreadable"),
-        (lambda v: v["evaluations"][1].update(split="search"), "foreign_results"),
-        (lambda v: v["evaluations"][1].update(environment="arith"), "foreign_results"),
-        (lambda v: v["evaluations"][1]["episodes"].pop(), "evaluation_incomplete"),
-        (lambda v: v["evaluations"][1]["episodes"][0].update(success=1), "evaluation_unreadable"),
-        (played(1, 4, 0.5, 5), "foreign_results"),
-    ],
-)
-def test_evaluations_during_training_that_are_not_whole_or_not_the_drawn_ones_are_refused(
-    folder: AttemptFolder, change: Callable[[Any], None], code: str
-) -> None:
-    write_results(folder, SCHEDULED, 0.5)
-    edit(folder.evaluation("during"), change)
-    refuse(folder, SCHEDULED, code)
 
 
 def test_evaluations_that_were_kept_must_be_those_that_count(folder: AttemptFolder, tmp_path: Path) -> None:
@@ -424,22 +418,24 @@ def attempts_of(*spans: tuple[int, int | None]) -> list[AttemptState]:
     ]  # fmt: skip
 
 
-def beside(*spans: tuple[int, int | None], at: int) -> int:
-    attempts = attempts_of(*spans)
-    return count_neighbours(attempts, attempts[0], BEGIN + timedelta(seconds=at))
+def beside(*spans: tuple[int, int | None], at: int, others: Iterable[tuple[int, int]] = ()) -> int:
+    attempts, moments = attempts_of(*spans), [[BEGIN + timedelta(seconds=at) for at in span] for span in others]
+    return count_neighbours(attempts, attempts[0], BEGIN + timedelta(seconds=at), [(a, b) for a, b in moments])
 
 
 @pytest.mark.parametrize(
-    ("spans", "count"),
+    ("spans", "others", "count"),
     [
-        ([(0, None)], 0), ([(0, None), (10, 20), (20, 30)], 1), ([(0, None), (10, 25), (20, 30)], 2),
-        ([(0, None), (10, None)], 1), ([(50, None), (0, 50)], 0),
+        ([(0, None)], [], 0), ([(0, None), (10, 20), (20, 30)], [], 1), ([(0, None), (10, 25), (20, 30)], [], 2),
+        ([(0, None), (10, None)], [], 1), ([(50, None), (0, 50)], [], 0),
+        ([(10, 30)], [(0, 20), (15, 90)], 2), ([(10, 30)], [(0, 20)], 1),  # of other studies
+        ([(0, None), (5, 5)], [], 0),  # it never ran
     ],
 )  # fmt: skip
 def test_neighbours_are_those_at_one_moment_not_those_that_came_one_after_the_other(
-    spans: list[tuple[int, int | None]], count: int
+    spans: list[tuple[int, int | None]], others: list[tuple[int, int]], count: int
 ) -> None:
-    assert beside(*spans, at=100) == count
+    assert beside(*spans, at=100, others=others) == count
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=6))
@@ -447,19 +443,6 @@ def test_what_ran_later_changes_no_count(others: list[tuple[int, int]]) -> None:
     spans = [(begin, begin + length) for begin, length in others]
     now, later = beside((0, None), *spans, at=60), beside((0, 60), *spans, (60, None), (70, 90), at=60)
     assert now == later <= len(others)
-
-
-def test_trainings_of_other_studies_are_neighbours_too() -> None:
-    (attempt,) = attempts_of((10, 30))
-    others = [(BEGIN + timedelta(seconds=begin), BEGIN + timedelta(seconds=end)) for begin, end in ((0, 20), (15, 90))]
-    assert count_neighbours([attempt], attempt, BEGIN + timedelta(seconds=30), others) == 2
-    assert count_neighbours([attempt], attempt, BEGIN + timedelta(seconds=30), others[:1]) == 1
-
-
-def test_a_try_that_never_ran_is_nobodys_neighbour() -> None:
-    attempts = attempts_of((0, None), (5, None))
-    never = replace(attempts[1], status="stopped", seconds=0.0)
-    assert count_neighbours([attempts[0], never], attempts[0], BEGIN + timedelta(seconds=9)) == 0
 
 
 @given(st.integers(0, 9), st.sampled_from((64, 216, 512)))
