@@ -18,7 +18,7 @@ from studies.log.study import BUDGET_EXHAUSTED, StudyState
 from studies.records.design import BUILT_IN, Arm, Design, Hypothesis
 from studies.records.statements import statement, statement_of
 from studies.records.verdict import Verdict, find_contradictions, mark_contradictions, planner_label, quote_message
-from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table
+from studies.report.elements import Cell, Play, Quote, Remark, Section, Table, Text, hash_cell, section, table, threat
 from studies.report.evidence import BEFORE, REWARDS, Evidence
 from studies.report.wording import (
     NONE,
@@ -244,8 +244,7 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
     """Yield what a generated reward means for a conclusion, and how each of them and hidden success went."""
     arms = [arm for arm in state.design.arms if arm.reward != BUILT_IN] if state.design else []
     if arms:
-        yield Remark(
-            "threat",
+        yield threat(
             f"The training reward of {', '.join(arm.name for arm in arms)} was written by a language model. Training "
             "can raise such a reward while hidden success stands still or falls (reward hacking); each reward has a "
             "scale of its own, so that training rewards of different arms say nothing beside one another.",
@@ -253,8 +252,7 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
     for arm in arms:
         assert state.design is not None
         if escapes := find_escapes(state.design.code[arm.reward]):
-            yield Remark(
-                "threat",
+            yield threat(
                 f"The reward {arm.reward} names {', '.join(escapes)}, by which it may do more than judge a play. It "
                 "ran in the training client, on whose word alone training success rests. Read its source before "
                 "relying on its arm.",
@@ -262,8 +260,7 @@ def warn_generated_rewards(state: StudyState, evidence: Evidence) -> Iterator[Re
         ends = [run.invalid[0] for run in state.runs_of(arm.name) if run.invalid is not None]
         lost = sorted({code for code in ends if code != BUDGET_EXHAUSTED})
         if lost and state.values(arm.name):
-            yield Remark(
-                "threat",
+            yield threat(
                 f"Runs of {arm.name} were lost ({', '.join(lost)}) and others count. Its code could see how a training "
                 "went and end it: which of its runs count may be its own choice. Do not rely on what is said of this "
                 "arm.",

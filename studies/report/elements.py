@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any, ClassVar, Literal
 
@@ -82,6 +83,10 @@ class Remark:
 
     level: Literal["passed", "note", "threat", "failed"]
     text: str
+
+
+threat = partial(Remark, "threat")
+note = partial(Remark, "note")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
 from studies.checks.conditions import INITIAL
 from studies.log.study import RunState, StudyState
 from studies.records.alpha import AlphaLedgers
+from studies.records.design import Hypothesis
 from studies.records.runs import NOISE_ARM
 from studies.records.statements import metric_name
 from studies.report.claims import claims
@@ -24,19 +25,22 @@ from studies.verdicts.wording import DecidingInterval, deciding_interval
 
 @dataclass(frozen=True, slots=True)
 class ClaimEffect:
-    """One claim of a round, and the difference that its runs showed."""
+    """One claim, and the difference that its runs showed."""
 
     name: str
     label: str
+    """The verdict's word; empty before there is one."""
     estimate: float | None
     observed: DecidingInterval | None
     margin: float | None
     """Differences within it to both sides of zero do not matter; None where the lock names none."""
+    predicted: tuple[float, float, float] | None = None
+    """The interval that was predicted, and its level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """The claims of all rounds that were judged by one metric, in the order of the rounds."""
+    """Claims that are judged by one metric, in the order of their rounds."""
 
     items: tuple[ClaimEffect, ...]
     measured: str
@@ -54,29 +58,43 @@ class LevelBar:
     """Whether the round was locked; the level of one that was not is what it would have had."""
 
 
-@dataclass(frozen=True, slots=True)
-class LevelBars:
-    """The rounds of one ledger, up to the most that there could be."""
-
-    kind: str
-    bars: tuple[LevelBar, ...]
+Levels = tuple[tuple[str, tuple[LevelBar, ...]], ...]
+"""By kind of claim the rounds of its ledger, up to the most that there could be."""
 
 
 def claim_effects(rounds: Sequence[StudyState]) -> tuple[Effects, ...]:
     """Return the judged claims of all rounds, apart by what they are measured in."""
     found: dict[tuple[str, str], list[ClaimEffect]] = {}
     for state in rounds:
-        design = state.design
-        for claim in design.hypotheses if design is not None else ():
-            if design is not None and (verdict := state.verdict_on(claim.id)) is not None:
-                name = f"Round {state.round}: {describe_comparison(claim)}, in {design.environment}"
-                interval, margin = deciding_interval(design, verdict), design.equivalence_margin
-                effect = ClaimEffect(name, label(claim, verdict), verdict.estimate, interval, margin)
-                found.setdefault((metric_axis(design.metric), design.metric.unit), []).append(effect)
+        for claim in state.design.hypotheses if state.design is not None else ():
+            if state.design is not None and state.verdict_on(claim.id) is not None:
+                metric = state.design.metric
+                name = f"Round {state.round}: {describe_comparison(claim)}, in {state.design.environment}"
+                found.setdefault((metric_axis(metric), metric.unit), []).append(_effect(state, claim, name))
     return tuple(Effects(tuple(items), axis, unit) for (axis, unit), items in found.items())
 
 
-def level_bars(ledgers: AlphaLedgers, locked: int) -> tuple[LevelBars, ...]:
+def forecasts(state: StudyState) -> Effects | None:
+    """Return what was predicted of each claim and what was observed; None before anything is claimed."""
+    items = []
+    for claim in claims(state):
+        predicted = (claim.prediction.low, claim.prediction.high, claim.prediction.level)
+        name = f"{claim.id}: {describe_comparison(claim)}"
+        items.append(replace(_effect(state, claim, name), predicted=predicted))
+    metric = state.design.metric if state.design is not None else None
+    measured, unit = ("the metric", "") if metric is None else (metric_axis(metric), metric.unit)
+    return Effects(tuple(items), measured, unit) if items else None
+
+
+def _effect(state: StudyState, claim: Hypothesis, name: str) -> ClaimEffect:
+    design, verdict = state.design, state.verdict_on(claim.id)
+    margin = design.equivalence_margin if design is not None else None
+    if design is None or verdict is None:
+        return ClaimEffect(name, "", None, None, margin)
+    return ClaimEffect(name, label(claim, verdict), verdict.estimate, deciding_interval(design, verdict), margin)
+
+
+def level_bars(ledgers: AlphaLedgers, locked: int) -> Levels:
     """Return the levels of both ledgers as they stood; `locked` is how many rounds came to a lock."""
     found = []
     for kind, ledger in (("a difference", ledgers.differences), ("no difference", ledgers.equivalences)):
@@ -84,7 +102,7 @@ def level_bars(ledgers: AlphaLedgers, locked: int) -> tuple[LevelBars, ...]:
         bars = [LevelBar(entry.round, entry.own, entry.received, entry.round <= locked) for entry in entries]
         ahead = enumerate(ledger.future_levels()[1:], start=len(entries) + 1)
         bars += [LevelBar(number, level, 0.0, asked=False) for number, level in ahead]
-        found.append(LevelBars(f"claims of {kind}", tuple(bars)))
+        found.append((f"claims of {kind}", tuple(bars)))
     return tuple(found)
 
 
@@ -93,13 +111,8 @@ TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response
 """Metrics that tell how a training went, which every report draws where they were logged."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlottedArm:
-    """Runs that are drawn together; `index` decides their colour."""
-
-    name: str
-    index: int
-    runs: tuple[RunState, ...]
+PlottedArm = tuple[str, int, tuple[RunState, ...]]
+"""The name of runs that are drawn together, the place that decides their colour, and the runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,29 +177,6 @@ class Shifts:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """One hypothesis' predicted interval and, once judged, the observed one."""
-
-    hypothesis: str
-    compared: str
-    predicted: tuple[float, float]
-    level: float
-    observed: DecidingInterval | None
-    estimate: float | None
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True)
-class Forecasts:
-    """Predictions against observations, for all hypotheses."""
-
-    items: tuple[Forecast, ...]
-    measured: str
-    margin: float | None
-    unit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ScreenedCandidate:
     """What a screen saw of one candidate: (steps, value) of each rung it reached, and whether it was confirmed."""
 
@@ -228,17 +218,13 @@ def screening(state: StudyState) -> Screening | None:
     return Screening(tuple(seen), tuple(lengths), f"{own} on the search tasks", unit) if seen else None
 
 
-def list_plotted_arms(state: StudyState) -> tuple[PlottedArm, ...]:
+def list_plotted_arms(state: StudyState) -> list[PlottedArm]:
     """Return the arms of the design that have collected runs; the A/A runs while no arm has."""
-
-    def collected(runs: Sequence[RunState]) -> tuple[RunState, ...]:
-        return tuple(run for run in runs if run.status == "collected")
-
     arms = state.design.arms if state.design is not None else ()
-    found = [PlottedArm(arm.name, index, collected(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
-    alike = PlottedArm("A/A runs", 0, collected([run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]))
-    there = tuple(arm for arm in found if arm.runs)
-    return there or ((alike,) if alike.runs else ())
+    alike = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
+    groups = [*((arm.name, index, state.runs_of(arm.name)) for index, arm in enumerate(arms)), ("A/A runs", 0, alike)]
+    found = [(name, at, tuple(run for run in runs if run.status == "collected")) for name, at, runs in groups]
+    return [arm for arm in found[:-1] if arm[2]] or [arm for arm in found[-1:] if arm[2]]
 
 
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:
@@ -256,10 +242,10 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
         return None
     metric = state.design.metric
     drawn = []
-    for arm in list_plotted_arms(state):
-        points = ((run, evidence.runs[run.run_id].hidden) for run in arm.runs)
+    for name, index, runs in list_plotted_arms(state):
+        points = ((run, evidence.runs[run.run_id].hidden) for run in runs)
         if seeds := tuple(SeedCurve(run.run_id, run.spec.seed, curve) for run, curve in points if curve):
-            drawn.append(ArmCurves(arm.name, arm.index, seeds, mean_of(seeds)))
+            drawn.append(ArmCurves(name, index, seeds, mean_of(seeds)))
     horizon = metric.horizon if metric.schedule is not None and metric.unit in ("", "episodes") else None
     return Curves(tuple(drawn), "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
 
@@ -289,14 +275,14 @@ def metric_curves(
     known = {run_id: size for run_id, size in sizes.items() if isinstance(size, int)}
     per_step = known if len(known) == len(sizes) else {}
     drawn = []
-    for arm in list_plotted_arms(state):
+    for name, index, runs in list_plotted_arms(state):
         seeds = []
-        for run in arm.runs if only is None or arm.name in only else ():
+        for run in runs if only is None or name in only else ():
             scale = per_step.get(run.run_id, 1)
             if points := evidence.runs[run.run_id].curves.get(key):
                 seeds.append(SeedCurve(run.run_id, run.spec.seed, tuple((step * scale, y) for step, y in points)))
         if seeds:
-            drawn.append(ArmCurves(arm.name, arm.index, tuple(seeds), mean_of(seeds)))
+            drawn.append(ArmCurves(name, index, tuple(seeds), mean_of(seeds)))
     unit = "training episodes" if per_step else "training steps"
     return Curves(tuple(drawn), measured or key, unit) if drawn else None
 
@@ -316,14 +302,15 @@ def shifts(state: StudyState) -> Shifts | None:
     drawn = tuple(shift for arm in arms if (shift := _arm_shift(arm, broken)).pairs)
     if not drawn:
         return None
-    metric = state.design.metric if state.design is not None else arms[0].runs[0].spec.metric
+    metric = state.design.metric if state.design is not None else arms[0][2][0].spec.metric
     both = any(before is not None for arm in drawn for _, before, _ in arm.pairs)
     return Shifts(drawn, metric_axis(metric), both or not metric.kind, is_rate(metric), metric.unit)
 
 
 def _arm_shift(arm: PlottedArm, broken: Collection[str]) -> ArmShift:
     pairs, collapsed, missed = [], set[str](), set[str]()
-    for run in arm.runs:
+    arm_name, index, runs = arm
+    for run in runs:
         key, cut = run.spec.metric.key, run.spec.metric.cut_at
         after, before = run.measurements.get(key), run.measurements.get(key + INITIAL)
         if after is None:
@@ -334,28 +321,5 @@ def _arm_shift(arm: PlottedArm, broken: Collection[str]) -> ArmShift:
             collapsed.add(name)
         if cut is not None and after.value >= cut:
             missed.add(name)
-    interval = arm_interval(arm.runs[0].spec.metric, [after for name, _, after in pairs if name not in collapsed])
-    return ArmShift(arm.name, arm.index, tuple(pairs), interval, frozenset(collapsed), frozenset(missed))
-
-
-def forecasts(state: StudyState) -> Forecasts | None:
-    """Return what was predicted of each claim and what was observed; None before anything is claimed."""
-    design, items = state.design, []
-    for claim in claims(state):
-        verdict, prediction = state.verdict_on(claim.id), claim.prediction
-        items.append(
-            Forecast(
-                hypothesis=claim.id,
-                compared=describe_comparison(claim),
-                predicted=(prediction.low, prediction.high),
-                level=prediction.level,
-                observed=deciding_interval(design, verdict) if design is not None and verdict is not None else None,
-                estimate=verdict.estimate if verdict else None,
-                verdict=verdict.verdict if verdict else "none",
-            )
-        )
-    if not items:
-        return None
-    if design is None:
-        return Forecasts(tuple(items), "the metric", None)
-    return Forecasts(tuple(items), metric_axis(design.metric), design.equivalence_margin, design.metric.unit)
+    interval = arm_interval(runs[0].spec.metric, [after for name, _, after in pairs if name not in collapsed])
+    return ArmShift(arm_name, index, tuple(pairs), interval, frozenset(collapsed), frozenset(missed))

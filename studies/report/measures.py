@@ -26,6 +26,7 @@ from studies.report.elements import (
     is_mostly_cut,
     is_rate,
     table,
+    threat,
 )
 from studies.report.evidence import Evidence
 from studies.report.wording import NONE, format_signed, in_unit, number, percent, plural, setting, span
@@ -176,8 +177,7 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         return
     metric = state.design.metric
     if metric.kind == "area" and metric.threshold is None:
-        yield Remark(
-            "threat",
+        yield threat(
             "The whole area under a curve confounds speed with the level that is reached: an arm that ends higher has "
             "more of it, however fast it was. Below a threshold (area:0.7) it is mostly of speed.",
         )
@@ -186,19 +186,17 @@ def warn_measure(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for verdict in state.verdicts if state.design.collapse is None else ():  # which has its own rates, and scope
         for one in find_unobserved_misses(metric, verdict):
             if one.breaking_share is not None and one.breaking_share <= one.upper:
-                yield Remark(
-                    "threat",
+                yield threat(
                     f"{verdict.hypothesis}: every run with {one.arm} got there. What is claimed would not hold of all "
                     f"trainings if {percent(round(one.breaking_share, 3))} of them never did, and so few runs leave up "
                     f"to {percent(round(one.upper, 2))} open.",
                 )
     if metric.kind not in SIMULATED_KINDS:
-        yield Remark(
-            "threat",
+        yield threat(
             f"How often a verdict on {metric_name(metric)} is wrong was not measured over simulated studies, as it was "
             "for hidden success: its error rate is that of the test's assumptions.",
         )
-    yield from (Remark("threat", said) for said in surprises(state, evidence))
+    yield from (threat(said) for said in surprises(state, evidence))
 
 
 def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
@@ -207,8 +205,7 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
     for arm in design.arms:
         values = list(state.values(arm.name).values())
         if begun := sum(value <= 0 for value in values):
-            yield Remark(
-                "threat",
+            yield threat(
                 f"{begun} of {plural(len(values), 'run')} with {arm.name} stood at the threshold before training: of "
                 "them the time says nothing.",
             )
@@ -216,8 +213,7 @@ def _warn_cut(state: StudyState, design: Design) -> Iterator[Remark]:
     for verdict in state.verdicts:
         missing = [rate for rate in verdict.reached if rate.count < rate.of]
         if len(missing) == 1 and (rate := missing[0]).count:
-            yield Remark(
-                "threat",
+            yield threat(
                 f"{verdict.hypothesis}: {rate.of - rate.count} of {plural(rate.of, 'run')} with {rate.arm} never got "
                 f"there, and no run of the other arm: {cut} stand in for their time. The difference is in part one of "
                 f"how often trainings get there (95 % limits with {rate.arm}: {number(rate.low, 2)} to "

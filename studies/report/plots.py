@@ -25,9 +25,8 @@ from studies.report.figure_data import (
     ClaimEffect,
     Curves,
     Effects,
-    Forecast,
-    Forecasts,
-    LevelBars,
+    LevelBar,
+    Levels,
     ScreenedCandidate,
     Screening,
     Shifts,
@@ -301,83 +300,61 @@ def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:
     return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *missed, *collapsed)
 
 
-def draw_forecasts(data: Forecasts, _salt: str) -> Picture:
-    rows = [
-        FigureRow(f"{item.hypothesis}: {item.compared}", _forecast_note(item, data.unit), 50, paint("ink"))
-        for item in data.items
-    ]
-    figure, strips = layout_rows(rows, _forecast_legend(data), f"difference in {data.measured}")
-    for axes, item in zip(strips, data.items, strict=True):
-        low, high = item.predicted
-        look: dict[str, Any] = {"color": paint("band"), "edgecolor": paint("muted"), "linewidth": 0.8}
-        axes.barh(0.74, high - low, left=low, height=0.3, **look)
-        _draw_effect(axes, item, data.margin, 0.28)
-    observed = [item.observed for item in data.items if item.observed is not None]
-    ends = [end for item in data.items for end in (*item.predicted, item.estimate or 0.0)]
-    ends += [-(data.margin or 0.0), data.margin or 0.0]
-    _scale_differences(strips[-1], [*ends, *(end for found in observed for end in (found.low, found.high))])
-    return Picture(figure, f"Predicted and observed difference in {data.measured}", {})
-
-
-def _forecast_note(item: Forecast, unit: str) -> tuple[str, ...]:
-    predicted = f"predicted {span(*item.predicted, unit=unit)}"
-    if item.estimate is None:
-        return predicted, "not observed yet" if item.verdict == "none" else "no number observed"
-    ends = "no interval" if item.observed is None else span(item.observed.low, item.observed.high, unit=unit)
-    return predicted, f"observed {format_signed(item.estimate, unit=unit)} ({ends})"
-
-
-def _forecast_legend(data: Forecasts) -> dict[str, Artist]:
-    levels = {item.observed.level for item in data.items if item.observed is not None}
-    observed = f"observed, {percent(levels.pop())} interval" if len(levels) == 1 else "observed, with its interval"
-    asked = {item.level for item in data.items}
-    predicted = f"predicted, {percent(asked.pop())}" if len(asked) == 1 else "predicted"
-    found: dict[str, Artist] = {
-        predicted: Patch(facecolor=paint("band"), edgecolor=paint("muted"), linewidth=0.8),
-        observed: Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7),
-    }
-    if data.margin is not None:
-        margin = number(data.margin, unit=data.unit) if data.unit else f"{data.margin:g}"
-        found[f"too small to matter (±{margin})"] = Patch(facecolor=paint("rule"))
-    return found
-
-
 def draw_effects(data: Effects, _salt: str) -> Picture:
-    rows = [FigureRow(item.name, _effect_note(item, data.unit), 34, paint("ink")) for item in data.items]
-    figure, strips = layout_rows(rows, {}, f"difference in {data.measured}")
+    """Draw the difference of each claim with its interval, below what was predicted where that is told."""
+    told = any(item.predicted for item in data.items)
+    rows = [
+        FigureRow(item.name, _effect_note(item, data.unit), 50 if told else 34, paint("ink")) for item in data.items
+    ]
+    figure, strips = layout_rows(rows, _effect_legend(data) if told else {}, f"difference in {data.measured}")
+    ends = [0.0]
     for axes, item in zip(strips, data.items, strict=True):
-        _draw_effect(axes, item, item.margin, 0.5)
-    observed = [item.observed for item in data.items if item.observed is not None]
-    ends = [end for item in data.items for end in (item.estimate or 0.0, item.margin or 0.0, -(item.margin or 0.0))]
-    _scale_differences(strips[-1], [*ends, *(end for found in observed for end in (found.low, found.high))])
-    return Picture(figure, f"Difference in {data.measured} of each claim, by round", {})
+        y, margin = 0.28 if told else 0.5, item.margin
+        if margin is not None:
+            axes.axvspan(-margin, margin, color=paint("rule"), linewidth=0, zorder=0.5)
+            ends += [-margin, margin]
+        axes.axvline(0, color=paint("ink"), linewidth=1.2)
+        if item.predicted is not None:
+            low, high, _ = item.predicted
+            look: dict[str, Any] = {"color": paint("band"), "edgecolor": paint("muted"), "linewidth": 0.8}
+            axes.barh(0.74, high - low, left=low, height=0.3, **look)
+            ends += [low, high]
+        if item.estimate is not None and item.observed is not None:
+            axes.plot([item.observed.low, item.observed.high], [y, y], color=paint("ink"), linewidth=2.4)
+            ends += [item.observed.low, item.observed.high]
+        if item.estimate is not None:
+            axes.plot([item.estimate], [y], color=paint("ink"), marker="o", markersize=9)
+            ends.append(item.estimate)
+    room = 0.06 * ((max(ends) - min(ends)) or 1.0)
+    strips[-1].set_xlim(min(ends) - room, max(ends) + room)
+    strips[-1].xaxis.set_major_formatter(FuncFormatter(format_tick))
+    lead = "Predicted and observed difference" if told else "Difference"
+    return Picture(figure, f"{lead} in {data.measured}", {})
 
 
 def _effect_note(item: ClaimEffect, unit: str) -> tuple[str, ...]:
+    lead = item.label if item.predicted is None else f"predicted {span(*item.predicted[:2], unit=unit)}"
     if item.estimate is None:
-        return item.label, "no number observed"
-    size, found = format_signed(item.estimate, unit=unit), item.observed
-    if found is None:
-        return item.label, size
-    return item.label, f"{size} ({span(found.low, found.high, unit=unit)}, {percent(found.level)} interval)"
+        return lead, "no number observed" if item.label else "not observed yet"
+    found = item.observed
+    ends = "no interval" if found is None else f"{span(found.low, found.high, unit=unit)}, {percent(found.level)}"
+    return lead, f"observed {format_signed(item.estimate, unit=unit)} ({ends})"
 
 
-def _draw_effect(axes: Axes, item: Forecast | ClaimEffect, margin: float | None, y: float) -> None:
-    if margin is not None:
-        axes.axvspan(-margin, margin, color=paint("rule"), linewidth=0, zorder=0.5)
-    axes.axvline(0, color=paint("ink"), linewidth=1.2)
-    if item.observed is not None and item.estimate is not None:
-        axes.plot([item.observed.low, item.observed.high], [y, y], color=paint("ink"), linewidth=2.4)
-    if item.estimate is not None:
-        axes.plot([item.estimate], [y], color=paint("ink"), marker="o", markersize=9)
-
-
-def _scale_differences(axes: Axes, ends: Sequence[float]) -> None:
-    """Show zero and all ends, with room at both sides."""
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    room = 0.06 * ((high - low) or 1.0)
-    axes.set_xlim(low - room, high + room)
-    axes.xaxis.set_major_formatter(FuncFormatter(format_tick))
+def _effect_legend(data: Effects) -> dict[str, Artist]:
+    levels = {item.observed.level for item in data.items if item.observed is not None}
+    observed = f"observed, {percent(levels.pop())} interval" if len(levels) == 1 else "observed, with its interval"
+    asked = {item.predicted[2] for item in data.items if item.predicted is not None}
+    found: dict[str, Artist] = {
+        f"predicted, {percent(asked.pop())}" if len(asked) == 1 else "predicted": Patch(
+            facecolor=paint("band"), edgecolor=paint("muted"), linewidth=0.8
+        ),
+        observed: Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7),
+    }
+    if (margin := data.items[0].margin) is not None:
+        size = number(margin, unit=data.unit) if data.unit else f"{margin:g}"
+        found[f"too small to matter (±{size})"] = Patch(facecolor=paint("rule"))
+    return found
 
 
 def format_tick(value: float, _position: Any) -> str:
@@ -413,16 +390,16 @@ def _after(steps: int, value: float, unit: str) -> str:
     return f"{number(value, unit=unit)} after {plural(steps, 'step')}"
 
 
-def draw_levels(data: Sequence[LevelBars], _salt: str) -> Picture:
+def draw_levels(data: Levels, _salt: str) -> Picture:
     panel, top = 214.0, 34.0
     height = top + panel + 8
     figure = canvas(WIDTH, height)
-    highest = max(bar.own + bar.received for ledger in data for bar in ledger.bars)
-    for place, ledger in enumerate(data):
+    highest = max(bar.own + bar.received for _, bars in data for bar in bars)
+    for place, (kind, bars) in enumerate(data):
         left, base = 0.08 + place * 0.5, height - top - panel + 48
         axes = figure.add_axes((left, base / height, 0.4, (panel - 78) / height))
-        _draw_bars(axes, ledger, highest)
-        figure.text(left, (base + panel - 70) / height, f"Level of {ledger.kind}", color=paint("ink"), weight="bold")
+        _draw_bars(axes, bars, highest)
+        figure.text(left, (base + panel - 70) / height, f"Level of {kind}", color=paint("ink"), weight="bold")
     handles = {
         "own part": Patch(facecolor=paint("arm-0")),
         "handed on": Patch(facecolor=paint("band"), edgecolor=paint("arm-0")),
@@ -432,9 +409,9 @@ def draw_levels(data: Sequence[LevelBars], _salt: str) -> Picture:
     return Picture(figure, "The level of each round, by kind of claim", {})
 
 
-def _draw_bars(axes: Axes, data: LevelBars, highest: float) -> None:
+def _draw_bars(axes: Axes, bars: Sequence[LevelBar], highest: float) -> None:
     look: dict[str, Any] = {"width": 0.55, "linewidth": 1.2}
-    for bar in data.bars:
+    for bar in bars:
         level = bar.own + bar.received
         if bar.asked:
             axes.bar(bar.round, bar.own, color=paint("arm-0"), edgecolor=paint("arm-0"), **look)
@@ -444,8 +421,8 @@ def _draw_bars(axes: Axes, data: LevelBars, highest: float) -> None:
         above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": 11}
         axes.annotate(fine_percent(level), (bar.round, level), color=paint("ink"), **above)
     axes.set_ylim(0, highest * 1.18)
-    axes.set_xlim(0.4, len(data.bars) + 0.6)
-    axes.set_xticks([bar.round for bar in data.bars])
+    axes.set_xlim(0.4, len(bars) + 0.6)
+    axes.set_xticks([bar.round for bar in bars])
     axes.grid(axis="y", linewidth=1)
     axes.yaxis.set_major_locator(MaxNLocator(3, steps=STEPS))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: percent(round(share, 4))))
@@ -476,7 +453,8 @@ def _caption_hidden(data: Curves) -> str:
     )
 
 
-def _shaded(margins: bool) -> str:
+def _shaded(data: Effects) -> str:
+    margins = any(item.margin is not None for item in data.items)
     return " Shaded: differences too small to matter." if margins else ""
 
 
@@ -486,9 +464,9 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
         "Predicted and observed",
         lambda data: (
             f"Difference in {data.measured}, treatment minus control. Bar: predicted before any run; mark and line: "
-            f"observed, with the interval that decides.{_shaded(data.margin is not None)}"
+            f"observed, with the interval that decides.{_shaded(data)}"
         ),
-        draw_forecasts,
+        draw_effects,
     ),
     "before-after": FigureKind("Before and after training", _caption_shifts, draw_shifts),
     "hidden-curves": FigureKind("Hidden success", _caption_hidden, draw_curves),
@@ -525,7 +503,7 @@ FIGURES: Final[Mapping[str, FigureKind]] = {
         "Claims by round",
         lambda data: (
             f"Difference in {data.measured}, treatment minus control, of each claim with the interval that decided it, "
-            f"at the level of its round.{_shaded(any(item.margin for item in data.items))} Each round has fresh seeds."
+            f"at the level of its round.{_shaded(data)} Each round has fresh seeds."
         ),
         draw_effects,
     ),

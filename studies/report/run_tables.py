@@ -28,8 +28,10 @@ from studies.report.elements import (
     format_spread,
     hash_cell,
     is_campaign,
+    note,
     pairs,
     table,
+    threat,
 )
 from studies.report.evidence import AFTER, BEFORE, Evidence
 from studies.report.theme import ARMS
@@ -50,19 +52,16 @@ def warn_sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             else f"in containers of image {place}, with no network but a gateway to the run's own server; the list of "
             "hidden tasks was handed to evaluators alone."
         )
-        yield Remark("note", f"{who} ran {where}")
+        yield note(f"{who} ran {where}")
     if len(places) > 1:
-        yield Remark(
-            "threat",
+        yield threat(
             f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study.",
         )
     attempts = (attempt for run in state.runs.values() for attempt in run.attempts)
     refused = sum((Counter(attempt.refused) for attempt in attempts), Counter[str]())
     if refused:
         said = "; ".join(f"{one_line(why)} ({count})" for why, count in sorted(refused.items()))
-        yield Remark(
-            "note", f"{plural(sum(refused.values()), 'request')} of containers were refused, and had no effect: {said}."
-        )
+        yield note(f"{plural(sum(refused.values()), 'request')} of containers were refused, and had no effect: {said}.")
 
 
 def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -81,14 +80,12 @@ def warn_custom_environments(state: StudyState, evidence: Evidence) -> Iterator[
     for known in state.design.environments if state.design is not None else ():
         brought = f"{known.name} was brought from {one_line(known.reference)}"
         if known.hidden_apart:
-            yield Remark(
-                "note",
+            yield note(
                 f"{brought}: its code is its author's own. Training clients held that code and its training "
                 f"tasks{kept}.",
             )
         else:
-            yield Remark(
-                "threat",
+            yield threat(
                 f"{brought}, and its code makes its hidden tasks by itself, or holds them: training clients held that "
                 "code, so that nothing but its own honesty keeps them apart.",
             )

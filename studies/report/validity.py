@@ -29,7 +29,7 @@ from studies.records.runs import Conditions
 from studies.records.statements import metric_name
 from studies.report.claims import protocol_deviations, warn_generated_rewards
 from studies.report.design_tables import what_differs
-from studies.report.elements import Remark
+from studies.report.elements import Remark, note, threat
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.measures import warn_measure
 from studies.report.run_tables import warn_custom_environments, warn_sandboxes
@@ -147,7 +147,7 @@ def _check_conditions(state: StudyState, evidence: Evidence) -> Iterator[Remark]
         alike = ", ".join(name.replace("_", " ") for name in compared if name in known)
         yield Remark("passed", f"The runs of compared arms were alike in {alike}.")
     if unknown := [name.replace("_", " ") for name in compared if name not in known]:
-        yield Remark("note", f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
+        yield note(f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
 
 
 def _check_computed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -168,7 +168,7 @@ def _check_starts(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     before = {arm.name: list(state.values(arm.name, BEFORE).values()) for arm in arms}
     if before and all(before.values()):
         said = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
-        yield Remark("note", f"Before training, hidden success of the arms' runs stood at: {said}.")
+        yield note(f"Before training, hidden success of the arms' runs stood at: {said}.")
 
 
 def _check_zero_lr(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -179,14 +179,14 @@ def _check_zero_lr(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _warn_deviations(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    yield from (Remark("threat", sentence) for sentence in protocol_deviations(state))
+    yield from (threat(sentence) for sentence in protocol_deviations(state))
 
 
 def _warn_alarms(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for run in state.runs.values():
         for alarm in (run.collected or {}).get("alarms", ()):
             where = f"The watchdog in run {run.run_id} of {run.spec.arm}, step {alarm['step']}"
-            yield Remark("threat", f"{where}: {alarm['sentence']} ({alarm['code']}).")
+            yield threat(f"{where}: {alarm['sentence']} ({alarm['code']}).")
 
 
 def _warn_copies(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -194,13 +194,13 @@ def _warn_copies(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for run in state.runs.values():
         for attempt in (attempt for attempt in run.attempts if attempt.standing == "failed"):
             which = f"W&B's copy of run {run.run_id}, attempt {attempt.number}"
-            yield Remark("note", f"{which} was not whole when last looked at: {one_line(attempt.standing_reason)}.")
+            yield note(f"{which} was not whole when last looked at: {one_line(attempt.standing_reason)}.")
 
 
 def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     given_up = [run for run in state.runs_in("confirm") if run.invalid is not None]
     if unbegun := sum(not run.attempts for run in given_up):
-        yield Remark("note", f"{plural(unbegun, 'planned run')} never began: no result of theirs is left out.")
+        yield note(f"{plural(unbegun, 'planned run')} never began: no result of theirs is left out.")
     codes = Counter((run.spec.arm, run.invalid[0]) for run in given_up if run.invalid is not None and run.attempts)
     counted = state.design.counted_as_worst if state.design else ()
     worst, left_out = (
@@ -212,10 +212,9 @@ def _warn_invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         for is_worst in (True, False)
     )
     if worst:
-        yield Remark("note", f"Runs that broke down by their own training count with the worst value ({worst}).")
+        yield note(f"Runs that broke down by their own training count with the worst value ({worst}).")
     if left_out:
-        yield Remark(
-            "threat",
+        yield threat(
             f"Invalid runs are left out of the analysis ({left_out}). If they were lost because of their arm, what is "
             "left of it looks better than it is.",
         )
@@ -225,8 +224,7 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     retried = [run for run in state.runs.values() if len(run.attempts) > 1]
     if anew := [run for run in retried if len(run.lineage) == 1]:
         tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
-        yield Remark(
-            "threat",
+        yield threat(
             f"{plural(len(anew), 'run')} needed more than one attempt ({tries}); "
             "a retry starts from nothing with the same seed, and only the attempt that finished counts.",
         )
@@ -237,8 +235,7 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         after = f", after step {known}" if known else ""
         told.append(f"{run.run_id}: {plural(len(run.attempts), 'attempt')}{after}")
     if told:
-        yield Remark(
-            "note",
+        yield note(
             f"{plural(len(told), 'run')} went on where an earlier attempt had ended ({', '.join(told)}). Each batch is "
             "learned once: what was trained after the last checkpoint is learned again from the same recorded tokens. "
             "On a CPU the weights are then bit-equal to those of the same batches learned without interruption; on an "
@@ -248,8 +245,7 @@ def _warn_retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.superseded:
-        yield Remark(
-            "threat",
+        yield threat(
             f"{plural(len(state.superseded), 'earlier verdict')} came before the data were complete. Looking before "
             "the end raises the chance of a false finding if the study could have ended there.",
         )
@@ -258,8 +254,7 @@ def _warn_peeking(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 def _warn_no_signal(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if counts := count_without_signal(state):
         said = ", ".join(f"{none} of {runs} with {arm}" for arm, (none, runs) in counts.items())
-        yield Remark(
-            "threat",
+        yield threat(
             f"Runs that had nothing to learn from: {said}. In none of their steps did rewards differ within a group, "
             "so that they show what the model was and not what training does.",
         )
@@ -267,7 +262,7 @@ def _warn_no_signal(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 def _warn_resumed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.resumed_count:
-        yield Remark("note", f"The study was resumed {plural(state.resumed_count, 'time')}.")
+        yield note(f"The study was resumed {plural(state.resumed_count, 'time')}.")
 
 
 def warn_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -296,15 +291,14 @@ def warn_collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         if data.broken:
             of = len(data.values) + len(data.worst)
             said = f"{data.broken} of {plural(of, 'training')} with {arm} collapsed, no part of its mean"
-            yield Remark("threat", f"{said}: what is claimed is about those that did not.")
+            yield threat(f"{said}: what is claimed is about those that did not.")
 
 
 def warn_miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for verdict in state.verdicts if state.design is not None else ():
         if verdict.within_prediction is False and state.design is not None:
             predicted, metric = state.design.hypothesis(verdict.hypothesis).prediction, state.design.metric
-            yield Remark(
-                "note",
+            yield note(
                 f"The observed difference in {metric_name(metric)} "
                 f"({format_signed(verdict.estimate, unit=metric.unit)}) fell outside the interval predicted for "
                 f"{verdict.hypothesis} ({span(predicted.low, predicted.high, unit=metric.unit)}): "
@@ -318,14 +312,13 @@ def _warn_partial(state: StudyState, design: Design, evidence: Evidence) -> Iter
     finished = sum(run.status == "collected" for run in runs)
     if finished < planned:
         why = f" ({state.stopped_reason})" if state.stopped_reason else ""
-        yield Remark("threat", f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
+        yield threat(f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
 
 
 def _warn_confounders(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
     for claim in (claim for claim in design.hypotheses if claim.confounds):
         said = "; ".join(one_line(confound) for confound in claim.confounds)
-        yield Remark(
-            "threat",
+        yield threat(
             f'Feared for {claim.id} before the data, quoted from its lock, and not ruled out by the design: "{said}".',
         )
 
@@ -334,7 +327,7 @@ def _warn_small_sample(state: StudyState, design: Design, evidence: Evidence) ->
     counts = {arm.name: len(state.values(arm.name)) for arm in design.arms}
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
-        yield Remark("threat", f"Few runs per arm ({said}): one unusual seed can move a mean.")
+        yield threat(f"Few runs per arm ({said}): one unusual seed can move a mean.")
 
 
 def _warn_unequal_training(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
@@ -344,15 +337,14 @@ def _warn_unequal_training(state: StudyState, design: Design, evidence: Evidence
             trained.setdefault(spec.arm, set()).add(found.steps)
     if len(set().union(*trained.values())) > 1:
         said = "; ".join(f"{arm}: {', '.join(map(str, sorted(steps)))}" for arm, steps in trained.items())
-        yield Remark("threat", f"Runs logged different numbers of training steps ({said}).")
+        yield threat(f"Runs logged different numbers of training steps ({said}).")
 
 
 def _warn_many_claims(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
     k = len(design.hypotheses)
     if k > 1 and design.multiplicity == "none":
         risk = percent(round(1 - (1 - design.alpha) ** k, 2))
-        yield Remark(
-            "threat",
+        yield threat(
             f"{k} hypotheses were tested without correction: if none were true, the chance that at least one interval "
             f"still excludes zero would be up to about {risk}.",
         )
@@ -364,17 +356,16 @@ def _warn_saturation(state: StudyState, design: Design, evidence: Evidence) -> I
         level = fmean(values) if values else 0.5
         if level > _CEILING:
             said = "nearly all hidden tasks: near the ceiling"
-            yield Remark("threat", f"{arm.name} solves {said}, differences look smaller.")
+            yield threat(f"{arm.name} solves {said}, differences look smaller.")
         elif level < 1 - _CEILING:
             said = "hardly any hidden task: near the floor"
-            yield Remark("threat", f"{arm.name} solves {said}, differences look smaller.")
+            yield threat(f"{arm.name} solves {said}, differences look smaller.")
 
 
 def _warn_drops(state: StudyState, design: Design, evidence: Evidence) -> Iterator[Remark]:
     for claim in design.hypotheses:
         for clause in unequal_drops(state, claim):
-            yield Remark(
-                "threat",
+            yield threat(
                 f"{claim.id}: the arms differ in {clause}. What was lost because of its arm makes the rest look other "
                 "than it is.",
             )
@@ -386,13 +377,11 @@ def _warn_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     model = state.design.base_job.get("model")
     tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
     said = "a tiny language model made on the spot" if tiny else "one model"
-    yield Remark(
-        "threat",
+    yield threat(
         f"One environment ({state.design.environment}) and {said}: the verdict holds for this setting; whether it "
         "carries over to others was not tested.",
     )
-    yield Remark(
-        "threat",
+    yield threat(
         "Every other field was held at one value and not tuned for each arm: an arm may be better at its own best "
         "settings than it looks here.",
     )

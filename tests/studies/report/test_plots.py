@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -46,17 +47,17 @@ def shifts(names: tuple[str, ...] = NAMES) -> figure_data.Shifts:
     return figure_data.Shifts(tuple(arm(index, name) for index, name in enumerate(names)), "hidden success")
 
 
-def forecast(
-    low: float = 0.02, high: float = 0.2, estimate: float | None = 0.1, half: float = 0.05
-) -> figure_data.Forecast:
+def effect(
+    low: float = 0.02, high: float = 0.2, estimate: float | None = 0.1, half: float = 0.05, margin: float | None = 0.05
+) -> figure_data.ClaimEffect:
     observed = None if estimate is None else DecidingInterval(estimate - half, estimate + half, 0.95)
-    return figure_data.Forecast(
-        "h1", f"{NAMES[2]} against {NAMES[0]}", (low, high), 0.8, observed, estimate, "supported"
-    )
+    label = "Supported" if observed else ""
+    name = f"h1: {NAMES[2]} against {NAMES[0]}"
+    return figure_data.ClaimEffect(name, label, estimate, observed, margin, (low, high, 0.8))
 
 
-def forecasts(*items: figure_data.Forecast, margin: float | None = 0.05) -> figure_data.Forecasts:
-    return figure_data.Forecasts(items or (forecast(), forecast(estimate=None)), "hidden success", margin)
+def effects(*items: figure_data.ClaimEffect) -> figure_data.Effects:
+    return figure_data.Effects(items or (effect(), effect(estimate=None)), "hidden success")
 
 
 def screened() -> figure_data.Screening:
@@ -72,7 +73,8 @@ DRAWN: dict[str, Draw] = {
     "curves of two arms": lambda salt: plots.draw_curves(curves(NAMES[:2]), salt),
     "panels": lambda salt: plots.draw_panels([curves(height=scale) for scale in (1, 10, 0.01)], salt),
     "before and after": lambda salt: plots.draw_shifts(shifts(), salt),
-    "forecasts": lambda salt: plots.draw_forecasts(forecasts(), salt),
+    "forecasts": lambda salt: plots.draw_effects(effects(), salt),
+    "claims by round": lambda salt: plots.draw_effects(effects(replace(effect(), predicted=None)), salt),
     "screen": lambda salt: plots.draw_screen(screened(), salt),
 }
 
@@ -146,7 +148,7 @@ def test_margin_and_prediction_are_drawn_and_named() -> None:
     assert ends == [(-0.05, 0.05), (0.02, 0.2)]
     said = {text.get_text() for text in texts(canvas)}
     assert {"predicted, 80 %", "observed, 95 % interval", "too small to matter (±0.05)"} <= said
-    without = drawn(lambda salt: plots.draw_forecasts(forecasts(margin=None), salt))
+    without = drawn(lambda salt: plots.draw_effects(effects(effect(margin=None)), salt))
     assert not any("too small" in text.get_text() for text in texts(without))
 
 
@@ -159,8 +161,8 @@ numbers = st.floats(-1, 1).map(lambda value: round(value, 3))
 def test_whatever_is_predicted_and_observed_no_text_is_crossed(
     low: float, high: float, estimate: float | None, half: float, margin: float | None
 ) -> None:
-    item = forecast(min(low, high), max(low, high), estimate, half)
-    assert crossings(drawn(lambda salt: plots.draw_forecasts(forecasts(item, margin=margin), salt))) == []
+    item = effect(min(low, high), max(low, high), estimate, half, margin)
+    assert crossings(drawn(lambda salt: plots.draw_effects(effects(item), salt))) == []
 
 
 def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet() -> None:
