@@ -1,10 +1,9 @@
-"""Episodes: leases, the line for admission, and the ledger of one training's counts.
+"""Episodes: leases, and the ledger of one training's counts.
 
 A lease lives `ttl_s` after the last call or heartbeat and while a call is in flight; FIRST_TTLS times as long before
-the first. When it runs out the episode is fenced: its epoch grows, and the late owner gets LeaseLost. An ended or
+the first. When it runs out the episode is fenced: its token grows, and the late owner gets LeaseLost. An ended or
 aborted episode answers EpisodeEnded (the same end again is no error), also while `settling`; a prepared one waits for
-its team, makes no calls and does not expire. Admission is first come first served; `pump` must be called after every
-change that may make room.
+its team, makes no calls and does not expire. `notify` must be called after every change that may make room.
 
 Every episode that leaves untrained is counted with its reason; at all times
 
@@ -26,29 +25,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol
 
 from swarm.backends.protocols import CallReward
-from swarm.errors import (
-    EngineUnavailable,
-    EpisodeEnded,
-    InvalidRequest,
-    LeaseLost,
-    StoreUnavailable,
-    SwarmError,
-    Throttled,
-)
+from swarm.errors import EngineUnavailable, EpisodeEnded, InvalidRequest, LeaseLost, StoreUnavailable, SwarmError
 from swarm.job import Job
 from swarm.rendering.messages import Renderer
 from swarm.rollout.groups import Groups
 from swarm.rollout.keys import Claims
-from swarm.rollout.state import GenerationGate, StateMachine
+from swarm.rollout.state import Admission, BeginQuota, GenerationGate, StateMachine
 from swarm.store import EpisodeClosed, Sample, Store
 from swarm.timelines import CallTree, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, ServerState
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 Closing = Literal["ended", "aborted", "fenced"]
 State = Literal["open", "prepared", "ended", "aborted", "fenced"]
 Outcome = tuple[float, bool | None]
@@ -60,101 +50,6 @@ REASON_KEPT = 500
 SETTLING_S = 30.0
 """Seconds after which those who wait for a store that does not answer are told so."""
 _MOST_SHOWN = 20
-MOST_UNPAID, UNPAID_PER_S = 10_000, 10.0
-"""Episodes that may begin though no call was made in them: at once, and more each second."""
-PAID = 2
-"""Episodes that its owner may begin for one in which the model was called."""
-MOST_PAID, MOST_OWNERS = 1000, 4096
-
-
-@dataclass(eq=False)
-class _Waiter(Generic[T]):
-    attempt: Callable[[], T | None]
-    answer: asyncio.Future[T]
-    since: float
-
-
-class BeginQuota:
-    """How many episodes may begin without a call of the model, which alone costs whoever begins them anything.
-
-    Rows of episodes stay for ever: code in a container that begins and gives up in a loop would fill the disk. Owners
-    whose agents call the model go on whatever another does.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._left, self._at = float(MOST_UNPAID), clock()
-        self._paid: dict[str, int] = {}
-
-    def find_refusal(self, owner: str) -> Throttled | None:
-        now = self._clock()
-        self._left = min(float(MOST_UNPAID), self._left + (now - self._at) * UNPAID_PER_S)
-        self._at = now
-        if self._paid.get(owner) or self._left >= 1:
-            return None
-        return Throttled(
-            f"expected calls of the model in episodes, found {MOST_UNPAID} without; see why the agent ends before its "
-            f"first call; others begin at {UNPAID_PER_S:g} a second",
-            retry_after=1.0,
-        )
-
-    def spend(self, owner: str) -> None:
-        if self._paid.get(owner):
-            self._paid[owner] -= 1
-        else:
-            self._left -= 1
-
-    def earn(self, owner: str) -> None:
-        self._paid[owner] = min(MOST_PAID, self._paid.pop(owner, 0) + PAID)
-        if len(self._paid) > MOST_OWNERS:
-            del self._paid[next(iter(self._paid))]
-
-
-class Admission(Generic[T]):
-    """A queue of attempts; an attempt returns what it was admitted to, None for no room yet, or raises a refusal.
-    `give_back` takes what was admitted to a waiter that went away in the same instant."""
-
-    def __init__(self, give_back: Callable[[T], None]) -> None:
-        self._give_back = give_back
-        self._line: list[_Waiter[T]] = []
-
-    def __len__(self) -> int:
-        return len(self._line)
-
-    @property
-    def age_s(self) -> float | None:
-        """Seconds for which the one that came first has waited; None where nobody waits."""
-        return time.monotonic() - self._line[0].since if self._line else None
-
-    async def admit(self, attempt: Callable[[], T | None], wait_s: float) -> T | None:
-        """Return what `attempt` gives, at once or when there is room; None if there is none within `wait_s`."""
-        found = attempt()
-        if found is not None or wait_s <= 0:
-            return found
-        waiter = _Waiter(attempt, asyncio.get_running_loop().create_future(), time.monotonic())
-        self._line.append(waiter)
-        try:
-            await asyncio.wait({waiter.answer}, timeout=wait_s)
-        except asyncio.CancelledError:
-            if waiter.answer.done() and waiter.answer.exception() is None:
-                self._give_back(waiter.answer.result())
-            raise
-        finally:
-            if waiter in self._line:
-                self._line.remove(waiter)
-        return waiter.answer.result() if waiter.answer.done() else None
-
-    def admit_waiting(self) -> None:
-        for waiter in list(self._line):
-            try:
-                found = waiter.attempt()
-            except SwarmError as refusal:
-                self._line.remove(waiter)
-                waiter.answer.set_exception(refusal)
-                continue
-            if found is not None:
-                self._line.remove(waiter)
-                waiter.answer.set_result(found)
 
 
 def call_rewards(request: EndRequest, nodes: Sequence[Node]) -> tuple[CallReward, ...]:
@@ -175,12 +70,9 @@ def call_rewards(request: EndRequest, nodes: Sequence[Node]) -> tuple[CallReward
             )
     if not (request.by_call or request.by_agent or agents):
         return ()
-    return tuple(
-        CallReward(
-            node.index, request.by_call.get(node.index, request.by_agent.get(node.agent, request.reward)), node.agent
-        )
-        for node in nodes
-    )
+    by_agent = {node.index: request.by_agent.get(node.agent, request.reward) for node in nodes}
+    worth = {**by_agent, **request.by_call}
+    return tuple(CallReward(node.index, worth[node.index], node.agent) for node in nodes)
 
 
 def require_trained(train_agents: Collection[str], nodes: Sequence[Node]) -> None:
@@ -212,14 +104,12 @@ CLOSED_KEPT = 65_536
 
 
 class Interruptible(Protocol):
-    """A call in flight."""
+    """A call in flight; an interrupted one ends now, and its client is told the error."""
 
     @property
     def generating(self) -> bool: ...
 
-    def interrupt(self, error: SwarmError) -> None:
-        """End the call now; its client is told `error`."""
-        ...
+    def interrupt(self, error: SwarmError) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -401,7 +291,6 @@ class Leases:
         self,
         episode: LeasedEpisode | PreparedEpisode,
         state: Closing,
-        *,
         end: int | None = None,
         reason: str | None = None,
     ) -> None:

@@ -38,6 +38,7 @@ class ServerDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._engine = path / "engine.json"
         path.mkdir(parents=True, exist_ok=True)
 
     def secret(self) -> bytes:
@@ -71,10 +72,6 @@ class ServerDirectory:
                 f"{self._engine} holds a job that this version of ajet does not read ({error.error_count()} fields); "
                 "delete it to start without that job"
             ) from None
-
-    @property
-    def _engine(self) -> Path:
-        return self.path / "engine.json"
 
     def _read_or_create(self, name: str) -> str:
         path = self.path / name
@@ -126,7 +123,8 @@ class Keys:
     ) -> None:
         self._secret = secret or secrets.token_bytes(32)
         self._admin_token = admin_token
-        self._clock = clock or _steady_clock()
+        offset = time.time() - time.monotonic()  # as it passes from now on: set clocks let no key expire
+        self._clock = clock or (lambda: offset + time.monotonic())
         self._read: dict[str, tuple[Claims, float]] = {}  # verified keys: reading one again costs no signature
 
     def role_key(self, role: Role) -> str:
@@ -140,29 +138,22 @@ class Keys:
 
     def read(self, key: str) -> Claims:
         """Return what a key says; raise InvalidKey if it is forged or expired."""
-        known = self._read.get(key)
-        if known is None:
-            known = self._verify(key)
+        if key not in self._read:
+            verified = self._verify(key)
             if len(self._read) >= _CACHED:
                 self._read.clear()
-            self._read[key] = known
-        if known[1] <= self._clock():
+            self._read[key] = verified
+        claims, expires_at = self._read[key]
+        if expires_at <= self._clock():
             raise InvalidKey("the key has expired; begin a new episode, or take a fresh token from tokens.json")
-        return known[0]
+        return claims
 
     def read_header(self, header: str | None) -> Claims:
-        """Return what the key of an Authorization header says; raise InvalidKey where there is none or it is wrong."""
+        """Return what the key of an Authorization header says, with the name behind it (`swarm.client.episode.key_of`;
+        a chosen token has none). Raises InvalidKey where there is none or it is wrong."""
         scheme, _, key = (header or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
+        if scheme.lower() != "bearer" or not (key := key.strip()):
             raise InvalidKey("expected a header `Authorization: Bearer KEY`, found none")
-        return self._read_named(key.strip())
-
-    def write_tokens(self, path: Path) -> None:
-        """Write a token of each role to `path` as JSON, readable by the owner alone, atomically."""
-        write_private(path, json.dumps({role: self.role_key(role) for role in get_args(Role)}, indent=1))
-
-    def _read_named(self, key: str) -> Claims:
-        """Return what a key says with the name behind it (`swarm.client.episode.key_of`); a chosen token has none."""
         signed, slash, name = key.partition("/")
         if not slash or self._is_chosen(key):
             return self.read(key)
@@ -172,6 +163,10 @@ class Keys:
                 f"expected an agent's name behind an episode's key alone; found it behind {_describe_claims(claims)}"
             )
         return replace(claims, agent=unquote(name))
+
+    def write_tokens(self, path: Path) -> None:
+        """Write a token of each role to `path` as JSON, readable by the owner alone, atomically."""
+        write_private(path, json.dumps({role: self.role_key(role) for role in get_args(Role)}, indent=1))
 
     def _sign(self, claims: dict[str, Any], life_s: float) -> str:
         return jwt.encode({**claims, "exp": int(self._clock() + life_s)}, self._secret, algorithm="HS256")
@@ -188,13 +183,15 @@ class Keys:
             return Claims("role", role="admin", signed=False), float("inf")
         options: Any = {"require": ["exp"], "verify_exp": False}  # `read` judges expiry, by the injected clock
         try:
-            found = jwt.decode(key, self._secret, algorithms=["HS256"], options=options)
+            signed = jwt.decode(key, self._secret, algorithms=["HS256"], options=options)
         except jwt.InvalidTokenError:
             raise InvalidKey(
                 "the key is not one of this server's; set AJET_TOKEN to what `ajet swarm token` prints there, or begin "
                 "an episode here"
             ) from None
-        return _parse_claims(found), float(found["exp"])
+        if signed["use"] == "role":
+            return Claims("role", role=signed["role"]), float(signed["exp"])
+        return Claims(signed["use"], episode=signed["ep"], fencing_token=signed["epoch"]), float(signed["exp"])
 
 
 def require_permission(claims: Claims, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
@@ -203,18 +200,6 @@ def require_permission(claims: Claims, *, roles: tuple[Role, ...] = (), uses: tu
         return claims
     wanted = " or ".join([*(f"a {use} key" for use in uses), *(f"the {role} role" for role in roles)])
     raise Forbidden(f"this call needs {wanted}; found {_describe_claims(claims)}")
-
-
-def _steady_clock() -> Callable[[], float]:
-    """Return Unix time as it passes from now on: when someone sets the machine's clock, no key expires of it."""
-    offset = time.time() - time.monotonic()
-    return lambda: offset + time.monotonic()
-
-
-def _parse_claims(found: dict[str, Any]) -> Claims:
-    if found["use"] == "role":
-        return Claims("role", role=found["role"])
-    return Claims(found["use"], episode=found["ep"], fencing_token=found["epoch"])
 
 
 def _describe_claims(claims: Claims) -> str:

@@ -1,4 +1,4 @@
-"""The server's state machine, the gate of generation, and the clock of leases.
+"""The server's state machine, the gates of admission and of generation, and the clock of leases.
 
     OFFLINE -> BOOTING -> ROLLING -> ROLLING_POST -> WEIGHT_SYNCING -> ROLLING ...
     every state but OFFLINE and FAILED -> FAILED(reason);  every state but OFFLINE -> OFFLINE (stop)
@@ -9,7 +9,7 @@ updates. With `max_staleness` of 1 or more the state is ROLLING throughout. Only
 The gate lets calls pass while open, wait while shut, and fail once broken; with `max_staleness` 0 the step loop shuts
 it and waits until nothing is in flight before it updates. The clock counts only the seconds in which the server could
 answer: between two beats of the loop MOST_S at most, so that a stopped process, a blocked loop or a sleeping machine
-lets no lease expire before waiting heartbeats are read.
+lets no lease expire before waiting heartbeats are read. Admission is first come first served.
 """
 
 from __future__ import annotations
@@ -19,9 +19,97 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from swarm.errors import SwarmError
+from swarm.errors import SwarmError, Throttled
 from swarm.wire import ServerState
+
+T = TypeVar("T")
+MOST_UNPAID, UNPAID_PER_S = 10_000, 10.0
+"""Episodes that may begin though no call was made in them: at once, and more each second."""
+PAID = 2
+"""Episodes that its owner may begin for one in which the model was called."""
+MOST_PAID, MOST_OWNERS = 1000, 4096
+
+
+class BeginQuota:
+    """How many episodes may begin without a call of the model, which alone costs whoever begins them anything.
+
+    Rows of episodes stay for ever: code in a container that begins and gives up in a loop would fill the disk. Owners
+    whose agents call the model go on whatever another does.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left, self._at = float(MOST_UNPAID), clock()
+        self._paid: dict[str, int] = {}
+
+    def find_refusal(self, owner: str) -> Throttled | None:
+        now = self._clock()
+        self._left = min(float(MOST_UNPAID), self._left + (now - self._at) * UNPAID_PER_S)
+        self._at = now
+        if self._paid.get(owner) or self._left >= 1:
+            return None
+        return Throttled(
+            f"expected calls of the model in episodes, found {MOST_UNPAID} without; see why the agent ends before its "
+            f"first call; others begin at {UNPAID_PER_S:g} a second",
+            retry_after=1.0,
+        )
+
+    def spend(self, owner: str) -> None:
+        if self._paid.get(owner):
+            self._paid[owner] -= 1
+        else:
+            self._left -= 1
+
+    def earn(self, owner: str) -> None:
+        self._paid[owner] = min(MOST_PAID, self._paid.pop(owner, 0) + PAID)
+        if len(self._paid) > MOST_OWNERS:
+            del self._paid[next(iter(self._paid))]
+
+
+class Admission(Generic[T]):
+    """A queue of attempts; an attempt returns what it was admitted to, None for no room yet, or raises a refusal.
+    `give_back` takes what was admitted to a waiter that went away in the same instant."""
+
+    def __init__(self, give_back: Callable[[T], None]) -> None:
+        self._give_back = give_back
+        self._line: dict[asyncio.Future[T], tuple[Callable[[], T | None], float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds for which the one that came first has waited; None where nobody waits."""
+        return next((time.monotonic() - since for _, since in self._line.values()), None)
+
+    async def admit(self, attempt: Callable[[], T | None], wait_s: float) -> T | None:
+        """Return what `attempt` gives, at once or when there is room; None if there is none within `wait_s`."""
+        admitted = attempt()
+        if admitted is not None or wait_s <= 0:
+            return admitted
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._line[answer] = attempt, time.monotonic()
+        try:
+            await asyncio.wait({answer}, timeout=wait_s)
+        except asyncio.CancelledError:
+            if answer.done() and answer.exception() is None:
+                self._give_back(answer.result())
+            raise
+        finally:
+            self._line.pop(answer, None)
+        return answer.result() if answer.done() else None
+
+    def admit_waiting(self) -> None:
+        for answer, (attempt, _) in list(self._line.items()):
+            try:
+                if (admitted := attempt()) is None:
+                    continue
+                answer.set_result(admitted)
+            except SwarmError as refusal:
+                answer.set_exception(refusal)
+            del self._line[answer]
 
 
 class GenerationGate:

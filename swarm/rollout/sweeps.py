@@ -113,12 +113,12 @@ class Sweeper:
         if registry.full_since is None:
             self._straggling_since = None
             return []
-        silent_since = self._silence_limit(now)
-        playing = [e for e in registry.leases if e.settling is None]
-        stuck = [
-            e for e in playing if _time_is_over(e, now, waited_for=len(registry.admission) > 0)
-            or (not e.calls and e.heard_at <= silent_since)
-        ]  # fmt: skip
+        silent_since, waited_for = self._silence_limit(now), len(registry.admission) > 0
+        stuck = []
+        for episode in registry.leases:
+            is_silent = not episode.calls and episode.heard_at <= silent_since
+            if episode.settling is None and (is_silent or _time_is_over(episode, now, waited_for=waited_for)):
+                stuck.append(episode)
         awaited = registry.groups.awaited if stuck else set()
         return [e for e in stuck if e.id in awaited]
 

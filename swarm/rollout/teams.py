@@ -18,7 +18,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
@@ -80,8 +80,14 @@ class Teams:
         """Return what became of an episode, as far as that is durable; raise NotFound for one that never was."""
         self._registry.require_recovered()
         state = self._leases.state_of(claims.episode)
-        if state is None:
-            state = await self._read_state(claims.episode)
+        if state is None:  # it is over for so long that only the store remembers it, or never was
+            record = await self._registry.store.episode(claims.episode)
+            if record is None:
+                raise NotFound(
+                    f"episode {claims.episode} was never begun here, or died before anything of it was written"
+                )
+            ended = record.state in ("in_step", "consumed", "dropped")
+            state = "ended" if ended else cast(State, record.state)
         return Ack(episode_id=claims.episode, state=state)
 
     async def decide(self, prepared: PreparedEpisode, *, ended: bool, reason: str = "its team aborted") -> None:
@@ -105,21 +111,10 @@ class Teams:
                 self._registry.free_place(prepared)
 
     async def _prepare(self, episode: LeasedEpisode, request: PrepareRequest) -> None:
-        registry = self._registry
-        sample = replace(
-            registry.make_sample(episode, request), decider=request.decider, decider_token=request.decider_token
-        )
-        await registry.store.write(
-            EpisodePrepared(
-                episode.id,
-                request.reward,
-                request.success,
-                request.weight,
-                request.decider,
-                request.decider_token,
-                sample.call_rewards,
-            )
-        )
+        decider: dict[str, Any] = {"decider": request.decider, "decider_token": request.decider_token}
+        sample = replace(self._registry.make_sample(episode, request), **decider)
+        reward = (episode.id, sample.reward, sample.success, sample.weight)
+        await self._registry.store.write(EpisodePrepared(*reward, **decider, call_rewards=sample.call_rewards))
         self._leases.prepare(sample, episode.fencing_token)
 
     async def _commit(self, prepared: PreparedEpisode) -> None:
@@ -154,14 +149,6 @@ class Teams:
         self._leases.close(prepared, state)
         self._registry.counts[state] += 1
         self._registry.free_place(prepared)
-
-    async def _read_state(self, episode: str) -> State:
-        """Return the state of an episode that is over for so long that only the store remembers it."""
-        record = await self._registry.store.episode(episode)
-        if record is None:
-            raise NotFound(f"episode {episode} was never begun here, or died before anything of it was written")
-        ended = record.state in ("in_step", "consumed", "dropped")
-        return "ended" if ended else cast(State, record.state)
 
     def _in_background(self, work: Coroutine[None, None, None], prepared: PreparedEpisode) -> None:
         def judge(task: asyncio.Task[None]) -> None:

@@ -14,16 +14,7 @@ from swarm.backends.protocols import CallReward
 from swarm.store.changes import Closing, HighWaterMarks
 from swarm.store.database import columns_of
 from swarm.store.retention import CALLS, TOKENS, OpenedTraining, oldest_needed, read_evaluations
-from swarm.store.tables import (
-    CHECKPOINTS,
-    EPISODES,
-    NODES,
-    STEPS,
-    StreamRow,
-    TaskListRow,
-    unpack_floats,
-    unpack_ints,
-)
+from swarm.store.tables import CHECKPOINTS, EPISODES, NODES, STEPS, StreamRow, TaskListRow, unpack_floats, unpack_ints
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
 

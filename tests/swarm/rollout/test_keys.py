@@ -63,26 +63,17 @@ def test_what_is_not_in_the_table_raises_and_changes_nothing(source: S, target: 
 
 
 @pytest.mark.parametrize("source", [S.BOOTING, S.ROLLING, S.ROLLING_POST, S.WEIGHT_SYNCING])
-def test_every_running_state_can_fail_with_a_reason_and_be_stopped(source: S) -> None:
+def test_every_running_state_can_fail_with_a_reason_that_can_be_told_and_be_stopped(source: S) -> None:
     machine = reached(source)
-    machine.transition_to(S.FAILED, "out of memory")
-    assert machine.reason == "out of memory"
+    with pytest.raises(IllegalTransition, match="reason"):
+        machine.transition_to(S.FAILED)
+    machine.transition_to(S.FAILED, "no file b\udcff.safetensors")
+    assert machine.reason == machine.events[-1].reason == r"no file b\udcff.safetensors"
     machine.transition_to(S.OFFLINE)
     assert machine.reason is None
 
 
-def test_failing_without_a_reason_is_refused() -> None:
-    with pytest.raises(IllegalTransition, match="reason"):
-        reached(S.ROLLING).transition_to(S.FAILED)
-
-
-def test_a_reason_that_is_no_unicode_can_be_told() -> None:
-    machine = reached(S.ROLLING)
-    machine.transition_to(S.FAILED, "no file b\udcff.safetensors")
-    assert machine.reason == machine.events[-1].reason == r"no file b\udcff.safetensors"
-
-
-async def test_a_shut_gate_holds_calls_until_it_opens() -> None:
+async def test_a_gate_holds_calls_while_shut_tells_when_it_is_empty_and_refuses_all_once_broken() -> None:
     gate = GenerationGate()
     entering = asyncio.create_task(gate.enter())
     await asyncio.sleep(0)
@@ -90,27 +81,16 @@ async def test_a_shut_gate_holds_calls_until_it_opens() -> None:
     gate.open()
     await entering
     assert gate.in_flight == 1
-
-
-async def test_it_tells_when_it_is_empty_and_when_that_takes_too_long() -> None:
-    gate = GenerationGate()
-    gate.open()
-    await gate.enter()
     gate.shut()
     assert not await gate.wait_until_empty(0.01)
     gate.leave()
     assert await gate.wait_until_empty(0.01)
-
-
-async def test_a_broken_gate_refuses_those_who_wait_and_those_who_come() -> None:
-    gate = GenerationGate()
     entering = asyncio.create_task(gate.enter())
     await asyncio.sleep(0)
     gate.fail(ServerFailed("broke"))
-    with pytest.raises(ServerFailed):
-        await entering
-    with pytest.raises(ServerFailed):
-        await gate.enter()
+    for late in (entering, gate.enter()):
+        with pytest.raises(ServerFailed):
+            await late
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.booleans()), max_size=50))
@@ -144,33 +124,20 @@ async def test_a_loop_that_gets_on_keeps_it_going() -> None:
     beating.cancel()
 
 
-def test_the_secret_and_the_installation_are_kept(tmp_path: Path) -> None:
+def test_a_directory_keeps_its_files_for_its_owner_alone(tmp_path: Path) -> None:
     first, again = ServerDirectory(tmp_path / "deep" / "er"), ServerDirectory(tmp_path / "deep" / "er")
-    assert (first.secret(), first.installation()) == (again.secret(), again.installation())
     other = ServerDirectory(tmp_path / "other")
-    assert other.secret() != first.secret()
-    assert other.installation() != first.installation()
-    assert first.secret().hex() != first.installation()
-
-
-def test_all_files_are_the_owners_alone(tmp_path: Path) -> None:
-    kept = ServerDirectory(tmp_path)
-    kept.secret()
-    kept.installation()
-    kept.record_engine_on(job())
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert modes == {"secret": 0o600, "installation": 0o600, "engine.json": 0o600}
-
-
-def test_the_interrupted_job_is_the_one_whose_engine_was_on(tmp_path: Path) -> None:
-    kept = ServerDirectory(tmp_path)
-    assert kept.read_interrupted_job() is None
+    assert (first.secret(), first.installation()) == (again.secret(), again.installation())
+    assert len({first.secret(), other.secret(), *map(bytes.fromhex, (first.installation(), other.installation()))}) == 4
+    assert first.read_interrupted_job() is None
     wanted = job(streams={"math": 1.5}, tracking={"run_id": "r"})
-    kept.record_engine_on(wanted)
-    assert ServerDirectory(tmp_path).read_interrupted_job() == wanted
-    kept.record_engine_off()
-    kept.record_engine_off()
-    assert kept.read_interrupted_job() is None
+    first.record_engine_on(wanted)
+    assert again.read_interrupted_job() == wanted
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in first.path.iterdir()}
+    assert modes == {"secret": 0o600, "installation": 0o600, "engine.json": 0o600}
+    for _ in range(2):
+        first.record_engine_off()
+    assert again.read_interrupted_job() is None
 
 
 def test_damaged_files_are_said_in_one_line(tmp_path: Path) -> None:
@@ -214,20 +181,14 @@ def test_no_key_and_nonsense_are_refused(header: str | None) -> None:
         Keys().read_header(header)
 
 
-def test_a_key_expires_even_when_it_was_read_before(clock: Clock) -> None:
+def test_a_key_outlives_the_longest_play_and_expires_even_when_it_was_read_before(clock: Clock) -> None:
     keys = Keys(clock=clock)
-    key = keys.model_key("e", 1)
-    keys.read(key)
-    clock.now += EPISODE_LIFE_S + 1
+    key, began = keys.lease_key("e", 1), clock.now
+    clock.now += BeginRequest(task_id="t", timeout_s=604_800).timeout_s or 0.0
+    assert keys.read(key).episode == "e"
+    clock.now = began + EPISODE_LIFE_S + 1
     with pytest.raises(InvalidKey, match="expired"):
         keys.read(key)
-
-
-def test_a_key_outlives_the_longest_play(clock: Clock) -> None:
-    keys = Keys(clock=clock)
-    lease = keys.lease_key("e", 1)
-    clock.now += BeginRequest(task_id="t", timeout_s=604_800).timeout_s or 0.0
-    assert keys.read(lease).episode == "e"
 
 
 async def test_a_long_lived_server_writes_the_tokens_of_roles_anew(

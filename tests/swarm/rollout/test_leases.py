@@ -10,8 +10,9 @@ import pytest
 from swarm.backends.fake import FakeRenderer
 from swarm.errors import EpisodeEnded, JobFinished, LeaseLost, SwarmError
 from swarm.rollout import episodes
-from swarm.rollout.episodes import Admission, Closing, LeasedEpisode, Leases
+from swarm.rollout.episodes import Closing, LeasedEpisode, Leases
 from swarm.rollout.keys import Claims
+from swarm.rollout.state import Admission
 from swarm.timelines import CallTree
 from swarm.wire import BeginRequest
 from tests.swarm.server.support import Clock
@@ -33,18 +34,14 @@ def begun(clock: Clock, name: str = "e") -> tuple[Leases, LeasedEpisode, Claims]
     return leases, episode, Claims("lease", episode=name, fencing_token=episode.fencing_token)
 
 
-def test_a_lease_runs_out_after_its_time_and_a_heartbeat_renews_it(clock: Clock) -> None:
+def test_a_lease_runs_out_after_its_time_unless_it_is_renewed_or_a_call_is_in_flight(clock: Clock) -> None:
     leases, episode, claims = begun(clock)
-    clock.now += 29
-    leases.find_and_renew(claims)
-    clock.now += 29
+    for _ in range(2):
+        clock.now += 29
+        leases.find_and_renew(claims)
     assert leases.find_expired() == []
-    clock.now += 1
+    clock.now += 30
     assert leases.find_expired() == [episode]
-
-
-def test_a_lease_does_not_run_out_under_a_call_in_flight(clock: Clock) -> None:
-    leases, episode, _ = begun(clock)
     episode.calls.add(FakeCall())
     clock.now += 1000
     assert leases.find_expired() == []
@@ -89,9 +86,12 @@ class Room:
     def __init__(self, **free: int) -> None:
         self.free = free
         self.returned: list[str] = []
+        self.refusal: SwarmError | None = None
         self.line: Admission[str] = Admission(self.returned.append)
 
     def attempt(self, name: str, kind: str) -> str | None:
+        if self.refusal is not None:
+            raise self.refusal
         if self.free.get(kind, 0) < 1:
             return None
         self.free[kind] -= 1
@@ -101,9 +101,9 @@ class Room:
         return asyncio.create_task(self.line.admit(lambda: self.attempt(name, kind), wait_s))
 
 
-async def queued(room: Room, count: int) -> None:
+async def queued(line: Admission[str], count: int) -> None:
     async with asyncio.timeout(120):
-        while len(room.line) < count:  # noqa: ASYNC110  -- the line tells nobody
+        while len(line) < count:  # noqa: ASYNC110  -- the line tells nobody
             await asyncio.sleep(0)
 
 
@@ -115,51 +115,33 @@ async def test_room_at_once_needs_no_line() -> None:
     assert len(room.line) == 0
 
 
-async def test_places_go_to_those_who_came_first() -> None:
+async def test_places_go_to_those_who_came_first_and_can_use_them() -> None:
     room = Room()
-    waiting = [room.wait(name) for name in "abc"]
-    await queued(room, 3)
-    room.free["x"] = 2
+    waiting = [room.wait(name, kind) for name, kind in zip("abcd", "xxyx", strict=True)]
+    await queued(room.line, 4)
+    room.free |= {"x": 1, "y": 1}
     room.line.admit_waiting()
-    assert [await waiting[0], await waiting[1]] == ["a", "b"]
-    assert len(room.line) == 1
-    waiting[2].cancel()
-
-
-async def test_one_who_cannot_use_a_place_does_not_hold_up_the_line() -> None:
-    room = Room()
-    first, second = room.wait("a", "x"), room.wait("b", "y")
-    await queued(room, 2)
-    room.free["y"] = 1
-    room.line.admit_waiting()
-    assert await second == "b"
-    first.cancel()
-
-
-async def test_a_refusal_reaches_the_waiter() -> None:
-    refusals: list[Exception] = []
-    line: Admission[str] = Admission(lambda _: None)
-
-    def attempt() -> str | None:
-        if refusals:
-            raise refusals[0]
-        return None
-
-    waiting = asyncio.create_task(line.admit(attempt, 10))
-    await asyncio.sleep(0)
-    refusals.append(JobFinished("done"))
-    line.admit_waiting()
-    with pytest.raises(JobFinished):
-        await waiting
-
-
-async def test_a_place_given_to_one_who_just_left_is_given_back() -> None:
-    room = Room()
-    waiting = room.wait("a")
-    await queued(room, 1)
+    assert [await waiting[0], await waiting[2]] == ["a", "c"], "who cannot use a place does not hold up the line"
+    assert len(room.line) == 2
     room.free["x"] = 1
     room.line.admit_waiting()
-    waiting.cancel()
+    assert await waiting[1] == "b"
+    waiting[3].cancel()
+
+
+async def test_a_refusal_reaches_the_waiter_and_a_place_given_to_one_who_just_left_is_given_back() -> None:
+    room = Room()
+    gone = room.wait("a")
+    await queued(room.line, 1)
+    room.free["x"] = 1
+    room.line.admit_waiting()
+    gone.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await waiting
+        await gone
     assert room.returned == ["a"]
+    waiting = room.wait("b")
+    await queued(room.line, 1)
+    room.refusal = JobFinished("done")
+    room.line.admit_waiting()
+    with pytest.raises(JobFinished):
+        await waiting

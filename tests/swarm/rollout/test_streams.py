@@ -11,21 +11,12 @@ from hypothesis import strategies as st
 
 from swarm.errors import InvalidRequest
 from swarm.rollout.groups import Groups
-from swarm.rollout.streams import DeficitRoundRobin, Streams
+from swarm.rollout.streams import Streams
 from swarm.store import StreamRow
 from tests.swarm.rollout.test_batch import play
 from tests.swarm.server.support import Clock, job
 
 SHARES = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50), min_size=1)
-
-
-@given(shares=SHARES, places=st.integers(1, 60))
-def test_what_is_given_never_differs_from_what_is_owed_by_a_whole_place(shares: dict[str, int], places: int) -> None:
-    dealer, given_, total = DeficitRoundRobin(shares, {}), Counter[str](), sum(shares.values())
-    for dealt in range(1, places + 1):
-        given_[dealer.deal()] += 1
-        for name, share in shares.items():
-            assert abs(given_[name] - Fraction(share * dealt, total)) < 1
 
 
 @given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5), scale=st.integers(1, 3), batches=st.integers(1, 5))

@@ -185,8 +185,8 @@ async def test_a_connection_beyond_those_that_have_a_request_under_way_is_told_t
 async def test_episodes_without_a_call_are_bounded_and_keep_no_agent_out_that_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.rollout.episodes.MOST_UNPAID", 3)
-    monkeypatch.setattr("swarm.rollout.episodes.UNPAID_PER_S", 0.0)
+    monkeypatch.setattr("swarm.rollout.state.MOST_UNPAID", 3)
+    monkeypatch.setattr("swarm.rollout.state.UNPAID_PER_S", 0.0)
     async with serving(tmp_path) as served:
         assert (await served.chat(await served.begin("a", kind="eval", owner="plays"))).status == 200
         for _ in range(2):

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import itertools
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarm.errors import ServerFailed, StoreRefused, StoreUnavailable
 from swarm.job import Job
-from swarm.store import (
-    Archive,
-    BatchScheduled,
-    CallCaptured,
-    CallWithdrawn,
-    Change,
-    EpisodeClosed,
-    EpisodePrepared,
-    RecoveredState,
-    StoredEvent,
-    StreamRow,
-)
+from swarm.store import Archive, BatchScheduled, CallCaptured, EpisodeClosed, StoredEvent, StreamRow
 from tests.swarm.store.support import began, ended, execute, facts, job, node, opened, played, reopened, train_step
 
 
@@ -106,11 +89,6 @@ async def test_a_job_that_keeps_more_checkpoints_goes_on_from_no_step_whose_toke
     assert 1 not in found.replay
 
 
-async def test_a_new_store_has_nothing_to_go_on_from(url: str) -> None:
-    found = await reopened(url)
-    assert found == RecoveredState([], 0, {}, [], [], {}, [], 0, {})
-
-
 async def test_an_ended_episode_comes_back_whole(url: str) -> None:
     first, other = node(0), node(2)
     child = node(1, first)
@@ -124,103 +102,6 @@ async def test_an_ended_episode_comes_back_whole(url: str) -> None:
     assert (sample.group, sample.reward, sample.success, sample.weight) == ("task 7#3", -0.25, None, 0.5)
     assert list(map(facts, sample.nodes)) == list(map(facts, (first, child, other)))
     assert sample.nodes[1].parent is sample.nodes[0]
-
-
-async def test_the_open_are_fenced_at_restart_and_the_prepared_stay(url: str) -> None:
-    async with opened(url) as (store, _):
-        await store.write(*played("open"), *played("waits"), *played("evaluation", kind="eval", group=None))
-        await store.write(EpisodePrepared("waits", 2.0, True, 1.0, "http://other/episodes/x", "token"))
-    for _ in range(2):  # a restart changes nothing more
-        found = await reopened(url)
-        assert found.fencing_tokens == {
-            "open": (2, "fenced", "server_restarted"),
-            "evaluation": (2, "fenced", "server_restarted"),
-        }
-        assert found.counts == {"fenced": 2, "drop_server_restarted": 2}
-        (sample,) = found.prepared
-        assert (sample.episode, sample.reward, sample.group, len(sample.nodes)) == ("waits", 2.0, "t#1", 2)
-        assert (sample.decider, sample.decider_token) == ("http://other/episodes/x", "token")
-        assert found.begun == 3
-
-
-async def test_a_prepared_episode_is_closed_after_a_restart(url: str) -> None:
-    async with opened(url) as (store, _):
-        await store.write(*played("a"), *played("b"))
-        await store.write(
-            EpisodePrepared("a", 2.0, True, 1.0, None, None), EpisodePrepared("b", 1.0, True, 1.0, None, None)
-        )
-    async with opened(url) as (store, _):
-        await store.write(ended("a", 2.0), EpisodeClosed("b", "aborted", 1, reason="the team decided so"))
-    found = await reopened(url)
-    assert [sample.episode for sample in found.pool] == ["a"]
-    assert (found.prepared, found.counts) == ([], {"ended": 1, "aborted": 1})
-
-
-async def test_settled_batches_come_back_in_the_learners_order(url: str) -> None:
-    async with opened(url) as (store, _):
-        for name in "abcdef":
-            await store.write(*played(name, calls=1), ended(name))
-        await store.write(BatchScheduled(1, ("c", "a")))
-        await store.write(BatchScheduled(2, ("f", "b")))
-    found = await reopened(url)
-    assert found.step == 2
-    order = {step: [s.episode for s in batch] for step, batch in found.replay.items()}
-    assert order == {1: ["c", "a"], 2: ["f", "b"]}
-    assert [sample.episode for sample in found.pool] == ["d", "e"]
-    assert found.counts == {"ended": 6, "trained": 4}
-
-
-async def test_the_pool_is_in_the_order_of_the_ends(url: str) -> None:
-    async with opened(url) as (store, _):
-        await store.write(*played("a"), *played("b"), *played("c"))
-        await store.write(ended("c"))
-        await store.write(ended("a"), ended("b"))
-    assert [sample.episode for sample in (await reopened(url)).pool] == ["c", "a", "b"]
-
-
-async def test_only_the_kept_checkpoints_and_what_follows_the_oldest_are_gone_on_from(url: str) -> None:
-    wanted = job(checkpoints_kept=2)
-    async with opened(url, wanted) as (store, _):
-        for step in range(1, 5):
-            await train_step(store, step, consumed=step < 4)
-    found = await reopened(url, wanted)
-    assert found.checkpoints == [(3, "step-3"), (2, "step-2")]
-    assert list(found.replay) == [3, 4]
-    assert found.step == 4
-
-
-async def test_the_first_weights_count_as_a_checkpoint(url: str) -> None:
-    async with opened(url) as (store, _):
-        await train_step(store, 1)
-    found = await reopened(url)
-    assert (found.checkpoints, list(found.replay)) == ([(1, "step-1")], [1])
-
-
-async def test_a_sample_is_settled_once(url: str) -> None:
-    async with opened(url) as (store, _):
-        await store.write(*played("a"), *played("b"), ended("a"))
-        await store.write(BatchScheduled(1, ("a",)))
-        for wrong in (
-            BatchScheduled(2, ("a",)),
-            BatchScheduled(2, ("b",)),
-            BatchScheduled(1, ("a",)),
-            BatchScheduled(2, ("nobody",)),
-        ):
-            with pytest.raises(StoreRefused, match="could not write"):
-                await store.write(wrong)
-        await store.write(ended("b"))
-        await store.write(BatchScheduled(2, ("b",)))
-    assert {step: len(batch) for step, batch in (await reopened(url)).replay.items()} == {1: 1, 2: 1}
-
-
-async def test_a_withdrawn_call_is_no_part_of_its_episode_and_its_place_is_free(url: str) -> None:
-    async with opened(url) as (store, _):
-        kept, gone, again = node(0), node(1, size=2), node(1, size=5)
-        await store.write(began("e"), CallCaptured("e", kept), CallCaptured("e", gone))
-        store.note(CallWithdrawn("e", gone))
-        await store.write(CallCaptured("e", again), ended("e"))
-    (sample,) = (await reopened(url)).pool
-    assert list(map(facts, sample.nodes)) == [facts(kept), facts(again)]
 
 
 async def test_streams_and_dropped_episodes_come_back(url: str) -> None:
@@ -319,65 +200,3 @@ async def test_nothing_is_written_after_the_close(url: str) -> None:
         store.note(began("c"))
     found = await reopened(url)
     assert (found.begun, [sample.episode for sample in found.pool]) == (1, ["a"])
-
-
-def histories() -> st.SearchStrategy[list[list[Change]]]:
-    ends: list[Any] = [
-        [], [ended("?")], [ended("?"), EpisodeClosed("?", "dropped", 1, reason="pool_bytes")],
-        [EpisodeClosed("?", "aborted", 1, reason="because")], [EpisodeClosed("?", "fenced", 2, reason="lease_expired")],
-        [EpisodePrepared("?", 1.0, True, 1.0, None, None)],
-        [EpisodePrepared("?", 1.0, True, 1.0, None, None), ended("?")],
-    ]  # fmt: skip
-    episode = st.tuples(st.integers(0, 3), st.sampled_from(ends), st.sampled_from(["train", "eval"]), st.booleans())
-    return st.lists(episode, min_size=1, max_size=6).map(
-        lambda drawn: [_history(f"e{number}", *each) for number, each in enumerate(drawn)]
-    )
-
-
-def _history(name: str, calls: int, end: list[Any], kind: str, withdrawn: bool) -> list[Change]:
-    changes = list(played(name, calls, kind=kind, group=None if kind == "eval" else "t#1"))
-    if withdrawn and calls:
-        changes.append(CallWithdrawn(name, changes[-1].node))  # type: ignore[union-attr]
-        changes.append(CallCaptured(name, changes[-2].node))  # type: ignore[union-attr]
-    return [*changes, *(dataclasses.replace(change, episode=name) for change in end)]
-
-
-def gist(found: RecoveredState) -> Any:
-    return (
-        {s.episode: list(map(facts, s.nodes)) for s in found.pool},
-        {s.episode: list(map(facts, s.nodes)) for s in found.prepared},
-        dict(found.fencing_tokens), found.begun, dict(found.counts),
-    )  # fmt: skip
-
-
-@pytest.mark.slow
-@given(histories(), st.randoms(use_true_random=False))
-def test_the_grouping_of_changes_means_nothing(
-    database: tuple[str, Iterator[int]], histories: list[list[Change]], random: Any
-) -> None:
-    """Any interleaving of the episodes' histories, in any groups, leaves what writing them one by one leaves."""
-    left = [list(history) for history in histories]
-    groups: list[list[Change]] = [[]]
-    while any(left):
-        groups[-1].append(random.choice([history for history in left if history]).pop(0))
-        if random.random() < 0.3:
-            groups.append([])
-    url, seeds = database
-    grouped = asyncio.run(written(url, job(seed=next(seeds)), groups))
-    one_by_one = [[change] for change in itertools.chain(*histories)]
-    assert gist(grouped) == gist(asyncio.run(written(url, job(seed=next(seeds)), one_by_one)))
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Iterator[int]]:
-    return f"sqlite:///{tmp_path_factory.mktemp('store')}/store.sqlite3", itertools.count()
-
-
-async def written(url: str, wanted: Job, groups: list[list[Change]]) -> RecoveredState:
-    async with opened(url, wanted) as (store, _):
-        for number, group in enumerate(groups):
-            if number % 3:
-                store.note(*group)
-            else:
-                await store.write(*group)
-    return await reopened(url, wanted)

@@ -23,7 +23,7 @@ from swarm.store import (
 )
 from swarm.store.tables import choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
 from swarm.wire import EvaluationSummary
-from tests.swarm.store.support import began, ended, execute, job, node, opened, played, reopened, train_step
+from tests.swarm.store.support import began, ended, execute, job, node, opened, played, train_step
 
 
 async def play_step(store: SqlStore, step: int) -> None:
@@ -40,41 +40,6 @@ async def with_tokens(store: SqlStore) -> list[str]:
     names = [episode.id for episode in (await store.episodes(100)).episodes][::-1]
     records = [(name, await store.episode(name)) for name in names]
     return [name for name, record in records if record is not None and record.record]
-
-
-async def test_what_was_consumed_before_the_oldest_kept_checkpoint_loses_its_tokens(url: str) -> None:
-    async with opened(url, job(checkpoints_kept=2)) as (store, _):
-        await play_step(store, 1)
-        assert await with_tokens(store) == ["trained-1", "lost-1", "seen-1"]
-        await play_step(store, 2)
-        assert await with_tokens(store) == ["trained-2", "lost-2", "seen-2"]
-        await play_step(store, 3)
-        assert await with_tokens(store) == ["trained-3", "lost-3", "seen-3"]
-        assert await store.list_exportable() == (["trained-3", "lost-3", "seen-3"], 6, 0)
-
-
-async def test_the_balance_survives_the_collection(url: str) -> None:
-    wanted = job(checkpoints_kept=1)
-    async with opened(url, wanted) as (store, _):
-        for step in (1, 2, 3):
-            await play_step(store, step)
-        shown = {episode.id: episode for episode in (await store.episodes(100)).episodes}
-        assert [(e.calls, e.tokens) for e in (shown["trained-1"], shown["lost-1"], shown["seen-1"])] == [
-            (2, 6), (1, 3), (2, 6),
-        ]  # fmt: skip
-        assert (shown["trained-1"].state, shown["trained-1"].step) == ("consumed", 1)
-    found = await reopened(url, wanted)
-    assert (found.begun, found.counts["trained"], found.counts["evaluated"], found.counts["fenced"]) == (9, 3, 3, 3)
-
-
-async def test_what_waits_for_its_batch_is_never_collected(url: str) -> None:
-    wanted = job(checkpoints_kept=1)
-    async with opened(url, wanted) as (store, _):
-        await store.write(*played("waits"), ended("waits"))
-        for step in (1, 2, 3):
-            await play_step(store, step)
-    (sample,) = (await reopened(url, wanted)).pool
-    assert len(sample.nodes) == 2
 
 
 async def test_evaluations_after_the_last_checkpoint_lose_their_tokens_too(
