@@ -121,6 +121,7 @@ _NONE = 1e-6
 def extract_conditions(history: Sequence[Row], initial: Part, final: Part) -> dict[str, Any]:
     """Return the conditions that the files hold, by their names in `Conditions`; None where a metric is missing."""
     version, plays = final["policy_version"], len(final["episodes"])
+    last = history[-1]["metrics"] if history else {}
     course = training_curve(history, success_rate(initial), success_rate(final), plays)
     return {
         "steps": len(history),
@@ -131,7 +132,8 @@ def extract_conditions(history: Sequence[Row], initial: Part, final: Part) -> di
         "evaluation_tasks": tasks_hash((episode["task_id"], episode["sample"]) for episode in final["episodes"]),
         "evaluation_episodes": plays,
         "checkpoint": "last" if version == len(history) else f"after step {version}",
-        "judge_errors": _whole(_count_aborted(history)),
+        # Episodes that were given up without a reward, which the server counts from its start.
+        "judge_errors": _whole(last.get("lease/aborted", 0.0) if "lease/begun" in last else None),
         "signal_steps": _signal_steps(history),
         "probs_diff": _reduce(max, history, "training/rollout_probs_diff_max"),
         "course": course.model_dump(mode="json"),
@@ -169,21 +171,10 @@ def _signal_steps(history: Sequence[Row]) -> int | None:
     counts = [[row["metrics"].get(f"batch/{name}") for name in ("groups", "constant_groups")] for row in history]
     if not counts or any(None in pair for pair in counts):
         return None
-    return sum(
-        bool(constant < groups) or _advantages_differ(row["metrics"])
-        for row, (groups, constant) in zip(history, counts, strict=True)
-    )
-
-
-def _advantages_differ(metrics: Mapping[str, Any]) -> bool:
-    return float(metrics.get("critic/advantages/max", 0.0)) - float(metrics.get("critic/advantages/min", 0.0)) > _NONE
+    ends = ([float(row["metrics"].get(f"critic/advantages/{end}", 0.0)) for end in ("max", "min")] for row in history)
+    pairs = zip(counts, ends, strict=True)
+    return sum(bool(constant < groups) or most - least > _NONE for (groups, constant), (most, least) in pairs)
 
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
-
-
-def _count_aborted(history: Sequence[Row]) -> float | None:
-    """Return the episodes that were given up without a reward, which the server counts from its start."""
-    last = history[-1]["metrics"] if history else {}
-    return last.get("lease/aborted", 0.0) if "lease/begun" in last else None

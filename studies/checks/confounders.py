@@ -54,6 +54,10 @@ class Violation:
     blocks: bool
     """Whether the verdict is invalid while no amendment accepts the code; a threat otherwise."""
 
+    @property
+    def line(self) -> str:
+        return f"{self.code}: {self.sentence}"
+
 
 @dataclass(frozen=True, slots=True)
 class _SameRule:
@@ -104,9 +108,15 @@ class _Pair:
 
     def known_values(self, field: str, *, amount: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the known values of a condition by run, of each arm; an amount only of runs that ran their course."""
-        left, right = ({run: getattr(entry, field) for run, entry in arm.items() if not (amount and entry.stopped_by)}
-                       for arm in self.arms)  # fmt: skip
-        return _without_none(left), _without_none(right)
+        left, right = (
+            {
+                run: value
+                for run, entry in arm.items()
+                if not (amount and entry.stopped_by) and (value := getattr(entry, field)) is not None
+            }
+            for arm in self.arms
+        )
+        return left, right
 
     def means(self, field: str, *, amount: bool = False) -> tuple[float, float] | None:
         left, right = self.known_values(field, amount=amount)
@@ -166,16 +176,12 @@ def lint_jobs(
     """Return the job fields, the seed apart, that are not the same in all jobs of two arms and not declared to vary."""
     (left, right), _ = claim_of(design, hypothesis, names)
     sides = [[flatten(job) for job in jobs] for jobs in (control, treatment)]
-    return tuple(
-        _report_undeclared(name, (left.name, right.name), [[job.get(name) for job in side] for side in sides])
-        for name in find_undeclared_fields(design, hypothesis, sides[0], sides[1], names)
-    )
-
-
-def _report_undeclared(name: str, arms: tuple[str, str], sides: list[list[Any]]) -> Violation:
-    left, right = map(_format_values, sides)
-    sentence = f"{arms[0]} has {name} {left}, {arms[1]} has {right}, and the hypothesis does not vary it"
-    return Violation("undeclared_field", sentence, blocks=True)
+    found = []
+    for name in find_undeclared_fields(design, hypothesis, sides[0], sides[1], names):
+        one, other = (_format_values(job.get(name) for job in side) for side in sides)
+        sentence = f"{left.name} has {name} {one}, {right.name} has {other}, and the hypothesis does not vary it"
+        found.append(Violation("undeclared_field", sentence, blocks=True))
+    return tuple(found)
 
 
 def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
@@ -198,9 +204,12 @@ def _check_same(pair: _Pair, rule: _SameRule) -> Violation | None:
 
 def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None:
     """Find runs that were evaluated on other tasks than their seed draws, or than the other arm's run of that seed."""
-    strays = [[entry for entry in arm.values() if _is_stray(entry)] for arm in pair.arms]
+    both_known = [
+        [run for run in arm.values() if None not in (run.evaluation_tasks, run.drawn_tasks)] for arm in pair.arms
+    ]
+    strays = [sum(run.evaluation_tasks != run.drawn_tasks for run in runs) for runs in both_known]
     if any(strays):
-        counts = (f"{len(found)} of {len(arm)} runs" for found, arm in zip(strays, pair.arms, strict=True))
+        counts = (f"{count} of {len(arm)} runs" for count, arm in zip(strays, pair.arms, strict=True))
         said = f"runs were evaluated on other tasks than their seeds draw: {pair.describe(*counts)}"
         return Violation("evaluation_tasks", said, blocks=True)
     left, right = pair.known_values("evaluation_tasks")
@@ -217,10 +226,6 @@ def _check_evaluation(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation
         return None
     told = pair.describe(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
     return Violation("evaluation_tasks", f"the arms were evaluated on different tasks: {told}", blocks=True)
-
-
-def _is_stray(seen: Conditions) -> bool:
-    return None not in (seen.evaluation_tasks, seen.drawn_tasks) and seen.evaluation_tasks != seen.drawn_tasks
 
 
 def _check_warm_start(pair: _Pair) -> Violation | None:
@@ -325,17 +330,10 @@ def _ratio(left: float, right: float) -> float:
     return high / low if low > 0 else (float("inf") if high > 0 else 1.0)
 
 
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {run: value for run, value in values.items() if value is not None}
-
-
 def _format_values(values: Iterable[Any]) -> str:
-    counts = Counter(_format_value(value) for value in values)
+    # Of a hash its first digits.
+    texts = (text[:12] if len(text) == 64 and " " not in text else text for text in map(str, values))
+    counts = Counter(texts)
     if len(counts) == 1:
         return next(iter(counts))
     return " and ".join(f"{text} ({n} run{'s' * (n > 1)})" for text, n in counts.most_common()) or "nothing known"
-
-
-def _format_value(value: Any) -> str:
-    text = str(value)
-    return text[:12] if len(text) == 64 and " " not in text else text

@@ -50,15 +50,10 @@ def read_unchanged(path: Path, name: str, expected: str) -> bytes:
 def find_spoilt_runs(state: StudyState, folder: Path, phase: Phase) -> Iterator[tuple[RunState, str, str]]:
     """Yield the collected runs of a phase whose files are not what was collected, with the code and a sentence."""
     for run in state.runs_in(phase):
-        if run.status == "collected" and (error := _find_spoilt_file(run, folder)) is not None:
+        if run.status != "collected" or run.collected is None:
+            continue
+        try:
+            for kind in ("snapshot", "evaluation"):
+                read_collected(folder, run.collected[kind])
+        except CollectError as error:
             yield run, error.code, error.reason
-
-
-def _find_spoilt_file(run: RunState, folder: Path) -> CollectError | None:
-    collected = run.collected or {}
-    try:
-        for kind in ("snapshot", "evaluation"):
-            read_collected(folder, collected[kind])
-    except CollectError as error:
-        return error
-    return None

@@ -100,7 +100,20 @@ def zero_lr_unchecked(run: RunState) -> tuple[str, ...]:
 
 
 def find_fault(seen: Conditions) -> str | None:
-    return next(_faults(seen), None)
+    still = seen.stillness
+    if still is None:
+        return None
+    if still.before is not None and still.after is not None and still.before != still.after:
+        return (
+            f"{seen.steps} training steps with a learning rate of 0 changed the weights: expected them bit-equal "
+            f"({still.before[:12]}), found {still.after[:12]}"
+        )
+    if still.probs_tolerance is not None and seen.probs_diff is not None and seen.probs_diff > still.probs_tolerance:
+        return (
+            f"engine and learner differ by {seen.probs_diff:.3g} on the probability of a sampled token under the same "
+            f"weights, where their backend states at most {still.probs_tolerance:g}"
+        )
+    return None
 
 
 def list_unreported(seen: Conditions) -> tuple[str, ...]:
@@ -132,30 +145,13 @@ def conditions(run: RunState) -> Conditions:
     return Conditions.model_validate(collected.get("conditions") or {})
 
 
-def _faults(seen: Conditions) -> Iterator[str]:
-    still = seen.stillness
-    if still is None:
-        return
-    if still.before is not None and still.after is not None and still.before != still.after:
-        yield (
-            f"{seen.steps} training steps with a learning rate of 0 changed the weights: expected them bit-equal "
-            f"({still.before[:12]}), found {still.after[:12]}"
-        )
-    if still.probs_tolerance is not None and seen.probs_diff is not None and seen.probs_diff > still.probs_tolerance:
-        yield (
-            f"engine and learner differ by {seen.probs_diff:.3g} on the probability of a sampled token under the same "
-            f"weights, where their backend states at most {still.probs_tolerance:g}"
-        )
-
-
 EPISODES_TOLD: Final = 0.005
 """Difference between the arms' shares of episodes without a reward that is worth a word: one in two hundred."""
 
 
 def unequal_drops(state: StudyState, claim: Hypothesis) -> tuple[str, ...]:
     """Return in what the arms of a hypothesis and its control lost different shares, with the counts: each a clause."""
-    design = state.design
-    if design is None:
+    if (design := state.design) is None:
         return ()
     control, *others = design.contrast_of(claim)
     return tuple(clause for other in others for clause in _between(state, design, (control, other)))

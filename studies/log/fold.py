@@ -121,20 +121,10 @@ def _follows_a_wait(study: StudyState, event: Event) -> bool:
 
 
 @rule(EventType.STUDY_CREATED)
-def _create(
-    study: StudyState,
-    event: Event,
-    topic: str,
-    planner: dict[str, Any],
-    settings: dict[str, Any],
-    command: Any,
-    versions: dict[str, Any],
-    machine: dict[str, Any],
-    served: bool = False,
-) -> None:
-    study.id, study.created = event.study, event.ts
-    study.topic, study.planner, study.settings, study.command = topic, planner, settings, command
-    study.versions, study.machine, study.served = versions, machine, served
+def _create(study: StudyState, event: Event, topic: str, command: Any, served: bool = False, **given: Any) -> None:
+    study.id, study.created, study.topic, study.command, study.served = event.study, event.ts, topic, command, served
+    for name in ("planner", "settings", "versions", "machine"):
+        setattr(study, name, dict(given[name]))
 
 
 @rule(EventType.PLANNER_ACTED)
@@ -187,32 +177,15 @@ def _begin_round(study: StudyState, event: Event, number: int, previous: str, wh
     study.round, study.why_asked, study.question_try = number, why, int(more.get("try", 0))
 
 
-def _give_round_up(study: StudyState) -> None:
-    """Go back to the last round with a lock."""
-    last = study.rounds_before[-1]
-    study.given_up = (*study.given_up, copy(study))
-    _set_round(study, last)
-    since = [entry for entry in study.amendments if entry not in last.amendments]
-    study.amendments = (*last.amendments, *since)
-    study.round, study.rounds_before = last.round, study.rounds_before[:-1]
-
-
 def _set_round(study: StudyState, round: RoundState) -> None:
     for field in fields(RoundState):
         setattr(study, field.name, getattr(round, field.name))
 
 
 @rule(EventType.MODEL_PREPARED)
-def _prepare_model(
-    study: StudyState,
-    event: Event,
-    sha256: str | None,
-    seconds: float,
-    phase: str = "confirm",
-    models: dict[str, Any] | None = None,
-) -> None:
+def _prepare_model(study: StudyState, event: Event, phase: str = "confirm", **more: Any) -> None:
     # Earlier versions named the control's model alone.
-    prepared = {"sha256": sha256, "seconds": seconds, **({} if models is None else {"models": models})}
+    prepared = {name: more[name] for name in ("sha256", "seconds", "models") if name != "models" or name in more}
     study.prepared = {**study.prepared, phase: prepared}
     if phase == "confirm" or study.model is None:
         study.model = prepared
@@ -251,12 +224,17 @@ def _conclude(
     reason: str,
     said: PlannerMessage | None = None,
     declined: bool = False,
-    next: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> None:
-    if study.design is None and study.rounds_before:
-        _give_round_up(study)
+    if study.design is None and study.rounds_before:  # the round that was begun came to no lock
+        last = study.rounds_before[-1]
+        study.given_up = (*study.given_up, copy(study))
+        _set_round(study, last)
+        since = [entry for entry in study.amendments if entry not in last.amendments]
+        study.amendments = (*last.amendments, *since)
+        study.round, study.rounds_before = last.round, study.rounds_before[:-1]
     study.concluded_reason, study.open_question = reason, None
-    study.said, study.declined, study.asked_next = said, declined, next
+    study.said, study.declined, study.asked_next = said, declined, more.get("next")
 
 
 @rule(EventType.REPORT_BUILT)
@@ -493,25 +471,16 @@ def _copy_attempt(
 
 
 @rule(EventType.RUN_COLLECTED)
-def _collect(
-    study: StudyState,
-    event: Event,
-    run_id: str,
-    attempt: int,
-    snapshot: dict[str, Any],
-    evaluation: dict[str, Any],
-    **more: Any,
-) -> None:
+def _collect(study: StudyState, event: Event, run_id: str, attempt: int, **more: Any) -> None:
     run = _run(study, run_id)
     if run.status in ("collected", "invalid"):
         raise ImpossibleEvent(f"run {run_id} is {run.status}; expected nothing more to collect")
     if next((one.status for one in run.attempts if one.number == attempt), "failed") not in (None, "finished"):
         raise ImpossibleEvent(f"attempt {attempt} of run {run_id} did not finish; nothing of it may be collected")
-    for name, file in (("snapshot", snapshot), ("evaluation", evaluation)):
-        if not isinstance(file["path"], str) or not isinstance(file["sha256"], str):
+    for name in ("snapshot", "evaluation"):
+        if not isinstance(more[name]["path"], str) or not isinstance(more[name]["sha256"], str):
             raise ImpossibleEvent(f"its {name} lacks a path or a sha256")
-    collected = {**more, "run_id": run_id, "attempt": attempt, "snapshot": snapshot, "evaluation": evaluation}
-    _put(study, replace(run, collected=collected, settled=event.ts))
+    _put(study, replace(run, collected={"run_id": run_id, "attempt": attempt, **more}, settled=event.ts))
 
 
 @rule(EventType.MEASUREMENT_RECORDED)

@@ -12,7 +12,7 @@ Does not know. Why a run has its code: the harness gave it, and the lock says wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from studies.records.alpha import AlphaAllocation
@@ -119,13 +119,6 @@ def count_codes(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
     """Return how many runs of each arm carry each code in the field `codes`, by `ARM: CODE`."""
     found = Counter(f"{name}: {code}" for name, arm in arms.items() for code in getattr(arm, codes).values())
     return dict(sorted(found.items()))
-
-
-def find_overlaps(arms: Mapping[str, ArmData]) -> Sequence[str]:
-    places = Counter(
-        run for arm in arms.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
-    )
-    return sorted(run for run, n in places.items() if n > 1)
 
 
 _EMPTY = ArmData({}, {})

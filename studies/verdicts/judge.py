@@ -39,8 +39,11 @@ def lint_subgroups(
     arms, _ = claim_of(design, hypothesis, names)
     left, right = _sum_counts(control.values()), _sum_counts(treatment.values())
     groups = sorted(left.keys() & right.keys())
-    effects = {name: _rate(right[name]) - _rate(left[name]) for name in groups}
-    whole = _rate(_total(right, groups)) - _rate(_total(left, groups)) if groups else 0.0
+    effects = {name: right[name][0] / right[name][1] - left[name][0] / left[name][1] for name in groups}
+    whole = 0.0
+    if groups:
+        solved, played = ([sum(side[name][at] for name in groups) for side in (left, right)] for at in (0, 1))
+        whole = solved[1] / played[1] - solved[0] / played[0]
     if len(groups) < 2 or not whole or any(effect * whole >= 0 for effect in effects.values()):
         return ()
     told = ", ".join(f"{effect:+.3f} in {name}" for name, effect in effects.items())
@@ -58,15 +61,6 @@ def _sum_counts(runs: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tupl
             before = total.get(name, (0, 0))
             total[name] = before[0] + solved, before[1] + played
     return {name: counts for name, counts in total.items() if counts[1]}
-
-
-def _total(groups: Mapping[str, tuple[int, int]], names: Iterable[str]) -> tuple[int, int]:
-    chosen = [groups[name] for name in names]
-    return sum(solved for solved, _ in chosen), sum(played for _, played in chosen)
-
-
-def _rate(counts: tuple[int, int]) -> float:
-    return counts[0] / counts[1]
 
 
 NO_RESULT = "no_result"
@@ -96,7 +90,7 @@ def judge_hypothesis(
     blocking = [v for v in found if v.blocks and v.code not in accepted]
     return judge(
         state.alpha_allocation, hypothesis, data, look=look, phase=phase,
-        violations=[_line(v) for v in blocking], threats=[_line(v) for v in found if v not in blocking],
+        violations=[v.line for v in blocking], threats=[v.line for v in found if v not in blocking],
         accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
         barred=_find_barred(state, hypothesis, data, phase),
         exploratory=bool(accepted - before_data) or _is_chosen_moment(state, hypothesis, look, phase, known),
@@ -183,15 +177,14 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
         excluded={name: code for name, code in codes.items() if code not in design.counted_as_worst},
         worst={name: code for name, code in codes.items() if code in design.counted_as_worst},
         cut=cut,
-        collapsed=_find_collapsed(design, [run for run in runs if run.run_id in values]),
+        collapsed={
+            run.run_id: how
+            for run in runs
+            if design.collapse is not None
+            and run.run_id in values
+            and (how := detect_collapse(conditions(run), design.collapse)) is not None
+        },
     )
-
-
-def _find_collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
-    if (rule := design.collapse) is None:
-        return {}
-    found = {run.run_id: detect_collapse(conditions(run), rule) for run in runs}
-    return {run: how for run, how in found.items() if how is not None}
 
 
 def _conditions(state: StudyState, arm: ArmData) -> dict[str, Conditions]:
@@ -250,10 +243,6 @@ def _find_unnamed_codes(design: Design, hypothesis: str, data: Mapping[str, ArmD
     arms = [data[name] for name in design.contrast_of(find_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     return codes - set(design.exclusions)
-
-
-def _line(violation: Violation) -> str:
-    return f"{violation.code}: {violation.sentence}"
 
 
 _NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")

@@ -80,7 +80,11 @@ class SettingRecipe:
                     self._take_back(state.round, claim)
             elif claim.kind != "difference":
                 self._leave(state.round, claim, "is an interaction or a trend, and no value of a job")
-            elif not verdict.exploratory and _leaves_zero_out(design, verdict):
+            elif (
+                not verdict.exploratory
+                and (interval := deciding_interval(design, verdict)) is not None
+                and not interval.low <= 0 <= interval.high
+            ):
                 better.append(_better(state.round, design, claim, verdict))
         for value in sorted(better, key=lambda value: -abs(value.verdict.estimate or 0.0)):
             if not taken & value.fields.keys():
@@ -94,7 +98,7 @@ class SettingRecipe:
         compared = _same(now, value.over) or _same(now, value.fields)
         if before and any(_same(past.fields, value.over) and _same(past.over, value.fields) for past in self._past):
             self._leave(value.round, value.claim, "contradicts an earlier round; neither value is taken for it")
-            self._forget(value.fields)
+            self._chosen = {name: known for name, known in self._chosen.items() if name not in value.fields}
         elif before and not compared:
             self._leave(value.round, value.claim, f"is left out, as {format_fields(now)} was not compared with it")
         else:
@@ -107,13 +111,11 @@ class SettingRecipe:
     def _take_back(self, number: int, claim: Hypothesis) -> None:
         """Take back what the same comparison, asked again on fresh seeds, did not show again."""
         for value in {id(value): value for value in self._chosen.values()}.values():
-            if value.claim.variable == claim.variable and _pair(value.claim) == _pair(claim):
+            pairs = [{canonical(one.control), canonical(one.treatment)} for one in (value.claim, claim)]
+            if value.claim.variable == claim.variable and pairs[0] == pairs[1]:
                 why = f"was not shown again in round {number}, on fresh seeds: it is no part of a recipe"
                 self._leave(value.round, value.claim, why)
                 self._chosen = {name: known for name, known in self._chosen.items() if known is not value}
-
-    def _forget(self, names: Mapping[str, JsonValue]) -> None:
-        self._chosen = {name: known for name, known in self._chosen.items() if name not in names}
 
     def _leave(self, number: int, claim: Hypothesis, why: str) -> None:
         self.left.append(ExcludedClaim(number, claim, why))
@@ -153,11 +155,6 @@ def format_fields(fields: Mapping[str, JsonValue]) -> str:
     return ", ".join(setting(name, value) for name, value in fields.items())
 
 
-def _leaves_zero_out(design: Design, verdict: Verdict) -> bool:
-    interval = deciding_interval(design, verdict)
-    return interval is not None and not interval.low <= 0 <= interval.high
-
-
 def _better(number: int, design: Design, claim: Hypothesis, verdict: Verdict) -> BetterValue:
     arms = design.arm(design.control_arm), design.arm_with(claim.variable, claim.treatment)
     sides = [
@@ -166,10 +163,6 @@ def _better(number: int, design: Design, claim: Hypothesis, verdict: Verdict) ->
     ]
     treatment_wins = ((verdict.estimate or 0.0) > 0) == design.metric.higher_is_better
     return BetterValue(number, design, claim, verdict, sides[treatment_wins], sides[not treatment_wins])
-
-
-def _pair(claim: Hypothesis) -> set[str]:
-    return {canonical(claim.control), canonical(claim.treatment)}
 
 
 def _same(left: Mapping[str, JsonValue], right: Mapping[str, JsonValue]) -> bool:

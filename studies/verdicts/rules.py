@@ -17,6 +17,7 @@ there. Interactions and trends are weighted sums of arm means (`studies.statisti
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -47,7 +48,6 @@ from studies.verdicts.inputs import (
     Finding,
     JudgeInput,
     count_codes,
-    find_overlaps,
     find_unaccounted,
     too_many_excluded,
 )
@@ -169,7 +169,7 @@ def _compare_arms(case: JudgeInput) -> Comparison | None:
 def _decide(case: JudgeInput, found: Comparison) -> Finding:
     alike = case.alpha_alike
     level, family = _level(case)
-    adjusted = _adjust_p(case, found) if len(family) > 1 else None
+    adjusted = sequential.dunnett_p(found.t, found.df, found.n_control, family) if len(family) > 1 else None
     low, high = found.within(sequential.dunnett_critical(1 - level, found.df, found.n_control, family))
     margin = case.design.equivalence_margin
     same = None if margin is None else two_one_sided(found, margin, alike)
@@ -234,11 +234,7 @@ def _p_in_family(case: JudgeInput) -> float:
     if case.design.test == "boschloo":
         return min(1.0, scope.exact_p(case) * len(_family_sizes(case)))
     found = _compare_arms(case)
-    return 1.0 if found is None else _adjust_p(case, found)
-
-
-def _adjust_p(case: JudgeInput, found: Comparison) -> float:
-    return sequential.dunnett_p(found.t, found.df, found.n_control, _family_sizes(case))
+    return 1.0 if found is None else sequential.dunnett_p(found.t, found.df, found.n_control, _family_sizes(case))
 
 
 def _family_sizes(case: JudgeInput) -> list[int]:
@@ -373,7 +369,10 @@ def _check(case: JudgeInput) -> None:
     looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
     if not 1 <= case.look <= looks:
         raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
-    if twice := find_overlaps(case.data):
+    places = Counter(
+        run for arm in case.data.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
+    )
+    if twice := sorted(run for run, count in places.items() if count > 1):
         raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
     for arm in case.data.values():
         if stray := sorted(arm.collapsed.keys() - arm.values.keys()):
