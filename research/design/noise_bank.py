@@ -252,7 +252,7 @@ class NoiseBank:
         every = [run for run in state.every_run.values() if run.status == "collected"]
         collected = [run for run in every if run.spec.arm != PLUMBING_ARM]
         if version != str(RESULTS_VERSION):
-            return cls(left_out=_count_left_out(_describe_version(version), len(collected)))
+            return cls(left_out=_count_left_out(version, len(collected)))
         seen, reasons = [], Counter[str]()
         for run in collected:
             if isinstance(found := _observe(run), Observation):
@@ -320,8 +320,16 @@ class NoiseBank:
         )
 
     def _estimate(self, environment: str, job: Job, metric: Metric) -> NoiseEstimate | None:
-        groups = _group_by(self._select(environment, job, metric), lambda entry: entry.group).values()
-        return estimate_noise(entry for group in groups if not _is_censored(group, metric) for entry in group)
+        known: list[Observation] = []
+        for group in _group_by(self._select(environment, job, metric), lambda entry: entry.group).values():
+            if metric.threshold is not None and metric.cut_at is not None:
+                late = sum(seen.value >= metric.cut_at for seen in group)
+                if 2 * late > len(
+                    group
+                ):  # most never reached the threshold: their spread is the horizon's, which has none
+                    continue
+            known += group
+        return estimate_noise(known)
 
     def _select(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
         wanted = (environment, model_key(job), job.algorithm, metric_key(metric))
@@ -376,7 +384,7 @@ def load_shipped_bank() -> NoiseBank:
 def read_bank(data: bytes) -> NoiseBank:
     file = BankFile.model_validate_json(data)
     if file.results_version != RESULTS_VERSION:
-        return NoiseBank(left_out=_count_left_out(_describe_version(file.results_version), len(file.observations)))
+        return NoiseBank(left_out=_count_left_out(file.results_version, len(file.observations)))
     checked = frozenset((entry.environment, entry.model) for entry in file.plumbing)
     return NoiseBank(frozenset(file.observations), checked=checked)
 
@@ -418,8 +426,8 @@ def _observe(run: RunState) -> Observation | str:
         environment=run.spec.environment,
         model=model_key(job),
         algorithm=job.algorithm,
-        group=_hash_key([*comparison, run.spec.arm, _drop_seed(job)]),
-        pairing=_hash_key(comparison),
+        group=digest([*comparison, run.spec.arm, _drop_seed(job)])[:16],
+        pairing=digest(comparison)[:16],
         decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
         seed=run.spec.seed,
         steps=job.steps,
@@ -443,23 +451,8 @@ def metric_key(metric: Metric) -> str:
     return " ".join(filter(None, (f"{metric.split}:{metric.key}", horizon, plan)))
 
 
-def _is_censored(group: Sequence[Observation], metric: Metric) -> bool:
-    """Return whether most of a group never reached the threshold: their spread is the horizon's, which has none."""
-    if metric.threshold is None or metric.cut_at is None:
-        return False
-    return 2 * sum(seen.value >= metric.cut_at for seen in group) > len(group)
-
-
-def _hash_key(value: Sequence[object]) -> str:
-    return digest(list(value))[:16]
-
-
-def _describe_version(version: object) -> str:
-    return f"results version {version} (this is version {RESULTS_VERSION})"
-
-
-def _count_left_out(reason: str, count: int) -> dict[str, int]:
-    return {f"runs of {reason}": count} if count else {}
+def _count_left_out(version: object, count: int) -> dict[str, int]:
+    return {f"runs of results version {version} (this is version {RESULTS_VERSION})": count} if count else {}
 
 
 def _describe_groups(known: NoiseEstimate) -> str:

@@ -171,15 +171,11 @@ class SampleSizeCalculator:
         wider = (draft.with_candidates(candidates) for candidates in sizes)
         return next((entry for entry in wider if self.budget_check.affords(self.stages(entry, seeds))), draft)
 
-    def max_affordable_seeds(self, draft: DesignDraft) -> int | None:
-        """Return the most seeds that the budget affords; None for fewer than a test needs."""
-        counts = range(MOST_SEEDS, LEAST_SEEDS - 1, -1)
-        return next((seeds for seeds in counts if self.budget_check.affords(self.stages(draft, seeds))), None)
-
     def _refuse(self, draft: DesignDraft, analysis: PowerAnalysis, need: int | None) -> Unaffordable:
         """Return the refusal of a design that no seeds, or not so many as are affordable, suffice for."""
         metric, check = self.metric(draft), self.budget_check
-        most = self.max_affordable_seeds(draft)
+        counts = range(MOST_SEEDS, LEAST_SEEDS - 1, -1)
+        most = next((seeds for seeds in counts if check.affords(self.stages(draft, seeds))), None)
         effect = analysis.min_detectable_effect(most) if most else None
         promise = f"an effect of {format_difference(metric, draft.effect)} with power {self.requirements.power:g}"
         noise = (
