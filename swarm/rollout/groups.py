@@ -172,14 +172,6 @@ class Groups:
         """Give a stream its task list; groups of former clients that lack members get turns of their tasks."""
         self._adopt(listed.stream, self.streams.list_tasks(listed).adopt)
 
-    def adopt_again(self) -> None:
-        """Give restored groups that began without a turn those that were theirs before, whole ones too."""
-        for group in self if not self._loose else ():
-            if group.task_index is None and (task_index := self.assignments.index_of_group(group)) is not None:
-                self._assign_task(group, task_index)
-        for stream, sampler in self.streams.samplers.items():
-            self._adopt(stream, sampler.find_untouched)
-
     def join(self, group: Group, episode: str, task_index: int | None = None) -> None:
         """Give the episode a place in a group that `find_place` returned, or `find_next_place` with this turn."""
         if group not in self._alive:
@@ -240,34 +232,28 @@ class Groups:
         for group in self._alive:
             group.touched_at = self._clock()
 
+    def drop_samples(self, episodes: Iterable[str]) -> list[Sample]:
+        """Drop and return the samples of those that wait."""
+        samples = [self._ended[episode] for episode in episodes if episode in self._ended]
+        self._take_out(samples, again=True)
+        return samples
+
     def drop_heavy(self) -> list[Sample]:
         """Drop and return the oldest samples beyond `pool_bytes`."""
         dropped = []
         while self.bytes > self._most_bytes:
-            dropped += self._drop([next(iter(self._ended))])
+            dropped += self.drop_samples([next(iter(self._ended))])
         self._starved += len(dropped)
         return dropped
 
     def drop_stale(self) -> list[Sample]:
-        return self._drop(sorted(self.ages.too_old))
-
-    def drop_ended(self, episode: str) -> list[Sample]:
-        return self._drop([episode])
+        return self.drop_samples(sorted(self.ages.too_old))
 
     def drop_all(self) -> list[Sample]:
         """Drop and return all samples that wait: no batch will come any more."""
         dropped = list(self._ended.values())
         self._take_out(dropped)
         return dropped
-
-    def drop_empty(self) -> list[Sample]:
-        """Drop and return restored samples that teach nothing: the server died before it dropped them."""
-        empty = [sample for sample in self._ended.values() if not sample.teaches]
-        self._take_out(empty)
-        return empty
-
-    def filter_all(self) -> list[Sample]:
-        return [sample for group in self for sample in self._filter_group(group)]
 
     @property
     def outdated(self) -> set[str]:
@@ -290,22 +276,41 @@ class Groups:
         self.ages.version, self.ages.learning = version, False
         self.streams.set_ahead(self.ages.count_batches(self._job.steps))
 
-    def restore(self, sample: Sample) -> None:
-        group = self._find_or_restore(sample)
-        self._add(group, sample)
-        self.assignments.restore(sample)
-        group.played = group.whole_since is not None
-
-    def restore_open(self, sample: Sample) -> None:
-        """Give a prepared episode that was read back its place again, unless others have it: `restore` them before."""
-        group = self._find_or_restore(sample)
-        if self._loose or len(group) < self._size:
-            self.join(group, sample.episode, sample.task_index)
-            self.ages.record_versions(sample.episode, sample.nodes)
-
-    def readmit(self) -> None:
-        """Give places to what was read back of streams without a share; `restore` and `restore_open` before."""
+    def recover(self, pool: Sequence[Sample], prepared: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
+        """Take what waited in a former life of the server, and give what is prepared its places again, unless others
+        have them. Returns those that teach nothing, and those the rule filters out: it died before it dropped them."""
+        for sample in pool:
+            group = self._find_or_make(sample)
+            self._add(group, sample)
+            self.assignments.restore(sample)
+            group.played = group.whole_since is not None
+        for group in self if not self._loose else ():  # those that began without a turn have those that were theirs
+            if group.task_index is None and (task_index := self.assignments.index_of_group(group)) is not None:
+                self._assign_task(group, task_index)
+        for stream, sampler in self.streams.samplers.items():
+            self._adopt(stream, sampler.find_untouched)
+        for sample in prepared:
+            group = self._find_or_make(sample)
+            if self._loose or len(group) < self._size:
+                self.join(group, sample.episode, sample.task_index)
+                self.ages.record_versions(sample.episode, sample.nodes)
         self.streams.readmit(self._oldest_first())
+        empty = [sample for sample in self._ended.values() if not sample.teaches]
+        self._take_out(empty)
+        return empty, [sample for group in self for sample in self._filter_group(group)]
+
+    def _find_or_make(self, sample: Sample) -> Group:
+        """Return the group in which a sample was in a former life."""
+        for group in self._alive:
+            if group.name == sample.group:
+                return group
+        group = Group(sample.group, sample.task_id, sample.stream, self._clock())
+        group.task_index = None if self._loose else sample.task_index
+        number = sample.group.rpartition("#")[2]
+        self.groups_named = max(self.groups_named, int(number) if number.isdecimal() else 0)
+        self._alive.append(group)
+        self._index = None
+        return group
 
     def _look_up(self) -> _GroupIndex:
         """Look at the groups, once for all who wait in line until one of them changes something."""
@@ -320,18 +325,6 @@ class Groups:
 
     def _make_group(self, task_id: str, stream: str) -> Group:
         return Group(f"{task_id}#{self.groups_named + 1}", task_id, stream, self._clock())
-
-    def _find_or_restore(self, sample: Sample) -> Group:
-        for group in self._alive:
-            if group.name == sample.group:
-                return group
-        group = Group(sample.group, sample.task_id, sample.stream, self._clock())
-        group.task_index = None if self._loose else sample.task_index
-        number = sample.group.rpartition("#")[2]
-        self.groups_named = max(self.groups_named, int(number) if number.isdecimal() else 0)
-        self._alive.append(group)
-        self._index = None
-        return group
 
     def _add(self, group: Group, sample: Sample) -> None:
         group.ended.append(sample)
@@ -357,11 +350,6 @@ class Groups:
         self.assignments.forget(episode)
         self.ages.forget(episode)
         self._touch(group)
-
-    def _drop(self, episodes: Iterable[str]) -> list[Sample]:
-        samples = [self._ended[episode] for episode in episodes if episode in self._ended]
-        self._take_out(samples, again=True)
-        return samples
 
     def _take_out(self, samples: Sequence[Sample], *, again: bool = False) -> tuple[Group, ...]:
         """Take these samples out of their groups; return them as groups of their own. They are played `again` where

@@ -239,8 +239,7 @@ class Rollout:
         own = [name for name, record in records.items() if record is not None and mark in record.owner.split(":")]
         for episode in [e for e in self.leases if e.id in own and e.settling is None]:
             self.registry.give_up(episode, "aborted", "erased")
-        for name in own:
-            self.registry.drop(self.groups.drop_ended(name), "erased")
+        self.registry.drop(self.groups.drop_samples(own), "erased")
         self.registry.note_streams()
         self.registry.notify()
         if own:
@@ -305,16 +304,12 @@ class Rollout:
             self.leases.remember(name, ClosedEpisode("ended" if state == "dropped" else state, fencing_token))
         groups.streams.recover(recovered.streams, registry.job.streams, recovered.lists, recovered.stream_order)
         groups.assignments.restore_counts(recovered.played)
-        for sample in recovered.pool:
-            groups.restore(sample)
-        groups.adopt_again()
         for sample in recovered.prepared:
             self.leases.prepare(sample)
-            groups.restore_open(sample)
-        groups.readmit()
-        for sample in groups.drop_empty():
+        empty, filtered = groups.recover(recovered.pool, recovered.prepared)
+        for sample in empty:
             registry.drop([sample], untrained_reason(sample))
-        registry.drop(groups.filter_all(), "constant_group")
+        registry.drop(filtered, "constant_group")
         registry.drop_outdated()
         registry.drop(groups.drop_heavy(), "pool_bytes")
         registry.note_streams()

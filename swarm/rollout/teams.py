@@ -184,20 +184,18 @@ class Resolver:
 
     async def _ask_peer(self, peer: str) -> None:
         for prepared in self._teams.prepared:
-            if prepared.settling is None and (prepared.sample.decider or "").startswith(f"{peer}/episodes/"):
+            decider, token = prepared.sample.decider or "", prepared.sample.decider_token or ""
+            if prepared.settling is not None or not decider.startswith(f"{peer}/episodes/"):
+                continue
+            try:
                 try:
-                    await self._resolve(prepared, self._peers[peer])
-                except Unreachable:
-                    return
-                except SwarmError as error:  # a peer that boots, or refuses: the episode stays prepared
-                    log.info("event=team_in_doubt episode=%s error=%r", prepared.id, error.message)
-
-    async def _resolve(self, prepared: PreparedEpisode, transport: Transport) -> None:
-        try:
-            path = f"{prepared.sample.decider}/outcome"
-            told = await transport.ask(Ack.model_validate, "GET", path, prepared.sample.decider_token or "")
-            state = told.state
-        except NotFound:
-            state = "aborted"
-        if state in ("ended", "aborted", "fenced"):
-            await self._teams.decide(prepared, ended=state == "ended")
+                    answer = await self._peers[peer].ask(Ack.model_validate, "GET", f"{decider}/outcome", token)
+                    state = answer.state
+                except NotFound:
+                    state = "aborted"
+                if state in ("ended", "aborted", "fenced"):
+                    await self._teams.decide(prepared, ended=state == "ended")
+            except Unreachable:
+                return
+            except SwarmError as error:  # a peer that boots, or refuses: the episode stays prepared
+                log.info("event=team_in_doubt episode=%s error=%r", prepared.id, error.message)

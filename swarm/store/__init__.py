@@ -16,7 +16,7 @@ from swarm.store.changes import (
 )
 from swarm.store.reading import FINISHED, EpisodeReader, ExportableEpisodes, RecoveredState, Sample
 from swarm.store.tables import EpisodeRow, StoredEvent, StreamRow, TaskListRow, best_of
-from swarm.store.writer import SqlStore, Store, open_store
+from swarm.store.writer import Store, open_store
 
 __all__ = [
     "FINISHED",
@@ -36,7 +36,6 @@ __all__ = [
     "ExportableEpisodes",
     "RecoveredState",
     "Sample",
-    "SqlStore",
     "StepMeasured",
     "Store",
     "StoredEvent",

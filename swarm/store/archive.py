@@ -38,8 +38,8 @@ def _using(engine: sa.Engine, what: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        said = what.format(redacted_url(engine))
-        raise StoreUnavailable(f"{said}: {error_message(error)}", retry_after=1.0) from error
+        message = f"{what.format(redacted_url(engine))}: {error_message(error)}"
+        raise StoreUnavailable(message, retry_after=1.0) from error
     finally:
         engine.dispose()
 
@@ -65,28 +65,24 @@ def erase_archived(
     engine = open_database(url, installation)
     with _using(engine, "nothing can be erased in the store {}"), engine.begin() as connection:
         query = sa.select(_E.episode.label("name"), _E.serial, _E.training, _E.owner, TRAININGS.c.job_digest)
-        rows = connection.execute(
-            query.join(TRAININGS, TRAININGS.c.id == _E.training).where(_E.episode.in_(episodes))
-        ).all()
-        own = [row for row in rows if mark in row.owner.split(":")]
+        these = query.join(TRAININGS, TRAININGS.c.id == _E.training).where(_E.episode.in_(episodes))
+        own = [row for row in connection.execute(these).all() if mark in row.owner.split(":")]
         for training in {row.training for row in own if row.job_digest != running}:
-            _erase(connection, training, [row.name for row in own if row.training == training])
-        return {row.name: _is_erased(connection, row.serial) for row in own}
-
-
-def _erase(connection: sa.Connection, training: int, episodes: Sequence[str]) -> None:
-    fence_open_episodes(connection, training)
-    waiting = sa.select(_E.episode, _E.fencing_token).where(_E.training == training, _E.episode.in_(episodes))
-    pooled = connection.execute(waiting.where(_E.kind == "train", _E.state == "ended")).all()
-    changes: list[Change] = [EpisodeClosed(episode, "dropped", token, reason="erased") for episode, token in pooled]
-    writer = RowWriter(training, 1, reading.read_high_water_marks(connection, training))
-    writer.write(connection, [*changes, *map(EpisodeErased, episodes)])
-
-
-def _is_erased(connection: sa.Connection, serial: int) -> bool:
-    undecided = sa.select(_E.serial).where(_E.serial == serial, _E.state.in_(("open", "prepared")))
-    tokens = sa.select(NODES.c.episode).where(NODES.c.episode == serial)
-    return connection.execute(sa.union_all(undecided, tokens).limit(1)).first() is None
+            fence_open_episodes(connection, training)
+            names = [row.name for row in own if row.training == training]
+            pooled = sa.select(_E.episode, _E.fencing_token).where(
+                _E.training == training, _E.episode.in_(names), _E.kind == "train", _E.state == "ended"
+            )
+            changes: list[Change] = [
+                EpisodeClosed(name, "dropped", token, reason="erased") for name, token in connection.execute(pooled)
+            ]
+            writer = RowWriter(training, 1, reading.read_high_water_marks(connection, training))
+            writer.write(connection, [*changes, *map(EpisodeErased, names)])
+        serials = [row.serial for row in own]
+        undecided = sa.select(_E.serial).where(_E.serial.in_(serials), _E.state.in_(("open", "prepared")))
+        tokens = sa.select(NODES.c.episode).where(NODES.c.episode.in_(serials))
+        left = set(connection.execute(sa.union(undecided, tokens)).scalars())
+        return {row.name: row.serial not in left for row in own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,7 @@ class TrainingSummary:
 
 def summarize_training(connection: sa.Connection, training: int, step: int) -> TrainingSummary:
     columns = (TRAININGS.c.job, TRAININGS.c.job_digest)
-    known = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
+    row = connection.execute(sa.select(*columns).where(TRAININGS.c.id == training)).one()
     lists = sa.select(TASK_LISTS.c.stream, TASK_LISTS.c.digest).where(TASK_LISTS.c.training == training)
     learned = (_E.training == training, _E.step <= step, _E.state.in_(("in_step", "consumed")))
     trained = connection.execute(sa.select(sa.func.count()).select_from(EPISODES).where(*learned)).scalar_one()
@@ -128,13 +124,13 @@ def summarize_training(connection: sa.Connection, training: int, step: int) -> T
         sa.func.avg(sa.case((_E.success.is_(True), 1.0), (_E.success.is_(False), 0.0))).label("success"),
     )
     of_these_weights = (_E.kind == "eval", _E.stream == EVALUATION_STREAM, _E.state == "ended", _E.version == step)
-    row = connection.execute(sa.select(*measured).where(_E.training == training, *of_these_weights)).one()
+    sums = connection.execute(sa.select(*measured).where(_E.training == training, *of_these_weights)).one()
     evaluation = None
-    if row.episodes:
-        success = None if row.success is None else float(row.success)
-        evaluation = VersionEvaluation(row.episodes, row.tasks, float(row.reward), success)
-    digests = {row.stream: row.digest for row in connection.execute(lists)}
-    return TrainingSummary(Job.from_record(known.job), known.job_digest, digests, int(trained), evaluation)
+    if sums.episodes:
+        success = None if sums.success is None else float(sums.success)
+        evaluation = VersionEvaluation(sums.episodes, sums.tasks, float(sums.reward), success)
+    digests = {listed.stream: listed.digest for listed in connection.execute(lists)}
+    return TrainingSummary(Job.from_record(row.job), row.job_digest, digests, int(trained), evaluation)
 
 
 class Archive(reading.EpisodeReader):
@@ -159,15 +155,15 @@ class Archive(reading.EpisodeReader):
         return await self._read(lambda connection, training: summarize_training(connection, training, step))
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
-        return await asyncio.to_thread(self._query, query)
+        def read() -> T | None:
+            if not _exists(self._url):
+                return None
+            engine = connect(self._url)
+            with _using(engine, "the store {} cannot be read"), engine.connect() as connection:
+                training = self._find_training(connection)
+                return None if training is None else query(connection, training)
 
-    def _query(self, query: Callable[[sa.Connection, int], T]) -> T | None:
-        if not _exists(self._url):
-            return None
-        engine = connect(self._url)
-        with _using(engine, "the store {} cannot be read"), engine.connect() as connection:
-            training = self._find_training(connection)
-            return None if training is None else query(connection, training)
+        return await asyncio.to_thread(read)
 
     def _find_training(self, connection: sa.Connection) -> int | None:
         if not sa.inspect(connection).has_table(TRAININGS.name):

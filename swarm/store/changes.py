@@ -194,10 +194,10 @@ class BatchScheduled(Update):
                 to.connection.execute(settle, rows)
             settled = (_E.training == to.training, _E.step == change.step)
             count = sa.select(sa.func.count()).select_from(EPISODES).where(*settled)
-            if (found := to.connection.execute(count).scalar_one()) != len(change.episodes):
+            if (free := to.connection.execute(count).scalar_one()) != len(change.episodes):
                 raise ContradictoryChanges(
                     f"step {change.step}: expected {len(change.episodes)} ended episodes that are in no step, "
-                    f"found {found}"
+                    f"found {free}"
                 )
             to.marks.step = change.step
 
@@ -244,8 +244,8 @@ class CheckpointEvaluated(Update):
     @classmethod
     def write(cls, to: RowWriter, changes: Sequence[Self]) -> None:
         for change in changes:
-            found = change.evaluation
-            to.update_checkpoint(found.step, episodes=found.episodes, reward=found.reward, success=found.success)
+            scores = change.evaluation.model_dump(include={"episodes", "reward", "success"})
+            to.update_checkpoint(change.evaluation.step, **scores)
             to.rotate_checkpoints()
 
 
@@ -333,13 +333,13 @@ class RowWriter:
             self.serial(change.episode)
 
     def serial(self, episode: str) -> int:
-        known = self._serials.get(episode)
-        if known is None:  # it closed, or began before a restart
+        serial = self._serials.get(episode)
+        if serial is None:  # it closed, or began before a restart
             query = sa.select(_E.serial).where(_THIS)
-            known = self.connection.execute(query, {"of": self.training, "this": episode}).scalar()
-        if known is None:
+            serial = self.connection.execute(query, {"of": self.training, "this": episode}).scalar()
+        if serial is None:
             raise ContradictoryChanges(f"episode {episode} never began")
-        return int(known)
+        return serial
 
 
 def _group_changes(changes: Sequence[Change]) -> Iterator[tuple[type[Change], list[Any]]]:

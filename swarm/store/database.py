@@ -17,8 +17,8 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,6 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.abc import PQGen
 from psycopg.waiting import Ready, Wait
-from sqlalchemy import event as sa_event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateColumn
@@ -56,9 +55,19 @@ def connect(url: str) -> sa.Engine:
             f"found one it refuses: {error_message(error)}"
         ) from None
     if engine.dialect.name == "sqlite":
-        sa_event.listen(engine, "connect", _set_pragmas)
+
+        @sa.event.listens_for(engine, "connect")
+        def set_pragmas(connection: Any, _record: object) -> None:
+            with closing(connection.cursor()) as cursor:
+                for pragma in PRAGMAS:
+                    cursor.execute(f"PRAGMA {pragma}")
+
     if engine.dialect.driver == "psycopg":
-        limit_silence(engine)
+
+        @sa.event.listens_for(engine, "do_connect")
+        def connect_bounded(_dialect: Any, _record: Any, arguments: Any, fields: dict[str, Any]) -> BoundedConnection:
+            return BoundedConnection.connect(*arguments, **{**OPTIONS, **fields})
+
     return engine
 
 
@@ -66,17 +75,31 @@ def open_database(url: str, installation: str) -> sa.Engine:
     """Return an engine for a database that has this version's tables and is claimed for an installation. Raises
     ServerFailed, in one line, if that cannot be: not reachable, of another version, or another's."""
     engine = connect(url)
+    with opening(engine, "cannot be opened"), engine.connect() as connection:
+        migrate(connection)
+        owner = connection.execute(sa.select(META.c.value).where(META.c.key == "installation")).scalar()
+        if owner is None:
+            connection.execute(sa.insert(META).values(key="installation", value=installation))
+            connection.commit()
+        elif owner != installation:
+            raise ServerFailed(
+                f"the store {redacted_url(engine)} belongs to the server of another directory: expected installation "
+                f"{installation[:12]}, found {owner[:12]}; give another --store, or run in that directory"
+            )
+    return engine
+
+
+@contextmanager
+def opening(engine: sa.Engine, what: str) -> Iterator[None]:
+    """Let go of an engine with which something fails; ServerFailed says `what` of the database."""
     try:
-        with engine.connect() as connection:
-            migrate(connection)
-            _claim(connection, installation)
+        yield
     except SQLAlchemyError as error:
         engine.dispose()
-        raise ServerFailed(f"the store {redacted_url(engine)} cannot be opened: {error_message(error)}") from error
+        raise ServerFailed(f"the store {redacted_url(engine)} {what}: {error_message(error)}") from error
     except ServerFailed:
         engine.dispose()
         raise
-    return engine
 
 
 def check_store(url: str, installation: str) -> None:
@@ -87,23 +110,23 @@ def check_store(url: str, installation: str) -> None:
 def migrate(connection: sa.Connection) -> None:
     """Make the tables of an empty database, and bring those of 0.1.0 over; raise ServerFailed for any other's. All or
     nothing, and one process at a time: who comes second finds it done."""
-    if (found := _version(connection)) == NEWEST:
+    if (version := _version(connection)) == NEWEST:
         return
-    if found not in (None, FIRST):
+    if version not in (None, FIRST):
         raise ServerFailed(
             f"the store {redacted_url(connection.engine)} was written by another version of ajet: expected its "
-            f"schema to be {NEWEST}, or {FIRST} to bring it over, found {found}; open it with that version, "
+            f"schema to be {NEWEST}, or {FIRST} to bring it over, found {version}; open it with that version, "
             "or give another --store"
         )
     if connection.dialect.name == "sqlite":  # of itself it begins no transaction before a change of tables
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     else:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-    found = _version(connection)
-    if found is None:
+    version = _version(connection)
+    if version is None:
         METADATA.create_all(connection, checkfirst=False)
         connection.execute(sa.insert(VERSION).values(version_num=NEWEST))
-    elif found == FIRST:
+    elif version == FIRST:
         TASK_LISTS.create(connection, checkfirst=False)
         for column in SINCE_FIRST:
             new = CreateColumn(column).compile(dialect=connection.dialect)
@@ -115,8 +138,8 @@ def migrate(connection: sa.Connection) -> None:
 def _version(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table(VERSION.name):
         return None
-    found: str | None = connection.execute(sa.select(VERSION.c.version_num)).scalar_one_or_none()
-    return found
+    version: str | None = connection.execute(sa.select(VERSION.c.version_num)).scalar_one_or_none()
+    return version
 
 
 def columns_of(connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[Any]]:
@@ -141,42 +164,15 @@ def error_message(error: Exception) -> str:
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
 
 
-def _claim(connection: sa.Connection, installation: str) -> None:
-    query = sa.select(META.c.value).where(META.c.key == "installation")
-    owner = connection.execute(query).scalar()
-    if owner is None:
-        connection.execute(sa.insert(META).values(key="installation", value=installation))
-        connection.commit()
-    elif owner != installation:
-        raise ServerFailed(
-            f"the store {redacted_url(connection.engine)} belongs to the server of another directory: expected "
-            f"installation {installation[:12]}, found {owner[:12]}; give another --store, or run in that directory"
-        )
-
-
-def _set_pragmas(connection: Any, _record: object) -> None:
-    with closing(connection.cursor()) as cursor:
-        for pragma in PRAGMAS:
-            cursor.execute(f"PRAGMA {pragma}")
-
-
-_SQLITE = frozenset(
-    {
-        sqlite3.SQLITE_ERROR, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOTADB,
-    }
-)  # fmt: skip
+_SQLITE = {
+    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_NOTADB,
+}  # fmt: skip
 """No such table or column, no right to write, a file that is no database."""
 _POSTGRESQL = ("0A", "25006", "28", "3D000", "42")
 """Beginnings of its codes: not supported, read-only, authorisation, no such database, schema and rights. (22 and 23,
 data and constraints, are of these changes alone.)"""
-_AT_THE_DOOR = (
-    "authentication failed",
-    "pg_hba.conf",
-    "does not exist",
-    "permission denied",
-    "not permitted to log in",
-)
+_AT_THE_DOOR = "authentication failed", "pg_hba.conf", "does not exist", "permission denied", "not permitted to log in"
 """What PostgreSQL says while a connection is made, which comes without a code."""
 
 
@@ -225,12 +221,6 @@ class BoundedConnection(psycopg.Connection[Any]):
     def wait(self, gen: PQGen[T], interval: float = _LOOK_S, *more: Any, **named: Any) -> T:
         """Wait as psycopg does; raise OperationalError, with the connection closed, once it is silent for too long."""
         return super().wait(_limit_wait(gen, self), interval, *more, **named)
-
-
-def limit_silence(engine: sa.Engine) -> None:
-    @sa.event.listens_for(engine, "do_connect")
-    def connect(_dialect: Any, _record: Any, arguments: Any, fields: dict[str, Any]) -> BoundedConnection:
-        return BoundedConnection.connect(*arguments, **{**OPTIONS, **fields})
 
 
 def _limit_wait(gen: PQGen[T], connection: BoundedConnection) -> Generator[Wait, Ready | int, T]:

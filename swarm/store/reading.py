@@ -71,39 +71,37 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """What a restarted server goes on from."""
+    """What a restarted server goes on from.
+
+    checkpoints: names by step, newest first. step: the last one that is settled. replay: the batches from the oldest
+    kept checkpoint on, by step, ascending, each in the learner's order. pool: ended, not in a step, in the order of the
+    ends. prepared: samples that wait for a team's decision. fencing_tokens: with state and reason, of the latest closed
+    episodes, among them those that were open at the crash, fenced now. begun: episodes ever begun. counts: of closed
+    episodes, by `aborted`, `fenced`, `drop_<reason>`, `ended`, and of these by `trained`, `evaluated`. job_digest: that
+    of the job which began the training; its checkpoints lie under it. fresh_start: a line that names the checkpoints of
+    other jobs, where this training begins just now beside them. played: of turns that are not over, how many plays
+    ended and wait no more, by stream, turn and the reason why they were dropped ("" where they were not). measured:
+    what is known of settled steps, by step, ascending; nothing of those that an earlier release settled. evaluations:
+    of the kept checkpoints, by their steps. stream_order: the streams of training episodes, in the order of the first
+    one of each.
+    """
 
     checkpoints: Sequence[tuple[int, str]]
-    """Names by step, newest first."""
     step: int
-    """The last one that is settled."""
     replay: Mapping[int, Sequence[Sample]]
-    """The batches from the oldest kept checkpoint on, by step, ascending, each in the learner's order."""
     pool: Sequence[Sample]
-    """Ended, not in a step, in the order of their ends."""
     prepared: Sequence[Sample]
-    """Those that wait for a team's decision."""
     fencing_tokens: Mapping[str, tuple[int, Closing, str | None]]
-    """(token, state, reason) of the latest closed episodes; those that were open at the crash are fenced now."""
     streams: Sequence[StreamRow]
     begun: int
-    """Episodes ever begun."""
     counts: Mapping[str, int]
-    """Closed episodes by `aborted`, `fenced`, `drop_<reason>`, `ended`, and of these by `trained`, `evaluated`."""
     job_digest: str = ""
-    """That of the job which began the training; its checkpoints lie under it."""
     fresh_start: str | None = None
-    """A line that names the checkpoints of other jobs, where this training begins just now beside them."""
     lists: Sequence[TaskListRow] = ()
     played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
-    """Of turns that are not over, how many plays ended and wait no more, by stream, turn and the reason why they were
-    dropped ("" where they were not)."""
     measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """What is known of settled steps, by step, ascending; nothing of those that an earlier release settled."""
     evaluations: Sequence[EvaluationSummary] = ()
-    """Of the checkpoints that are kept, by their steps."""
     stream_order: Sequence[str] = ()
-    """The streams of training episodes, in the order of the first one of each."""
 
 
 class ExportableEpisodes(NamedTuple):
@@ -294,19 +292,19 @@ def _samples(connection: sa.Connection, order: sa.Column[Any], *where: sa.Column
 
 
 def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[Node]]:
-    found: dict[int, dict[int, Node]] = defaultdict(dict)
+    by_episode: dict[int, dict[int, Node]] = defaultdict(dict)
     columns = columns_of(connection, NODES)
     for start in range(0, len(serials), _SERIALS_AT_ONCE):
         part = NODES.c.episode.in_(serials[start : start + _SERIALS_AT_ONCE])
         for row in connection.execute(sa.select(*columns).where(part).order_by(NODES.c.episode, NODES.c.place)):
-            nodes = found[row.episode]
+            nodes = by_episode[row.episode]
             nodes[row.place] = Node(
                 index=row.place, parent=None if row.parent is None else nodes[row.parent],
                 context=unpack_ints(row.context), sampled=unpack_ints(row.sampled),
                 logprobs=unpack_floats(row.logprobs), versions=unpack_ints(row.versions), text="",
                 drift=Drift(row.drift), trained=row.trained, cut=bool(row.cut),
             )  # fmt: skip
-    return {serial: list(found[serial].values()) for serial in serials}
+    return {serial: list(by_episode[serial].values()) for serial in serials}
 
 
 def _closing(state: str) -> Closing:

@@ -146,8 +146,8 @@ def find_or_begin(connection: sa.Connection, job: Job) -> OpenedTraining:
     return OpenedTraining(number, job.digest(), _describe_fresh_start(trainings, job))
 
 
-def _choose(known: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
-    readable = [(training, training.job) for training in known if training.job is not None]
+def _choose(trainings: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
+    readable = [(training, training.job) for training in trainings if training.job is not None]
     for training, its in readable:
         if job.equals(its):
             return training

@@ -156,15 +156,11 @@ class EpisodeRow(Base):
     weight: Mapped[float] = mapped_column(init=False, default=1.0)
     decider: Mapped[str | None] = mapped_column(init=False)
     decider_token: Mapped[str | None] = mapped_column(init=False)
-    closed: Mapped[int | None] = mapped_column(Big, init=False)
-    """Its place among all closings."""
-    closed_after: Mapped[int | None] = mapped_column(init=False)
-    """The last settled step then."""
+    closed: Mapped[int | None] = mapped_column(Big, init=False)  # its place among all closings
+    closed_after: Mapped[int | None] = mapped_column(init=False)  # the last settled step then
     step: Mapped[int | None] = mapped_column(init=False)
-    place: Mapped[int | None] = mapped_column(init=False)
-    """In the learner's order."""
-    calls: Mapped[int | None] = mapped_column(init=False)
-    """None while its nodes can be counted."""
+    place: Mapped[int | None] = mapped_column(init=False)  # in the learner's order
+    calls: Mapped[int | None] = mapped_column(init=False)  # null while its nodes can be counted
     tokens: Mapped[int | None] = mapped_column(Big, init=False)
     task_index: Mapped[int | None] = mapped_column("turn", Big, key="task_index", default=None)
     call_rewards: Mapped[tuple[CallReward, ...] | None] = mapped_column(Rewards, init=False)
@@ -177,8 +173,7 @@ class NodeRow(Base):
     __tablename__ = "nodes"
 
     episode: Mapped[int] = mapped_column(Serial, primary_key=True)
-    place: Mapped[int] = mapped_column(primary_key=True)
-    """`Node.index`."""
+    place: Mapped[int] = mapped_column(primary_key=True)  # `Node.index`
     parent: Mapped[int | None]
     drift: Mapped[str]
     context: Mapped[bytes]

@@ -15,7 +15,6 @@ import logging
 import queue
 import threading
 import time
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from swarm.errors import ServerFailed, StoreRefused, StoreUnavailable
+from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.store import database, reading, retention
 from swarm.store.changes import (
@@ -35,7 +34,7 @@ from swarm.store.changes import (
     RowWriter,
     must_survive_power_loss,
 )
-from swarm.store.database import AUTOMATIC, WalCheckpointer, error_message, open_database, redacted_url
+from swarm.store.database import AUTOMATIC, WalCheckpointer, error_message, open_database, opening, redacted_url
 from swarm.store.tables import EPISODES, TRAININGS
 
 log = logging.getLogger(__name__)
@@ -288,31 +287,6 @@ def _resolve_futures(items: Sequence[WriteRequest], error: Exception | None) -> 
 class Store(reading.EpisodeReader):
     """One training's durable record. All methods belong to one event loop."""
 
-    @abstractmethod
-    async def write(self, *changes: Change) -> None:
-        """Write changes, after all that came before; return when they are durable.
-
-        Raises StoreUnavailable if they could not be written, StoreRefused if they never can be: then none of them was,
-        and the caller must not acknowledge what they stand for.
-        """
-
-    @abstractmethod
-    def note(self, *changes: Change) -> None:
-        """Write changes in order without waiting; they are durable before any later `write` returns."""
-
-    @abstractmethod
-    def failure(self) -> str | None:
-        """Return why nothing can be written any more before a restart, or None. What was written until then is whole,
-        as after a kill: notes were lost, but nothing that came after them is there."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Write what is left and let go of the database; safe to call twice."""
-
-
-class SqlStore(Store):
-    """The store in an SQL database."""
-
     def __init__(self, engine: sa.Engine, training: int, writer: Writer) -> None:
         self._engine = engine
         self._training = training
@@ -320,6 +294,11 @@ class SqlStore(Store):
         self._closed = False
 
     async def write(self, *changes: Change) -> None:
+        """Write changes, after all that came before; return when they are durable.
+
+        Raises StoreUnavailable if they could not be written, StoreRefused if they never can be: then none of them was,
+        and the caller must not acknowledge what they stand for.
+        """
         if self._closed:
             raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -327,13 +306,17 @@ class SqlStore(Store):
         await done
 
     def note(self, *changes: Change) -> None:
+        """Write changes in order without waiting; they are durable before any later `write` returns."""
         if not self._closed:
             self._writer.put(WriteRequest(changes))
 
     def failure(self) -> str | None:
+        """Return why nothing can be written any more before a restart, or None. What was written until then is whole,
+        as after a kill: notes were lost, but nothing that came after them is there."""
         return self._writer.broken
 
     async def close(self) -> None:
+        """Write what is left and let go of the database; safe to call twice."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._writer.stop)
@@ -352,27 +335,21 @@ class SqlStore(Store):
             ) from error
 
 
-def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, reading.RecoveredState]:
+def open_store(url: str, job: Job, installation: str) -> tuple[Store, reading.RecoveredState]:
     """Open the job's training in the database at `url`, for the server directory with that id. Blocks.
 
     Raises ServerFailed, in one line, if the database cannot be opened, is not this server's, or has trained the job
     further than it asks for.
     """
     engine, kept = open_database(url, installation), job.checkpoints_kept
-    try:
+    with opening(engine, "cannot be read"):
         with engine.begin() as connection:
             opened = retention.find_or_begin(connection, job)
             fence_open_episodes(connection, opened.number)
             marks = reading.read_high_water_marks(connection, opened.number)
         recovered = reading.recover_state(engine, opened, kept)
         writer = Writer(engine, opened.number, RowWriter(opened.number, kept, marks), kept)
-    except SQLAlchemyError as error:
-        engine.dispose()
-        raise ServerFailed(f"the store {redacted_url(engine)} cannot be read: {error_message(error)}") from error
-    except ServerFailed:
-        engine.dispose()
-        raise
-    return SqlStore(engine, opened.number, writer), recovered
+    return Store(engine, opened.number, writer), recovered
 
 
 def fence_open_episodes(connection: sa.Connection, training: int) -> None:

@@ -269,8 +269,7 @@ class Overlap(RuleBasedStateMachine):
         self.groups.finish_update(self.taken)
         self.groups.streams.recover(tuple(self.written.values()), self.job.streams)
         self.oldest = dict(sorted(self.oldest.items()))
-        for name in self.oldest:
-            self.groups.restore(self.samples[name])
+        assert self.groups.recover([self.samples[name] for name in self.oldest], []) == ([], [])
         self.outdate()
 
     @precondition(lambda self: self.learning)

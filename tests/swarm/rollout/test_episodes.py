@@ -244,7 +244,9 @@ async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> No
         await Scene(S.BOOTING, S.OFFLINE).begin("a")
 
 
-async def test_an_end_is_written_down_before_it_is_acknowledged(scene: Scene) -> None:
+async def test_an_end_is_acknowledged_once_it_is_written_and_meanwhile_nothing_else_gets_at_the_episode(
+    scene: Scene,
+) -> None:
     episode = await play(scene)
     scene.store.hold()
     ending = asyncio.create_task(scene.end(episode, 0.5))
@@ -252,10 +254,18 @@ async def test_an_end_is_written_down_before_it_is_acknowledged(scene: Scene) ->
         await asyncio.sleep(0)
     assert not ending.done()
     assert scene.rollout.groups.collected == 0
+    scene.clock.now += 1000
+    scene.rollout.sweep()
+    with pytest.raises(EpisodeEnded, match="being ended"):
+        await scene.rollout.abort(claims(episode), "")
+    with pytest.raises(EpisodeEnded, match="being ended"):
+        scene.rollout.leases.find_and_renew(claims(episode))
+    ending.cancel()  # it goes on though its client went away
     scene.store.release()
-    assert (await ending).state == "ended"
+    assert (await scene.end(episode, 0.5)).state == "ended"
     (closed,) = scene.closed()
     assert (closed.episode, closed.state, closed.reward, closed.group) == (episode.id, "ended", 0.5, "a#1")
+    assert scene.rollout.groups.collected == 1
 
 
 async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused(scene: Scene) -> None:
@@ -278,17 +288,6 @@ async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_
     assert replace(ended("e", "a#1"), nodes=named).side_conversations == 0
 
 
-async def test_an_end_goes_on_when_its_client_went_away(scene: Scene) -> None:
-    episode = await play(scene)
-    scene.store.hold()
-    ending = asyncio.create_task(scene.end(episode))
-    await asyncio.sleep(0)
-    ending.cancel()
-    scene.store.release()
-    assert (await scene.end(episode)).state == "ended"
-    assert len(scene.closed()) == scene.rollout.groups.collected == 1
-
-
 async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again(scene: Scene) -> None:
     episode = await play(scene)
     scene.clock.now += 29
@@ -301,22 +300,6 @@ async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_en
     scene.store.fail = None
     assert (await scene.end(episode)).state == "ended"
     assert len(scene.closed()) == scene.rollout.groups.collected == 1
-
-
-async def test_while_an_end_is_written_nothing_else_gets_at_the_episode(scene: Scene) -> None:
-    episode = await play(scene)
-    scene.store.hold()
-    ending = asyncio.create_task(scene.end(episode))
-    await asyncio.sleep(0)
-    scene.clock.now += 1000
-    scene.rollout.sweep()
-    with pytest.raises(EpisodeEnded, match="being ended"):
-        await scene.rollout.abort(claims(episode), "")
-    with pytest.raises(EpisodeEnded, match="being ended"):
-        scene.rollout.leases.find_and_renew(claims(episode))
-    scene.store.release()
-    assert (await ending).state == "ended"
-    assert scene.rollout.counts["fenced"] == scene.rollout.counts["aborted"] == 0
 
 
 async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scene) -> None:
@@ -348,18 +331,6 @@ async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spi
     assert scene.rollout.counts["drop_pool_bytes"] >= 4
 
 
-async def test_what_waits_when_the_last_step_is_done_is_dropped_with_that_reason() -> None:
-    scene = Scene(surplus_groups=1)
-    episodes = [await scene.begin("a"), await scene.begin("a")]
-    for episode in episodes:
-        scene.call(episode)
-    await scene.end(episodes[0])
-    scene.rollout.finish()
-    await scene.end(episodes[1])
-    assert scene.rollout.counts["drop_job_finished"] == 2
-    assert len(scene.rollout.leases) == scene.rollout.groups.collected == 0
-
-
 def recovered(scene: Scene, **fields: Any) -> RecoveredState:
     nothing: dict[str, Any] = {
         "checkpoints": (), "step": 0, "replay": {}, "pool": (), "prepared": (), "fencing_tokens": {}, "streams": (),
@@ -388,12 +359,6 @@ async def test_a_group_is_never_named_as_one_that_waits_since_before_the_crash(s
     for _ in range(2):
         await scene.end(await play(scene))
     assert [len(group.ended) for group in scene.rollout.drain.take()] == [2, 2]
-
-
-async def test_an_owner_whose_beginning_was_not_written_when_the_server_died_is_told_that_the_lease_is_lost() -> None:
-    lost = await Scene().begin()
-    with pytest.raises(LeaseLost, match="restarted"):
-        await Scene().end(lost)
 
 
 async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> None:

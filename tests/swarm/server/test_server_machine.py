@@ -35,7 +35,7 @@ from swarm.store import (
     EpisodeClosed,
     EpisodePrepared,
     EpisodeRow,
-    SqlStore,
+    Store,
     StreamRow,
     TaskListRow,
 )
@@ -106,7 +106,7 @@ class Life:
 class MortalStore:
     """A real store that a life's end leaves with what was awaited, and with some of the notes since."""
 
-    def __init__(self, store: SqlStore, life: Life, kept: Sequence[Change]) -> None:
+    def __init__(self, store: Store, life: Life, kept: Sequence[Change]) -> None:
         self._store = store
         self._life = life
         self._notes: list[tuple[Change, ...]] = []

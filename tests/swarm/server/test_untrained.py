@@ -31,7 +31,7 @@ from swarm.store import (
     Change,
     CheckpointSaved,
     EpisodeClosed,
-    SqlStore,
+    Store,
 )
 from swarm.timelines.node import TrainRow
 from swarm.wire import BeginRequest, EndRequest, ServerState
@@ -80,10 +80,10 @@ async def test_what_was_served_before_the_disk_was_full_is_trained_once(tmp_path
 async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Any, staleness: int
 ) -> None:
-    is_full, write, save, publish = [True], SqlStore.write, FakeLearner.save, FakeBackend.publish
+    is_full, write, save, publish = [True], Store.write, FakeLearner.save, FakeBackend.publish
     lacking = {"save": FULL, "open": NO_DESCRIPTOR}
 
-    async def writing(store: SqlStore, *changes: Change) -> None:
+    async def writing(store: Store, *changes: Change) -> None:
         if is_full and isinstance(what, type) and any(isinstance(change, what) for change in changes):
             raise StoreUnavailable("disk full")
         await write(store, *changes)
@@ -99,7 +99,7 @@ async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
             raise DiskFull("no room in /tmp")
         publish(backend)
 
-    monkeypatch.setattr(SqlStore, "write", writing)
+    monkeypatch.setattr(Store, "write", writing)
     monkeypatch.setattr(FakeLearner, "save", saving)
     monkeypatch.setattr(FakeBackend, "publish", publishing)
     monkeypatch.setattr("swarm.training.loop.RETRY_S", (0.01, 0.01))

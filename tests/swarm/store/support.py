@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +20,6 @@ from swarm.store import (
     EpisodeClosed,
     EpisodeRow,
     RecoveredState,
-    SqlStore,
     Store,
     open_store,
 )
@@ -66,7 +66,7 @@ def job(**fields: Any) -> Job:
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, wanted: Job | None = None) -> AsyncIterator[tuple[SqlStore, RecoveredState]]:
+async def opened(url: str, wanted: Job | None = None) -> AsyncIterator[tuple[Store, RecoveredState]]:
     store, recovered = open_store(url, wanted or job(), HERE)
     try:
         yield store, recovered
@@ -76,11 +76,7 @@ async def opened(url: str, wanted: Job | None = None) -> AsyncIterator[tuple[Sql
 
 async def reopened(url: str, wanted: Job | None = None) -> RecoveredState:
     async with opened(url, wanted) as (_, recovered):
-        replay = dict(recovered.replay)
-    return RecoveredState(
-        recovered.checkpoints, recovered.step, replay, recovered.pool, recovered.prepared, recovered.fencing_tokens,
-        recovered.streams, recovered.begun, recovered.counts,
-    )  # fmt: skip
+        return replace(recovered, replay=dict(recovered.replay))
 
 
 def execute(url: str, statement: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -131,7 +127,7 @@ def ended(episode: str, reward: float = 1.0, group: str | None = "t#1") -> Episo
     return EpisodeClosed(episode, "ended", 1, reward=reward, success=reward > 0, weight=1.0, group=group)
 
 
-async def train_step(store: SqlStore, step: int, *, consumed: bool = True) -> None:
+async def train_step(store: Store, step: int, *, consumed: bool = True) -> None:
     await store.write(*played(f"e{step}"), ended(f"e{step}"))
     await store.write(BatchScheduled(step, (f"e{step}",)))
     if consumed:

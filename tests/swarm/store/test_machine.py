@@ -22,7 +22,7 @@ from swarm.store import (
     EpisodeClosed,
     EpisodePrepared,
     RecoveredState,
-    SqlStore,
+    Store,
     open_store,
 )
 from swarm.timelines import Node
@@ -64,7 +64,7 @@ class Lives(RuleBasedStateMachine):
         self.batches: list[list[str]] = []
         self.saved: list[int] = []
         self.held: list[Change] = []
-        self.store: SqlStore
+        self.store: Store
         self.store, found = open_store(self.url, self.job, HERE)
         self.check(found)
 
@@ -84,6 +84,9 @@ class Lives(RuleBasedStateMachine):
 
     def of(self, *states: str, kind: str | None = None) -> list[Play]:
         return [play for play in self.plays.values() if play.state in states and kind in (None, play.kind)]
+
+    def waiting(self) -> list[str]:
+        return [name for name in self.closings if self.plays[name] in self.of("ended", kind="train")]
 
     @rule(kind=st.sampled_from(["train", "train", "eval"]), calls=st.integers(0, 2))
     def begin(self, kind: str, calls: int) -> None:
@@ -134,8 +137,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.of("ended", kind="train"))
     @rule(data=st.data(), saves=st.booleans())
     def settle(self, data: st.DataObject, saves: bool) -> None:
-        waiting = [play.name for play in self.of("ended", kind="train")]
-        batch = data.draw(st.permutations(waiting))[: data.draw(st.integers(1, 3))]
+        batch = data.draw(st.permutations(self.waiting()))[: data.draw(st.integers(1, 3))]
         self.batches.append(batch)
         step = len(self.batches)
         for name in batch:
@@ -159,8 +161,9 @@ class Lives(RuleBasedStateMachine):
         self.flush(True)
         not_free = [play.name for play in self.plays.values() if (play.state, play.kind) != ("ended", "train")]
         step = len(self.batches) + (0 if again and self.batches else 1)
-        waiting = [play.name for play in self.of("ended", kind="train")]
-        wrong = waiting if step == len(self.batches) else [*waiting, data.draw(st.sampled_from([*not_free, "nobody"]))]
+        wrong = self.waiting()
+        if step > len(self.batches):
+            wrong.append(data.draw(st.sampled_from([*not_free, "nobody"])))
         with pytest.raises(StoreRefused, match="could not write"):
             self.runner.run(self.store.write(BatchScheduled(step, tuple(wrong))))
 
@@ -185,8 +188,7 @@ class Lives(RuleBasedStateMachine):
         def expected(names: list[str]) -> list[Any]:
             return [(name, "t#1", 1.0, True, list(map(facts, self.plays[name].nodes))) for name in names]
 
-        free = [name for name in self.closings if (self.plays[name].state, self.plays[name].kind) == ("ended", "train")]
-        assert told(found.pool) == expected(free), "in the order of the ends"
+        assert told(found.pool) == expected(self.waiting()), "in the order of the ends"
         assert told(found.prepared) == expected([play.name for play in self.of("prepared")])
         assert {sample.decider for sample in found.prepared} <= {"http://x"}
         replay = {step: told(batch) for step, batch in found.replay.items()}
@@ -215,6 +217,7 @@ class Lives(RuleBasedStateMachine):
                 await self.store.write()  # the writer tidies up after each group
             return {name: await self.store.episode(name) for name in self.plays}
 
+        pruned = Counter[bool]()
         for name, record in self.runner.run(look()).items():
             play = self.plays[name]
             given_up = play.state in ("aborted", "fenced", "dropped") or (play.kind, play.state) == ("eval", "ended")
@@ -223,6 +226,9 @@ class Lives(RuleBasedStateMachine):
             )
             assert (len(record.record), record.calls) == (0 if gone else len(play.nodes), len(play.nodes))
             assert (record.state, record.step) == (play.state, play.step or None)
+            pruned[bool(play.nodes)] += gone
+        names, *counts = self.runner.run(self.store.list_exportable())
+        assert [len(names), *counts] == [len(self.plays) - pruned.total(), pruned[True], pruned[False]]
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -233,10 +239,7 @@ class Lives(RuleBasedStateMachine):
 
 
 def test_what_was_written_comes_back_once_and_in_its_order_and_tokens_go_when_nothing_needs_them(url: str) -> None:
-    class Here(Lives):
-        pass
-
-    Here.url = url
     run_state_machine_as_test(
-        Here, settings=settings(stateful_step_count=15, phases=NO_SHRINK, suppress_health_check=[HealthCheck.too_slow])
+        type("Lives", (Lives,), {"url": url}),
+        settings=settings(stateful_step_count=15, phases=NO_SHRINK, suppress_health_check=[HealthCheck.too_slow]),
     )

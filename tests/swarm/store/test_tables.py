@@ -14,9 +14,8 @@ from swarm.store import (
     CallCaptured,
     CheckpointEvaluated,
     CheckpointSaved,
-    EpisodeClosed,
-    SqlStore,
     StepMeasured,
+    Store,
     best_of,
     retention,
     writer,
@@ -26,17 +25,7 @@ from swarm.wire import EvaluationSummary
 from tests.swarm.store.support import began, ended, execute, job, node, opened, played, train_step
 
 
-async def play_step(store: SqlStore, step: int) -> None:
-    trained, lost, seen = f"trained-{step}", f"lost-{step}", f"seen-{step}"
-    await store.write(*played(trained), ended(trained))
-    await store.write(*played(lost, calls=1), EpisodeClosed(lost, "fenced", 2, reason="lease_expired"))
-    await store.write(*played(seen, kind="eval", group=None), ended(seen, group=None))
-    await store.write(BatchScheduled(step, (trained,)))
-    await store.write(CheckpointSaved(step, f"step-{step}"))
-    await store.write()  # the writer tidies up after each group
-
-
-async def with_tokens(store: SqlStore) -> list[str]:
+async def with_tokens(store: Store) -> list[str]:
     names = [episode.id for episode in (await store.episodes(100)).episodes][::-1]
     records = [(name, await store.episode(name)) for name in names]
     return [name for name, record in records if record is not None and record.record]
@@ -60,9 +49,9 @@ async def test_what_a_killed_server_left_is_collected_by_the_next(url: str) -> N
     wanted = job(checkpoints_kept=1)
     async with opened(url, wanted) as (store, _):
         for step in (1, 2):
-            await play_step(store, step)
+            await train_step(store, step)
     # as if it had died before it tidied up
-    execute(url, "update episodes set calls = null, tokens = null where id = 'trained-1'")
+    execute(url, "update episodes set calls = null, tokens = null where id = 'e1'")
     async with opened(url, wanted) as (store, _):
         await store.write(began("x"))
         await store.write()
