@@ -14,8 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from research.environments.install import python_path_variables
 from research.errors import CheckFailed
 from research.files import read_json, write_bytes
 from research.installation.home import Home
-from research.installation.servers import Binding, SwarmProcess, start_swarm, stop_swarm
+from research.installation.servers import Binding, start_swarm, stop_swarm
 from research.installation.tiny_model import Note, prepare_model
 from research.own_process import thread_variables
 from sandboxes.spec import last_lines
@@ -76,95 +75,74 @@ def try_model(
     trial: ModelTrial, tasks: Sequence[Task], home: Home, packages: Sequence[Path], note: Note
 ) -> MeasuredEnvironment:
     """Play `tasks` and learn with the trial's model; return what was measured. Raises CheckFailed, or ModelFailed."""
-    prepare_model(trial.job, home.models, note)
+    job = trial.job
+    prepare_model(job, home.models, note)
     folder = Path(tempfile.mkdtemp(prefix="check-", dir=home.path))
-    note("starting a swarm server with the model")
-    began = time.monotonic()
-    serving = _run_server(folder, home, trial.runs_at_once, trial.job.backend)
-    with serving as server, SwarmClient(server.url, server.admin_token) as client:
-        client.ensure_training(trial.job, timeout_s=BOOT_S)
-        startup_s = time.monotonic() - began
-        run = _Run(trial, folder, server, home, packages, client)
-        note(f"playing {len(tasks) * GROUP} episodes of search tasks")
-        seconds, episodes = run.evaluate(tasks)
-        ended = [each for each in client.episodes(RECORDS).episodes if each.reward is not None]
-        records = [client.episode(each.id) for each in ended]
-        note(f"training {trial.job.steps} steps")
-        status = run.train()
-    return _build_measurement(trial, startup_s, seconds, episodes, records, status)
-
-
-@contextmanager
-def _run_server(folder: Path, home: Home, runs: int, backend: str) -> Iterator[SwarmProcess]:
-    """Yield a server of its own with its share of the cores, which is gone afterwards, and the whole folder with it."""
     try:
-        place, variables, binding = folder / "server", thread_variables(runs), Binding(backend=backend)
+        note("starting a swarm server with the model")
+        began, variables, binding = time.monotonic(), thread_variables(trial.runs_at_once), Binding(backend=job.backend)
+        place = folder / "server"
         server = start_swarm(place, models=home.models, port=0, idle=True, variables=variables, binding=binding)
         try:
-            yield server
+            with SwarmClient(server.url, server.admin_token) as client:
+                client.ensure_training(job, timeout_s=BOOT_S)
+                startup_s = time.monotonic() - began
+                common = (
+                    "--server", server.url, "--environment", job.environment, "--environments",
+                    str(home.environments), "--concurrency", str(job.max_concurrency),
+                )  # fmt: skip
+                variables = {**os.environ, **python_path_variables(packages), "AJET_TOKEN": server.client_token}
+                chosen, out, plays = folder / "tasks.json", folder / "evaluation.json", len(tasks) * GROUP
+                write_bytes(chosen, to_json(tasks).encode(), durable=False)
+                note(f"playing {plays} episodes of search tasks")
+                wanted = ("--tasks", str(chosen), "--episodes", str(plays), "--split", "search", "--out", str(out))
+                seconds = _play(("evaluate", *common, *wanted), variables, trial, client, folder)
+                episodes = (read_json(out) or {})["episodes"]
+                ended = [summary for summary in client.episodes(RECORDS).episodes if summary.reward is not None]
+                records = [client.episode(summary.id) for summary in ended]
+                note(f"training {job.steps} steps")
+                _play(("play", *common), variables, trial, client, folder)
+                status = client.status(within_s=_STATUS_S)
         finally:
             stop_swarm(server)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    return _build_measurement(trial, startup_s, seconds, episodes, records, status)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    trial: ModelTrial
-    folder: Path
-    server: SwarmProcess
-    home: Home
-    packages: Sequence[Path]
-    client: SwarmClient
-
-    def evaluate(self, tasks: Sequence[Task]) -> tuple[float, list[dict[str, Any]]]:
-        """Let the evaluator play each task `GROUP` times; return its seconds, without its start, and the outcomes."""
-        chosen, out = self.folder / "tasks.json", self.folder / "evaluation.json"
-        write_bytes(chosen, to_json(tasks).encode(), durable=False)
-        episodes = ("--tasks", str(chosen), "--episodes", str(len(tasks) * GROUP), "--split", "search")
-        seconds = self._process("evaluate", *episodes, "--out", str(out))
-        return seconds, (read_json(out) or {})["episodes"]
-
-    def train(self) -> Status:
-        self._process("play")
-        return self.client.status(within_s=_STATUS_S)
-
-    def _process(self, action: str, *arguments: str) -> float:
-        """Run a process of the environment; return the seconds from its first episode on. Raises CheckFailed."""
-        job = self.trial.job
-        command = [
-            sys.executable, "-m", _MODULE, action, "--server", self.server.url, "--environment", job.environment,
-            "--environments", str(self.home.environments), "--concurrency", str(job.max_concurrency), *arguments,
-        ]  # fmt: skip
-        variables = {**os.environ, **python_path_variables(self.packages), "AJET_TOKEN": self.server.client_token}
-        with tempfile.TemporaryFile("w+", errors="replace") as log:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=variables, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log,
-            )  # fmt: skip
-            started, first = time.monotonic(), None
-            try:
-                while process.poll() is None:
-                    if first is None and self.client.status(within_s=_STATUS_S).open_episodes > 0:
-                        first = time.monotonic()
-                    if time.monotonic() - started > self.trial.seconds:
-                        raise CheckFailed(
-                            f"expected the plays of {job.environment} with the model to end within "
-                            f"{self.trial.seconds:g} s; they did not; ask for fewer: --groups"
-                        )
-                    time.sleep(_LOOK_S)
-                seconds = time.monotonic() - (started if first is None else first)
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-            log.seek(0)
-            if process.returncode:
-                raise CheckFailed(
-                    f"expected {job.environment} to be played with the model; the process that plays ended with "
-                    f"{process.returncode}: {last_lines(log.read(), 2, 600) or 'it said nothing'}"
-                )
-        return seconds
+def _play(
+    arguments: Sequence[str], variables: Mapping[str, str], trial: ModelTrial, client: SwarmClient, folder: Path
+) -> float:
+    """Run a process of the environment; return the seconds from its first episode on. Raises CheckFailed."""
+    name = trial.job.environment
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, *arguments], cwd=folder, env=variables, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+        started, first = time.monotonic(), None
+        try:
+            while process.poll() is None:
+                if first is None and client.status(within_s=_STATUS_S).open_episodes > 0:
+                    first = time.monotonic()
+                if time.monotonic() - started > trial.seconds:
+                    raise CheckFailed(
+                        f"expected the plays of {name} with the model to end within {trial.seconds:g} s; they did not; "
+                        "ask for fewer: --groups"
+                    )
+                time.sleep(_LOOK_S)
+            seconds = time.monotonic() - (started if first is None else first)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        log.seek(0)
+        if process.returncode:
+            raise CheckFailed(
+                f"expected {name} to be played with the model; the process that plays ended with {process.returncode}: "
+                f"{last_lines(log.read(), 2, 600) or 'it said nothing'}"
+            )
+    return seconds
 
 
 def _build_measurement(

@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, get_args
+from typing import Final, Protocol, Self, get_args
 
 from pydantic import ValidationError
 
@@ -58,6 +58,21 @@ TAIL_BYTES = 2000
 GRACE_S = 20.0
 DIED = "died"
 """How a worker failed that ended by itself."""
+
+
+class Worker(Protocol):
+    """A client or an evaluator that runs."""
+
+    @property
+    def failure(self) -> str: ...
+
+    async def wait(self) -> int:
+        """Wait until it has ended and its results are in place; return 0 if all went well."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    def describe_end(self) -> str: ...
 
 
 class ManagedProcess:
@@ -341,6 +356,7 @@ class ContainerWorker:
 
     @property
     def failure(self) -> str:
+        """How it failed, in a word: `died`, `out_of_memory`, ..."""
         return FAILURES.get(self._exit.reason, "died") if self._exit is not None else "killed"
 
     @property
@@ -374,10 +390,6 @@ class ContainerWorker:
         if self._exit is not None and self._exit.code is not None:
             ending += f", exit code {self._exit.code}"
         return f"{ending}; it last said: {last_lines(self._said, 3, MOST_LAST_WORDS) or 'nothing'}"
-
-
-Worker = ManagedProcess | ContainerWorker
-"""A client or an evaluator that runs: `wait`, `stop`, `failure` (a word) and `describe_end`."""
 
 
 def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:
