@@ -22,7 +22,7 @@ from typing import Final
 
 from pydantic import Field
 
-from studies.records.base import JsonValue, Record, digest
+from studies.records.base import JsonValue, Record
 from studies.records.design import Arm, Design, Metric, RunSpec
 from studies.records.procedure import Phase, RoundPlace
 from studies.records.runs import add_evaluation_steps
@@ -31,7 +31,7 @@ MOST_ARMS: Final = 6
 
 
 class Exploration(Record):
-    """What is tried, once each."""
+    """What is tried, once each. Its runs carry its hash in the lock's place."""
 
     why: str = Field(min_length=1, max_length=500)
     """What its planner wants to see, quoted."""
@@ -43,10 +43,6 @@ class Exploration(Record):
     """The one training seed, of which no claim may be made."""
     metric: Metric
     """What runs are scored by: always on search tasks."""
-
-    def hash(self) -> str:
-        """Return the sha256 of its canonical JSON, which its runs carry in the lock's place."""
-        return digest(self.model_dump(mode="json"))
 
 
 def exploration_spec(study: str, plan: Exploration, arm: Arm) -> RunSpec:
@@ -225,10 +221,15 @@ class AlphaAllocation:
         return analyses[look - 1].alpha if analyses else self.design.alpha
 
     def equivalence(self, look: int, phase: Phase) -> float:
-        """Return the level of each of the two one-sided tests by which a look finds no difference."""
-        analyses = self.design.looks if phase == "confirm" else ()
-        own = analyses[look - 1].equivalence if analyses else None
-        return self.difference(look, phase) if own is None else own
+        return equivalence_level(self.design, look, phase)
+
+
+def equivalence_level(design: Design, look: int, phase: Phase) -> float:
+    """Return the level of each of the two one-sided tests by which a look finds no difference."""
+    if phase != "confirm" or not design.looks:
+        return design.alpha
+    analysis = design.looks[look - 1]
+    return analysis.alpha if analysis.equivalence is None else analysis.equivalence
 
 
 def allocate_single_round(design: Design) -> AlphaAllocation:

@@ -21,6 +21,10 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    def hash(self) -> str:
+        """Return the sha256 of its canonical JSON."""
+        return digest(self.model_dump(mode="json"))
+
 
 class EvolvingRecord(Record):
     """A record whose canonical form leaves out the fields in `added_fields` while they hold their default."""

@@ -366,9 +366,6 @@ class Design(EvolvingRecord):
         if self.alpha != place.difference or over or alike > place.equivalence * (1 + _ROUNDING):
             raise ValueError("a round's tests have its level, and no more; found others")
 
-    def hash(self) -> str:
-        return digest(self.model_dump(mode="json"))
-
     def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:
         """Return the training seeds that an arm's runs have for seeds that were drawn, in their order."""
         return tuple(drawn) if self.shared_seeds else tuple(_seed_of(arm, seed) for seed in drawn)
@@ -416,7 +413,7 @@ class RunSpec(EvolvingRecord):
     @property
     def run_id(self) -> str:
         """Name of the run: the first 16 hex digits of the sha256 of spec and seed."""
-        return digest(self.model_dump(mode="json"))[:16]
+        return self.hash()[:16]
 
 
 @lru_cache(maxsize=1 << 16)

@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import Field
 
-from studies.records.base import JsonValue, Record, digest
+from studies.records.base import JsonValue, Record
 from studies.records.design import SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
 
 EXCLUDED_CODES: tuple[str, ...] = (
@@ -206,7 +206,7 @@ PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup
 
 
 def noise_hash(plan: NoisePlan) -> str:
-    return digest(plan.model_dump(mode="json"))
+    return plan.hash()
 
 
 def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:

@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Literal, get_args
 
 from pydantic import Field
 
-from studies.records.base import EvolvingRecord, Record, digest
+from studies.records.base import EvolvingRecord, Record
 from studies.records.procedure import Phase
 
 Origin = Literal["terminal", "command", "Prefect"]
@@ -44,7 +44,7 @@ class ApprovalRequest(Record):
     """What a yes lets begin, as a phrase."""
 
     def digest(self) -> str:
-        return digest(self.model_dump(mode="json"))
+        return self.hash()
 
 
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]

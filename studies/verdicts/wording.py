@@ -15,6 +15,7 @@ from typing import Final, Literal
 from studies.checks.confounders import TOKENS_TOLD, WALL_TOLD
 from studies.log.study import StudyState
 from studies.metrics.registry import kinds
+from studies.records.alpha import equivalence_level
 from studies.records.design import GAIN, MODEL, Design, Hypothesis, Kind, Metric
 from studies.records.runs import Conditions
 from studies.records.statements import effect_of, format_setting_value, list_tests, metric_name, setting
@@ -76,7 +77,17 @@ def _apart(state: StudyState, design: Design, hypothesis: Hypothesis, names: tup
         left, right = (_mean(conditions, "initial_success") for conditions in known)
         if left is not None and right is not None and left != right:
             yield f"hidden success before training: {left:.3f} with {names[0]}, {right:.3f} with {names[1]}"
-    yield from _compare_training(names, known, [_count_planned_episodes(design, name) for name in names])
+    for noun, field, least in (
+        ("training episodes", "episodes", 1.0),
+        ("trained tokens", "tokens", TOKENS_TOLD),
+        ("seconds of training", "wall_s", WALL_TOLD),
+    ):
+        sides = [_mean(conditions, field) for conditions in known]
+        if None in sides and field == "episodes":
+            sides = [_count_planned_episodes(design, name) for name in names]
+        left, right = sides
+        if left and right and max(left, right) / min(left, right) > least:
+            yield f"{noun}: {left:,.0f} with {names[0]}, {right:,.0f} with {names[1]}"
 
 
 def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -> str | None:
@@ -96,21 +107,6 @@ def _conditions(state: StudyState, arm: str) -> list[Conditions]:
     return [Conditions.model_validate(entry) for entry in found if entry is not None]
 
 
-def _compare_training(
-    names: tuple[str, str], known: list[list[Conditions]], planned: list[float | None]
-) -> Iterator[str]:
-    for noun, field, least in (
-        ("training episodes", "episodes", 1.0), ("trained tokens", "tokens", TOKENS_TOLD),
-        ("seconds of training", "wall_s", WALL_TOLD),
-    ):  # fmt: skip
-        sides = [_mean(conditions, field) for conditions in known]
-        if None in sides and field == "episodes":
-            sides = planned
-        left, right = sides
-        if left and right and max(left, right) / min(left, right) > least:
-            yield f"{noun}: {left:,.0f} with {names[0]}, {right:,.0f} with {names[1]}"
-
-
 def _mean(conditions: list[Conditions], field: str) -> float | None:
     values = [value for entry in conditions if (value := getattr(entry, field)) is not None]
     return fmean(values) if values else None
@@ -128,22 +124,11 @@ class DecidingInterval:
 def deciding_interval(design: Design, verdict: Verdict) -> DecidingInterval | None:
     found = verdict.equivalence
     if verdict.verdict == "equivalent" and found is not None:
-        return DecidingInterval(found.low, found.high, round(1 - 2 * _alike_of(design, verdict), 4))
+        alike = equivalence_level(design, verdict.look, verdict.phase)
+        return DecidingInterval(found.low, found.high, round(1 - 2 * alike, 4))
     if verdict.low is None or verdict.high is None:
         return None
     return DecidingInterval(verdict.low, verdict.high, round(verdict.level, 4))
-
-
-def alpha_of(design: Design, verdict: Verdict) -> float:
-    """Return the two-sided level of the look at which a verdict was computed; a replication is looked at once."""
-    looks = design.looks if verdict.phase == "confirm" else ()
-    return looks[verdict.look - 1].alpha if looks else design.alpha
-
-
-def _alike_of(design: Design, verdict: Verdict) -> float:
-    looks = design.looks if verdict.phase == "confirm" else ()
-    own = looks[verdict.look - 1].equivalence if looks else None
-    return alpha_of(design, verdict) if own is None else own
 
 
 TESTS: Final = {
