@@ -23,7 +23,6 @@ from swarm.wire import ServerEvent
 EVENTS_KEPT = 1024
 EVENT_ID = r"^[0-9a-f]{8}-[0-9]{1,15}$"
 """Life of the server, then the event's number in it, from 1."""
-_KEEP_ALIVE = b": keep-alive\n\n"
 
 
 class EventRing:
@@ -70,8 +69,12 @@ class EventRing:
                 yield _encode_event(self._kept[place - 1 - self._oldest])
             elif self._closed or (ends is not None and time.monotonic() >= ends):
                 return
-            elif not await _wait_for(news, _next_timeout(keep_alive_s, ends)):
-                yield _KEEP_ALIVE
+            else:
+                silent_s = keep_alive_s if ends is None else max(0.0, min(keep_alive_s, ends - time.monotonic()))
+                try:
+                    await asyncio.wait_for(news.wait(), silent_s)
+                except TimeoutError:
+                    yield b": keep-alive\n\n"
 
     @property
     def _oldest(self) -> int:
@@ -96,15 +99,3 @@ class EventRing:
 
 def _encode_event(event: ServerEvent) -> bytes:
     return f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode()
-
-
-def _next_timeout(keep_alive_s: float, ends: float | None) -> float:
-    return keep_alive_s if ends is None else max(0.0, min(keep_alive_s, ends - time.monotonic()))
-
-
-async def _wait_for(news: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(news.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True

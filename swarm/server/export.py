@@ -15,19 +15,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal
+
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from swarm.backends.protocols import NO_ROOM
 from swarm.calls.generation import read_message
 from swarm.errors import InvalidRequest, NotFound, StoreUnavailable, Throttled
 from swarm.server.inspection import Inspection
 from swarm.store import ExportableEpisodes
-from swarm.wire import CallRecord, EpisodeRecord, ExportCounts
+from swarm.wire import EXPORT_HEADER, CallRecord, EpisodeRecord, ExportCounts
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,28 @@ class TokenDecoder:
 
 def training_trace(record: EpisodeRecord, reading: TokenDecoder | None = None) -> dict[str, Any]:
     """Return the episode as a TrainingTrace, with words where ids can be read; calls that sampled nothing go."""
-    turns = [_turn(record, call, prompt, reading) for call, prompt in prompts(record) if call.sampled.ids]
+    turns: list[dict[str, Any]] = [
+        {
+            "node_id": f"{record.id}/{call.index}",
+            "prompt_token_ids": list(prompt),
+            "completion_token_ids": list(call.sampled.ids),
+            "per_token_logps": list(call.sampled.logprobs),
+            "loss_mask": [0] * len(prompt) + [int(call.trained)] * len(call.sampled.ids),
+            "metadata": {
+                "episode": record.id,
+                "parent": None if call.parent is None else f"{record.id}/{call.parent}",
+                "drift": call.drift,
+                "versions": list(call.sampled.versions),
+                "trained": call.trained,
+                **({} if call.reward is None else {"call_reward": call.reward}),
+                **({} if call.agent is None else {"agent": call.agent}),
+                **_decode_call(call, prompt, reading),
+                **record.model_dump(mode="json", include=_OF_THE_EPISODE),
+            },
+        }
+        for call, prompt in prompts(record)
+        if call.sampled.ids
+    ]
     return {"schema_version": 1, "turns": turns}
 
 
@@ -59,29 +86,6 @@ def _decode_call(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder 
     shown = reading.text(prompt)
     message = reading.message(shown, call.sampled.ids)
     return {"prompt_text": shown, "sampled_text": reading.text(call.sampled.ids), "message": message}
-
-
-def _turn(
-    record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], reading: TokenDecoder | None
-) -> dict[str, Any]:
-    return {
-        "node_id": f"{record.id}/{call.index}",
-        "prompt_token_ids": list(prompt),
-        "completion_token_ids": list(call.sampled.ids),
-        "per_token_logps": list(call.sampled.logprobs),
-        "loss_mask": [0] * len(prompt) + [int(call.trained)] * len(call.sampled.ids),
-        "metadata": {
-            "episode": record.id,
-            "parent": None if call.parent is None else f"{record.id}/{call.parent}",
-            "drift": call.drift,
-            "versions": list(call.sampled.versions),
-            "trained": call.trained,
-            **({} if call.reward is None else {"call_reward": call.reward}),
-            **({} if call.agent is None else {"agent": call.agent}),
-            **_decode_call(call, prompt, reading),
-            **record.model_dump(mode="json", include=_OF_THE_EPISODE),
-        },
-    }
 
 
 _OF_THE_EPISODE = {"task_id", "stream", "kind", "state", "reason", "group", "step", "reward", "success", "code"}
@@ -183,6 +187,8 @@ MOST_AT_ONCE = 2
 AGAIN_S = 10.0
 """After so long whoever was refused may try again."""
 _PIECE = 1 << 18
+STALLED_S = 300.0
+"""A client that takes nothing of an export for so long is given up, so that others have its place."""
 
 
 class Exporter:
@@ -203,7 +209,7 @@ class Exporter:
             )
         self.under_way += 1
         try:
-            return Export(self, *await self._make(form, episode))
+            return Export(self, *await self._make(form, episode), MEDIA[form])
         except BaseException:
             self.under_way -= 1
             raise
@@ -216,14 +222,14 @@ class Exporter:
                 raise NotFound(
                     f"episode {record.id} has no tokens: it made no call, or they went with an old checkpoint"
                 )
-        found = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
+        counts = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
         renderer, reading = self._inspection.renderer, None
         if renderer is not None:
             reading = TokenDecoder(partial(renderer.decode, special=True), partial(read_message, renderer))
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its `Export`
         try:
             writer = ParquetExport(file, reading) if form == "parquet" else LinesExport(file, reading)
-            async for record in _read_records(self._inspection, kept.names, found):
+            async for record in self._read_records(kept.names, counts):
                 await asyncio.to_thread(writer.write, record)
             await asyncio.to_thread(writer.close)
             file.seek(0)
@@ -234,42 +240,43 @@ class Exporter:
                 folder = tempfile.gettempdir()
                 raise StoreUnavailable(f"no room for the export in {folder}: free space there") from error
             raise
-        return ExportCounts(**found), file
+        return ExportCounts(**counts), file
+
+    async def _read_records(self, names: Sequence[str], counts: Counter[str]) -> AsyncIterator[EpisodeRecord]:
+        for name in names:
+            try:
+                record = await self._inspection.tokens(name)
+            except NotFound:
+                counts["withdrawn"] += 1
+                continue
+            if any(call.sampled.ids for call in record.record):
+                counts["episodes"] += 1
+                yield record
+            else:
+                counts["pruned" if record.tokens else "no_tokens"] += 1
 
 
-class Export:
-    """One export: `counts` says what is in it. Its file and its place are free once it is left."""
+class Export(StreamingResponse):
+    """Sends one export. Its file and its place are free then, whatever becomes of the client."""
 
-    def __init__(self, exports: Exporter, counts: ExportCounts, file: IO[bytes]) -> None:
+    def __init__(self, exports: Exporter, counts: ExportCounts, file: IO[bytes], media: str) -> None:
+        super().__init__(self.pieces(), headers={EXPORT_HEADER: counts.model_dump_json()}, media_type=media)
         self._exports = exports
-        self.counts = counts
         self._file = file
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._exports.under_way -= 1
 
     async def pieces(self) -> AsyncIterator[bytes]:
         while piece := await asyncio.to_thread(self._file.read, _PIECE):
             yield piece
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_timeout(message: Message) -> None:
+            async with asyncio.timeout(STALLED_S):
+                await send(message)
 
-async def _read_records(
-    inspection: Inspection, names: Sequence[str], found: Counter[str]
-) -> AsyncIterator[EpisodeRecord]:
-    for name in names:
         try:
-            record = await inspection.tokens(name)
-        except NotFound:
-            found["withdrawn"] += 1
-            continue
-        if any(call.sampled.ids for call in record.record):
-            found["episodes"] += 1
-            yield record
-        elif record.tokens:
-            found["pruned"] += 1
-        else:
-            found["no_tokens"] += 1
+            await super().__call__(scope, receive, send_with_timeout)
+        except TimeoutError:
+            log.info("event=export_stalled seconds=%g", STALLED_S)
+        finally:
+            self._file.close()
+            self._exports.under_way -= 1

@@ -219,17 +219,23 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = _check_size(scope)
-        if refusal is None and not self._read_key(scope):
+        path, length = scope["path"], header(scope, b"content-length") or "0"
+        # conversations and task lists are long, other bodies are not
+        most = MAX_BODY_BYTES if path.startswith("/v1/") or path == "/streams/tasks" else MAX_CONTROL_BYTES
+        refusal: SwarmError | None = None
+        if length.isdecimal() and int(length) > most:
+            refusal = BodyTooLarge(f"expected a body of at most {most} bytes, found more")
+        elif not self._read_key(scope):
             peer = peer_of(scope)
-            wait_s = 0.0 if scope["path"] == "/health" else self._failures.wait_s(peer)
+            wait_s = 0.0 if path == "/health" else self._failures.wait_s(peer)
             if wait_s > 0:
                 refusal = Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
             send = partial(self._send_counted, send, peer)
         if refusal is not None:
             await error_response(refusal, self._tell(refusal))(scope, receive, send)
             return
-        await self._app(scope, _limit_body(scope, receive), send)
+        chunked = header(scope, b"transfer-encoding") is not None
+        await self._app(scope, _limit_body(receive, most) if chunked else receive, send)
 
     def _read_key(self, scope: Scope) -> bool:
         """Keep with the request what its key says, or why it is refused; return whether it was signed here."""
@@ -338,6 +344,7 @@ class _JsonRequest(Request):
 
     def __init__(self, request: Request, content: bytes) -> None:
         headers = [item for item in request.scope["headers"] if item[0] != b"content-type"]
+        headers.append((b"content-type", b"application/json"))
         super().__init__({**request.scope, "headers": headers}, request.receive)
         self._body = content or b"{}"
         try:
@@ -346,32 +353,16 @@ class _JsonRequest(Request):
             raise InvalidRequest(f"body: {to_invalid_request(error)}") from None
 
 
-def most_bytes(path: str) -> int:
-    """Return how large a body to this path may be: conversations and task lists are long, other bodies are not."""
-    return MAX_BODY_BYTES if path.startswith("/v1/") or path == "/streams/tasks" else MAX_CONTROL_BYTES
-
-
-def _check_size(scope: Scope) -> SwarmError | None:
-    length = header(scope, b"content-length") or "0"
-    return _body_too_large(scope) if length.isdecimal() and int(length) > most_bytes(scope["path"]) else None
-
-
-def _body_too_large(scope: Scope) -> BodyTooLarge:
-    return BodyTooLarge(f"expected a body of at most {most_bytes(scope['path'])} bytes, found more")
-
-
-def _limit_body(scope: Scope, receive: Receive) -> Receive:
+def _limit_body(receive: Receive, most: int) -> Receive:
     """Return a `receive` that refuses a body without a length once it is too large."""
-    if header(scope, b"transfer-encoding") is None:
-        return receive
-    size, most = 0, most_bytes(scope["path"])
+    size = 0
 
     async def receive_limited() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
         if size > most:
-            raise _body_too_large(scope)
+            raise BodyTooLarge(f"expected a body of at most {most} bytes, found more")
         return message
 
     return receive_limited

@@ -378,7 +378,8 @@ class Training:
         watch.lap("update_weights")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
             self._serve(backend)
-        if due := self._is_checkpoint_due(step):
+        late = self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
+        if due := late or step % job.checkpoint_every == 0 or step == job.steps or job.keeps_best_of(step):
             save = partial(self._checkpoints.save, learner, step)
             name = await self._retry_until_room(f"step {step} waits for room", lambda: self._in_thread(save))
             self._saved_at = self._now()
@@ -399,11 +400,6 @@ class Training:
 
     async def _publish(self, step: int, backend: Backend) -> None:
         await self._retry_until_room(f"step {step} waits for room to publish", lambda: self._in_thread(backend.publish))
-
-    def _is_checkpoint_due(self, step: int) -> bool:
-        if step % self.job.checkpoint_every == 0 or step == self.job.steps or self.job.keeps_best_of(step):
-            return True
-        return self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
 
     async def _write_durably(self, step: int, changes: Callable[[], Sequence[Change]]) -> None:
         """Write changes as they are then, however long the store takes nothing."""
@@ -458,7 +454,8 @@ class Training:
 
     def _start_rollout(self) -> None:
         self.updating = False
-        if self.job.evaluates_after(self.step) and not self._was_evaluated(self.step):
+        written = self.evaluation is not None and self.evaluation.step == self.step
+        if self.job.evaluates_after(self.step) and not (written and self.job.keeps_best_of(self.step)):
             self.rollout.pause_admission(self.job.evaluation_episodes, ending=self.step >= self.job.steps)
         elif self.step >= self.job.steps:
             self.rollout.finish()
@@ -466,10 +463,6 @@ class Training:
             self._machine.transition_to(ServerState.ROLLING)
         self.rollout.gate.open()
         self.rollout.registry.notify()
-
-    def _was_evaluated(self, step: int) -> bool:
-        """Return whether the evaluation of a step is written, by which the best is kept."""
-        return self.job.keeps_best_of(step) and self.evaluation is not None and self.evaluation.step == step
 
     async def _watch(self, backend: Backend) -> None:
         while True:

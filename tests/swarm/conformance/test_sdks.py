@@ -213,36 +213,6 @@ async def test_an_answer_that_is_streamed_or_omits_its_thinking_comes_back_as_it
         await assert_trained_once(served, lease, [TURN, "both sunny"], start=1, clean=1)
 
 
-def blocking_chat(lease: Lease) -> None:
-    with openai.OpenAI(base_url=lease["base_url"], api_key=lease["api_key"]) as sdk:
-        assert [model.id for model in sdk.models.list()] == [MODEL]
-        chunks = sdk.chat.completions.create(model=MODEL, messages=HI, stream=True)
-        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "sunny"
-
-
-def blocking_responses(lease: Lease) -> None:
-    with openai.OpenAI(base_url=lease["base_url"], api_key=lease["api_key"]) as sdk:
-        assert sdk.responses.create(model=MODEL, input="hi").output_text == "sunny"
-
-
-def blocking_messages(lease: Lease) -> None:
-    root = lease["base_url"].removesuffix("/v1")
-    with (
-        anthropic.Anthropic(base_url=root, auth_token=lease["api_key"]) as sdk,  # a bearer token opens the same door
-        sdk.messages.stream(model=MODEL, max_tokens=99, messages=HI) as stream,
-    ):
-        assert stream.get_final_text() == "sunny"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ask", [blocking_chat, blocking_responses, blocking_messages])
-async def test_a_blocking_client_does_the_same(tmp_path: Path, ask: Callable[[Lease], None]) -> None:
-    async with serving(tmp_path, roomy(), script=saying("sunny")) as served:
-        lease = await served.begin()
-        await asyncio.to_thread(ask, lease)
-        await assert_trained_once(served, lease, ["sunny"], start=1)
-
-
 @pytest.mark.slow
 async def test_a_silent_stream_of_each_protocol_says_that_it_lives(tmp_path: Path) -> None:
     patience = StreamTimeouts(keep_alive_s=0.02)

@@ -14,7 +14,7 @@ import pytest
 
 from swarm.client import AsyncSwarmClient
 from swarm.errors import StoreUnavailable, Unreachable
-from swarm.server import export, routes
+from swarm.server import export
 from swarm.server.inspection import Inspection
 from swarm.wire import EpisodeRecord
 from tests.swarm.server.support import Answer, Served, eventually, serving
@@ -103,7 +103,7 @@ async def test_who_leaves_while_an_export_is_made_leaves_its_place(served: Serve
 async def test_who_takes_nothing_of_it_loses_its_place(
     served: Served, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
-    monkeypatch.setattr(routes, "STALLED_S", 600.0 if leaves else 0.2)
+    monkeypatch.setattr(export, "STALLED_S", 600.0 if leaves else 0.2)
     monkeypatch.setattr(export, "training_trace", lambda *_: {"pad": "x" * LARGE})
     async with contextlib.AsyncExitStack() as open_ones:
         for _ in range(export.MOST_AT_ONCE):

@@ -98,6 +98,20 @@ async def test_a_valid_key_in_the_header_of_another_protocol_is_no_guess(
     assert [await listed("guessed") for _ in range(3)] == [401, 401, 429]
 
 
+async def test_a_key_is_judged_before_a_body_is_read_and_a_body_is_json_whatever_it_is_said_to_be(
+    served: Served,
+) -> None:
+    reader, writer = await served.connect()
+    writer.write(b"POST /episodes HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+    writer.close()
+    curl = {"content_type": "application/x-www-form-urlencoded"}
+    assert (await served.call("POST", "/episodes", served.admin, raw=b'{"task_id": "a"}', **curl)).status == 200
+    for body, said in ((b"{", "expected JSON"), (b'{"task_id": "\\ud800"}', "half of one"), (b"[]", "body: ")):
+        wrong = await served.call("POST", "/episodes", served.admin, raw=body, **curl)
+        assert (wrong.status, wrong.code, said in wrong.message) == (400, "invalid_request", True), wrong
+
+
 async def test_bodies_have_an_end(served: Served) -> None:
     large = b'{"task_id": "' + b"x" * MAX_CONTROL_BYTES + b'"}'
     told = await served.call("POST", "/episodes", served.admin, raw=large)

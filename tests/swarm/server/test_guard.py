@@ -66,17 +66,12 @@ def client(keys: Keys, clock: Clock) -> Client:
 
 
 async def test_an_address_that_goes_on_failing_is_refused_without_a_look_at_its_key(client: Client) -> None:
+    assert {await client.ask(CHOSEN) for _ in range(3 * FAILURES)} == {200}, "valid keys use nothing up"
     assert [await client.ask("wrong") for _ in range(FAILURES)] == [401] * FAILURES
     looked = client.asked
     assert [await client.ask(f"wrong {number}") for number in range(50)] == [429] * 50
     assert client.asked == looked
-
-
-async def test_another_address_is_not_touched(client: Client) -> None:
-    for _ in range(FAILURES + 1):
-        await client.ask("wrong")
-    assert await client.ask("wrong", "192.0.2.8") == 401
-    assert await client.ask(CHOSEN, "192.0.2.8") == 200
+    assert [await client.ask(key, "192.0.2.8") for key in ("wrong", CHOSEN)] == [401, 200], "another is not touched"
 
 
 async def test_signed_keys_pass_whatever_a_neighbour_does(client: Client, keys: Keys) -> None:
@@ -100,10 +95,6 @@ async def test_the_operators_own_token_waits_like_a_guess_and_no_longer_than_doc
     assert await client.ask(CHOSEN) == 200
     assert await client.ask("wrong") == 401
     assert await client.ask(CHOSEN) == 429
-
-
-async def test_valid_keys_use_nothing_up(client: Client) -> None:
-    assert {await client.ask(CHOSEN) for _ in range(3 * FAILURES)} == {200}
 
 
 def test_allowed_failures_come_back_one_by_one(clock: Clock) -> None:
@@ -171,27 +162,20 @@ def test_a_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("mine")
-    with refused(InvalidRequest, "out"):
-        export_model(wanted(tmp_path), lambda _: None)
-    assert (tmp_path / "out" / "mine").read_text() == "mine"
-
-
-def test_what_the_fake_backend_trained_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found(monkeypatch, Job(backend="fake"))
-    with refused(InvalidRequest, "fake"):
-        export_model(wanted(tmp_path), lambda _: None)
-
-
-def test_no_adapter_is_kept_apart_where_all_weights_were_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fields", "apart", "named"), [({"backend": "fake"}, False, "fake"), ({}, True, "lora_rank"), ({}, False, "out")]
+)
+def test_what_cannot_be_exported_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], apart: bool, named: str
 ) -> None:
-    found(monkeypatch, Job())
-    with refused(InvalidRequest, "lora_rank"):
-        export_model(replace(wanted(tmp_path), apart=True), lambda _: None)
-    assert not list(tmp_path.iterdir())
+    found(monkeypatch, Job(**fields))
+    if named == "out":
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with refused(InvalidRequest, named):
+        export_model(replace(wanted(tmp_path), apart=apart), lambda _: None)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_folder_without_a_server_is_none(tmp_path: Path) -> None:
@@ -210,19 +194,15 @@ def test_a_step_the_latest_and_the_best_are_found() -> None:
     assert [choose_checkpoint(step, listed).step for step in ("latest", "10", "best")] == [30, 10, 20]
 
 
-@pytest.mark.parametrize("step", ["25", "-1", "last", "", "030"])
-def test_what_is_not_kept_is_refused_with_what_is(step: str) -> None:
-    with refused(NotFound, "10, 20, 30"):
-        choose_checkpoint(step, kept(30, 20, 10))
-
-
-def test_without_an_evaluation_there_is_no_best() -> None:
-    with refused(NotFound, "eval_every"):
-        choose_checkpoint("best", kept(30, 20))
-
-
-def test_where_nothing_was_saved_one_line_says_so() -> None:
-    with refused(NotFound):
-        choose_checkpoint("latest", CheckpointList(job_digest=None, checkpoints=()))
-    with refused(NotFound):
-        choose_checkpoint("latest", CheckpointList(job_digest="d" * 64, checkpoints=()))
+@pytest.mark.parametrize(
+    ("step", "listed", "named"),
+    [
+        *((step, kept(30, 20, 10), "10, 20, 30") for step in ("25", "-1", "last", "", "030")),
+        ("best", kept(30, 20), "eval_every"),
+        ("latest", CheckpointList(job_digest=None, checkpoints=()), "nothing"),
+        ("latest", CheckpointList(job_digest="d" * 64, checkpoints=()), "not saved"),
+    ],
+)
+def test_what_is_not_kept_is_refused_with_what_is(step: str, listed: CheckpointList, named: str) -> None:
+    with pytest.raises(NotFound, match=named):
+        choose_checkpoint(step, listed)
