@@ -32,6 +32,7 @@ class HasId(Protocol):
 
 TaskT = TypeVar("TaskT", bound=HasId)
 AckT = TypeVar("AckT", bound=Ack)
+_CREDIT = ("by_call", "by_agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ class Episode(Generic[TaskT]):
         cannot be trained on (NaN, None, ...) or is for a call or agent that is not there; StoreUnavailable, with the
         episode still open to be ended again, where the server could not write it down.
         """
-        return await self._post(EndAck, "end", _to_json(end_request(reward, success, weight, by_call, by_agent)))
+        ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
+        return await self._post(EndAck, "end", _to_json(ended))
 
     async def prepare(
         self,
@@ -140,8 +142,9 @@ class Episode(Generic[TaskT]):
         `swarm.client.teams.Team` does this for all of a team.
         """
         link = {"decider": decider.address, "decider_token": decider.lease.lease_token} if decider is not None else {}
-        ended = end_request(reward, success, weight, by_call, by_agent).model_dump()
-        return await self._post(Ack, "prepare", _to_json(PrepareRequest.model_validate({**ended, **link})))
+        ended = end_request(reward=reward, success=success, weight=weight, by_call=by_call, by_agent=by_agent)
+        asked = PrepareRequest.model_validate({**ended.model_dump(), **link})
+        return await self._post(Ack, "prepare", _to_json(asked))
 
     async def commit(self) -> Ack:
         """End a prepared episode for good."""
@@ -163,24 +166,19 @@ class Episode(Generic[TaskT]):
         return await self._transport.ask(kind.model_validate, "POST", path, self.lease.lease_token, body.encode())
 
 
-def end_request(
-    reward: float,
-    success: bool | None = None,
-    weight: float = 1.0,
-    by_call: Mapping[int, float] | None = None,
-    by_agent: Mapping[str, float] | None = None,
-) -> EndRequest:
+def end_request(**fields: Any) -> EndRequest:
     """Return the request that ends an episode; raise InvalidRequest for what cannot be trained on."""
     try:
-        return EndRequest(reward=reward, success=success, weight=weight, by_call=by_call or {}, by_agent=by_agent or {})
+        return EndRequest(
+            **{name: {} if value is None and name in _CREDIT else value for name, value in fields.items()}
+        )
     except ValidationError as error:
         raise to_invalid_request(error) from None
 
 
 def _to_json(request: EndRequest) -> str:
     """Return the request as JSON, without what only newer servers know unless it says something."""
-    unsaid = {name for name in ("by_call", "by_agent") if not getattr(request, name)}
-    return request.model_dump_json(exclude=unsaid)
+    return request.model_dump_json(exclude={name for name in _CREDIT if not getattr(request, name)})
 
 
 class HasReward(Protocol):

@@ -190,34 +190,24 @@ class LimitPauses:
             await asyncio.sleep(due)
 
 
-class Playable(Protocol):
+class _Playable(Protocol):
     """What one play takes place in: an episode, or the episodes of a team."""
 
     @property
-    def ttl_s(self) -> float:
-        """Seconds without a call or heartbeat after which it may be lost."""
-        ...
+    def ttl_s(self) -> float: ...
 
     @property
-    def last_call(self) -> float:
-        """When its servers last heard of it (monotonic seconds)."""
-        ...
+    def last_call(self) -> float: ...
 
     @property
-    def task(self) -> Any:
-        """What is played."""
-        ...
+    def task(self) -> Any: ...
 
-    async def heartbeat(self, by: Transports | None = None) -> object:
-        """Keep it alive while no call is made; from another event loop `by` connections of its own."""
-        ...
+    async def heartbeat(self, by: Transports | None = None) -> object: ...
 
-    def abort(self, reason: str = "", *, failed: bool = False) -> Coroutine[Any, Any, object]:
-        """Give it up, as its agent `failed` or for another reason."""
-        ...
+    def abort(self, reason: str = "", *, failed: bool = False) -> Coroutine[Any, Any, object]: ...
 
 
-PlayT = TypeVar("PlayT", bound=Playable)
+PlayT = TypeVar("PlayT", bound=_Playable)
 AnswerT = TypeVar("AnswerT")
 
 

@@ -181,17 +181,12 @@ def text_of(message: Message) -> str:
     return "".join(str(part.get("text", "")) for part in content)
 
 
-_SEARCH_FROM = 0.60
-_HIDDEN_FROM = 0.75
-
-
 def split_of(key: str) -> Split:
     """Return the split of `key`: about 60 % train, 15 % search, 25 % hidden over many keys."""
-    digest = hashlib.sha256(key.encode()).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    if place < _SEARCH_FROM:
+    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+    if place < 0.60:
         return "train"
-    return "search" if place < _HIDDEN_FROM else "hidden"
+    return "search" if place < 0.75 else "hidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +210,17 @@ def tool(name: str, description: str, **parameters: str | Mapping[str, Any]) -> 
 
 def calls_of(message: Message) -> list[ToolUse]:
     """Return the calls in a policy's message, in its order."""
-    return [_parse_call(entry) for entry in message.get("tool_calls") or ()]
+    found: list[ToolUse] = []
+    for entry in message.get("tool_calls") or ():
+        function, arguments, error = entry["function"], entry["function"].get("arguments"), ""
+        try:
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        except (ValueError, RecursionError) as failure:
+            arguments, error = None, f"the arguments are no JSON: {failure}"
+        if not isinstance(arguments, dict):
+            arguments, error = {}, error or "the arguments are no JSON object"
+        found.append(ToolUse(entry["id"], function["name"], arguments, error))
+    return found
 
 
 def tool_result(call: ToolUse, text: str) -> Message:
@@ -230,14 +235,3 @@ def calling(name: str, call_id: str = "call-1", **arguments: Any) -> Message:
         "role": "assistant", "content": None,
         "tool_calls": [{"id": call_id, "type": "function", "function": function}],
     }  # fmt: skip
-
-
-def _parse_call(entry: Mapping[str, Any]) -> ToolUse:
-    function, given = entry["function"], entry["function"].get("arguments")
-    try:
-        arguments = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError) as error:
-        return ToolUse(entry["id"], function["name"], error=f"the arguments are no JSON: {error}")
-    if not isinstance(arguments, dict):
-        return ToolUse(entry["id"], function["name"], error="the arguments are no JSON object")
-    return ToolUse(entry["id"], function["name"], arguments)

@@ -91,16 +91,15 @@ class Arith(PlainEnvironment):
 def _arith_tasks(split: Split) -> tuple[Task, ...]:
     numbers = range(1, _LARGEST + 1)
     return tuple(
-        Task(f"arith-{left}-{right}", {"left": left, "right": right}, _kind(str(left), str(right)))
+        Task(
+            f"arith-{left}-{right}",
+            {"left": left, "right": right},
+            "with a carry" if left % 10 + right % 10 > 9 else "without a carry",
+        )
         for left in numbers
         for right in numbers
         if split_of(f"arith-{min(left, right)}-{max(left, right)}") == split
     )
-
-
-def _kind(left: str, right: str) -> str:
-    carries = any(int(a) + int(b) > 9 for a, b in zip(reversed(left), reversed(right), strict=False))
-    return "with a carry" if carries else "without a carry"
 
 
 GUESSES = 4
@@ -126,7 +125,7 @@ class GuessGame(PlainGame):
         return self._low, self._high
 
     def opening(self) -> list[Message]:
-        return [{"role": "user", "content": self._bounds()}]
+        return [{"role": "user", "content": f"above {self._low - 1} below {self._high + 1}"}]
 
     def answer(self, message: Message) -> list[Message]:
         """Judge a guess: nothing follows one that is right, the last one, or no single number; else the hint does."""
@@ -135,18 +134,13 @@ class GuessGame(PlainGame):
             self._left = 0
             return []
         self._left -= 1
-        self._judge(int(numbers[0]))
-        return [] if self._found or self._left == 0 else self.opening()
-
-    def _judge(self, guess: int) -> None:
+        guess = int(numbers[0])
         self._found = guess == self._secret
         if guess < self._secret:
             self._low = max(self._low, guess + 1)
         elif guess > self._secret:
             self._high = min(self._high, guess - 1)
-
-    def _bounds(self) -> str:
-        return f"above {self._low - 1} below {self._high + 1}"
+        return [] if self._found or self._left == 0 else self.opening()
 
     def outcome(self) -> Outcome:
         """Return 1 for the number found, else 0.5 times the share of the window's bits that the hints gave away."""
@@ -182,19 +176,16 @@ class Guess(PlainEnvironment):
         messages = game.opening()
         hint = messages[-1:]
         while hint:
-            guess = said(_mediocre(window, game.possible, rng))
+            low, high = game.possible
+            if rng.random() < _GIVES_UP:
+                guess = said("pass")
+            elif rng.random() < _ATTENTIVE:
+                guess = said(str(min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER)))))
+            else:
+                guess = said(str(rng.randint(*window)))
             hint = game.answer(guess)
             messages += [guess, *hint]
         return messages
-
-
-def _mediocre(window: tuple[int, int], possible: tuple[int, int], rng: random.Random) -> str:
-    low, high = possible
-    if rng.random() < _GIVES_UP:
-        return "pass"
-    if rng.random() < _ATTENTIVE:
-        return str(min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER))))
-    return str(rng.randint(*window))
 
 
 @cache

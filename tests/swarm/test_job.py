@@ -81,6 +81,8 @@ def test_the_digest_of_a_job_never_changes(fields: dict[str, Any], digest: str) 
 def test_a_training_goes_on_under_a_job_that_differs_in_what_no_step_depends_on(change: dict[str, Any]) -> None:
     assert Job(**change).continues(Job())
     assert Job(**change).equals(Job()) == ("tracking" in change)
+    falls = Job(lr_schedule="cosine", **change)
+    assert falls.continues(Job(lr_schedule="cosine")) == ("steps" not in change), "it falls over the steps"
 
 
 @pytest.mark.parametrize("fields", [{}, {"model": {"kind": "tiny"}}, {"model": TinyModel(layers=1)}])
@@ -129,10 +131,6 @@ def test_any_other_difference_is_another_training_and_is_named(change: dict[str,
     assert named.startswith(next(iter(change)))
 
 
-def test_steps_over_which_the_learning_rate_falls_are_part_of_what_is_trained() -> None:
-    assert not Job(lr_schedule="cosine", steps=41).continues(Job(lr_schedule="cosine"))
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -147,8 +145,5 @@ def test_steps_over_which_the_learning_rate_falls_are_part_of_what_is_trained() 
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Job(**fields)
-
-
-def test_what_just_fits_is_taken() -> None:
     job = Job(lr_warmup_steps=4, steps=4, minibatches=8, episodes_per_step=8)
-    assert (job.lr_warmup_steps, job.minibatches, job.tasks_per_step) == (4, 8, 1)
+    assert (job.lr_warmup_steps, job.minibatches, job.tasks_per_step) == (4, 8, 1), "what just fits is taken"

@@ -170,24 +170,16 @@ async def test_a_followers_server_finds_the_decision_of_a_dead_client_by_itself(
     await resolver.close()
 
 
-async def test_a_decider_that_nobody_knows_decides_no(both: Pair) -> None:
+async def test_a_decider_that_nobody_knows_decides_no_and_nobody_but_peers_is_asked(both: Pair) -> None:
     await both.begin()
+    url = both.served["speaker"].url
     known, token = both.episodes["speaker"], both.served["speaker"].server.keys.lease_key("unknown", 1)
     lease = known.lease.model_copy(update={"episode_id": "unknown", "lease_token": token})
     await both.episodes["listener"].prepare(0.5, decider=Episode(known._transport, lease, known.task))
-    resolver = Resolver(both.rollout("listener").teams, [both.served["speaker"].url])
-    await resolver.resolve_all()
-    assert both.states()["listener"] == "aborted"
-    await resolver.close()
-
-
-async def test_a_server_asks_nobody_but_its_peers(both: Pair) -> None:
-    await both.prepare()
-    await both.episodes["speaker"].commit()
-    for peers in ([], ["http://127.0.0.1:9"], [both.served["speaker"].url[:-1]]):
+    for peers in ([], ["http://127.0.0.1:9"], [url[:-1]], [url]):
         resolver = Resolver(both.rollout("listener").teams, peers)
         await resolver.resolve_all()
-        assert both.states()["listener"] == "prepared"
+        assert both.states()["listener"] == ("aborted" if peers == [url] else "prepared")
         await resolver.close()
 
 
@@ -518,23 +510,18 @@ async def test_members_that_can_be_no_team_are_refused_before_anything_is_begun(
         assert [both.rollout(role).counts["begun"] for role in REWARDS] == [0, 0]
 
 
-async def test_an_evaluations_play_that_a_teams_agent_fails_counts_as_not_solved_by_anybody(both: Pair) -> None:
-    async def breaks(team: Team) -> dict[str, float]:
+async def test_an_evaluation_plays_all_trains_none_and_what_its_agent_fails_counts_as_not_solved(both: Pair) -> None:
+    async def breaks(team: Team) -> Mapping[str, Any]:
         found = await play(team)
         if team.task.id == TASKS[0].id:
             raise ValueError("no JSON")
         return found
 
-    results = await Team.evaluate(both.clients, TASKS, breaks)
-    assert [result.failed for result in results] == ["ValueError: no JSON", *[""] * (len(TASKS) - 1)]
-    assert (set(results[0].rewards.values()), set(results[0].successes.values())) == ({0.0}, {False})
-    assert [both.rollout(role).counts["evaluated"] for role in REWARDS] == [len(TASKS)] * 2
-
-
-async def test_evaluation_plays_each_task_at_all_members_and_trains_none(both: Pair) -> None:
-    results = await Team.evaluate(both.clients, TASKS, play, samples=2)
+    results = await Team.evaluate(both.clients, TASKS, breaks, samples=2)
     assert [(result.task_id, result.sample) for result in results] == [(t.id, n) for t in TASKS for n in (0, 1)]
-    assert all(result.rewards == REWARDS and not result.trained for result in results)
+    assert [result.failed for result in results] == ["ValueError: no JSON"] * 2 + [""] * 10
+    assert (set(results[0].rewards.values()), set(results[0].successes.values())) == ({0.0}, {False})
+    assert all(result.rewards == REWARDS and not result.trained for result in results[2:])
     assert [both.rollout(role).counts["evaluated"] for role in REWARDS] == [12, 12]
 
 

@@ -91,19 +91,13 @@ def test_a_lake_of_one_map_on_slippery_ice_has_a_task_for_each_chance() -> None:
     assert len({task.data["chance"] for own in drawn.values() for task in own}) == 16 + 4 + 8
 
 
-def test_an_answer_that_names_no_action_ends_the_play_with_the_least_reward() -> None:
-    environment = adapt("gymnasium:Taxi-v4")
-    game = environment.game(environment.generate(1))
-    assert game.answer(said("no idea")) == []
-    outcome = game.outcome()
-    assert (outcome.reward, outcome.success) == (0.0, False)
-
-
-def test_the_action_that_is_named_last_is_taken() -> None:
+def test_the_action_that_is_named_last_is_taken_and_an_answer_that_names_none_ends_the_play() -> None:
     environment = adapt("gymnasium:CliffWalking-v1")
     game = environment.game(environment.generate(1))
     (seen,) = game.answer(said("Not right, for there is the cliff: up"))
     assert seen["content"].startswith("row 2 column 0")
+    assert game.answer(said("no idea")) == []
+    assert (game.outcome().reward, game.outcome().success) == (0.0, False)
 
 
 def test_demonstrations_are_whole_plays_that_reach_the_goal_only_at_times() -> None:
@@ -206,16 +200,13 @@ def test_the_right_move_ends_the_game_with_the_full_reward() -> None:
     assert outcome.reward == environment.solved_at == 1.0
 
 
-def test_a_second_invalid_move_ends_the_game_as_the_package_has_it() -> None:
+def test_a_second_invalid_move_ends_the_game_as_the_package_has_it_and_before_that_it_is_worth_nothing() -> None:
     game = begun("textarena:Mastermind-v0", 5)
     (following,) = game.answer(said("hm"))
     assert "invalid move" in following["content"]
+    assert begun("textarena:Mastermind-v0", 5).outcome().reward == 0.0
     assert game.answer(said("hm")) == []
     assert game.outcome().facts["invalid move"] == 1.0
-
-
-def test_a_game_that_has_not_ended_is_worth_nothing() -> None:
-    assert begun("textarena:Mastermind-v0", 5).outcome().reward == 0.0
 
 
 def test_plays_at_once_draw_as_they_would_alone_and_nobody_else_sees_it() -> None:

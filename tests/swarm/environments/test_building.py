@@ -57,30 +57,21 @@ def test_tasks_and_demonstrations_are_written_down_the_same_twice(tmp_path: Path
     assert {play[0]["content"] for play in plays} <= {task.data["word"] for task in Shown().tasks("train")}
 
 
-def test_the_same_lines_are_split_the_same_whatever_their_file_is_called(tmp_path: Path) -> None:
+def test_the_same_lines_are_split_the_same_whatever_their_file_is_called_and_too_few_not_at_all(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
-    lines = "".join(json.dumps({"prompt": f"say word{n}"}) + "\n" for n in range(80))
-    for name in ("one", "other"):
+    judged = RewardTasks(tmp_path / "judge.py")
+    for name, count in (("one", 80), ("other", 80), ("few", 12)):
+        lines = "".join(json.dumps({"prompt": f"say word{n}"}) + "\n" for n in range(count))
         (tmp_path / f"{name}.jsonl").write_text(lines)
-        write_lines(RewardTasks(tmp_path / "judge.py"), name, tmp_path / f"{name}.jsonl", tmp_path / name)
+    for name in ("one", "other"):
+        write_lines(judged, name, tmp_path / f"{name}.jsonl", tmp_path / name)
     for split in SPLITS:
         one, other = ((tmp_path / name / "tasks" / f"{split}.json").read_text() for name in ("one", "other"))
         assert one == other
-
-
-def test_too_few_lines_are_told_how_to_be_split_by_hand(tmp_path: Path) -> None:
-    (tmp_path / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
-    (tmp_path / "few.jsonl").write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(12)))
     with refused(InvalidRequest, "12 records", "in each line"):
-        write_lines(RewardTasks(tmp_path / "judge.py"), "few", tmp_path / "few.jsonl", tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", ["guess", "arith", "market"])
-def test_a_built_in_name_is_no_other_s(name: str, tmp_path: Path) -> None:
-    environment = Echo()
-    environment.name = name  # type: ignore[misc]
-    with pytest.raises(InvalidRequest, match=f"'{name}'"):
-        write_tasks(environment, b"", tmp_path)
+        write_lines(judged, "few", tmp_path / "few.jsonl", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +81,7 @@ def test_a_built_in_name_is_no_other_s(name: str, tmp_path: Path) -> None:
         ({"name": "e" * 65}, "a name of 1 to 64"),
         ({"name": "a/b"}, "a name of 1 to 64"),
         ({"name": "echo@1"}, "a name of 1 to 64"),
+        *(({"name": name}, f"'{name}', which is that of a built-in") for name in ("guess", "arith", "market")),
         ({"name": 3}, "expected a text as `name` of Own"),
         ({"title": None}, "expected a text as `title` of Own"),
         ({"measures": ["x"]}, "expected a text as `measures` of Own"),

@@ -37,16 +37,13 @@ def refusal(place: str) -> str:
     return message
 
 
-def test_a_function_is_found_by_its_usual_name_or_by_the_one_given(tmp_path: Path) -> None:
-    place = written(tmp_path, "def agent(episode):\n    return 1\n\ndef other(episode, more=2):\n    return more\n")
-    assert load(place, "agent", takes="episode")(None) == 1
-    assert load(place + ":other", "agent", takes="episode")(None) == 2
-
-
-def test_a_file_finds_what_lies_beside_it(tmp_path: Path) -> None:
+def test_a_function_is_found_by_its_name_in_a_file_that_finds_what_lies_beside_it(tmp_path: Path) -> None:
     written(tmp_path, "WORTH = 3\n", "beside.py")
-    place = written(tmp_path, "from beside import WORTH\n\ndef agent(episode):\n    return WORTH\n")
-    assert load(place, "agent", takes="episode")(None) == 3
+    place = written(
+        tmp_path, "from beside import WORTH\ndef agent(e):\n    return 1\ndef other(e):\n    return WORTH\n"
+    )
+    assert load(place, "agent", takes="episode")(None) == 1
+    assert load(place + ":other", "agent", takes="episode")(None) == 3
 
 
 def test_a_file_named_like_a_known_module_does_not_take_its_place(tmp_path: Path) -> None:
@@ -105,20 +102,16 @@ async def test_plain_and_async_functions_are_called_alike() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), StopIteration(1), KeyboardInterrupt()])
-async def test_what_would_end_the_process_arrives_as_an_error(error: BaseException) -> None:
+async def test_what_would_end_the_process_ends_its_call_only(error: BaseException) -> None:
     def bad() -> None:
         raise error
 
-    with pytest.raises(RuntimeError, match=type(error).__name__):
-        await call(bad)
-
-
-async def test_an_async_function_that_exits_ends_its_call_only() -> None:
-    async def bad() -> None:
+    async def later() -> None:
         sys.exit(5)
 
-    with pytest.raises(RuntimeError, match=r"SystemExit\(5\)"):
-        await call(bad)
+    for function, named in ((bad, type(error).__name__), (later, "SystemExit")):
+        with pytest.raises(RuntimeError, match=named):
+            await call(function)
 
 
 @pytest.fixture

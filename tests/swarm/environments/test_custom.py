@@ -94,15 +94,12 @@ def test_the_hash_of_files_is_of_their_paths_and_contents_in_no_order(files: dic
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_changed_tasks_are_refused(split: str, environment: CustomEnvironment) -> None:
+def test_tasks_that_were_changed_or_are_gone_are_refused(split: str, environment: CustomEnvironment) -> None:
     path = environment.folder / "tasks" / f"{split}.json"
     path.write_text(path.read_text().replace("8", "9").replace("7", "8"))
     with refused(InvalidRequest, "tasks", environment.name):
         CustomEnvironment.open(environment.folder).tasks("train")
-
-
-def test_tasks_that_are_gone_are_missed_in_a_line(environment: CustomEnvironment) -> None:
-    (environment.folder / "tasks" / "hidden.json").unlink()
+    path.unlink()
     with refused(InvalidRequest, "tasks", str(environment.folder)):
         environment.tasks("train")
 
@@ -127,7 +124,12 @@ def test_one_without_demonstrations_says_what_to_do_where_they_are_needed(tmp_pa
         environment.imitate(environment.tasks("train")[0], random.Random(0))
 
 
-def test_it_is_played_by_its_code_and_by_no_other(environment: CustomEnvironment) -> None:
+def test_it_is_played_by_its_code_and_by_no_other_though_python_s_caches_lie_there(
+    environment: CustomEnvironment,
+) -> None:
+    (environment.folder / CODE / "__pycache__").mkdir()
+    (environment.folder / CODE / "__pycache__" / "environment.cpython-311.pyc").write_bytes(b"x")
+    assert list(environment.code()) == ["environment.py"]
     add_folder(environment.folder.parent)
     game = load_playable(environment.name).game(environment.tasks("train")[0])
     assert game.opening() == [{"role": "user", "content": "train 0"}]
@@ -136,20 +138,16 @@ def test_it_is_played_by_its_code_and_by_no_other(environment: CustomEnvironment
         load_playable(environment.name)
 
 
-def test_the_caches_of_python_are_no_change_of_its_code(environment: CustomEnvironment) -> None:
-    caches = environment.folder / CODE / "__pycache__"
-    caches.mkdir()
-    (caches / "environment.cpython-311.pyc").write_bytes(b"x")
-    assert list(environment.code()) == ["environment.py"]
-
-
-def test_a_process_that_looks_in_a_folder_finds_what_lies_there(tmp_path: Path) -> None:
-    name = brought_in(tmp_path, title="to be found").name
+def test_a_process_that_looks_in_a_folder_finds_what_lies_there_also_of_a_built_in_name(tmp_path: Path) -> None:
+    name = brought_in(tmp_path, name="guess", title="to be found").name
+    with refused(InvalidRequest, name):
+        get_environment(name)
     assert name not in environments()
     add_folder(tmp_path)
     assert name in environments()
     assert get_environment(name).title == "to be found"
     assert name in list(environments())
+    assert get_environment("guess").title == "the guessing game"
 
 
 @pytest.mark.parametrize(
@@ -164,15 +162,3 @@ def test_what_is_no_name_of_one_leads_to_no_folder(name: str, tmp_path: Path) ->
     assert name not in environments()
     with pytest.raises(InvalidRequest, match=r"among arith, "):
         get_environment(name)
-
-
-def test_one_that_is_not_here_says_how_it_comes_here() -> None:
-    with refused(InvalidRequest, "x@000000000000"):
-        get_environment("x@000000000000")
-
-
-def test_one_may_have_the_name_of_a_built_in_one_which_stays_what_it_is(tmp_path: Path) -> None:
-    add_folder(tmp_path)
-    mine = brought_in(tmp_path, name="guess").name
-    assert get_environment(mine).title == "an echo"
-    assert get_environment("guess").title == "the guessing game"

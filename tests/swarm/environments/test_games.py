@@ -129,17 +129,13 @@ def test_a_call_that_goes_wrong_is_told_and_can_be_made_again(call: Message, tol
     assert play.outcome().success
 
 
-def test_every_call_of_a_message_is_answered() -> None:
+def test_every_call_of_a_message_is_answered_until_calls_are_used_up() -> None:
     both = {**calling("price", item="fig"), "tool_calls": [
         *calling("price", "a", item="fig")["tool_calls"], *calling("price", "b", item="tea")["tool_calls"],
     ]}  # fmt: skip
-    assert [(m["tool_call_id"], m["content"]) for m in market().answer(both)] == [("a", "12"), ("b", "3")]
-
-
-def test_calls_are_used_up_and_nothing_counts_after_the_end() -> None:
     play = market()
-    ended = [play.answer(calling("price", item="fig")) == [] for _ in range(TURNS)]
-    assert ended == [False] * (TURNS - 1) + [True]
+    told = [[(m["tool_call_id"], m["content"]) for m in play.answer(both)] for _ in range(TURNS)]
+    assert told == [[("a", "12"), ("b", "3")]] * (TURNS - 1) + [[]]
     assert play.answer(said("19")) == []
     assert not play.outcome().success
 

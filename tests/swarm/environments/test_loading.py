@@ -118,20 +118,16 @@ async def test_a_function_that_gives_no_reward_fails_the_play(value: str, tmp_pa
         await worth(tmp_path, f"def reward(task, messages):\n    return {value}")
 
 
-async def test_a_function_that_changes_what_it_is_shown_changes_no_later_play(tmp_path: Path) -> None:
-    body = "def reward(task, messages):\n    task['data'].clear()\n    messages.clear()\n    return 1"
-    (tmp_path / "judge.py").write_text(body)
-    task = Task("q", {"messages": [{"role": "user", "content": "?"}], "answer": "5"})
-    game = RewardTasks(tmp_path / "judge.py").game(task)
-    found: Any = game.outcome()
-    await found
-    assert task == Task("q", {"messages": [{"role": "user", "content": "?"}], "answer": "5"})
-
-
-def test_a_function_of_other_arguments_is_refused(tmp_path: Path) -> None:
+async def test_a_function_of_other_arguments_is_refused_and_changes_no_later_play(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("def reward(answer):\n    return 1")
     with pytest.raises(InvalidRequest, match=r"reward\(task, messages\)"):
         RewardTasks(tmp_path / "judge.py")
+    body = "def reward(task, messages):\n    task['data'].clear()\n    messages.clear()\n    return 1"
+    (tmp_path / "judge.py").write_text(body)
+    tasks = [Task("q", {"messages": [{"role": "user", "content": "?"}], "answer": "5"}) for _ in range(2)]
+    found: Any = RewardTasks(tmp_path / "judge.py").game(tasks[0]).outcome()
+    await found
+    assert tasks[0] == tasks[1]
 
 
 VALUES = st.recursive(
@@ -158,21 +154,15 @@ def test_arguments_that_are_no_json_object_are_an_error_with_the_call_still_name
     assert call.error
 
 
-def test_arguments_may_be_an_object_already_and_a_message_that_calls_nothing_has_no_calls() -> None:
-    (call,) = calls_of(written({"item": "tea"}))
-    assert call.arguments == {"item": "tea"}
-    assert calls_of(said("7")) == []
-    assert calls_of({"role": "assistant", "content": "7", "tool_calls": None}) == []
-
-
 def test_calls_keep_their_order_and_each_is_answered_by_its_id() -> None:
-    message = written("{}")
+    message = written({"item": "tea"})
     message["tool_calls"].append({**message["tool_calls"][0], "id": "c2"})
-    answers = [tool_result(call, str(place)) for place, call in enumerate(calls_of(message))]
-    assert answers == [
-        {"role": "tool", "tool_call_id": "c1", "content": "0"},
-        {"role": "tool", "tool_call_id": "c2", "content": "1"},
+    calls = calls_of(message)
+    assert [call.arguments for call in calls] == [{"item": "tea"}] * 2, "they may be an object already"
+    assert [tool_result(call, "7") for call in calls] == [
+        {"role": "tool", "tool_call_id": name, "content": "7"} for name in ("c1", "c2")
     ]
+    assert calls_of(said("7")) == calls_of({"role": "assistant", "content": "7", "tool_calls": None}) == []
 
 
 def test_a_tool_is_what_chat_completions_take() -> None:
