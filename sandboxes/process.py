@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -45,16 +46,12 @@ ROUNDING_S = 1.0
 
 def session_members(leader: int, began: float, *, leader_lives: bool) -> list[psutil.Process]:
     """Return the living (no zombies) of `leader`'s session begun at `began` (Unix s); none if its pid was reused."""
-    if psutil.boot_time() > began + ROUNDING_S or (not leader_lives and _is_alive(leader)):
+    if psutil.boot_time() > began + ROUNDING_S:
         return []
+    with suppress(psutil.NoSuchProcess):
+        if not leader_lives and psutil.Process(leader).status() != psutil.STATUS_ZOMBIE:
+            return []
     return [process for process in psutil.process_iter() if _is_member(process, leader, began)]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _is_member(process: psutil.Process, leader: int, began: float) -> bool:
@@ -66,17 +63,11 @@ def _is_member(process: psutil.Process, leader: int, began: float) -> bool:
         return False
 
 
-def terminate(processes: Iterable[psutil.Process]) -> None:
-    """Send SIGTERM to each that still lives (psutil refuses a pid that was used again)."""
+def send(signal_number: int, processes: Iterable[psutil.Process]) -> None:
+    """Signal each that still lives (psutil refuses a pid that was used again)."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            process.terminate()
-
-
-def kill(processes: Iterable[psutil.Process]) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+            process.send_signal(signal_number)
 
 
 START_WAIT_S = 20.0
@@ -135,12 +126,12 @@ class ProcessHandle:
         if not self._cancel():
             with suppress(OSError):  # the shim is asked by a signal, too
                 write_once(self._folder / "stop.json", {"asked_at": time.time()})
-            terminate(self._members())
+            send(signal.SIGTERM, self._members())
             wait_until(lambda: not self._members(), grace_s)
             # The shim writes the end once the command is gone: it is given a moment, and killed last.
-            kill(process for process in self._members() if process.pid != self._leader())
+            send(signal.SIGKILL, (process for process in self._members() if process.pid != self._leader()))
             wait_until(lambda: not self._members(), FINAL_WAIT_S)
-            kill(self._members())
+            send(signal.SIGKILL, self._members())
             wait_until(lambda: not self._members(), FINAL_WAIT_S)
             self._require_ended()
         self._conclude("stopped")
@@ -199,17 +190,14 @@ class ProcessHandle:
         """Yield whether the lock was free, then held inside. No `filelock`: shims have the standard library only."""
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            yield _try_flock(lock)
+            free = True
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                free = False
+            yield free
         finally:
             os.close(lock)
-
-
-def _try_flock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class ProcessSandbox:
@@ -223,11 +211,30 @@ class ProcessSandbox:
         return False
 
     def run(self, spec: SandboxSpec) -> Handle:
-        _check(spec)
+        if not spec.trusted:
+            raise SandboxError(
+                f"sandbox {spec.name}: a process sandbox does not isolate, so it runs the project's own code only "
+                "(trusted=True); found untrusted code. Run it in a Docker sandbox."
+            )
+        if not _NAME.fullmatch(spec.name):
+            raise SandboxError(f"a sandbox's name must match {_NAME.pattern}; found {spec.name!r}")
+        if not spec.command:
+            raise SandboxError(f"sandbox {spec.name}: expected a command to run; found none")
+        inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
+        value = {
+            "name": spec.name,
+            "command": list(spec.command),
+            "after_kill": list(spec.after_kill),
+            "directory": str(spec.directory.absolute()),
+            "environment": {**inherited, **spec.environment},
+            "labels": dict(spec.labels),
+            "time_limit_s": spec.time_limit_s,
+            "created_at": time.time(),
+        }
         folder = self._root / spec.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_once(folder / "spec.json", _to_json(spec))
+            write_once(folder / "spec.json", value)
             return self.adopt(spec.name) or _launch(folder)
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
@@ -239,32 +246,6 @@ class ProcessSandbox:
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
         found = (self.adopt(name) for name in list_names(self._root, labels))
         return [handle for handle in found if handle is not None]
-
-
-def _check(spec: SandboxSpec) -> None:
-    if not spec.trusted:
-        raise SandboxError(
-            f"sandbox {spec.name}: a process sandbox does not isolate, so it runs the project's own code only "
-            "(trusted=True); found untrusted code. Run it in a Docker sandbox."
-        )
-    if not _NAME.fullmatch(spec.name):
-        raise SandboxError(f"a sandbox's name must match {_NAME.pattern}; found {spec.name!r}")
-    if not spec.command:
-        raise SandboxError(f"sandbox {spec.name}: expected a command to run; found none")
-
-
-def _to_json(spec: SandboxSpec) -> dict[str, Any]:
-    inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
-    return {
-        "name": spec.name,
-        "command": list(spec.command),
-        "after_kill": list(spec.after_kill),
-        "directory": str(spec.directory.absolute()),
-        "environment": {**inherited, **spec.environment},
-        "labels": dict(spec.labels),
-        "time_limit_s": spec.time_limit_s,
-        "created_at": time.time(),
-    }
 
 
 def _launch(folder: Path) -> ProcessHandle:

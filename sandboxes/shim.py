@@ -91,14 +91,11 @@ class BoundedLog:
         try:
             self._file.write(data)
             if self._file.tell() >= LOG_BYTES:
-                self._rotate()
+                self._file.close()
+                os.replace(self._folder / "output.log", self._folder / "output.1.log")
+                self._file = open(self._folder / "output.log", "wb", buffering=0)  # noqa: SIM115
         except OSError as error:
             print(f"output lost: {error}", file=sys.stderr)  # noqa: T201 - goes to shim.log
-
-    def _rotate(self) -> None:
-        self._file.close()
-        os.replace(self._folder / "output.log", self._folder / "output.1.log")
-        self._file = open(self._folder / "output.log", "wb", buffering=0)  # noqa: SIM115
 
 
 class CommandWatch:
@@ -127,7 +124,9 @@ class CommandWatch:
             self._read(0.05)
             self._enforce()
         self._signal(signal.SIGKILL)
-        self._drain()
+        deadline = time.monotonic() + DRAIN_S  # a process that left the group may hold the pipe open
+        while self._open and time.monotonic() < deadline and self._read(0.05):
+            pass
         code = self._child.returncode
         asked = self._reason or ("stopped" if (self._folder / "stop.json").exists() else None)
         reason = asked or ("finished" if code == 0 else "error")
@@ -167,25 +166,6 @@ class CommandWatch:
             self._selector.unregister(self._pipe)
         return bool(data)
 
-    def _drain(self) -> None:
-        """Read what is left; bounded, for a process that left the group may hold the pipe open."""
-        deadline = time.monotonic() + DRAIN_S
-        while self._open and time.monotonic() < deadline and self._read(0.05):
-            pass
-
-
-def spawn(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        spec["command"],
-        cwd=spec["directory"],
-        env=spec["environment"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,
-        process_group=0,
-    )
-
 
 def supervise(folder: Path) -> None:
     since = time.time()
@@ -195,7 +175,10 @@ def supervise(folder: Path) -> None:
     log = BoundedLog(folder)
     write_atomic(folder / "started.json", {"shim_pid": os.getpid(), "started_at": since})
     try:
-        child = spawn(spec)
+        child = subprocess.Popen(
+            spec["command"], cwd=spec["directory"], env=spec["environment"], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0, process_group=0,
+        )  # fmt: skip
     except OSError as error:
         log.write(f"cannot start {spec['command']}: {error}\n".encode())
         write_retrying(folder / "exit.json", {"reason": "error", "code": 127, "ended_at": time.time()})
@@ -204,23 +187,14 @@ def supervise(folder: Path) -> None:
     signal.signal(signal.SIGTERM, watch.request_stop)
     ended = watch.wait()
     if child.returncode < 0 and spec.get("after_kill"):
-        clean_up(spec)
+        try:  # to clear up after the killed command; what that says, and how it fails, goes to shim.log
+            subprocess.run(
+                spec["after_kill"], cwd=spec["directory"], env=spec["environment"], stdin=subprocess.DEVNULL,
+                timeout=AFTER_KILL_S, check=True,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"not cleared up: {error}", file=sys.stderr)  # noqa: T201 - goes to shim.log
     write_retrying(folder / "exit.json", ended)
-
-
-def clean_up(spec: Mapping[str, Any]) -> None:
-    """Run what clears up after a killed command; what it says, and how it fails, goes to shim.log."""
-    try:
-        subprocess.run(
-            spec["after_kill"],
-            cwd=spec["directory"],
-            env=spec["environment"],
-            stdin=subprocess.DEVNULL,
-            timeout=AFTER_KILL_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        print(f"not cleared up: {error}", file=sys.stderr)  # noqa: T201 - goes to shim.log
 
 
 def has_started(folder: Path) -> bool:

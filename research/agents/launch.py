@@ -69,9 +69,7 @@ class RunningAgent(Protocol):
         ...
 
     @property
-    def refused(self) -> Mapping[str, int]:
-        """How many of its requests were refused, by reason."""
-        ...
+    def refused(self) -> Mapping[str, int]: ...
 
 
 class ProcessAgent:
@@ -180,16 +178,19 @@ class ContainerAgent:
         self._handle = await self._thread.do(self._sandbox.run, spec)
 
     async def wait(self) -> Exit | None:
-        return await self._thread.do(self._launched.wait, LOOK_S)
+        assert self._handle is not None
+        return await self._thread.do(self._handle.wait, LOOK_S)
 
     async def read_output(self) -> str:
-        now = await self._thread.do(self._launched.logs, tail_bytes=LOG_TAIL_BYTES)
+        assert self._handle is not None
+        now = await self._thread.do(self._handle.logs, tail_bytes=LOG_TAIL_BYTES)
         fresh, self._seen = added_text(self._seen, now), now
         return fresh
 
     async def result(self) -> dict[str, Any] | None:
         """Return the summary or evaluation it left; None for anything but a JSON object."""
-        found = (await self._thread.do(self._launched.results)).get(RESULT)
+        assert self._handle is not None
+        found = (await self._thread.do(self._handle.results)).get(RESULT)
         with suppress(ValueError, RecursionError):
             value = json.loads(found.path.read_bytes()) if found else None
             return value if isinstance(value, dict) else None
@@ -205,11 +206,6 @@ class ContainerAgent:
             await self._thread.do_shielded(self._sandbox.reap, labels)
         finally:
             self._thread.close()
-
-    @property
-    def _launched(self) -> ContainerHandle:
-        assert self._handle is not None
-        return self._handle
 
 
 @asynccontextmanager
@@ -247,13 +243,9 @@ def container_spec(
     if request.code is not None:
         files |= {f"agent/{path}": content for path, content in request.code.pack().items()}
     arguments = request.arguments(
-        server=f"http://127.0.0.1:{SERVER_PORT}",
-        code="/input/agent",
-        tasks="/input/tasks.json",
-        out=f"/workspace/results/{RESULT}",
-        environments=f"/input/{ENVIRONMENTS}",
-    )
-    ports = PORTS if given.allow else {SERVER_PORT: PORTS[SERVER_PORT]}
+        server=f"http://127.0.0.1:{SERVER_PORT}", code="/input/agent", tasks="/input/tasks.json",
+        out=f"/workspace/results/{RESULT}", environments=f"/input/{ENVIRONMENTS}",
+    )  # fmt: skip
     return SandboxSpec(
         name=folder.name,
         command=("python3", *arguments),
@@ -267,6 +259,6 @@ def container_spec(
         results={RESULT: RESULT_BYTES},
         tied=True,
         exchange=folder / "exchange",
-        ports=ports,
+        ports=PORTS if given.allow else {SERVER_PORT: PORTS[SERVER_PORT]},
         gpus=given.gpus,
     )

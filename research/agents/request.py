@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
@@ -57,9 +58,13 @@ class AgentFiles:
             )
         if function and not function.isidentifier():
             raise BadAgent(f"expected the name of a function after the colon, as FILE.py:play; found {function[:60]!r}")
-        agent = cls(file.parent, file.name, function or kind)
-        agent._check_syntax()
-        return agent
+        try:
+            ast.parse(file.read_bytes(), file.name)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the latter: of what nests too deep
+            line = getattr(error, "lineno", None)
+            where = f", line {line}" if line else ""
+            raise BadAgent(f"expected Python in {file}{where}: {getattr(error, 'msg', error)}; mend it") from error
+        return cls(file.parent, file.name, function or kind)
 
     def locator_in(self, folder: str | Path) -> str:
         """Return the agent as `FILE:NAME`, its files being in `folder`."""
@@ -73,15 +78,6 @@ class AgentFiles:
             raise BadAgent(
                 f"the whole folder of {self.file} goes into the container: {error}; give it one of its own"
             ) from error
-
-    def _check_syntax(self) -> None:
-        path = self.folder / self.file
-        try:
-            ast.parse(path.read_bytes(), self.file)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the latter: of what nests too deep
-            line = getattr(error, "lineno", None)
-            where = f", line {line}" if line else ""
-            raise BadAgent(f"expected Python in {path}{where}: {getattr(error, 'msg', error)}; mend it") from error
 
 
 MODULE = "swarm.environments"
@@ -237,7 +233,10 @@ def check_ready(server: ServerAccess, *, train: bool, stream: str | None = "defa
     """Return the server's job; raise BadOption if it has none, or none that can still be trained in this stream."""
     with SwarmClient(server.url, server.token, owner="ajet client run") as client:
         status, job = client.status(), client.job()
-        shared = _find_shared_streams(client) if train and stream is not None else ()
+        shared: tuple[str, ...] = ()
+        if train and stream is not None:  # none before the engine serves: whoever plays waits for it, and is told then
+            with suppress(EngineUnavailable):
+                shared = tuple(each.name for each in client.streams().streams if each.share is not None)
     if job is None or status.group_size is None:
         raise BadOption(f"expected a job on the server at {server.url}, found none; {HOW_TO_START}")
     if train and status.finished:
@@ -248,11 +247,3 @@ def check_ready(server: ServerAccess, *, train: bool, stream: str | None = "defa
     if shared and stream is not None and stream not in shared:
         raise BadOption(f"expected --stream to be one that has a share ({', '.join(shared)}); found {stream[:60]!r}")
     return job
-
-
-def _find_shared_streams(client: SwarmClient) -> tuple[str, ...]:
-    """Return the streams that have shares; none where every stream comes as it comes, or before the engine serves."""
-    try:
-        return tuple(stream.name for stream in client.streams().streams if stream.share is not None)
-    except EngineUnavailable:  # whoever plays waits for it, and is told then
-        return ()

@@ -91,43 +91,31 @@ class AgentPlacement:
             )
         variables = parse_variables(options.variables, contained=contained)
         played = [] if environment is None else [environment]
-        host = _container_host(options, home, environ, note, requirements_of(played)) if contained else None
-        if host is None:
-            _check_process_options(options, note)
+        host = None
+        if contained:
+            engine, text = connect(environ), requirements_of(played)
+            try:
+                text += "" if options.requirements is None else options.requirements.read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise BadOption(
+                    f"expected a requirements file; could not read {options.requirements}: {error}"
+                ) from error
+            image = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
+            host = ContainerHost(engine, image.id, home.containers)
+        else:
+            for option, value in options.only_contained.items():
+                if value is not None:
+                    install = f"; or install what it needs here: pip install -r {value}"
+                    raise BadOption(
+                        f"expected a container for {option}; found a plain process, which has all that you have. Use "
+                        f"--sandbox docker: {HOW_TO_GET_DOCKER}{install if option == '--requirements' else ''}"
+                    )
+            note("the agent runs as a plain process with all your rights: nothing is isolated")
             variables |= python_path_variables(path for name in played for path in packages_of(name, home, note))
         name = f"ajet-client-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         folder = home.path / "clients" / name
         folder.mkdir(mode=0o700, parents=True)
         return cls(folder, variables, given, host)
-
-
-def _container_host(
-    options: SandboxOptions, home: Home, environ: Mapping[str, str], note: Note, needs: str
-) -> ContainerHost:
-    engine = connect(environ)
-    text = needs + _read_requirements(options.requirements)
-    image = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
-    return ContainerHost(engine, image.id, home.containers)
-
-
-def _check_process_options(options: SandboxOptions, note: Note) -> None:
-    for option, value in options.only_contained.items():
-        if value is not None:
-            more = f"; or install what it needs here: pip install -r {value}" if option == "--requirements" else ""
-            raise BadOption(
-                f"expected a container for {option}; found a plain process, which has all that you have. Use --sandbox "
-                f"docker: {HOW_TO_GET_DOCKER}{more}"
-            )
-    note("the agent runs as a plain process with all your rights: nothing is isolated")
-
-
-def _read_requirements(path: Path | None) -> str:
-    if path is None:
-        return ""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise BadOption(f"expected a requirements file; could not read {path}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

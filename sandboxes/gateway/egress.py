@@ -304,8 +304,9 @@ class Egress:
             if (server := await self._reach(outgoing, early)) is not None:
                 await _splice(outgoing, agent, server, early)
         finally:
-            early.cancel()
             self._write(outgoing)
+            early.cancel()
+            await asyncio.gather(early, return_exceptions=True)  # nobody else may read before
 
     async def _reach(self, outgoing: OutgoingConnection, early: asyncio.Task[bytes]) -> Ends | None:
         """Return a connection to where an agent may go; None if the agent, read meanwhile, goes away before."""
@@ -363,7 +364,10 @@ def _why_own_address(address: Address) -> str | None:
 
 
 async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early: asyncio.Task[bytes]) -> None:
-    """Pass on what each end says until both have ended, or one is lost, or nothing went for too long."""
+    """Pass on what each end says until both have ended, or one is lost, or nothing went for too long.
+
+    A plain request is over with its reply, whose end the server tells by its own.
+    """
     loop = asyncio.get_running_loop()
 
     async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, up: bool) -> None:
@@ -380,14 +384,19 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
         except OSError:  # one end is lost: what the other was sent still arrives, then it ends
             sink.close()
 
+    idle = asyncio.timeout(IDLE_TIMEOUT_S)
+    up = asyncio.create_task(pump(agent[0], server[1], up=True))
+    down = asyncio.create_task(pump(server[0], agent[1], up=False))
     try:
-        async with asyncio.timeout(IDLE_TIMEOUT_S) as idle:
+        async with idle:
             if outgoing.head is None:
                 agent[1].write(b"HTTP/1.1 200 Connection Established\r\n\r\n")
             else:
                 server[1].write(outgoing.head)
                 outgoing.bytes_up += len(outgoing.head)
-            await asyncio.gather(pump(agent[0], server[1], up=True), pump(server[0], agent[1], up=False))
+            await down
+            if outgoing.head is None:
+                await up
             for _, writer in (agent, server):
                 writer.close()
                 with suppress(OSError):  # it is lost, and so closed
@@ -395,4 +404,6 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
     except TimeoutError:
         outgoing.reason = "idle"
     finally:
+        up.cancel()
+        down.cancel()
         server[1].transport.abort()

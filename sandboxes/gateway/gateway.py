@@ -65,7 +65,9 @@ def listen(path: Path) -> Iterator[socket.socket]:
         try:
             yield sock
         finally:
-            _remove(path, mine)
+            with suppress(FileNotFoundError):
+                if path.stat().st_ino == mine:  # else a successor's stands in its place
+                    path.unlink()
     finally:
         sock.close()
 
@@ -81,13 +83,6 @@ def short_name(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
-
-
-def _remove(path: Path, inode: int) -> None:
-    """Remove our socket, unless a successor's stands in its place."""
-    with suppress(FileNotFoundError):
-        if path.stat().st_ino == inode:
-            path.unlink()
 
 
 SERVER_PORT = 8000

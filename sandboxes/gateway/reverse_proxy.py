@@ -25,6 +25,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
+from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
 from sandboxes.spec import SandboxError
@@ -178,13 +179,15 @@ class AgentConnection(web.RequestHandler):
         super().data_received(data)
         if not data:  # aiohttp goes on with what it has
             return
+        broken = bool(self._messages) and not isinstance(self._messages[-1][0], RawRequestMessage)
         if len(self._messages) > 1 or (self._messages and busy):
-            if isinstance(self._messages[-1][0], RawRequestMessage):
+            if not broken:
                 self._refuse(RequestRejected(400, "pipelined", "expected one request at a time"))
             else:
                 self._refuse(RequestRejected(400, "malformed", "expected an HTTP/1.1 request; found a broken body"))
         elif self._messages or not in_head:
             self._head_bytes = 0
+            self._deaf = broken  # aiohttp answers it, and closes
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
@@ -237,8 +240,9 @@ class AgentConnection(web.RequestHandler):
         """Answer a head that the parser refused; what else may fail is a fault of ours, which aiohttp logs."""
         if status != 400:
             return super().handle_error(request, status, exc, message)
-        self._count("malformed")
-        return RequestRejected(400, "malformed", f"expected an HTTP/1.1 request ({message})", closing=True).response()
+        status, reason = (431, "head_too_large") if isinstance(exc, LineTooLong) else (400, "malformed")
+        self._count(reason)
+        return RequestRejected(status, reason, f"expected an HTTP/1.1 request ({message})", closing=True).response()
 
 
 class ServerConnections(aiohttp.TCPConnector):
@@ -267,7 +271,7 @@ class ReverseProxy:
         if url.scheme not in ("http", "https") or not url.host:
             expected = "expected the swarm server's address as http://HOST:PORT or https://HOST"
             raise SandboxError(f"{expected}, found {self._upstream.url!r}")
-        self._url = str(url).rstrip("/")
+        self._url = str(url.origin()) + url.raw_path.rstrip("/")
 
     @asynccontextmanager
     async def serve(self, sock: socket.socket, most: int) -> AsyncIterator[None]:
@@ -321,7 +325,10 @@ class ReverseProxy:
             body = _read_body(request.content, most)
             if not judged and (length is None or length > COLLECTED_BYTES):
                 return await self._send(request, body, length)
-            whole = b"".join([piece async for piece in body])
+            if length is not None and request.content.is_eof():  # it came with its head
+                whole = request.content.read_nowait()
+            else:
+                whole = b"".join([piece async for piece in body])
             if judged:
                 value, whole = _parse_body(whole)
                 self._judge(replace(asked, body=value))

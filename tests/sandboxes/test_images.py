@@ -4,7 +4,7 @@ import io
 import os
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -99,9 +99,7 @@ def test_what_a_package_needs_is_judged_for_the_image_s_platform(monkeypatch: py
     assert closure(["one"], MARKERS) == ("one==1", "two==1")
     assert closure(["one"], {**MARKERS, "sys_platform": "win32"}) == ("one==1", "three==1")
     assert closure(["One[more]"], MARKERS) == ("four==1", "one==1", "two==1")
-
-
-def test_a_package_of_the_client_that_is_not_here_is_one_line() -> None:
+    monkeypatch.undo()
     with pytest.raises(SandboxError, match="no-such-package"):
         closure(["no-such-package"], MARKERS)
 
@@ -211,33 +209,23 @@ def test_the_standard_library_can_be_compiled_for_a_base_that_comes_without(
     assert not any("/test/" in path or "-packages/" in path for path in found)
 
 
-@pytest.fixture
-def bare_base(engine: ContainerEngine) -> Iterator[str]:
-    tar = io.BytesIO(pack_tar({"etc/nothing": b""}))
-    engine.client.api.import_image_from_data(tar.getvalue(), repository="ajet-test-bare", tag="latest")
-    yield "ajet-test-bare:latest"
-    engine.client.images.remove("ajet-test-bare:latest")
-
-
-def test_a_base_without_python_is_one_line(engine: ContainerEngine, bare_base: str, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match=r"`python3`.*ajet-test-bare:latest"):
-        inspect(engine, bare_base, tmp_path)
-    assert list(tmp_path.iterdir()) == [], "what failed is asked again"
-
-
-def test_a_base_with_volumes_which_nothing_would_bound_is_one_line(engine: ContainerEngine, tmp_path: Path) -> None:
-    data, name = pack_tar({"etc/nothing": b""}), "ajet-test-volumes"
-    engine.client.api.import_image_from_data(data, repository=name, tag="1", changes=["VOLUME /data"])
+@pytest.mark.parametrize(("changes", "found"), [
+    ([], r"`python3`.*ajet-test-bare:1"), (["VOLUME /data"], r"without volumes.*ajet-test-bare:1 declares /data"),
+    (None, "ajet-test-bare:1"),
+], ids=["without Python", "with volumes, which nothing would bound", "that is not there"])  # fmt: skip
+def test_what_is_no_base_is_one_line(
+    engine: ContainerEngine, tmp_path: Path, changes: list[str] | None, found: str
+) -> None:
+    if changes is not None:
+        data = pack_tar({"etc/nothing": b""})
+        engine.client.api.import_image_from_data(data, repository="ajet-test-bare", tag="1", changes=changes)
     try:
-        with pytest.raises(SandboxError, match=r"without volumes.*ajet-test-volumes:1 declares /data"):
-            inspect(engine, f"{name}:1", tmp_path)
+        with pytest.raises(SandboxError, match=found):
+            inspect(engine, "ajet-test-bare:1", tmp_path)
+        assert list(tmp_path.iterdir()) == [], "what failed is asked again"
     finally:
-        engine.client.images.remove(f"{name}:1")
-
-
-def test_a_base_that_is_not_there_is_one_line(engine: ContainerEngine, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match="ajet-none:1"):
-        inspect(engine, "ajet-none:1", tmp_path)
+        if changes is not None:
+            engine.client.images.remove("ajet-test-bare:1")
 
 
 def test_a_base_is_asked_once(

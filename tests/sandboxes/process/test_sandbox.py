@@ -78,11 +78,8 @@ def test_a_command_that_succeeds_finishes_with_its_output(ground: Ground) -> Non
     assert handle.logs(tail_bytes=2) in ("t\n", "r\n")
 
 
-def test_a_command_that_fails_ends_in_error_with_its_code(ground: Ground) -> None:
-    assert ground.ended("raise SystemExit(7)") == Exit("error", 7)
-
-
-def test_a_command_that_does_not_exist_ends_in_error_and_says_so(ground: Ground) -> None:
+def test_a_command_that_fails_or_does_not_exist_ends_in_error_with_its_code(ground: Ground) -> None:
+    assert ground.ended("raise SystemExit(7)", "failing") == Exit("error", 7)
     handle = ground.sandbox.run(SandboxSpec("one", ("/no/such/command",), ground.folder, trusted=True))
     assert handle.wait(DEADLINE_S) == Exit("error", 127)
     assert "/no/such/command" in handle.logs()
@@ -168,21 +165,15 @@ def test_it_outlives_the_controller_that_launched_it(ground: Ground) -> None:
     assert not lives(child)
 
 
-def test_what_was_only_written_down_was_not_launched_and_can_be(ground: Ground) -> None:
-    ground.ended("pass")
-    (ground.root / "two").mkdir()
-    shutil.copy(ground.root / "one" / "spec.json", ground.root / "two" / "spec.json")
-    assert ground.sandbox.adopt("two") is None
-    assert ground.sandbox.adopt("three") is None
-    assert [handle.name for handle in ground.sandbox.list()] == ["one"]
-    assert ground.ended("pass", "two") == Exit("finished", 0)
-
-
-def test_list_finds_by_labels_oldest_first(ground: Ground) -> None:
+def test_only_what_was_started_is_listed_by_its_labels_oldest_first(ground: Ground) -> None:
     for name in ("b", "a"):
         ground.ended("pass", name)
+    (ground.root / "two").mkdir()
+    shutil.copy(ground.root / "a" / "spec.json", ground.root / "two" / "spec.json")
+    assert (ground.sandbox.adopt("two"), ground.sandbox.adopt("three")) == (None, None)
     assert [handle.name for handle in ground.sandbox.list({"study": "s"})] == ["b", "a"]
     assert ground.sandbox.list({"study": "other"}) == []
+    assert ground.ended("pass", "two") == Exit("finished", 0), "what was only written down can be launched"
 
 
 @pytest.mark.parametrize(("end", "cleared"), [("os.kill(os.getpid(), 9)", True), ("sys.exit(3)", False), ("", False)])
@@ -202,30 +193,25 @@ def test_clearing_up_that_fails_is_noted_and_changes_nothing(ground: Ground) -> 
     assert "not cleared up" in (ground.root / "one" / "shim.log").read_text()
 
 
-def test_a_killed_shim_means_lost_and_stop_reaps_what_it_left(ground: Ground) -> None:
-    handle = ground.run(SLEEPER)
-    child = ground.pid()
+@pytest.mark.parametrize("dies", ["the shim", "both"])
+def test_a_killed_shim_means_lost_and_stop_reaps_what_it_left(ground: Ground, dies: str) -> None:
+    handle, child = ground.run(SLEEPER), ground.pid()
     os.kill(ground.shim, signal.SIGKILL)
+    if dies == "both":
+        os.kill(child, signal.SIGKILL)
     assert handle.wait(DEADLINE_S) == Exit("lost", None)
-    assert lives(child)
+    assert dies == "both" or lives(child)
     assert ground.run(SLEEPER).poll() == Exit("lost", None), "a lost sandbox is never started again"
     assert handle.stop() == Exit("lost", None)
-    assert not lives(child)
+    assert wait_until(lambda: not lives(child), DEADLINE_S)
 
 
-def test_shim_and_child_killed_together_are_lost_not_running(ground: Ground) -> None:
-    handle = ground.run(SLEEPER)
+def test_stop_and_the_time_limit_kill_what_ignores_the_request(ground: Ground) -> None:
+    limited, stopped = ground.run(STUBBORN, "limited", time_limit_s=0.3), ground.run(STUBBORN)
+    assert limited.wait(DEADLINE_S) == Exit("timeout", -signal.SIGKILL)
     child = ground.pid()
-    os.kill(ground.shim, signal.SIGKILL)
-    os.kill(child, signal.SIGKILL)
-    assert handle.wait(DEADLINE_S) == Exit("lost", None)
-    assert handle.stop() == Exit("lost", None)
-
-
-def test_the_time_limit_kills_what_ignores_the_request(ground: Ground) -> None:
-    handle = ground.run(STUBBORN, time_limit_s=0.3)
-    assert handle.wait(DEADLINE_S) == Exit("timeout", -signal.SIGKILL)
-    assert not lives(ground.pid())
+    assert stopped.stop(grace_s=0.1) == Exit("stopped", -signal.SIGKILL)
+    assert not lives(child)
 
 
 FAMILY = """
@@ -253,13 +239,6 @@ def test_when_the_command_ends_its_process_group_is_gone_too(ground: Ground) -> 
     assert wait_until(lambda: not lives(plain), DEADLINE_S)
     assert handle.stop() == Exit("finished", 0)
     assert not lives(group)
-
-
-def test_stop_kills_what_ignores_the_request(ground: Ground) -> None:
-    handle = ground.run(STUBBORN)
-    child = ground.pid()
-    assert handle.stop(grace_s=0.1) == Exit("stopped", -signal.SIGKILL)
-    assert not lives(child)
 
 
 def test_on_a_full_disk_stop_ends_it_all_the_same(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,25 +339,12 @@ def leader() -> Iterator[int]:
     process.communicate(b"\n")
 
 
-def pids(leader: int, began: float, *, leader_lives: bool = True) -> set[int]:
-    return {process.pid for process in sessions.session_members(leader, began, leader_lives=leader_lives)}
+def test_members_are_the_leader_and_its_children_of_this_very_session(leader: int) -> None:
+    def pids(began: float, *, leader_lives: bool = True) -> set[int]:
+        return {process.pid for process in sessions.session_members(leader, began, leader_lives=leader_lives)}
 
-
-def test_leader_and_child_are_members_and_we_are_not(leader: int) -> None:
     began = psutil.Process(leader).create_time()
-    children = {child.pid for child in psutil.Process(leader).children()}
-    assert pids(leader, began) == {leader} | children
-    assert os.getpid() not in pids(leader, began)
-
-
-def test_a_process_older_than_the_session_is_of_an_earlier_one(leader: int) -> None:
-    later = psutil.Process(leader).create_time() + 100
-    assert pids(leader, later) == {leader}
-
-
-def test_a_living_process_with_a_dead_leaders_number_ends_the_search(leader: int) -> None:
-    assert pids(leader, psutil.Process(leader).create_time(), leader_lives=False) == set()
-
-
-def test_nothing_outlives_a_reboot(leader: int) -> None:
-    assert pids(leader, psutil.boot_time() - 100) == set()
+    assert pids(began) == {leader, *(child.pid for child in psutil.Process(leader).children())}
+    assert pids(began + 100) == {leader}, "a process older than the session is of an earlier one"
+    assert pids(began, leader_lives=False) == set(), "a living process has a dead leader's number"
+    assert pids(psutil.boot_time() - 100) == set(), "nothing outlives a reboot"
