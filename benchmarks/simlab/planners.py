@@ -27,8 +27,9 @@ from pydantic import ValidationError
 
 from research.errors import DesignRefused
 from research.planners.context import PlannerContext
+from research.planners.endpoint import EndpointError, shorten
 from research.planners.history import CampaignFacts, ClaimFacts
-from research.planners.llm import EndpointError, LlmPlanner, shorten
+from research.planners.llm import LlmPlanner
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import (
     MOST_SEEDS,

@@ -19,6 +19,7 @@ class Prices(Environment):
 
     name = "prices"
     title = "adding up prices"
+    synonyms = ("add up prices",)
     measures = "the agent names the sum"
     solved_at = 1.0
 

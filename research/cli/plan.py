@@ -11,8 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, console, print_json, takes_options
+from research.controller import options
 from research.controller.evaluation import PlanningInputs
-from research.controller.options import ResearchOptions, make_request, select_planner
+from research.controller.options import (
+    ResearchOptions,
+    ask_on_terminal,
+    make_request,
+    require_understood,
+    select_planner,
+)
 from research.controller.preview import PlanPreview, preview, run_hours
 from research.controller.session import StudyRequest, parallel_of
 from research.design.compiler import DesignCompiler
@@ -24,7 +31,7 @@ from research.errors import DesignRefused, TopicDeclined
 from research.installation.base_job import require_known
 from research.installation.home import Home
 from research.models.fetch import check_loader
-from research.planners.rules import RulesPlanner, require_readable
+from research.planners.rules import RulesPlanner
 from research.proposals.metric_choice import format_amount, format_difference, format_value
 from research.terminal import warn
 from research.text import format_seconds
@@ -37,7 +44,7 @@ from swarm.job import Job
 
 
 @takes_options(ResearchOptions, omit={"approve", "sandbox"})
-def plan(asked: ResearchOptions, json: Json = False) -> None:
+def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None, json: Json = False) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
     Its flags mean what they mean to `ajet research`. Exit code 2 where the design would be refused, with the reason and
@@ -59,9 +66,9 @@ def plan(asked: ResearchOptions, json: Json = False) -> None:
     """
     request = make_request(asked, warn)
     require_known((request.base or Job()).backend)
-    chosen = select_planner(request, warn)
+    chosen = select_planner(request, warn, timeout_s=planner_timeout)
     if isinstance(chosen, RulesPlanner):
-        require_readable(request.topic, request.requested, request.base, request.requirements.metric)
+        require_understood(request, ask_on_terminal)
     home = Home.locate().prepare()
     context = _context(request, EventLog(home.database), home)
     with console().status("planning") if console().is_terminal and not json else nullcontext():
@@ -91,7 +98,7 @@ def _context(request: StudyRequest, log: EventLog, home: Home) -> PlanningInputs
         bank=NoiseBank.of(log),
         models=request.requested.models,
     )
-    return PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested)
+    return PlanningInputs(request.topic, compiler, lambda: request.budget_s, request.requested, request.parsed)
 
 
 def _show_declined(end: TopicDeclined, json: bool) -> None:

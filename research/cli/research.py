@@ -26,7 +26,14 @@ from research.cli.studies import render_ending, render_question, summary
 from research.controller import options
 from research.controller.controller import Observer, budget_left
 from research.controller.interventions import answer_question
-from research.controller.options import ResearchOptions, begin_study, make_mirror, make_request, require_planner
+from research.controller.options import (
+    ResearchOptions,
+    ask_on_terminal,
+    begin_study,
+    make_mirror,
+    make_request,
+    require_planner,
+)
 from research.controller.progress import verdict_key
 from research.controller.session import Session, hold_lease, new_study_id
 from research.controller.wandb import NO_MIRROR, wandb_login
@@ -197,17 +204,19 @@ def _planned_jobs(state: StudyState) -> Iterator[Job]:
         yield Job.from_record(state.noise_plan.job)
 
 
-def require_detachable(record: Path | None = None, replay: Path | None = None, *, prefect: bool) -> None:
+def require_detachable(
+    record: Path | None = None, replay: Path | None = None, timeout_s: float | None = None, *, prefect: bool
+) -> None:
     """Raise BadParameters where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
         raise BadParameters(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
             "one of the two out"
         )
-    if record is not None or replay is not None:
+    if record is not None or replay is not None or timeout_s is not None:
         raise BadParameters(
-            "expected --detach without --record and --replay, as the worker plans in its own process; leave them out, "
-            "or set AJET_PLANNER_RECORD or AJET_PLANNER_REPLAY where it is started"
+            "expected --detach without --record, --replay and --planner-timeout, as the worker plans in its own "
+            "process; leave them out, or set AJET_PLANNER_RECORD, _REPLAY or _TIMEOUT where it is started"
         )
 
 
@@ -263,6 +272,7 @@ def make_observer(home: Home, state: StudyState, *, json: bool = False) -> tuple
 @takes_options(ResearchOptions)
 def research(
     asked: ResearchOptions,
+    planner_timeout: options.PlannerTimeout = None,
     record: options.Record = None,
     replay: options.Replay = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
@@ -311,9 +321,9 @@ def research(
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     request = make_request(asked, warn)
-    planner = require_planner(request, warn, record, replay)
+    planner = require_planner(request, warn, record, replay, timeout_s=planner_timeout, ask=ask_on_terminal)
     if detach:
-        require_detachable(record, replay, prefect=prefect)
+        require_detachable(record, replay, planner_timeout, prefect=prefect)
     from research.orchestration.deployment import worker_scheduler  # imports Prefect
 
     home = Home.locate().prepare()

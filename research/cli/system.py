@@ -30,8 +30,8 @@ from research.installation.home import Home
 from research.installation.machine import cores, max_parallel_runs
 from research.isolation.client_image import last_image
 from research.isolation.mode import Kind, one_line, resolve_kind
+from research.planners.endpoint import url_origin
 from research.planners.factory import is_http_url
-from research.planners.llm import url_origin
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images import identity

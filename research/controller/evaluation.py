@@ -18,9 +18,10 @@ from research.errors import BadMetric, DesignRefused, PlannerFailed, TopicDeclin
 from research.installation.base_job import find_fixed_fields
 from research.planners.context import NO_REWARD_NOW, NO_TOOLS, PlannerContext, PlannerTools, field_specs
 from research.planners.history import CampaignFacts, Notebook, Quote
-from research.planners.prompts import DECLINABLE, describe_unparsed_words, find_environments
+from research.planners.prompts import DECLINABLE
 from research.planners.protocol import Planner, PlannerTurn
-from research.planners.rules import RulesPlanner, choose_environment
+from research.planners.rules import RulesPlanner
+from research.planners.topic import find_environment, name_environments
 from research.proposals.actions import (
     Action,
     AskUser,
@@ -33,8 +34,9 @@ from research.proposals.actions import (
     Revise,
     SideAction,
 )
-from research.proposals.flags import RequestedComparison
-from research.proposals.metric_choice import RequestedMetric, describe_unjudged
+from research.proposals.flags import ParsedTopic, RequestedComparison
+from research.proposals.metric_choice import RequestedMetric
+from research.text import did_you_mean
 from studies.records.alpha import AlphaLedgers
 from studies.records.design import REWARD, Design, Hypothesis, Metric, NoisePlan
 from studies.records.procedure import Noise
@@ -53,6 +55,8 @@ class PlanningInputs:
     seconds_left: Callable[[], float]
     """What remains of the budget's wall clock now: a slow planner spends it too."""
     requested: RequestedComparison = field(default_factory=RequestedComparison)
+    parsed: ParsedTopic | None = None
+    """What the rules understood of the topic when the study began; None where nobody parsed it."""
     code_allowed: bool = False
     """Whether runs are in containers, so that a reward function may be proposed."""
     notes: tuple[Quote, ...] = ()
@@ -124,6 +128,7 @@ class PlanningInputs:
             notes=self.notes,
             rejected=rejected,
             wanted=self.requested,
+            parsed=self.parsed,
             code_allowed=self.code_allowed and not self.plays_seen,
             fields=field_specs(job, self.requested.models),
             fixed=find_fixed_fields(job),
@@ -137,7 +142,7 @@ class PlanningInputs:
     def _set_environment(self, job: Job) -> Job:
         if "environment" in find_fixed_fields(job):
             return job
-        return job.model_copy(update={"environment": choose_environment(self.topic, self.requested)})
+        return job.model_copy(update={"environment": find_environment(self.topic, self.requested)})
 
     def _find_measurements(self, job: Job) -> dict[str, dict[str, float]]:
         figures = {}
@@ -219,7 +224,7 @@ class ActionCheck:
     def _require_proposable(self, inputs: PlanningInputs, action: Propose) -> None:
         if inputs.plays_seen and any(entry.variable == REWARD for entry in action.hypotheses):
             raise DesignRefused(f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}")
-        asked = choose_environment(inputs.topic, inputs.requested)
+        asked = find_environment(inputs.topic, inputs.requested)
         inputs.current_compiler().check_proposal(action, asked, code_allowed=inputs.code_allowed)
 
     def _compile_proposal(self, inputs: PlanningInputs, action: ProposeDesign) -> CompiledDesign:
@@ -231,6 +236,10 @@ class ActionCheck:
             )
         if (other := inputs.requested.find_conflict(action.environment)) is not None:
             raise other
+        shown = [facts.name for facts in context.environments]
+        if action.environment not in shown:  # brought here for another study: it was shown to nobody
+            near = did_you_mean(action.environment, shown) or "; choose one of them"
+            raise DesignRefused(f"expected an environment among {', '.join(shown)}; found {action.environment!r}{near}")
         return inputs.current_compiler().compile(context.hypotheses, action)
 
 
@@ -373,7 +382,7 @@ def plan_rounds(inputs: PlanningInputs, designed: EvaluatedDesign) -> EvaluatedD
 def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -> PlannerTurn:
     """Return the planner's turn; raise PlannerFailed for an action that is refused, unless the turn says so itself.
 
-    What the topic asks for beside the proposal's metric, and what a model chose unasked, comes first in `not_tested`.
+    What a model says that it tests, and what it chose unasked, comes first in the turn's note.
     """
     turn = planner.act(context, check)
     wrong = check(turn.action)
@@ -383,17 +392,21 @@ def ask_planner(planner: Planner, context: PlannerContext, check: ActionCheck) -
         return turn  # what the topic asks for is said in its first round
     action, own = turn.action, planner.name != RulesPlanner.name
     if own and isinstance(action, Propose | ProposeDesign):
-        turn = replace(turn, note=" ".join(filter(None, (turn.note, *_describe_choices(context, action)))))
-    if not isinstance(action, Propose):
-        return turn
-    judged = RequestedMetric.parse(action.metric) if action.metric.strip() else context.requested_metric
-    unread = describe_unparsed_words(context) if own else ()
-    return replace(turn, not_tested=(*describe_unjudged(context.topic, judged), *turn.not_tested, *unread))
+        said = quote_tested(planner, action)
+        turn = replace(turn, note=" ".join(filter(None, (said, turn.note, *_describe_choices(context, action)))))
+    return turn
+
+
+def quote_tested(planner: Planner, action: Action) -> str:
+    """Return what a planner says that it tests of the topic, quoted as its own words; empty where it says nothing."""
+    said = action.tested.strip() if isinstance(action, Propose) else ""
+    return f'{planner_label(planner.name, planner.model)} tests of the topic: "{said}"' if said else ""
 
 
 def _describe_choices(context: PlannerContext, action: Propose | ProposeDesign) -> Iterator[str]:
     if isinstance(action, ProposeDesign):
-        if not find_environments(context) and "environment" not in context.fixed:
+        named = context.wanted.environment or name_environments(context.topic)
+        if not named and "environment" not in context.fixed:
             yield f"The environment {action.environment} is the planner's choice: the topic and the flags name none."
         return
     asked = "" if context.requested_metric is None else context.requested_metric.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -41,19 +42,22 @@ from research.installation.servers import SERVER, BadServer
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
-from research.planners.factory import BUILT_IN, make_planner, planner_names
+from research.planners.context import environment_specs, field_specs
+from research.planners.factory import BUILT_IN, LONGEST_TIMEOUT_S, make_planner, planner_names
+from research.planners.llm import TIMEOUT_S
 from research.planners.protocol import Planner
-from research.planners.rules import RulesPlanner, choose_environment, require_readable
-from research.planners.unsupported import asks_for_power
+from research.planners.rules import RulesPlanner, require_plannable
+from research.planners.topic import describe_left, find_environment, judge_by, parse_topic, refuse_left
 from research.proposals.arms import ComparedModels, find_model_folders, find_paths
-from research.proposals.flags import RequestedComparison, list_model_folders, resolve_topic
-from research.proposals.metric_choice import MetricChoice, find_metric
+from research.proposals.flags import ParsedTopic, RequestedComparison, list_model_folders, resolve_topic
+from research.proposals.metric_choice import MetricChoice
 from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
 from research.terminal import warn
 from research.text import parse_budget
 from studies import EventLog, StudyState
 from studies.records.alpha import MOST_ROUNDS
+from studies.records.statements import model_name
 from swarm.environments.custom import MARK, is_custom
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -75,6 +79,16 @@ def refuse_server(server: str | None) -> None:
 
 
 OtherServer = Annotated[str | None, typer.Option("--server", hidden=True, callback=refuse_server, expose_value=False)]
+PlannerTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--planner-timeout",
+        min=1,
+        max=LONGEST_TIMEOUT_S,
+        help="Seconds that an answer of the language model is waited for; AJET_PLANNER_TIMEOUT too.",
+        show_default=f"{TIMEOUT_S:g}",
+    ),
+]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
 ]
@@ -305,29 +319,24 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     comparison = _set_environment(comparison, topic, _choose_environment(asked.env, base), asked.reward, note)
     if base is not None and comparison.environment is not None and "environment" in find_fixed_fields(base):
         base = base.model_copy(update={"environment": comparison.environment})
-    requirements = _add_topic_metric(requirements, topic, comparison, base)
+    parsed = None
+    if topic.strip() and asked.planner == RulesPlanner.name:
+        fixed = base is not None and "model" in find_fixed_fields(base)
+        model = model_name(base.model.model_dump()) if base is not None and fixed else ""
+        parsed = parse_topic(topic, field_specs(base, models), environment_specs(), comparison, model)
+        parsed = judge_by(parsed, requirements.metric or parsed.metric)
+        requirements = replace(requirements, metric=requirements.metric or parsed.metric)
+    if requirements.metric is not None:
+        played = (parsed and parsed.environment) or find_environment(topic, comparison)
+        job = (base or Job()).model_copy(update={"environment": played})
+        MetricChoice(requirements.metric, Estimates().training).metric((job,), requirements.episodes)
     question = resolve_topic(asked.topic, comparison)
     if comparison.vary and requirements.metric is not None:
         question = f"{question} --metric {requirements.metric.text}"
     return StudyRequest(
         question, asked.planner, asked.planner_model, seconds, asked.max_runs, requirements=requirements,
-        requested=comparison, base=base, approve=approve,
+        requested=comparison, parsed=parsed, base=base, approve=approve,
     )  # fmt: skip
-
-
-def _add_topic_metric(
-    requirements: StatisticalRequirements, topic: str, comparison: RequestedComparison, base: Job | None
-) -> StatisticalRequirements:
-    """Return the requirements with the metric that a flag names, else the topic; raise DesignRefused or BadMetric."""
-    said = find_metric(topic)
-    if requirements.metric is None and said is not None:
-        requirements = replace(requirements, metric=said.asked)
-    if requirements.metric is None:
-        return requirements
-    played = comparison.environment or choose_environment(topic, comparison)
-    job = (base or Job()).model_copy(update={"environment": played})
-    MetricChoice(requirements.metric, Estimates().training).metric((job,), requirements.episodes)
-    return requirements
 
 
 def _choose_environment(environment: str | None, base: Job | None) -> str | None:
@@ -417,7 +426,12 @@ def _find_models(topic: str | None, vary: Sequence[str], hashes: Path) -> Compar
 
 
 def select_planner(
-    request: StudyRequest, note: Note, record: Path | None = None, replay: Path | None = None
+    request: StudyRequest,
+    note: Note,
+    record: Path | None = None,
+    replay: Path | None = None,
+    *,
+    timeout_s: float | None = None,
 ) -> Planner:
     """Return the planner that is asked for; raise BadTopic where flags say all that a planner would."""
     if request.requested.vary and request.planner != RulesPlanner.name:
@@ -425,21 +439,52 @@ def select_planner(
             f"expected --vary without a planner, as it leaves nothing to plan; found --planner {request.planner}; "
             "leave it out"
         )
-    return make_planner(request.planner, request.model, os.environ, record=record, replay=replay, note=note)
+    return make_planner(
+        request.planner, request.model, os.environ, record=record, replay=replay, timeout_s=timeout_s, note=note
+    )
+
+
+AskUser = Callable[[ParsedTopic, RequestedComparison], bool]
+"""Asks whoever sits at a terminal whether what was understood of a topic is what they mean."""
+
+
+def ask_on_terminal(parsed: ParsedTopic, wanted: RequestedComparison) -> bool:
+    """Return whether a person at the terminal says that what was understood is to be studied; False where none is."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    typer.echo(f"understood      {parsed.command(wanted)}", err=True)
+    typer.echo(f"not understood  {describe_left(parsed)}", err=True)
+    return typer.confirm("Study this?", default=False, err=True)
+
+
+def require_understood(request: StudyRequest, ask: AskUser | None = None) -> None:
+    """Refuse a question that the rules cannot plan, and a topic with words that they do not know.
+
+    Unless it is answered with yes that what was understood is to be studied: the rest is then not tested.
+    """
+    parsed, wanted = request.parsed, request.requested
+    if parsed is not None and parsed.left and not (ask is not None and ask(parsed, wanted)):
+        raise refuse_left(parsed, wanted, field_specs(request.base, wanted.models))
+    require_plannable(request.topic, wanted, request.base, parsed)
 
 
 def require_planner(
-    request: StudyRequest, note: Note, record: Path | None = None, replay: Path | None = None
+    request: StudyRequest,
+    note: Note,
+    record: Path | None = None,
+    replay: Path | None = None,
+    *,
+    timeout_s: float | None = None,
+    ask: AskUser | None = None,
 ) -> Planner:
     """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
-    topic = request.topic
-    if asks_for_power(topic):
-        raise BadTopic(
-            f"expected a question that training runs answer; found {topic!r}, which a table answers; see it with: "
-            f"ajet study plan {shlex.quote(topic)}"
-        )
-    chosen = select_planner(request, note, record, replay)
+    chosen = select_planner(request, note, record, replay, timeout_s=timeout_s)
     if isinstance(chosen, RulesPlanner):
-        require_readable(topic, request.requested, request.base, request.requirements.metric)
+        if re.search(r"\bhow many (?:seeds|runs)\b", request.topic, re.IGNORECASE):
+            raise BadTopic(
+                f"expected a question that training runs answer; found {request.topic!r}, which a table answers; see "
+                f"it with: ajet study plan {shlex.quote(request.topic)}"
+            )
+        require_understood(request, ask)
     require_backend((request.base or Job()).backend)
     return chosen

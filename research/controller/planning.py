@@ -50,7 +50,7 @@ from research.planners.rules import RulesPlanner
 from research.planners.tools import StudyTools
 from research.proposals.actions import Action, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate, SideAction
 from research.proposals.arms import NO_MODELS
-from research.proposals.flags import RequestedComparison
+from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric
 from research.scheduler.steps import ASK_RULE, UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
@@ -336,7 +336,7 @@ class Planning:
                 wanted = RequestedComparison(
                     environment=asked.environment, custom_environments=inputs.requested.custom_environments
                 )
-                inputs = replace(inputs, topic=asked.topic, requested=wanted)
+                inputs = replace(inputs, topic=asked.topic, requested=wanted, parsed=None)
             designed = dry_run(replace(inputs, compiler=compiler), RulesPlanner())
             odd = list(filter(None, map(describe_unusual_rate, designed.get_compiled().draft.comparison.jobs)))
         except (ResearchError, InvalidRequest) as error:
@@ -365,6 +365,7 @@ class Planning:
             compiler,
             seconds_left,
             requested,
+            ParsedTopic.of(state.settings),
             read_sandboxing(state.settings).isolates,
             notes,
             None if state.design is None else state.design.metric,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds
+from research.controller.evaluation import EvaluatedDesign, PlanningInputs, dry_run, plan_rounds, quote_tested
 from research.design.comparison import StatisticalRequirements, draft_design
 from research.design.compiler import LEAST_POWER
 from research.design.power import MOST_SEEDS, PowerAnalysis
@@ -75,7 +75,7 @@ class PlanPreview:
 
     topic: str
     tested: tuple[str, ...]
-    """What would be put to the test, in sentences."""
+    """What would be put to the test, in sentences; first what a language model says of it."""
     not_tested: tuple[str, ...]
     """What of the topic the plan leaves out."""
     unequal: tuple[str, ...]
@@ -126,18 +126,20 @@ def preview(inputs: PlanningInputs, planner: Planner) -> PlanPreview:
     refused = designed.result if isinstance(designed.result, DesignRefused) else designed.proposal.turn.refused
     if refused is None:
         designed = plan_rounds(inputs, designed)
+    said = quote_tested(planner, designed.proposal.action)
     return _Preview(
-        inputs.with_metric_of(designed.proposal.action), designed, None if refused is None else refused.message
+        inputs.with_metric_of(designed.proposal.action), designed, None if refused is None else refused.message, said
     ).build()
 
 
 class _Preview:
     """Builds the preview of an evaluated design."""
 
-    def __init__(self, inputs: PlanningInputs, designed: EvaluatedDesign, refused: str | None) -> None:
+    def __init__(self, inputs: PlanningInputs, designed: EvaluatedDesign, refused: str | None, said: str) -> None:
         self._inputs = inputs
         self._designed = designed
         self._refused = refused
+        self._said = said
         self._hypotheses = designed.proposal.hypotheses
         self._requirements = inputs.compiler.requirements
         found = designed.result
@@ -155,7 +157,7 @@ class _Preview:
         effect, budget_check = self._draft.effect, self._calculator.budget_check
         return PlanPreview(
             topic=self._inputs.topic,
-            tested=self._describe_tests(),
+            tested=(*filter(None, [self._said]), *self._describe_tests()),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=self._find_unequal_arms(),
             fixed=find_fixed_fields(self._inputs.compiler.base or Job()),

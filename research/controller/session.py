@@ -40,7 +40,7 @@ from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.planners.protocol import Planner
-from research.proposals.flags import RequestedComparison
+from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.scheduler.approvals import MODE, ApprovalMode
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, LeaseHeld, StudyLog, StudyState
@@ -119,6 +119,8 @@ class StudyRequest:
     requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
     requested: RequestedComparison = field(default_factory=RequestedComparison)
     """What flags ask for, in the place of a topic or beside it."""
+    parsed: ParsedTopic | None = None
+    """What the rules understood of the topic; None where flags ask, or another planner reads it."""
     base: Job | None = None
     """The job under all arms, as a file or a model's folder says it; None for the default."""
     approve: ApprovalMode = "none"
@@ -154,6 +156,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": slots,
             MODE: request.approve, "sandbox": request.sandbox.model_dump(mode="json"),
             **request.requirements.settings(), **request.requested.settings(), **base_settings(request.base),
+            **({} if request.parsed is None else request.parsed.settings()),
             **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
         },
         "command": ["ajet", *request.command],

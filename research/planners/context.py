@@ -25,9 +25,9 @@ from research.installation.home import Home
 from research.planners.history import CampaignFacts, Notebook, Quote
 from research.proposals.actions import DEFAULT_EFFECT
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar
-from research.proposals.flags import RequestedComparison
+from research.proposals.flags import ParsedTopic, RequestedComparison
 from research.proposals.metric_choice import RequestedMetric, flag_syntax
-from research.proposals.reward_code import examples, names_reward
+from research.proposals.reward_code import examples
 from studies import EventLog
 from studies.metrics import kinds
 from studies.records.design import MODEL, Design, Hypothesis, Metric
@@ -260,6 +260,8 @@ class PlannerContext:
     rejected: str | None = None
     wanted: RequestedComparison = field(default_factory=RequestedComparison)
     """What flags ask for, in the place of a topic or beside it."""
+    parsed: ParsedTopic | None = None
+    """What the topic was understood to ask when the study began; None where nobody parsed it."""
     code_allowed: bool = False
     """Whether the study's runs are in containers, so that a reward function may be proposed."""
     fields: tuple[FieldSpec, ...] = field(default_factory=field_specs)
@@ -287,11 +289,6 @@ class PlannerContext:
     def every_verdict(self) -> tuple[Verdict, ...]:
         before = () if self.campaign is None else self.campaign.verdicts
         return (*before, *self.verdicts)
-
-    @property
-    def lacks_reward(self) -> bool:
-        """Whether the topic asks for a reward function where none may be proposed."""
-        return not self.code_allowed and names_reward(self.topic)
 
     def facts(self) -> dict[str, Any]:
         known: dict[str, Any] = {"topic": self.topic} | self._stage_facts()
@@ -325,7 +322,7 @@ class PlannerContext:
         known |= {"metrics": {flag_syntax(kind): kind.title for kind in kinds().values()}}
         if self.code_allowed:
             known |= {"reward_examples": examples(facts.name for facts in self.environments)}
-        if self.lacks_reward:
+        else:
             why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
             known |= {"reward_function": f"may not be proposed in this study: {why}"}
         return known

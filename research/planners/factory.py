@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 from research.errors import PlannerUnready, ResearchError, UnknownPlanner
 from research.installation.studies import every_study
-from research.planners.llm import LlmPlanner, OpenAiEndpoint
+from research.planners.endpoint import OpenAiEndpoint
+from research.planners.llm import TIMEOUT_S, LlmPlanner
 from research.planners.protocol import Planner
 from research.planners.recording import Recorder, Replay
 from research.planners.rules import RulesPlanner
@@ -36,6 +37,9 @@ BUILT_IN = ("rules", "llm")
 OPENAI = "https://api.openai.com/v1"
 RECORD, REPLAY = "AJET_PLANNER_RECORD", "AJET_PLANNER_REPLAY"
 """Environment variables that name a file to record a language model in, or to replay it from."""
+TIMEOUT = "AJET_PLANNER_TIMEOUT"
+"""Environment variable with the seconds that an answer is waited for."""
+LONGEST_TIMEOUT_S = 86_400.0
 _NO_KEY = "none"
 """Sent where an endpoint of one's own needs no key; the SDK wants one."""
 
@@ -47,6 +51,7 @@ def make_planner(
     *,
     record: Path | None = None,
     replay: Path | None = None,
+    timeout_s: float | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Planner:
     """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise.
@@ -55,9 +60,9 @@ def make_planner(
     `model` and `environ` that returns a planner of that very name.
 
     `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file `record`, or read
-    from `replay` with neither address nor key (default: AJET_PLANNER_RECORD and AJET_PLANNER_REPLAY); `note` is told of
-    each pause while an endpoint does not answer. Raises UnknownPlanner or PlannerUnready; it does not reach out to the
-    endpoint.
+    from `replay` with neither address nor key (default: AJET_PLANNER_RECORD and AJET_PLANNER_REPLAY); an answer is
+    waited for `timeout_s` (default: AJET_PLANNER_TIMEOUT), and `note` is told of each pause between two tries. Raises
+    UnknownPlanner or PlannerUnready; it does not reach out to the endpoint.
     """
     chosen = name or ("llm" if model else "rules")
     known = planner_names()
@@ -85,7 +90,8 @@ def make_planner(
         recorded = Replay(replay)
         return LlmPlanner(model or recorded.model, recorded, note=note)
     endpoint = _make_endpoint(model, environ)
-    return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, note=note)
+    waits = _find_timeout(environ) if timeout_s is None else timeout_s
+    return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, timeout_s=waits, note=note)
 
 
 def planner_names() -> tuple[str, ...]:
@@ -115,6 +121,19 @@ def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Pl
 def _path_from_env(environ: Mapping[str, str], variable: str) -> Path | None:
     named = environ.get(variable, "").strip()
     return Path(named) if named else None
+
+
+def _find_timeout(environ: Mapping[str, str]) -> float:
+    text = environ.get(TIMEOUT, "").strip()
+    try:
+        seconds = float(text) if text else TIMEOUT_S
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= LONGEST_TIMEOUT_S:
+        raise PlannerUnready(
+            f"{TIMEOUT} expects seconds from 1 to {LONGEST_TIMEOUT_S:g}; found {text[:40]!r}; correct it, or unset it"
+        )
+    return seconds
 
 
 def _make_endpoint(model: str | None, environ: Mapping[str, str]) -> OpenAiEndpoint:

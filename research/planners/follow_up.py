@@ -5,7 +5,7 @@ units of the success rate, for raising a field across its ladder; lowering mirro
 prediction.
 
 Topics that ask which values are best become a screen over the fields' ladders with the job's defaults as control;
-explicit values replace the ladder. With at most one candidate beside the control it is read as a comparison.
+explicit values replace the ladder.
 
 After a finding: the same comparison in another environment, then the best value against its untried neighbours, then
 the next field with the best value held. After none: a wider part of the ladder, then the next field. A search is
@@ -16,7 +16,6 @@ code refuses is followed by the next.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,19 +24,10 @@ from typing import Any
 from research.errors import BadTopic, DesignRefused
 from research.planners.context import FieldSpec, PlannerContext
 from research.planners.history import CampaignFacts, ClaimFacts, RoundFacts
-from research.planners.lexicon import Claim
-from research.planners.topic import ParsedField
-from research.planners.values import (
-    Contrast,
-    ValuePlan,
-    add_required_constants,
-    check_values,
-    plan_values,
-    resolve_held_value,
-)
-from research.proposals.actions import MOST_CONFIRMED, MOST_HYPOTHESES, MOST_KNOBS
+from research.planners.values import Contrast, ValuePlan, add_required_constants, check_values, choose_values
+from research.proposals.actions import MOST_KNOBS
 from research.proposals.arms import Scalar, value_text
-from research.proposals.flags import Shape
+from research.proposals.flags import Claim, Shape
 from research.proposals.metric_choice import metric_range
 from studies.records.design import CONFIGURATION, MODEL, REWARD, Metric
 from swarm.job import Job
@@ -140,27 +130,6 @@ def scale_to_metric(low: float, high: float, metric: Metric) -> tuple[float, flo
     return min(ends), max(ends)
 
 
-_FIELD = r"[\w\s,()/'\u2019-]{0,80}?"
-_BEST = re.compile(
-    r"\b(?:optimal|optimum|optimally|ideal)\b"
-    r"|(?<!fine )(?<!fine-)(?<!fine)\b(?:tune|tunes|tuning|sweep|sweeps|sweeping)\b"
-    r"|\b(?:optimi[sz]e|optimi[sz]ing)\b|\b(?:grid|random|hyper-?parameter) search\b|\bsearch (?:over|for|through)\b"
-    rf"|\b(?:what|which|find|choose|pick|select|determine|identify|get|give me)\b{_FIELD}\bbest\b"
-    r"|\b(?:best|right|top)\s+(?:two|three|[23]\s+)?\s*(?:values?|settings?|choices?|combinations?|configurations?)\b"
-    r"|\b(?:what|which)\s+values?\b"
-    rf"|\b(?:what|which|how (?:large|big|small|high|low|many))\b{_FIELD}\bshould (?:i|we|one|you)\b"
-    rf"|\bhow (?:large|big|small|high|low)\b{_FIELD}\bbest\b"
-    r"|^\W*(?:the\s+)?best\b",
-    re.IGNORECASE,
-)
-_ANYTHING = re.compile(
-    r"\b(?:what|which (?:\w+ )?(?:fields?|settings?|hyper-?parameters?|parameters?|knobs?|options?|changes?))\b"
-    r"[\w\s]{0,20}?"
-    r"\b(?:helps?|matters?|works?|improves?|counts?|raises?|increases?|boosts?)\b",
-    re.IGNORECASE,
-)
-_COUNT = re.compile(r"\b(?:(?:best|top)\s+(two|three|2|3)|(two|three|2|3)\s+best)\b", re.IGNORECASE)
-_COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3}
 _LENGTH = "steps"
 
 
@@ -185,94 +154,49 @@ class Search:
     """Constants that were chosen here, and why."""
 
 
-def asks_for_best(question: str) -> bool:
-    return _BEST.search(question) is not None
+def plan_search(
+    vary: Mapping[str, Sequence[Scalar]], held: Mapping[str, Scalar], confirm: int, facts: Mapping[str, FieldSpec]
+) -> Search:
+    """Return the search of fields over candidates; raise BadTopic for what cannot be searched."""
+    knobs = [_make_dimension(facts[name], check_values(name, values)) for name, values in vary.items()]
+    fixed = {name: check_values(name, (value,))[0] for name, value in held.items()}
+    return search_around(knobs, fixed, facts, confirm)
 
 
-def plan_search(question: str, asked: Sequence[ParsedField], facts: Mapping[str, FieldSpec]) -> Search | None:
-    """Return the search that a question asks for, None for none; raise BadTopic for what cannot be searched."""
-    if not (asks_for_best(question) or _is_ladder(asked) or _is_open_ended(question, asked)):
-        return None
-    if any(entry.field == MODEL for entry in asked):
-        return None  # models are compared one by one
-    known = [resolve_held_value(check_values(entry), facts[entry.field]) for entry in asked]
-    knobs = tuple(_make_dimension(entry, facts[entry.field]) for entry in known if len(entry.values) != 1)
-    candidates = _count_candidates(knobs)
-    if candidates < 2 or (len(knobs) == 1 and len(known) == 1 and len(known[0].values) == 2):
-        return None
-    _require_searchable(knobs)
-    contrasts = [Contrast(knob.field, knob.control, _treatment_values(knob), None) for knob in knobs]
-    fixed = {entry.field: entry.values[0] for entry in known if len(entry.values) == 1}
-    constants, adjusted = add_required_constants(contrasts, fixed, facts)
-    return Search(knobs, min(_count_confirmed(question), candidates - 1), constants, adjusted)
-
-
-def _is_ladder(asked: Sequence[ParsedField]) -> bool:
-    several = [entry for entry in asked if len(entry.values) != 1]
-    return len(several) == 1 and len(several[0].values) > MOST_HYPOTHESES + 1
-
-
-def _is_open_ended(question: str, asked: Sequence[ParsedField]) -> bool:
-    return asks_for_anything(question) and len(asked) == MOST_KNOBS and not any(entry.values for entry in asked)
-
-
-def fields_that_matter(facts: Sequence[FieldSpec]) -> tuple[ParsedField, ...]:
-    """Return the fields of which most is expected when they are raised: what a topic without one searches."""
+def fields_that_matter(facts: Sequence[FieldSpec]) -> tuple[str, ...]:
+    """Return the fields of which most is expected when they are raised."""
     able = [known.name for known in facts if known.name != _LENGTH and not known.is_categorical]
-    return tuple(ParsedField(name) for name in sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS])
-
-
-def asks_for_anything(question: str) -> bool:
-    return _ANYTHING.search(question) is not None
-
-
-def remove_count(question: str) -> str:
-    """Return a question with the `two` of `the best two values` blanked: it is how many are confirmed."""
-    return _COUNT.sub(lambda found: " ".ljust(len(found.group(0))), question) if asks_for_best(question) else question
+    return tuple(sorted(able, key=lambda name: -find_prior(name).raises)[:MOST_KNOBS])
 
 
 def search_around(
-    knobs: Sequence[SearchDimension], held: Mapping[str, Scalar], facts: Mapping[str, FieldSpec]
+    knobs: Sequence[SearchDimension], held: Mapping[str, Scalar], facts: Mapping[str, FieldSpec], confirm: int = 1
 ) -> Search:
     """Return a search of knobs whose control is named; raise BadTopic or DesignRefused for what cannot be searched."""
-    _require_searchable(knobs)
-    if _count_candidates(knobs) < 2:
-        raise BadTopic("expected two candidates or more beside the control; found fewer; compare the one there is")
-    contrasts = [Contrast(knob.field, knob.control, _treatment_values(knob), None) for knob in knobs]
-    constants, adjusted = add_required_constants(contrasts, held, facts)
-    return Search(tuple(knobs), 1, constants, adjusted)
-
-
-def _make_dimension(asked: ParsedField, facts: FieldSpec) -> SearchDimension:
-    values = asked.values or facts.ladder
-    if Job.model_fields[asked.field].default is None and not facts.given:  # its default is no candidate of its own
-        values = tuple(value for value in values if value != facts.default)
-    return SearchDimension(asked.field, facts.default, values)
-
-
-def _treatment_values(knob: SearchDimension) -> tuple[Scalar, ...]:
-    return tuple(value for value in knob.values if value != knob.control)
-
-
-def _count_candidates(knobs: Sequence[SearchDimension]) -> int:
-    inside = all(knob.control in knob.values for knob in knobs)
-    return math.prod(len(knob.values) for knob in knobs) - int(inside)
-
-
-def _require_searchable(knobs: Sequence[SearchDimension]) -> None:
     if len(knobs) > MOST_KNOBS:
         named = ", ".join(knob.field for knob in knobs)
         raise BadTopic(f"expected at most {MOST_KNOBS} fields to search; found {named}; name fewer of them")
-    if any(knob.field == _LENGTH for knob in knobs):
+    if any(knob.field in (_LENGTH, MODEL) for knob in knobs):
         raise BadTopic(
-            "expected fields to search other than steps, as a search trains shortly itself; found steps; compare two "
-            "lengths, such as 'steps 20 vs 80', or name another field"
+            "expected fields to search other than steps and models, as a search trains shortly itself; found one of "
+            "them; compare two, such as 'steps 20 vs 80', or name another field"
         )
+    inside = all(knob.control in knob.values for knob in knobs)
+    candidates = math.prod(len(knob.values) for knob in knobs) - int(inside)
+    if candidates < 2:
+        raise BadTopic("expected two candidates or more beside the control; found fewer; compare the one there is")
+    contrasts = [
+        Contrast(knob.field, knob.control, tuple(value for value in knob.values if value != knob.control), None)
+        for knob in knobs
+    ]
+    constants, adjusted = add_required_constants(contrasts, held, facts)
+    return Search(tuple(knobs), min(confirm, candidates - 1), constants, adjusted)
 
 
-def _count_confirmed(question: str) -> int:
-    found = _COUNT.search(question)
-    return min(_COUNTS[(found[1] or found[2]).lower()], MOST_CONFIRMED) if found else 1
+def _make_dimension(facts: FieldSpec, values: Sequence[Scalar]) -> SearchDimension:
+    if facts.name != MODEL and Job.model_fields[facts.name].default is None and not facts.given:
+        values = [value for value in values if value != facts.default]  # its default is no candidate of its own
+    return SearchDimension(facts.name, facts.default, tuple(values))
 
 
 def describe_search(search: Search) -> str:
@@ -347,11 +271,9 @@ class _FollowUpFinder:
         claims = [told for told in self._last.claims if _is_single_field(told)]
         findings = [told for told in claims if told.found]
         yield from self._ask_search()
-        for told in findings:
+        joint = [told for told in self._last.claims if told.found and told.claim.variable == CONFIGURATION]
+        for told in (*findings, *joint):
             yield from self._ask_elsewhere(told)
-        for told in self._last.claims:
-            if told.found and told.claim.variable == CONFIGURATION:
-                yield from self._ask_joint_elsewhere(told)
         for told in findings:
             yield from self._ask_neighbours(told)
         for told in claims:
@@ -397,46 +319,31 @@ class _FollowUpFinder:
         return self._facts[name].default if value is None else value
 
     def _ask_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
-        pair = told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
-        if sum((entry.field, entry.values) == pair for entry in self._asked) > 1:
-            return
-        here = self._last.design.environment
-        name = told.claim.variable
-        sides = (self._effective_value(name, told.claim.control), self._effective_value(name, told.claim.treatment))
-        contrast = Contrast(name, sides[0], (sides[1],), None)
-        for facts in self._context.environments:
-            if facts.name != here and self._context.wanted.find_conflict(facts.name) is None:
-                why = f"What was found of {told.claim.variable} in {here} is tried in {facts.name}."
-                yield from self._make_follow_up([contrast], facts.name, why, held_in=here)
-
-    def _ask_joint_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
-        asked = {
+        """Ask of a finding whether it holds in an environment in which nobody compared the same; twice is enough."""
+        pair = {str(told.claim.control), str(told.claim.treatment)}
+        compared = {
             entry.design.environment
             for entry in self._rounds
             for other in entry.claims
-            if (other.claim.control, other.claim.treatment) == (told.claim.control, told.claim.treatment)
+            if other.claim.variable == told.claim.variable
+            and {str(other.claim.control), str(other.claim.treatment)} == pair
         }
-        if len(asked) > 1:
+        if len(compared) > 1:
             return
         sides = {
-            name: [self._effective_value(name, value) for value in told.claim.varied[name]]
-            for name in told.claim.varied
+            name: [self._effective_value(name, value) for value in values] for name, values in told.claim.varied.items()
         }
         alike = {name: values[0] for name, values in sides.items() if values[0] == values[1]}
-        varied = {name: values for name, values in sides.items() if name not in alike}
-        usual: Shape = "together" if len(varied) > 1 else "apart"
+        order = sorted(sides.keys() - alike, key=lambda name: (name == told.claim.moderator, list(sides).index(name)))
+        usual: Shape = "together" if len(order) > 1 else "apart"
         shape: Shape = "interaction" if told.claim.moderator else usual
-        order = sorted(varied, key=lambda name: name == told.claim.moderator)
-        contrasts = tuple(Contrast(name, varied[name][0], (varied[name][1],), None) for name in order)
+        contrasts = tuple(Contrast(name, sides[name][0], (sides[name][1],), None) for name in order)
         here = self._last.design.environment
-        held = self._shared_settings(here, varied) | alike
+        held = self._shared_settings(here, set(order)) | alike
         for facts in self._context.environments:
-            if facts.name in asked or self._context.wanted.find_conflict(facts.name) is not None:
-                continue
-            with suppress(BadTopic, DesignRefused):
-                constants, adjusted = add_required_constants(contrasts, held, self._facts, shape)
-                why = f"What was found of {' and '.join(order)} is tried in {facts.name}."
-                yield FollowUp(ValuePlan(contrasts, constants, adjusted, shape), facts.name, why)
+            if facts.name not in compared and self._context.wanted.find_conflict(facts.name) is None:
+                why = f"What was found of {' and '.join(order)} in {here} is tried in {facts.name}."
+                yield from self._make_follow_up(contrasts, facts.name, why, held, shape)
 
     def _ask_neighbours(self, told: ClaimFacts) -> Iterator[FollowUp]:
         name, best = told.claim.variable, _better_value(told, self._last)
@@ -463,23 +370,29 @@ class _FollowUpFinder:
     def _ask_other_fields(self) -> Iterator[FollowUp]:
         varied = {name for entry in self._rounds for told in entry.claims for name in told.claim.varied}
         environment = self._rounds[0].design.environment
-        for reading in fields_that_matter(self._context.fields):
-            name = reading.field
+        for name in fields_that_matter(self._context.fields):
             if name in varied or self._facts[name].given or name in self._context.wanted.held:
                 continue
             with suppress(BadTopic, DesignRefused):
-                [contrast] = plan_values([ParsedField(reading.field)], self._facts).contrasts
-                why = f"{reading.field} is the field of which most is expected among those not compared yet."
+                control, *treatments = choose_values(self._facts[name])
+                contrast = Contrast(name, control, tuple(treatments), None)
+                why = f"{name} is the field of which most is expected among those not compared yet."
                 yield from self._make_follow_up([contrast], environment, why)
 
     def _make_follow_up(
-        self, contrasts: Sequence[Contrast], environment: str, why: str, held_in: str | None = None
+        self,
+        contrasts: Sequence[Contrast],
+        environment: str,
+        why: str,
+        held: Mapping[str, Scalar] | None = None,
+        shape: Shape = "apart",
     ) -> Iterator[FollowUp]:
-        """Yield a question with what findings in its environment say to hold, or those in `held_in`."""
-        held = self._shared_settings(held_in or environment, {contrast.field for contrast in contrasts})
+        """Yield a question with what is `held`, else with what findings in its environment say to hold."""
+        if held is None:
+            held = self._shared_settings(environment, {contrast.field for contrast in contrasts})
         with suppress(BadTopic, DesignRefused):  # values that make no job together
-            constants, adjusted = add_required_constants(contrasts, held, self._facts)
-            yield FollowUp(ValuePlan(tuple(contrasts), constants, adjusted), environment, why)
+            constants, adjusted = add_required_constants(contrasts, held, self._facts, shape)
+            yield FollowUp(ValuePlan(tuple(contrasts), constants, adjusted, shape), environment, why)
 
     def _shared_settings(self, environment: str, free: Collection[str]) -> dict[str, Scalar]:
         """Return what the first round held and the better values found here, which may be worse elsewhere."""

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from research.errors import PlannerUnready
 from research.installation.home import cause_of
-from research.planners.llm import EndpointError, Kind, OpenAiEndpoint, shorten
+from research.planners.endpoint import EndpointError, Kind, OpenAiEndpoint, shorten
 from studies.records.base import canonical, digest
 
 _TIMES = re.compile(r'(\\?"(?:seconds_left|seconds_per_run_of_the_default_job)\\?": )[-+.\deE]+')

@@ -1,11 +1,12 @@
-"""Reading a topic: fields, values, directions and effect, by names and a few words.
+"""The grammar of topics: `FIELD A vs B [on ENV] [with FIELD=V]`, directions, `faster`, `best FIELD and FIELD`.
 
-It recognises, it does not understand: what it cannot attach to a field it reports (`left`) instead of guessing. Values
-in words have no order, so the wording decides: in `RLOO beats GRPO` the first is the treatment and the second the
-control; in a plain list the default is the control. The plainest value of a field named alone is no question.
+    topic  := frame* change [effect] [ENV] [held] frame*
+    change := FIELD value (SEP value)* | (UP | DOWN | ON | OFF) FIELD | FIELD | BEST FIELD (and FIELD)*
+    effect := better | worse | faster | METRIC ...     held := WITH FIELD [value]     ENV := [on | in] ENVIRONMENT
 
-`my environment` and the like mean what was given by a flag; what bears a name of its own is found by it, or refused
-(`research.planners.unsupported`).
+A topic is parsed once, for the rule planner alone, into a value that stands in `study.created`. Words that no rule took
+are `left`: a second field, a number, `only`, `if`, `after`, a word that is not known. Then somebody has to say that the
+rest is what they mean, by a yes or by the flags that the refusal prints.
 """
 
 from __future__ import annotations
@@ -13,604 +14,525 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 
-from research.planners import unsupported
-from research.planners.context import EnvironmentSpec, FieldSpec, PlannerContext
+from research.errors import BadTopic
+from research.planners.context import EnvironmentSpec, FieldSpec, environment_specs, field_specs
 from research.planners.lexicon import (
-    AFTER,
-    BETTER,
-    BREAKERS,
-    CHANGING,
-    COPULAS,
+    ARTICLES,
+    BEATING,
     DOWN,
     FACTORS,
-    FAST,
     FILLERS,
-    GOOD,
-    LINKS,
+    FRAME,
+    HOLDING,
     LOWERING,
-    NEGATIONS,
+    NUMBER_WORDS,
+    OF_TASKS,
     OFF,
     ON,
-    OUTCOMES,
-    PREVENTING,
     RAISING,
+    REACHING,
     REPLICATING,
     REVERSING,
-    SAME,
+    SEPARATORS,
     SLIGHT,
-    SLOW,
-    STRONG_LINKS,
-    TRUTH,
     UP,
-    WORSE,
-    Claim,
-    Item,
-    Numbers,
-    Sense,
-    itemise,
-    parse_number_words,
-    phrases,
+    Kind,
+    Token,
+    build_vocabulary,
+    cut,
+    recognise,
 )
-from research.planners.unsupported import (
-    DEPENDING,
-    UnparsedSpan,
-    asks_interaction,
-    find_excluded,
-    find_unparsed,
-    is_english,
-)
+from research.planners.values import Sense, choose_values
+from research.proposals.actions import MOST_CONFIRMED, MOST_HYPOTHESES
+from research.proposals.arms import EXAMPLE as MODELS_EXAMPLE
 from research.proposals.arms import Scalar
+from research.proposals.flags import Claim, ParsedTopic, RequestedComparison
+from research.proposals.metric_choice import SPEED, RequestedMetric, default_threshold
+from research.text import did_you_mean, suggest_from_text
+from studies.metrics import kinds
 from studies.records.design import MODEL
-from studies.records.statements import model_name
-from swarm.environments.custom import MARK
 
+DEFAULT_ENVIRONMENT = "guess"
+LONGEST_TOPIC = 2000
 ALGORITHM = "algorithm"
-_FOREIGN = frozenset({
-    "reinforce", "ppo", "dapo", "dpo", "ipo", "kto", "orpo", "simpo", "trpo", "cispo", "sapo", "gmpo", "vapo", "srpo",
-    "opo", "ppg", "sac", "ddpg", "td3", "dqn", "a2c", "a3c", "remax", "raft", "impala", "awr", "vpg", "gpg", "prime",
-    "sft",
-})  # fmt: skip
-"""Algorithms that people name and no job has."""
-_SWITCH_WORDS = frozenset({"off", "none"})
-"""Values that are directions in a topic, and so no names."""
+_SHOWN = 80
 
 
-def choice_names(fields: Iterable[FieldSpec]) -> list[tuple[str, Item]]:
-    return [
-        (
-            text,
-            Item("value", facts.name, value=value)
-            if facts.is_categorical
-            else Item("number", text, number=int(value), owner=facts.name),
+def parse_topic(
+    topic: str,
+    fields: Sequence[FieldSpec] | None = None,
+    environments: Sequence[EnvironmentSpec] | None = None,
+    wanted: RequestedComparison | None = None,
+    model: str = "",
+) -> ParsedTopic:
+    """Return what a topic asks; `wanted` is what flags say beside it, `model` the name of the model under all arms.
+
+    Raises BadTopic for a topic in which nothing to vary is understood, and for values that cannot be compared.
+    """
+    wanted = wanted or RequestedComparison()
+    fields = field_specs(models=wanted.models) if fields is None else fields
+    environments = environment_specs() if environments is None else environments
+    if not topic.strip():
+        raise BadTopic(f"expected a topic; found an empty one; {_describe_options(topic, fields, environments)}")
+    if len(topic) > LONGEST_TOPIC:
+        raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
+    topic = wanted.models.replace_paths(topic)
+    tokens = recognise(cut(topic), build_vocabulary(fields, environments, wanted, model), fields)
+    parsed = _Parser(topic, tokens, {facts.name: facts for facts in fields}, wanted).parse()
+    if parsed is None:
+        near = suggest_from_text(topic, [facts.name for facts in fields])
+        raise BadTopic(
+            f"expected a topic that names something to vary; found {_quote(topic)}{near}; "
+            f"{_describe_options(topic, fields, environments)}"
         )
-        for facts in fields
-        for value, texts in facts.values.items()
-        for text in texts
-    ]
+    return parsed
 
 
-def bare_names(fields: Iterable[FieldSpec], items: Sequence[Item]) -> list[tuple[str, Item]]:
-    named = {item.name for item in items if item.kind in ("field", "value")}
-    return [
-        (str(value), Item("value", facts.name, value=str(value)))
-        for facts in fields
-        if facts.is_categorical and facts.name in named
-        for value in facts.ladder
-        if value not in _SWITCH_WORDS
-    ]
+def find_environment(topic: str, wanted: RequestedComparison) -> str:
+    """Return the environment that flags name, else the topic's first, else the default."""
+    return wanted.environment or next(iter(name_environments(topic)), DEFAULT_ENVIRONMENT)
 
 
-def remove_plain_default(items: Sequence[Item], facts: FieldSpec) -> list[Item]:
-    """Return the items with a plainest default that is named alone turned into a word that asks nothing."""
-    own = [item for item in items if item.name == facts.name and item.kind in ("field", "value")]
-    if facts.default != facts.ladder[0] or any(item.value != facts.default for item in own):
-        return list(items)
-    return [replace(item, kind="word", name=str(item.value), settled=True) if item in own else item for item in items]
+def name_environments(topic: str) -> tuple[str, ...]:
+    """Return the environments that a topic names, in its order."""
+    tokens = recognise(cut(topic), build_vocabulary((), environment_specs(), RequestedComparison(), ""), ())
+    return tuple(dict.fromkeys(token.name for token in tokens if token.kind == "environment"))
 
 
-def choice_values(items: Sequence[Item], facts: FieldSpec) -> tuple[tuple[str, ...], bool]:
-    """Return the values named of a field, the control first, and whether the claim is about the control, as in `RLOO
-    beats GRPO and GSPO`: all hypotheses of a study share one control.
-    """
-    first: dict[str, int] = {}
-    for at, item in enumerate(items):
-        if item.kind == "value" and item.name == facts.name and item.value is not None:
-            first.setdefault(item.value, at)
-    found = tuple(first)
-    if len(found) < 2:
-        return found, False
-    start, end = first[found[0]], first[found[1]]
-    if any(item.name in REVERSING | BETTER | WORSE for item in items[start + 1 : end]):
-        return (found, True) if len(found) > 2 else (found[::-1], False)
-    if items[start - 1 : start] and items[start - 1].name == "from":
-        return found, False
-    return tuple(sorted(found, key=lambda value: value != facts.default)), False
+def refuse_left(parsed: ParsedTopic, wanted: RequestedComparison, fields: Sequence[FieldSpec]) -> BadTopic:
+    """Return the refusal of a topic with words that were not understood: it says what is understood, to be pasted."""
+    names = {part for facts in fields for text in (facts.name, *facts.synonyms) for part in (text, *text.split())}
+    near = next(filter(None, (did_you_mean(word, names, 0.8) for text in parsed.left for word in text.split())), "")
+    return BadTopic(
+        f"expected a topic of which the rules understand every word; found {describe_left(parsed)}{near}; if the rest "
+        f"is what you mean, run: {parsed.command(wanted)}; else put it otherwise, or {CONFIGURE_LLM}"
+    )
 
 
-def find_unknown_algorithm(topic: str, items: Sequence[Item], known: FieldSpec) -> str | None:
-    stated = re.search(rf"\b{ALGORITHM}\s*=\s*(\w+)", topic, re.IGNORECASE)
-    texts = [*map(str, known.ladder), *(text for named in known.values.values() for text in named)]
-    if stated and not any(stated[1].lower() in text for text in texts):
-        return stated[1]
-    return next((item.name for item in items if item.kind == "word" and item.name in _FOREIGN), None)
+def judge_by(parsed: ParsedTopic, metric: RequestedMetric | None) -> ParsedTopic:
+    """Return a topic for runs that are judged by `metric`: words that ask for another one are left."""
+    if parsed.metric is None or (metric is not None and metric.kind == parsed.metric.kind):
+        return parsed
+    return parsed.model_copy(update={"metric": None, "left": (*parsed.left, parsed.metric.words)})
 
 
-_WHOSE = r"(?<![\w-])(?:my|our|this|these)(?: own| new| custom)*"
-_UNNAMED = r"(?![\w-])(?! (?:named|called)\b| ['\"`(])"
-"""Where no name follows that could be another's."""
-_PLAYED = rf"(?:environment|env|tasks?|games?|data ?set|benchmark|problems?|domain|simulator){_UNNAMED}"
-"""One that is played, or what it is made of; several environments are not the one that was given."""
-_ENVIRONMENT = re.compile(rf"(?:{_WHOSE}|(?<![\w-])(?:the|a) custom) {_PLAYED}", re.IGNORECASE)
-_THIS = "this environment"
-_ADJECTIVES = r"(?: pre-?trained| small| large| real| chat| instruct| language)*"
-_MODEL = re.compile(rf"{_WHOSE}{_ADJECTIVES} (?:model|llm|checkpoint){_UNNAMED}", re.IGNORECASE)
-_MODELS = re.compile(
-    rf"{_WHOSE}(?: two| three| four)?{_ADJECTIVES} (?:models|llms|checkpoints){_UNNAMED}", re.IGNORECASE
-)
-_JOB = re.compile(rf"(?:{_WHOSE}|(?<![\w-])the)(?: base)? job(?: file)?(?![\w-])|(?<![\w-])base job(?![\w-])", re.I)
+def describe_left(parsed: ParsedTopic) -> str:
+    return ", ".join(_quote(text) for text in parsed.left)
 
 
-def normalize_topic(context: PlannerContext) -> str:
-    """Return the topic for whoever reads it by names: what the user brought in words that every study has."""
-    topic = context.wanted.models.replace_paths(context.topic)
-    if context.wanted.environment is not None or context.wanted.custom_environments:
-        names = dict(_environment_names(context))
-        topic = _ENVIRONMENT.sub(_THIS, _replace_partial_names(_drop_possessives(topic, names), names))
-    if MODEL in context.fixed:
-        topic = _replace_model_name(topic, model_name(context.fixed[MODEL]))
-        topic = _MODEL.sub("this policy", topic)
-    if context.wanted.models.by_name:
-        topic = _MODELS.sub("these policies", topic)
-    if context.fixed.keys() - {MODEL}:
-        topic = _JOB.sub("these settings", topic)
-    return topic
+CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
 
 
-def _environment_names(context: PlannerContext) -> Iterable[tuple[str, str]]:
-    """Yield all that an environment is called by, and what to say for it: only that of `--env`, which is last as it
-    goes first, is `this environment`; any other keeps its name, or another would be studied.
-    """
-    given = {context.wanted.environment, *context.wanted.custom_environments}
-    known = [facts for facts in context.environments if facts.name in given]
-    for facts in sorted(known, key=lambda facts: facts.name == context.wanted.environment):
-        said = _THIS if facts.name == context.wanted.environment else facts.name
-        yield from ((name, said) for name in (facts.name, *facts.synonyms))
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
-def _drop_possessives(topic: str, names: Iterable[str]) -> str:
-    """Return a topic that says names without whose they are: `my stock environment` is `stock`."""
-    for name in sorted(set(names), key=len, reverse=True):
-        topic = re.sub(rf"{_WHOSE} ({re.escape(name)})(?: {_PLAYED})?(?![\w-])", r"\1", topic, flags=re.IGNORECASE)
-    return topic
+def _describe_options(topic: str, fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec]) -> str:
+    titles = []
+    for facts in fields:
+        plain = facts.name.replace("_", " ")
+        more = next((text for text in facts.synonyms if plain not in text.replace("-", " ")), None)
+        titles.append(facts.name if more is None or plain in facts.synonyms else f"{facts.name} ({more})")
+    played = " or ".join(entry.name for entry in environments)
+    models = f"compare models by their folders, {MODELS_EXAMPLE}; " if "models" in topic.lower() else ""
+    return f"{models}name one of {', '.join(titles)}, on {played}; or {CONFIGURE_LLM}"
 
 
-def _replace_partial_names(topic: str, names: Mapping[str, str]) -> str:
-    parts = {part: said for name, said in names.items() for part in _name_parts(name)}
-    for entry in reversed(unsupported.find_unknown_names(topic)):
-        start, end = entry.at
-        end += len(_VERSION.match(topic[end:])[0])  # type: ignore[index]  # it matches nothing, too
-        called = "".join(_plain_words(_WHOSE_IT_IS.sub("", topic[start:end])))
-        if entry.noun == "environment" and called in parts:
-            topic = f"{topic[:start]}{parts[called]}{topic[end:]}"
-    return topic
-
-
-def _name_parts(name: str) -> Iterable[str]:
-    """Yield all runs of a name's words: `gymnasium-frozenlake-v1` is called `frozenlake` or `frozenlake-v1`, too."""
-    words = _plain_words(name.partition(MARK)[0])
-    return ("".join(words[start:end]) for end in range(1, len(words) + 1) for start in range(end))
-
-
-def _plain_words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower())
-
-
-_VERSION = re.compile(r"(?:-v\d+)?(?: (?:environment|env|task|game)s?\b)?", re.IGNORECASE)
-_WHOSE_IT_IS = re.compile(rf"^{_WHOSE} | (?:environment|env|task|game)s?$", re.IGNORECASE)
-
-
-def _replace_model_name(topic: str, name: str) -> str:
-    """Return a topic with the model's own name as a general word, if no other word could be meant by the name."""
-    if [entry.text.lower() for entry in unsupported.find_unknown_names(name)] != [name.lower()]:
-        return topic
-    return re.sub(rf"(?:{_WHOSE} )?(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)", "this policy", topic, flags=re.I)
-
-
-_CONDITIONAL = frozenset({"with", "without", "for", "at", "under", "when", "given", "if"})
-TOO = frozenset({"high", "low", "large", "small", "big", "long", "short", "much", "many", "few", "little"})
-"""Words after `too`."""
-_REACH_OF_AGAIN = 4
-"""Items before an environment in which a word of replication is looked for."""
-
-
-def is_condition(items: Sequence[Item], at: int) -> bool:
-    leading = (FILLERS | UP | DOWN | TOO | {"both", "all", "each", "any", "and", "or", ","}) - _CONDITIONAL
-    place, joined = at - 1, False
-    while place >= 0:
-        item = items[place]
-        if item.name in leading or item.kind == "number":
-            joined = joined or item.name in ("and", "or", ",")
-        elif joined and item.kind in ("field", "value"):
-            joined = False
-        else:
-            return item.name in _CONDITIONAL
-        place -= 1
-    return False
-
-
-def find_replication(items: Sequence[Item]) -> str | None:
-    for at, item in enumerate(items):
-        before = items[max(0, at - _REACH_OF_AGAIN) : at]
-        if item.kind == "environment" and any(word.name in REPLICATING for word in before):
-            return item.name
-    return None
-
-
-def compared_fields(items: Sequence[Item]) -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
-    places = [at for at, item in enumerate(items) if item.kind == "field"]
-    for first, second in pairwise(places):
-        names = items[first].name, items[second].name
-        at = second - 1
-        while at > first and items[at].name in FILLERS | UP | DOWN | ON | OFF | {"that"}:
-            at -= 1
-        if names[0] != names[1] and at > first and items[at].name in STRONG_LINKS | {"or"}:
-            found.append(names)
-    return tuple(found)
-
-
-def values_by_arm(items: Sequence[Item], numbers: Numbers, names: Sequence[str]) -> dict[str, tuple[Scalar, ...]]:
-    """Return the values of fields that take turns, arm by arm, the control's first: of two arms the second where the
-    wording tries the first, as in `A rather than B`.
-    """
-    written = {name: _values_by_place(items, numbers, name) for name in names}
-    ends = [(min(places, default=0), max(places, default=0)) for places in written.values()]
-    between = items[min(start for start, _ in ends) : max(end for _, end in ends)] if ends else []
-    found = {name: tuple(dict.fromkeys(places.values())) for name, places in written.items()}
-    turned = any(item.name in REVERSING | BETTER | WORSE for item in between)
-    if turned and all(len(values) == 2 for values in found.values()):
-        return {name: values[::-1] for name, values in found.items()}
-    return found
-
-
-def _values_by_place(items: Sequence[Item], numbers: Numbers, name: str) -> dict[int, Scalar]:
-    words = {at: item.value for at, item in enumerate(items) if item.kind == "value" and item.name == name}
-    return numbers.values_by_place(name) or {at: value for at, value in words.items() if value is not None}
-
-
-def joint_fields(items: Sequence[Item], numbers: Numbers) -> tuple[str, ...]:
-    """Return the fields whose mentions take turns around a word of comparison: arms differ in all of them."""
-    places: dict[str, list[int]] = {}
-    for at, item in enumerate(items):
-        name = numbers.owner(at) or (item.name if item.kind in ("field", "value") else None)
-        if name is not None:
-            places.setdefault(name, []).append(at)
-    links = [at for at, item in enumerate(items) if item.name in STRONG_LINKS]
-    spans = sorted((found[0], found[-1], name) for name, found in places.items() if len(found) > 1)
-    crossed = [(a, b) for a, b in combinations(spans, 2) if any(b[0] < at < a[1] for at in links)]
-    return tuple(dict.fromkeys(span[2] for pair in crossed for span in pair))
-
-
-_NEAR_SUCCESS = (
-    (FAST | SLOW, "success after the same number of steps is compared, not how long it takes"),
-    (frozenset({"reward", "return"}), "the share of hidden tasks solved is compared, not the reward"),
-)
-_TIMES = re.compile(r"\d+(?:\.\d+)?x")
-_REACH = 5
-"""Items before a name in which its direction is looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedField:
-    """What a topic says about one field."""
+@dataclass(slots=True)
+class _Mention:
+    """Where a topic speaks of one field."""
 
     field: str
-    values: tuple[Scalar, ...] = ()
-    """Explicit values, the control first where the wording tells."""
+    places: list[int]
+    values: tuple[Scalar, ...]
+    """As written; each once."""
+    held: bool
+    """Whether all of it stands where a condition does."""
     sense: Sense | None = None
-    claim: Claim | None = None
-    """The effect asked about, on the success rate; None when the topic asks only whether there is one."""
     factor: float | None = None
-    """How many times the default is asked about, as in `double the batch size`."""
-    held: bool = False
-    """Whether all arms share it, as in `with a KL penalty`, where something else is compared."""
-    judged: bool = False
-    """Whether its one value is to be judged, as in `is a learning rate of 1e-3 too high?`."""
-    assumed: bool = False
-    """Whether its values are the reader's, for a word that says how much: a `small` penalty."""
+    slight: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedTopic:
-    """A topic as far as it was read."""
+class _Parser:
+    """Takes from the tokens of a topic, rule by rule, what each rule understands."""
 
-    asked: tuple[ParsedField, ...]
-    environments: tuple[str, ...]
-    left: tuple[UnparsedSpan, ...]
-    """What of the topic is in none of the others."""
-    unknown: str | None = None
-    """What is named as an algorithm and is none that can be trained."""
-    alone: str | None = None
-    """The plainest value of a choice of words, where it is named and nothing beside it."""
-    again: str | None = None
-    """The environment to replicate in; it is none of `environments`."""
-    read_as: tuple[tuple[str, str], ...] = ()
-    """Words of the topic that are read as hidden success, and how they differ from it."""
-    interaction: bool = False
-    """Whether it asks if the effect of one field depends on another."""
-    compared_fields: tuple[tuple[str, str], ...] = ()
-    """Fields that are set against each other: `larger groups or a higher learning rate`."""
-    joint_fields: tuple[str, ...] = ()
-    """Fields whose values take turns, so that arms differ in all of them: `16 and 1e-3 against 4 and 3e-3`. The first
-    of each are then the control's."""
-    english: bool = True
-    """Whether a word of English holds it together, or nothing is left that could be another language's."""
+    def __init__(
+        self, topic: str, tokens: list[Token], facts: Mapping[str, FieldSpec], wanted: RequestedComparison
+    ) -> None:
+        self._topic, self._tokens, self._facts, self._wanted = topic, tokens, facts, wanted
+        self._used = [
+            token.kind == "mark"
+            or (token.kind == "word" and token.name in FRAME)
+            or (token.kind, token.name) == ("idiom", "")
+            for token in tokens
+        ]
+        for at in self._every("idiom"):  # with my model
+            lead = self._before(at, ARTICLES)
+            self._used[lead] = self._used[lead] or (not tokens[at].name and self._word(lead) in HOLDING)
+        self._owners = self._own_values()
 
-
-def parse_topic(topic: str, fields: Sequence[FieldSpec], environments: Sequence[EnvironmentSpec]) -> ParsedTopic:
-    named = [
-        (text, Item("field", f.name, sense=_find_direction(text))) for f in fields for text in (f.name, *f.synonyms)
-    ]
-    played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
-    names = named + choice_names(fields) + played
-    items = itemise(topic, phrases(names))
-    bare = bare_names(fields, items)
-    if bare:
-        items = itemise(topic, phrases([*names, *bare]))
-    alone: str | None = None
-    items = parse_number_words(items)
-    for facts in fields:
-        if facts.is_categorical:
-            kept = remove_plain_default(items, facts)
-            alone = alone or (str(facts.default) if kept != items else None)
-            items = kept
-    known = [name for name, item in names if item.kind in ("field", "environment")]
-    return replace(_TopicParser(topic, items, fields).parse(known), alone=alone)
-
-
-def _find_direction(synonym: str) -> Sense | None:
-    words = synonym.split()
-    return "up" if UP & set(words) else "down" if DOWN & set(words) else None
-
-
-class _TopicParser:
-    """One pass over the items of a topic."""
-
-    def __init__(self, topic: str, items: list[Item], fields: Sequence[FieldSpec]) -> None:
-        self._topic = topic
-        self._items = items
-        self._facts = {facts.name: facts for facts in fields}
-        self._spent: set[int] = set()
-        """Words that gave a field its direction: they say nothing about the effect."""
-        self._effects_named: set[int] = set()
-        """Words that say which effect is asked about."""
-
-    def parse(self, known: Sequence[str]) -> ParsedTopic:
-        """Return what the topic says; `known` are the names of fields and environments."""
-        fields = (item.owner or item.name for item in self._items if item.owner or item.kind in ("field", "value"))
-        names = list(dict.fromkeys(fields))
-        numbers = Numbers(self._items, [name for name in names if not self._facts[name].is_categorical])
-        senses = {name: self._find_sense(name) for name in names}
-        shared = [name for name in names if all(map(self._is_shared, self._places(name)))]
-        found = [self._parse_field(name, senses[name], numbers) for name in names if name not in shared]
-        asked = _clear_judged(self._mark_conditions(tuple(found)))
-        environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
-        crossed = joint_fields(self._items, numbers)
-        if crossed:
-            arms = values_by_arm(self._items, numbers, crossed)
-            asked = tuple(replace(entry, values=arms.get(entry.field) or entry.values) for entry in asked)
-        unknown = find_unknown_algorithm(self._topic, self._items, self._facts[ALGORITHM])
-        again = find_replication(self._items)
-        played = tuple(name for name in environments if name != again)
-        bound = self._spent | self._effects_named | numbers.places() | self._name_places()
-        crossing = asks_interaction(self._items)
-        if crossing:
-            bound |= {at for at, item in enumerate(self._items) if item.kind == "word" and item.name in DEPENDING}
-        left = (*find_unparsed(self._topic, self._items, bound, known), *find_excluded(self._topic, self._items))
+    def parse(self) -> ParsedTopic | None:
+        """Return what the topic asks; None where it names nothing to vary."""
+        metric, claim, best = self._read_effects()
+        count = self._count_best() if best else 0
+        environment, again = self._read_environments()
+        mentions = [self._mention(name) for name in self._facts if any(self._is_of(at, name) for at in self._every())]
+        mentions.sort(key=lambda mention: mention.places[0])
+        mentions = [mention for mention in mentions if not self._is_plain_default(mention)]
+        asked = [mention for mention in mentions if not mention.held]
+        if best and asked and not (len(asked) == 1 and len(asked[0].values) == 2):
+            vary, claim = {knob.field: knob.values or self._facts[knob.field].ladder for knob in asked}, None
+        else:
+            chosen = _choose_compared(mentions)
+            if chosen is None:
+                return None
+            values, turned = self._order_values(chosen)
+            asked, vary, count = [chosen], {chosen.field: values}, int(len(values) > MOST_HYPOTHESES + 1)
+            if turned and claim is not None:
+                claim = "decrease" if claim == "increase" else "increase"
+            claim = None if best or count or (len(chosen.values) > 1 and self._asks_which()) else claim
+            self._leave_vague(chosen, claim)
+        for mention in asked:
+            self._take(mention)
+        held = self._read_held([mention for mention in mentions if mention not in asked])
+        idioms = {token.name for token in self._tokens if token.kind == "idiom"}
+        matched = "episodes" in idioms and not count and set(vary) == {"episodes_per_step"}
+        for at in self._every("idiom"):
+            self._used[at] = self._used[at] or self._tokens[at].name == "equivalent" or matched
         return ParsedTopic(
-            asked, played, left, unknown, again=again, read_as=self._find_approximations(),
-            compared_fields=compared_fields(self._items), interaction=crossing,
-            joint_fields=crossed,
-            english=is_english(self._items) or not any(entry.role != "number" for entry in left),
+            vary=vary, held=held, environment=environment, again=again, claim=claim, metric=metric,
+            confirm=min(count, MOST_CONFIRMED), equivalence="equivalent" in idioms,
+            matched="episodes" if matched else "steps", left=tuple(self._left()),
         )  # fmt: skip
 
-    def _mark_conditions(self, asked: tuple[ParsedField, ...]) -> tuple[ParsedField, ...]:
-        under = {
-            entry.field for entry in asked if all(is_condition(self._items, at) for at in self._places(entry.field))
-        }
-        if len(under) == len(asked):
-            return asked
-        return tuple(replace(entry, held=entry.field in under) for entry in asked)
+    def _leave_vague(self, mention: _Mention, claim: Claim | None) -> None:
+        """Leave what is said to come of a field that is always there: does clipping help, against which?"""
+        facts = self._facts[mention.field]
+        named_alone = not (mention.values or mention.sense or mention.factor)
+        if claim is not None and named_alone and facts.ladder[0] and not facts.is_categorical:
+            for at in self._every():
+                if self._read_effect(at)[0] is not None:
+                    self._used[at] = False
 
-    def _name_places(self) -> set[int]:
-        return {
-            at
-            for at, item in enumerate(self._items)
-            if item.kind in ("field", "value", "environment") or item.name in OUTCOMES | REPLICATING | TRUTH.keys()
-        }
+    def _every(self, kind: Kind | None = None) -> list[int]:
+        return [at for at, token in enumerate(self._tokens) if kind in (None, token.kind)]
 
-    def _find_approximations(self) -> tuple[tuple[str, str], ...]:
-        found: dict[str, str] = {}
-        for item, after in pairwise(self._items):
-            if item.name == "between" and after.kind == "number":
-                found["between"] = "the ends are compared, and no value between them"
-        for item in self._items:
-            for words, difference in _NEAR_SUCCESS:
-                if item.kind == "word" and item.name in words:
-                    found[self._topic[item.at[0] : item.at[1]]] = difference
-        return tuple(found.items())
+    def _is_of(self, at: int, field: str) -> bool:
+        token = self._tokens[at]
+        return self._owners.get(at) == field or (token.kind == "field" and token.name == field)
 
-    def _parse_field(self, name: str, sense: Sense | None, numbers: Numbers) -> ParsedField:
-        facts, claim = self._facts[name], self._find_claim(name)
-        if facts.is_categorical:
-            words, about_control = choice_values(self._items, facts)
-            return ParsedField(name, words, sense, _reverse_claim(claim) if about_control else claim)
-        values = self._boolean_values(name) or numbers.values(name)
-        if not values and (slight := self._slight_values(name, sense)):
-            return ParsedField(name, slight, None, claim, assumed=True)
-        if numbers.is_reversed(name):
-            claim = _reverse_claim(claim)
-        judged = len(values) == 1 and self._is_judged()
-        factor = None if values else self._find_factor(name)
-        return ParsedField(name, values, None if judged else sense, claim, factor, judged=judged)
+    def _word(self, at: int) -> str:
+        return self._tokens[at].name if 0 <= at < len(self._tokens) and self._tokens[at].kind == "word" else ""
 
-    def _find_factor(self, name: str) -> float | None:
-        for at in self._places(name):
-            for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
-                word = self._items[place].name
-                if self._items[place].kind != "word" or word in BREAKERS:
-                    break
-                times = float(word[:-1]) if _TIMES.fullmatch(word) else FACTORS.get(word)
-                if times:
-                    self._spent.add(place)
-                    down = times > 1 and any(item.name in DOWN for item in self._items[place + 1 : at])
-                    return 1 / times if down else times
-            after = self._items[at + 1].name if at + 1 < len(self._items) else ""
-            if _TIMES.fullmatch(after):
-                self._spent.add(at + 1)
-                return float(after[:-1])
-        return None
+    def _before(self, at: int, skip: frozenset[str]) -> int:
+        """Return the last place before `at` whose word is not to be skipped; -1 for none."""
+        at -= 1
+        while at >= 0 and self._word(at) in skip:
+            at -= 1
+        return at
 
-    def _is_shared(self, at: int) -> bool:
-        """Return whether a mention says only that all arms share its field: `at the same temperature`."""
-        before = [item.name for item in self._items[max(0, at - 4) : at]]
-        if set(before[-2:]) & SAME:
-            return True
-        verbs = [place for place, word in enumerate(before) if word in CHANGING]
-        if not verbs or not set(before[: verbs[-1]]) & (NEGATIONS | {"without"}):
-            return False
-        self._spent |= {at - len(before) + place for place in range(len(before))}
-        return True
+    # -- values and their fields
 
-    def _slight_values(self, name: str, sense: Sense | None) -> tuple[Scalar, ...]:
-        """Return a `small` amount of what is off by default, beside none; nothing where no such word is said."""
-        facts = self._facts[name]
-        said = {self._items[at].name for place in self._places(name) for at in range(max(0, place - _REACH), place + 4)
-                if at in self._spent}  # fmt: skip
-        is_off = not facts.ladder[0] and facts.default == facts.ladder[0] and not facts.apart
-        return (facts.default, facts.ladder[1]) if sense == "down" and said & SLIGHT and is_off else ()
+    def _own_values(self) -> dict[int, str]:
+        """Return the field of each value: named beside it, or that of a value it is listed with."""
+        self._read_number_words()
+        counts = {at for best in self._every("effect") if self._tokens[best].best for at in (best - 1, best + 1)}
+        numbers = [at for at in self._every("number") if at not in counts or self._tokens[at].value not in (2, 3)]
+        atoms = sorted([*numbers, *self._every("value")])
+        owners = {at: self._adjacent_field(at) for at in atoms}
+        pairs: list[tuple[int, int]] = []
+        for first, second in pairwise(atoms):
+            ranges = "to" in map(self._word, range(first, second)) and any(first == at for _, at in pairs)
+            if not ranges and self._is_listed(first, second):  # 1e-3 vs 3e-3 to 0.7: that is where they are to get
+                pairs.append((first, second))
+        for first, second in [*pairs, *[(second, first) for first, second in reversed(pairs)]]:
+            if owners[first] and not owners[second] and not self._facts[owners[first]].is_categorical:
+                owners[second] = owners[first]
+        named = dict.fromkeys(token.name for token in self._tokens if token.kind == "field")
+        numeric = [name for name in named if not self._facts[name].is_categorical]
+        loose = {at for pair in pairs for at in pair if not owners[at]}
+        if len(numeric) == 1 and loose and numeric[0] not in owners.values():  # does a larger group help, 8 or 16?
+            owners |= dict.fromkeys(loose, numeric[0])
+        return {at: owner for at, owner in owners.items() if owner}
 
-    def _is_judged(self) -> bool:
-        for at, item in enumerate(self._items[:-1]):
-            if item.name == "too" and self._items[at + 1].name in UP | DOWN | TOO:
-                self._spent.add(at + 1)
-                return True
-        return any(item.kind == "word" and item.name in GOOD for item in self._items)
+    def _read_number_words(self) -> None:
+        for at in self._every("word"):
+            number = NUMBER_WORDS.get(self._word(at))
+            after = at + 1 < len(self._tokens) and self._tokens[at + 1].kind == "field"
+            if number is not None and (after if number else self._word(at - 1) in SEPARATORS):
+                self._tokens[at] = Token("number", self._word(at), self._tokens[at].at, number)
 
-    def _places(self, name: str) -> list[int]:
-        return [
-            at
-            for at, item in enumerate(self._items)
-            if name == item.owner or (item.kind in ("field", "value") and item.name == name)
-        ]
+    def _adjacent_field(self, at: int) -> str:
+        if self._tokens[at].kind == "value":
+            return self._tokens[at].name
+        before = at - 1
+        while before >= 0 and (self._word(before) in FILLERS or self._tokens[before].name in ("=", ":")):
+            before -= 1
+        for place in (before, at + 1):
+            if 0 <= place < len(self._tokens) and self._tokens[place].kind == "field":
+                return self._tokens[place].name
+        return ""
 
-    def _find_sense(self, name: str) -> Sense | None:
-        for at in self._places(name):
-            stated = self._sense_before(at, name) or self._sense_after(at) or self._inherit_sense(at)
-            implied = self._items[at].sense
-            if stated or implied:
-                return stated or implied
-        return None
+    def _is_listed(self, first: int, second: int) -> bool:
+        """Return whether two values are listed together, or set against one another."""
+        apart, joined = False, True
+        for at in range(first + 1, second):
+            token = self._tokens[at]
+            compared = token.name == "with" and "compare" in map(self._word, range(first))
+            if (token.kind, token.name) == ("idiom", "equivalent") or compared or self._word(at) in SEPARATORS:
+                apart = True
+            elif token.kind == "mark":
+                apart = apart or token.name in ",/–—→"
+            elif token.kind == "field":
+                joined = joined and all(self._tokens[side].name == token.name or self._tokens[side].kind == "number"
+                                        for side in (first, second))  # fmt: skip
+            else:
+                joined = joined and (
+                    token.kind in ("environment", "effect", "outcome") or token.name in FILLERS | FRAME
+                )
+        return joined and (apart or second == first + 1)
 
-    def _sense_before(self, at: int, name: str) -> Sense | None:
-        found: Sense | None = None
-        for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
-            item = self._items[place]
-            sense = self._direction(item, name)
-            if sense is not None:
-                found = sense
-                self._spent.add(place)
-            elif item.kind not in ("word", "value") or item.name in BREAKERS:
-                break
+    # -- fields
+
+    def _mention(self, field: str) -> _Mention:
+        places = [at for at in self._every() if self._is_of(at, field)]
+        values = [token.value for at in places if (token := self._tokens[at]).value is not None]
+        values = list(dict.fromkeys(values)) if len(set(values)) > 1 else values
+        found = _Mention(field, places, tuple(values), self._is_condition(places[0]))
+        for at in places:
+            if self._tokens[at].kind == "field":
+                found.sense = found.sense or self._tokens[at].sense
+                self._read_direction(found, at)
         return found
 
-    def _direction(self, item: Item, name: str) -> Sense | None:
-        if item.kind != "word":
-            return None
-        if item.name in UP | DOWN:
-            return "up" if item.name in UP else "down"
-        if item.name in OFF:
-            return "off"
-        return "on" if item.name in ON and (not self._facts[name].ladder[0]) else None
+    def _is_condition(self, first: int) -> bool:
+        at = self._before(first, ARTICLES | UP | DOWN)
+        if self._word(at) == "and" and at:  # with a KL penalty and 40 steps
+            back = at - 1
+            while back > 0 and (
+                self._tokens[back].kind in ("field", "number", "value") or self._word(back) in ARTICLES | {"of"}
+            ):
+                back -= 1
+            return self._word(back) in HOLDING and back < at - 1
+        return self._word(at) in HOLDING
 
-    def _sense_after(self, at: int) -> Sense | None:
-        place = at + 1
-        while place < len(self._items) and self._items[place].name in COPULAS:
-            place += 1
-        if place < len(self._items) and self._items[place].kind == "word" and self._items[place].name in AFTER:
-            if self._leads_to_outcome(place) or self._is_where(place):
-                return None
-            self._spent.add(place)
-            return AFTER[self._items[place].name]
+    def _read_direction(self, mention: _Mention, at: int) -> None:
+        place = self._before(at, ARTICLES | {"of"})
+        word, facts = self._word(place), self._facts[mention.field]
+        senses: dict[Sense, frozenset[str]] = {"up": UP, "down": DOWN, "off": OFF, "on": ON}
+        sense = next((sense for sense, words in senses.items() if word in words), None)
+        if sense is None and word not in FACTORS:
+            return
+        self._used[place] = True
+        mention.places = sorted({*mention.places, place})
+        mention.sense, mention.factor = mention.sense or sense, FACTORS.get(word)
+        is_off = not facts.ladder[0] and facts.default == facts.ladder[0] and not facts.apart
+        mention.slight = word in SLIGHT and is_off
+
+    def _is_plain_default(self, mention: _Mention) -> bool:
+        """Return whether only what all arms have anyway is named, such as GRPO: no part of the question."""
+        facts, named = self._facts[mention.field], any(self._tokens[at].kind == "field" for at in mention.places)
+        plain = facts.is_categorical and not named and set(mention.values) == {facts.default} == {facts.ladder[0]}
+        if plain:
+            self._take(mention)
+        return plain
+
+    def _order_values(self, mention: _Mention) -> tuple[tuple[Scalar, ...], bool]:
+        """Return the values that are compared, the control first, and whether the claim is about the control."""
+        facts, values = self._facts[mention.field], mention.values
+        atoms = [at for at in mention.places if at in self._owners]
+        first = values[0] if values else None
+        other = next((at for at in atoms if self._tokens[at].value != first), None)
+        between = range(atoms[0] + 1, other) if other is not None else range(0)
+        turned = any(self._word(at) in REVERSING for at in between)
+        if len(values) == 2 and turned:
+            values = values[::-1]
+        elif (
+            len(values) > 1
+            and not turned
+            and (facts.is_categorical or facts.values)
+            and not self._is_after_field(atoms[0])
+        ):
+            values = tuple(sorted(values, key=lambda value: value != facts.default))
+        return choose_values(facts, values, mention.sense, mention.factor, slight=mention.slight), turned and len(
+            values
+        ) > 2
+
+    def _is_after_field(self, at: int) -> bool:
+        before = self._before(at, FILLERS)
+        return self._word(at - 1) == "from" or (before >= 0 and self._tokens[before].kind == "field")
+
+    def _asks_which(self) -> bool:
+        return re.search(r"\b(?:which|what|how)\b", self._topic, re.IGNORECASE) is not None
+
+    def _take(self, mention: _Mention) -> None:
+        """Mark what a mention consists of as understood: its names and values, and the words that join them."""
+        for at in mention.places:
+            self._used[at] = True
+            lead = self._before(at, ARTICLES)
+            if self._word(lead) in (HOLDING | FILLERS | BEATING) - {"without"}:
+                self._used[lead] = True
+        atoms = [at for at in mention.places if at in self._owners]
+        for first, second in pairwise(sorted({*atoms, *(at for at in mention.places if at < min(atoms, default=0))})):
+            for at in range(first + 1, second):
+                if self._word(at) in SEPARATORS | FILLERS:
+                    self._used[at] = True
+
+    def _read_held(self, others: Sequence[_Mention]) -> dict[str, Scalar]:
+        held: dict[str, Scalar] = {}
+        for mention in others:
+            facts, whole = self._facts[mention.field], mention.held or mention.field == ALGORITHM
+            switched = not mention.values and mention.sense in (None, "on", "off") and not facts.ladder[0]
+            if (
+                not whole
+                or not (switched or (len(mention.values) == 1 and mention.sense is None))
+                or facts.name == MODEL
+            ):
+                continue
+            first = self._before(mention.places[0] + 1, ARTICLES | {""})
+            without = mention.sense == "off" or self._word(self._before(mention.places[0], ARTICLES)) == "without"
+            if mention.values and without and first >= 0:
+                continue
+            held[mention.field] = mention.values[0] if mention.values else facts.ladder[0 if without else -1]
+            self._take(mention)
+        return held
+
+    # -- what runs are judged by, and where
+
+    def _read_effects(self) -> tuple[RequestedMetric | None, Claim | None, bool]:
+        """Return the metric, the claim and whether the best is looked for; what contradicts the first stays unread."""
+        threshold = self._read_threshold()
+        kind, of, words, best = "", "", list[str](), False
+        claim: Claim | None = None
+        for at in self._every():
+            said, places, named = self._read_effect(at)
+            either = "or" in (self._word(at - 1), self._word(at - 2))
+            opposite = said is not None and claim is not None and said != claim
+            fields = any(token.kind == "field" for token in self._tokens[at:])
+            vague = self._tokens[at].best and not fields and not self._asks_which()  # does a larger group learn best?
+            if vague or not places or (named and kind and named != kind) or (opposite and not either):
+                continue
+            claim, best = None if opposite else claim or said, best or self._tokens[at].best
+            kind = kind or named
+            if named not in ("", "success"):
+                words.append(self._text(places))
+                of = of or (self._read_other(places[-1]) if "of" in kinds()[named].takes else "")
+            for place in places:
+                self._used[place] = True
+        if kind in ("", "success"):
+            return None, claim, best
+        told = ", ".join(dict.fromkeys(words))
+        return RequestedMetric(kind, threshold or default_threshold(kind), of, told), claim, best
+
+    def _read_effect(self, at: int) -> tuple[Claim | None, list[int], str]:
+        """Return what is claimed by the words that begin here, their places, and the metric that they name."""
+        token, word = self._tokens[at], self._word(at)
+        if token.kind == "effect":
+            return token.claim, [at], token.name
+        if word in BEATING:
+            return "increase", [at], ""
+        if word in RAISING | LOWERING:  # raise the final success
+            outcome = next(
+                (place for place in range(at + 1, len(self._tokens)) if self._word(place) not in ARTICLES), 0
+            )
+            if outcome and self._tokens[outcome].kind == "outcome":
+                claim: Claim = "increase" if word in RAISING else "decrease"
+                return claim, [*range(at, outcome + 1)], self._tokens[outcome].name
+        return None, [at] if token.kind == "outcome" and not self._used[at] else [], token.name
+
+    def _read_other(self, last: int) -> str:
+        """Return the environment that something is to be measured on besides the one that is trained on."""
+        for at in range(last + 1, min(last + 4, len(self._tokens))):
+            if self._tokens[at].kind == "environment":
+                self._tokens[at] = replace(self._tokens[at], kind="idiom")
+                self._used[at] = True
+                return self._tokens[at].name
+        return ""
+
+    def _read_threshold(self) -> float | None:
+        """Return the share of hidden tasks to which speed is measured, where a word asks for speed."""
+        if not any(token.kind == "effect" and token.name in SPEED for token in self._tokens):
+            return None
+        for at, token in enumerate(self._tokens):
+            lead, end = self._before(at, ARTICLES), at + 1
+            plain = token.kind == "number" and at not in self._owners and 0 < float(token.value or 0) < 1
+            if self._word(lead) in REACHING and (token.kind == "share" or plain):
+                while end < len(self._tokens) and (self._tokens[end].kind == "outcome" or self._word(end) in OF_TASKS):
+                    end += 1
+                for place in range(lead, end):
+                    self._used[place] = True
+                return float(token.value)  # type: ignore[arg-type]  # a number or a share
         return None
 
-    def _is_where(self, at: int) -> bool:
-        """Return whether a word is the `on` of `4 epochs on sums`."""
-        return self._items[at].name == "on" and any(item.kind == "environment" for item in self._items[at + 1 : at + 3])
+    def _count_best(self) -> int:
+        for at in self._every("effect"):
+            for place in (at - 1, at + 1):
+                near = self._tokens[place] if 0 <= place < len(self._tokens) else Token("mark", "")
+                number = NUMBER_WORDS.get(self._word(place)) or (near.value if near.kind == "number" else None)
+                if self._tokens[at].best and number in (2, 3) and place not in self._owners:
+                    self._used[place] = True
+                    return int(number)
+        return 1
 
-    def _inherit_sense(self, at: int) -> Sense | None:
-        """`larger group size and learning rate`: the direction of the name joined before."""
-        if at < 2 or self._items[at - 1].name not in ("and", "or", ","):
-            return None
-        previous = self._items[at - 2]
-        return self._sense_before(at - 2, previous.name) if previous.kind == "field" else None
+    def _read_environments(self) -> tuple[str | None, str | None]:
+        named: str | None = self._wanted.environment
+        again: str | None = None
+        for at in self._every("environment"):
+            name = self._tokens[at].name
+            words = [place for place in range(max(0, at - 4), at) if self._word(place) in REPLICATING]
+            if words and again is None and name != named:
+                again = name
+                self._used[words[-1]] = True
+            elif self._wanted.environment not in (None, name):
+                raise BadTopic(
+                    f"expected one environment; found --env or a job with {self._wanted.environment} and a topic that "
+                    f"names {name}; leave one of them out"
+                )
+            elif named not in (None, name):
+                continue
+            else:
+                named = name
+            self._used[at] = True
+            if self._word(at - 1) in ("my", "our"):
+                self._used[at - 1] = True
+        if again == (named or DEFAULT_ENVIRONMENT) and named is None:
+            named = next(entry.name for entry in environment_specs() if entry.name != again)
+        return named, again
 
-    def _boolean_values(self, name: str) -> tuple[Scalar, ...]:
-        """Return the explicit states of a boolean field: `true vs false`; a single one is a direction, not a pair."""
-        if not isinstance(self._facts[name].default, bool):
-            return ()
-        for at in self._places(name):
-            states: list[Scalar] = []
-            for item in self._items[at + 1 :]:
-                if item.name in TRUTH:
-                    states.append(TRUTH[item.name])
-                elif item.kind not in ("word", "comma") or item.name not in LINKS | FILLERS | {","}:
-                    break
-            if len(states) > 1:
-                return tuple(states)
-        return ()
+    # -- what is left
 
-    def _find_claim(self, name: str) -> Claim | None:
-        """Return the effect named between this field and the next, else anywhere in the topic."""
-        last = self._places(name)[-1]
-        later = [at for at in range(last + 1, len(self._items)) if self._items[at].kind in ("field", "value")]
-        here = self._find_effects(last + 1, later[0] if later else len(self._items))
-        claims = here or self._find_effects(0, len(self._items))
-        kinds = set(claims)
-        if len(kinds) == 2:
-            return None if any(item.name == "or" for item in self._items) else "decrease"
-        return claims[0] if claims else None
+    def _text(self, places: Sequence[int]) -> str:
+        return " ".join(self._topic[self._tokens[places[0]].at[0] : self._tokens[places[-1]].at[1]].split())
 
-    def _find_effects(self, start: int, end: int) -> list[Claim]:
-        found = {at: claim for at in range(start, end) if at not in self._spent and (claim := self._find_effect(at))}
-        return list(found.values())
+    def _left(self) -> Iterable[str]:
+        """Yield the runs of what no rule took; a mark inside a word, as in `Qwen2.5-7B`, is part of it."""
+        at = 0
+        while at < len(self._tokens):
+            end = at
+            while end < len(self._tokens) and (not self._used[end] or (end > at and self._is_glue(end))):
+                end += 1
+            if end > at:
+                yield self._text(range(at, end))
+            at = max(end, at + 1)
 
-    def _find_effect(self, at: int) -> Claim | None:
-        item = self._items[at]
-        if item.kind != "word":
-            return None
-        before = {word.name for word in self._items[max(0, at - 3) : at]}
-        if item.name in BETTER | WORSE:
-            turning = PREVENTING | NEGATIONS
-            self._effects_named |= {at, *(p for p in range(max(0, at - 3), at) if self._items[p].name in turning)}
-        if item.name in BETTER | WORSE and not before & NEGATIONS:
-            return "increase" if item.name in BETTER or before & PREVENTING else "decrease"
-        if self._leads_to_outcome(at) and item.name in RAISING | LOWERING:
-            self._effects_named.add(at)
-            return "increase" if item.name in RAISING else "decrease"
-        return None
-
-    def _leads_to_outcome(self, at: int) -> bool:
-        return any(item.name in OUTCOMES for item in self._items[at + 1 : at + 4])
-
-
-def _clear_judged(asked: Sequence[ParsedField]) -> tuple[ParsedField, ...]:
-    """Return what is asked with a value judged only where nothing else is compared: else it is what all arms have."""
-    compared = any(entry.sense is not None or len(entry.values) > 1 for entry in asked)
-    return tuple(replace(entry, judged=entry.judged and not compared) for entry in asked)
+    def _is_glue(self, at: int) -> bool:
+        if self._tokens[at].kind != "mark" or at + 1 >= len(self._tokens) or self._used[at + 1]:
+            return False
+        return (
+            self._tokens[at - 1].at[1] == self._tokens[at].at[0]
+            and self._tokens[at].at[1] == self._tokens[at + 1].at[0]
+        )
 
 
-def _reverse_claim(claim: Claim | None) -> Claim | None:
-    return {"increase": "decrease", "decrease": "increase", None: None}[claim]
+def _choose_compared(mentions: Sequence[_Mention]) -> _Mention | None:
+    """Return what a topic is about: what it lists values of, else what it gives a direction, a value or only a name."""
+    ranks = (
+        lambda entry: len(entry.values) > 1,
+        lambda entry: not entry.held and (entry.sense or entry.factor),
+        lambda entry: not entry.held and entry.values,
+        lambda entry: not entry.held,
+        lambda entry: len(mentions) == 1,
+    )
+    return next((entry for holds in ranks for entry in mentions if holds(entry)), None)

@@ -12,6 +12,7 @@ level, and sees none of the hidden tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -151,14 +152,19 @@ class ProposedHypothesis(_ActionModel):
 
     @model_validator(mode="after")
     def _check_contrast(self) -> Self:
-        names = _field_names(self.control)
+        names, rungs = _field_names(self.control), self.ladder
         if self.moderator and (len(names) != 2 or self.moderator not in names):
             raise ValueError(f"moderator: expected one of the two fields of a {CONFIGURATION}; found "
                              f"{self.moderator!r} and {', '.join(names) or 'no fields'}")  # fmt: skip
-        if self.ladder and (len(self.ladder) < LEAST_RUNGS or (self.ladder[0], self.ladder[-1])
-                            != (self.control, self.treatment)):  # fmt: skip
+        if rungs and (len(rungs) < LEAST_RUNGS or (rungs[0], rungs[-1]) != (self.control, self.treatment)):
             raise ValueError(f"ladder: expected {LEAST_RUNGS} values or {MOST_RUNGS} from control to treatment; found "
-                             f"{', '.join(map(str, self.ladder))}")  # fmt: skip
+                             f"{', '.join(map(str, rungs))}")  # fmt: skip
+        numbers = [value for value in rungs if isinstance(value, int | float) and not isinstance(value, bool)]
+        if len(numbers) < len(rungs) or any(second <= first for first, second in pairwise(numbers)):
+            raise ValueError(f"ladder: expected numbers from the lowest to the highest for a trend; found "
+                             f"{', '.join(map(str, rungs))}; name them in order")  # fmt: skip
+        if (self.moderator or rungs) and self.matched == "episodes":
+            raise ValueError("matched: expected equal steps for an interaction or a trend; found equal episodes")
         return self
 
 
@@ -173,6 +179,8 @@ class Propose(_ActionModel):
     another one than `metric`; empty for that one."""
     search: StrictBool = False
     """Whether the topic asks which values are best, so that a screen must find the arms that are then confirmed."""
+    tested: str = Field(default="", max_length=MOST_LEFT_OUT)
+    """What of the topic your hypotheses put to the test, in a sentence for its author, who reads it first."""
     not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)
     """What of the topic your hypotheses leave out and why, in a sentence for its author; empty for nothing."""
     why: str = Field(default="", max_length=MOST_LEFT_OUT)

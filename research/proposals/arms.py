@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -344,25 +344,7 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
         treated.add((entry.variable, canonical(treatment)))
     if CONFIGURATION in controls:
         _require_apart(hypotheses, controls)
-    for entry in hypotheses:
-        _require_contrast(entry, len(hypotheses))
     return controls
-
-
-def _require_contrast(entry: Hypothesis, claims: int) -> None:
-    if entry.kind == "difference":
-        return
-    if claims > 1 or entry.matched == "episodes":
-        raise DesignRefused(
-            f"expected {'an interaction' if entry.moderator else 'a trend'} alone, at equal steps, as it takes arms of "
-            "its own; found another claim beside it, or equal episodes; ask in two studies"
-        )
-    numbers = [value for value in entry.ladder if isinstance(value, int | float) and not isinstance(value, bool)]
-    if len(numbers) < len(entry.ladder) or any(b <= a for a, b in pairwise(numbers)):
-        raise DesignRefused(
-            f"{entry.variable}: expected numbers from the lowest to the highest for a trend; found "
-            f"{', '.join(map(value_text, entry.ladder))}; name them in order, or compare each with the control"
-        )
 
 
 def _require_apart(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> None:

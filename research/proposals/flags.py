@@ -1,4 +1,4 @@
-"""A comparison by flags: what is varied over which values, what is held, and where.
+"""What is asked, by flags or by a topic: what is varied over which values, what is held, and where.
 
 `--vary group_size=4,16 --set steps=80 --env guess`. The first value of a field is the control. Flags are checked like a
 planner's proposals, and stand in the log as they were given.
@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict
 
 from research.errors import BadTopic, DesignRefused
 from research.installation.base_job import require_agreement
-from research.proposals.actions import MOST_TOGETHER
+from research.proposals.actions import MOST_RUNGS, MOST_TOGETHER
 from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, field_value, value_text
+from research.proposals.metric_choice import RequestedMetric
 from research.text import did_you_mean
-from studies.records.design import MODEL
+from studies.records.design import LEAST_RUNGS, MODEL
 from swarm.job import Job, tunables
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
@@ -26,6 +29,7 @@ _INTERACTION = "such as --vary group_size=4,16 --vary learning_rate=0.001,0.003 
 Shape = Literal["apart", "together", "interaction", "trend"]
 """How the fields of a comparison go: each against the control by itself; all of them in one arm; the effect of the
 first as it depends on the second; the values of one along a straight line."""
+Claim = Literal["increase", "decrease"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,63 @@ class RequestedComparison:
         return shlex.quote(self.models.by_name[str(value)].folder) if name == MODEL else value_text(value)
 
 
+class ParsedTopic(BaseModel):
+    """What a topic asks, as far as it was understood."""
+
+    model_config = ConfigDict(frozen=True)
+
+    vary: Mapping[str, tuple[Scalar, ...]] = {}
+    """Fields and their values: of a comparison the control first, of a search the candidates."""
+    held: Mapping[str, Scalar] = {}
+    environment: str | None = None
+    again: str | None = None
+    """The environment in which a supported claim is tried once more."""
+    shape: Shape = "apart"
+    claim: Claim | None = None
+    """Whether the treatment is said to be better or worse, whatever number that is; None for an open question."""
+    equivalence: bool = False
+    """Whether it is to be shown that there is no difference."""
+    matched: Literal["steps", "episodes"] = "steps"
+    """What of training the arms have equal."""
+    confirm: int = 0
+    """How many of the best candidates of a search are confirmed; 0 for a comparison."""
+    metric: RequestedMetric | None = None
+    left: tuple[str, ...] = ()
+    """Runs of words that were not understood, as they are written."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self | None:
+        """Return what a study's settings hold; None where flags ask or a model plans, and of older studies."""
+        held = settings.get("reading")
+        return None if held is None else cls.model_validate(held)
+
+    def settings(self) -> dict[str, Any]:
+        return {"reading": self.model_dump(mode="json", exclude_defaults=True)}
+
+    @classmethod
+    def from_flags(cls, wanted: RequestedComparison) -> Self:
+        return cls(vary=wanted.vary, held=wanted.held, environment=wanted.environment, shape=wanted.shape)
+
+    def command(self, wanted: RequestedComparison) -> str:
+        """Return the command that asks for what was understood, by flags where they can say it."""
+        metric = f" --metric {self.metric.text}" if self.metric is not None else ""
+        if self.confirm or self.matched == "episodes" or self.again:
+            return f"ajet research {shlex.quote(self._plain_topic())}{metric}"
+        asked = replace(wanted, vary=self.vary, held=self.held, environment=self.environment)
+        return f"ajet research {asked.text()}{metric}"
+
+    def _plain_topic(self) -> str:
+        form = "{} ({})" if self.confirm else "{} {}"
+        joint = ", " if self.confirm else " vs "
+        fields = [form.format(name, joint.join(map(value_text, values))) for name, values in self.vary.items()]
+        best = {0: "", 1: "best "}.get(self.confirm, f"{self.confirm} best ")
+        held = [f"with {name} {value_text(value)}" for name, value in self.held.items()]
+        again = [f"replicated on {self.again}"] if self.again else []
+        equal = ["at the same number of episodes"] if self.matched == "episodes" else []
+        where = [f"on {self.environment}"] if self.environment else []
+        return " ".join([best + " and ".join(fields), *where, *held, *equal, *again])
+
+
 def list_model_folders(vary: Sequence[str]) -> tuple[str, ...]:
     found = [values for name, _, values in (text.partition("=") for text in vary) if name.strip() == MODEL]
     return tuple(part.strip() for values in found for part in values.split(",") if part.strip())
@@ -166,8 +227,10 @@ def _parse_shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Sh
         raise BadTopic(
             f"--as together: expected --vary of 2 to {MOST_TOGETHER} fields with as many values; found {found}"
         )
-    if shape == "trend" and len(counts) != 1:
-        raise BadTopic(f"--as trend: expected one --vary with the values of its ladder; found {found}")
+    rungs = next(iter(vary.values()), ())
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in rungs)
+    if shape == "trend" and not (len(counts) == 1 and numeric and LEAST_RUNGS <= len(rungs) <= MOST_RUNGS):
+        raise BadTopic(f"--as trend: expected one --vary with {LEAST_RUNGS} to {MOST_RUNGS} numbers; found {found}")
     return shape
 
 

@@ -20,26 +20,8 @@ from studies.records.design import BUILT_IN
 from swarm.environments.base import PlainEnvironment
 from swarm.environments.registry import environments
 
-_NAMED = re.compile(
-    r"\breward[ -](?:function|shaping|design|hint|code)s?\b"
-    r"|\b(?:shaped|shaping|dense|denser|sparse|sparser|custom|different|better|new|own|other|alternative|generated)"
-    r" rewards?\b",
-    re.IGNORECASE,
-)
-FOR_RULES = (
-    "a reward function is code, which a language model writes (--planner llm --planner-model NAME) and a container "
-    "runs (--sandbox docker)"
-)
-NOT_OFFERED = (
-    "The topic names a reward function; it is code, which only containers run, and this study's runs are in none "
-    "(--sandbox docker), so none could be proposed."
-)
 _PLAY = 4
 """Seed of the scripted player in the examples."""
-
-
-def names_reward(topic: str) -> bool:
-    return _NAMED.search(topic) is not None
 
 
 def examples(names: Iterable[str]) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from research.controller.progress import progress_lines
-from research.planners.llm import LlmPlanner, shorten
+from research.planners.endpoint import shorten
+from research.planners.llm import LlmPlanner
 from studies import EventType, StudyState
 from studies.report import build_report
 from studies.verdicts.wording import question_of
@@ -102,7 +103,7 @@ def test_a_planner_that_wants_the_bar_moved_gets_the_bar_and_its_words_in_quotes
 
 DECLINED = {"action": "decline", "reason": "There is no curriculum of 3 stages here."}
 AT_ONCE = {"propose": [DECLINED]}
-LATER = {"propose": [PROPOSAL], "design": [DESIGN, {**DESIGN, **DECLINED}]}
+LATER = {"propose": [PROPOSAL], "design": [{**DESIGN, **DECLINED}]}
 
 
 @pytest.mark.parametrize(("script", "cut"), [(AT_ONCE, None), (AT_ONCE, 1), (LATER, 2)])
@@ -130,10 +131,9 @@ def test_what_a_planner_leaves_out_in_the_open_stands_beside_what_is_tested(tmp_
     topic = "Does a larger group help at temperature 0.7?"
     excuse = "Temperature 0.7 is left out: the usual one tells more."
     script = Script(
-        propose=[PROPOSAL], design=[DESIGN, {**DESIGN, "not_tested": excuse}], conclude=[CONCLUSION]
+        propose=[PROPOSAL], design=[{**DESIGN, "not_tested": excuse}], conclude=[CONCLUSION]
     )  # fmt: skip
     _, state = studied(tmp_path, script, topic)
-    assert "topic names temperature 0.7" in state.planner_acts[1].rejected[0]
     assert question_of(state).not_tested == (f'llm {MODEL}: "{excuse}"',)
 
 

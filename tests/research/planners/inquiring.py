@@ -9,7 +9,8 @@ from typing import Any
 from simlab.sim_run import Flight, FlightResult, fly
 from simlab.suites.traps import ASK, world
 
-from research.planners.llm import LlmPlanner, OpenAiEndpoint
+from research.planners.endpoint import OpenAiEndpoint
+from research.planners.llm import LlmPlanner
 from tests.research.planners.scripted_endpoint import Endpoint, Reply, says, scripted_endpoint
 from tests.research.planners.test_llm import DESIGN, HYPOTHESIS
 

@@ -93,3 +93,11 @@ def scripted_endpoint(replies: Sequence[Reply] | Callable[[dict[str, Any]], Repl
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def calls(*wishes: tuple[str, Any]) -> Reply:
+    made = [
+        {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for number, (name, arguments) in enumerate(wishes)
+    ]
+    return says(None, tool_calls=made, finish_reason="tool_calls")

@@ -14,8 +14,9 @@ from simlab.sim_clock import SimClock
 from simlab.sim_run import Desk, Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
-from research.planners.llm import Endpoint as PlannerEndpoint
-from research.planners.llm import LlmPlanner, OpenAiEndpoint
+from research.planners.endpoint import Endpoint as PlannerEndpoint
+from research.planners.endpoint import OpenAiEndpoint
+from research.planners.llm import LlmPlanner
 from research.planners.recording import Recorder, Replay
 from research.planners.tools import DATA
 from studies import EventType, StudyState

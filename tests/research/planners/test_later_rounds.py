@@ -8,7 +8,7 @@ import pytest
 
 from research.planners.llm import PLANNER
 from tests.research.planners.inquiring import DESIGN, KEY, RATES, Script, facts_of, flown, place_of, proposal
-from tests.research.planners.scripted_endpoint import Endpoint, fails, says
+from tests.research.planners.scripted_endpoint import Endpoint, calls, fails
 
 pytestmark = pytest.mark.slow
 
@@ -80,20 +80,19 @@ def test_a_question_of_which_no_design_is_accepted_goes_back_with_the_reason() -
 @pytest.mark.parametrize(
     "wish",
     [
-        '{"action": "look", "look": "runs", "arguments": {"arm": "\\ud800"}}',
-        '{"action": "look", "look": "\\ud800", "arguments": {}}',
-        '{"action": "look", "look": "curve", "arguments": {"run": "a", "metric": "b", "at": [NaN]}}',
+        ("runs", '{"arm": "\\ud800"}'),
+        ("\\ud800", "{}"),
+        ("curve", '{"run": "a", "metric": "b", "at": [NaN]}'),
     ],
     ids=["half-character", "half-name", "not-a-number"],
 )
-def test_a_look_with_what_no_file_takes_ends_no_study(wish: str) -> None:
-    landed, _ = flown(Script({(2, "propose"): [says(wish), RATES]}), name="odd-look")
+def test_a_look_with_what_no_file_takes_ends_no_study(wish: tuple[str, str]) -> None:
+    landed, _ = flown(Script({(2, "propose"): [calls(wish), RATES]}), name="odd-look")
     assert (landed.refused, landed.state.status, landed.state.round) == (None, "concluded", 2)
 
 
 def test_what_was_looked_at_in_a_turn_that_came_to_nothing_is_written_down() -> None:
-    look = says('{"action": "look", "look": "runs", "arguments": {}}')
-    landed, _ = flown(Script({(2, "propose"): [look, *NONSENSE]}), rounds=2, name="vain-look")
+    landed, _ = flown(Script({(2, "propose"): [calls(("runs", "{}")), *NONSENSE]}), rounds=2, name="vain-look")
     [failed] = [act for act in landed.state.planner_acts if act.action == "failed"]
     assert [entry["name"] for entry in failed.tool_calls] == ["runs"]
     assert len(failed.rejected) == 3

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from research.design.compiler import accept_hypotheses
 from research.errors import PlannerFailed, PlannerUnready
 from research.planners.context import PlannerContext
+from research.planners.endpoint import OpenAiEndpoint
 from research.planners.factory import make_planner
 from research.planners.history import CampaignFacts, ClaimFacts, RoundFacts
-from research.planners.llm import LlmPlanner, OpenAiEndpoint
+from research.planners.llm import LlmPlanner
 from research.planners.protocol import PlannerTurn
 from research.planners.recording import Recorder, Replay, request_hash
 from research.planners.rules import RulesPlanner

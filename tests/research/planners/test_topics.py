@@ -1,4 +1,4 @@
-"""Topics as busy people phrase them: `topics.json` says what the rules compare, search, hold, leave out or refuse."""
+"""Topics as busy people phrase them: `topics.json` says what the grammar understands, leaves and refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import string
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.controller.options import ResearchRequest, ask_on_terminal, require_understood
 from research.design.comparison import DesignDraft, StatisticalRequirements, draft_design
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, DesignRefused
-from research.planners import unsupported
-from research.planners.context import PlannerContext, field_specs
+from research.planners.context import EnvironmentSpec, PlannerContext, environment_specs, field_specs
 from research.planners.follow_up import predict
-from research.planners.lexicon import DOWN, UP, stem
+from research.planners.lexicon import DOWN, FRAME, PHRASES, UP, cut, stem
 from research.planners.protocol import PlannerTurn
 from research.planners.rules import RulesPlanner
-from research.planners.unsupported import ASKING, GRAMMAR, split_requests
+from research.planners.topic import find_environment, judge_by, name_environments, parse_topic
 from research.proposals.actions import MOST_KNOBS, Conclude, Propose, ProposeDesign
-from research.proposals.flags import RequestedComparison
+from research.proposals.flags import ParsedTopic, RequestedComparison
+from research.proposals.metric_choice import RequestedMetric
+from studies.metrics import kinds
 from studies.records.design import Budget, Hypothesis
-from studies.records.statements import sentences
 from studies.report.next_question import list_next_questions
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
@@ -38,9 +40,11 @@ from tests.studies.report.test_headline import judged, promised, with_means
 from tests.studies.synthetic import base_job
 
 TOPICS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("topics.json").read_text())
+PLANNED = [topic for topic, row in TOPICS.items() if not row.keys() & {"left", "refused"}]
 NAMES = [(field, name) for field, mark in tunables().items() for name in (field, *mark.synonyms)]
 OF_WORDS = [facts for facts in field_specs() if facts.is_categorical]
 ALGORITHMS = [(value, text) for value, texts in tunables()["algorithm"].values.items() for text in texts]
+NO_FLAGS = RequestedComparison()
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Plan:
         }
         if self.proposed.search:
             row = {"search": {knob.field: list(knob.values) for knob in designed.screen.knobs}}
-            row |= {"confirm": designed.screen.confirm} if designed.screen.confirm > 1 else {}
+            row |= {"confirm": designed.screen.confirm}
         row |= {"in": designed.environment} if designed.environment != "guess" else {}
         row |= {"steps": designed.steps} if designed.steps is not None else {}
         row |= {"held": {c.field: c.value for c in designed.constants}} if designed.constants else {}
@@ -86,6 +90,8 @@ def claim(entry: Any, accepted: Hypothesis) -> list[Any]:
 
 
 def plan(topic: str, **facts: Any) -> Plan:
+    facts = {"parsed": parse_topic(topic, wanted=facts.get("wanted")), **facts} if "wanted" not in facts else facts
+
     def act(**more: Any) -> PlannerTurn:
         return RulesPlanner().act(PlannerContext(topic, 720.0, 58.0, 2, **facts, **more), lambda action: None)
 
@@ -98,34 +104,129 @@ def compared(topic: str, **facts: Any) -> list[tuple[str, Any, Any]]:
     return [(entry.variable, entry.control, entry.treatment) for entry in plan(topic, **facts).proposed.hypotheses]
 
 
-def refused(topic: str, **facts: Any) -> str:
+def refused(topic: str, metric: RequestedMetric | None = None) -> str:
     with pytest.raises(BadTopic) as caught:
-        plan(topic, **facts)
+        RulesPlanner().act(PlannerContext(topic, 720.0, 58.0, 2, requested_metric=metric), lambda action: None)
     assert "\n" not in caught.value.message
     return caught.value.message
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_a_topic_is_read_as_the_table_says(topic: str) -> None:
-    row = dict(TOPICS[topic])
-    if (names := row.get("refused")) is not None:
+def test_a_topic_is_understood_as_the_table_says(topic: str) -> None:
+    row = TOPICS[topic]
+    if "refused" in row:
         message = refused(topic)
         assert re.search(r"expected .*; found .*; |cannot be switched off; expected", message)
-        assert [name for name in names if name not in message] == [], message
+        assert [name for name in row["refused"] if name not in message] == [], message
+        return
+    parsed = parse_topic(topic)
+    claims = " ".join(filter(None, (parsed.claim, "equivalence" if parsed.equivalence else "")))
+    assert (parsed.command(NO_FLAGS), claims, parsed.left) == (
+        f"ajet research {row['asks']}", row.get("claims", ""), tuple(row.get("left", ()))
+    )  # fmt: skip
+    assert ParsedTopic.of(json.loads(json.dumps(parsed.settings()))) == parsed
+    if parsed.left:
+        message = refused(topic, parsed.metric)
+        assert [text for text in (*parsed.left, row["asks"]) if text[:70] not in message] == []
         return
     found = plan(topic)
-    words = {
-        "left": " ".join(found.proposing.not_tested), "note": found.proposing.note + found.designing.note,
-        "stated": " ".join(sentences(found.hypotheses)),
-    }  # fmt: skip
-    assert [part for part in row.pop("unsaid", ()) if part in words["note"]] == []
-    missing = {name: [part for part in row.pop(name, ()) if part not in text] for name, text in words.items()}
-    assert not any(missing.values()), words
-    assert ("left" in TOPICS[topic]) == bool(found.proposing.not_tested), words["left"]
-    assert found.row() == row
-    assert "\n" not in words["note"]
+    assert f"ajet research {row['asks']}" in found.proposing.note
+    assert {entry.sought for entry in found.proposed.hypotheses} <= (
+        {"equivalence"} if parsed.equivalence else {"difference"} if parsed.claim else {"either"}
+    )
     arms = found.shape().comparison  # all are valid jobs, with what is held
-    assert all(getattr(arms.base, name) == value for name, value in row.get("held", {}).items())
+    assert all(getattr(arms.base, name) == value for name, value in parsed.held.items())
+
+
+@pytest.mark.parametrize("topic", PLANNED)
+def test_what_a_topic_is_understood_as_asks_the_same_when_it_is_pasted(topic: str) -> None:
+    parsed, words = parse_topic(topic), shlex.split(TOPICS[topic]["asks"])
+    if words[0] != "--vary":
+        said = parse_topic(words[0])
+    else:
+        flags = [(flag, value) for flag, value in zip(words[::2], words[1::2], strict=True)]
+        given = {name: [value for flag, value in flags if flag == name] for name in ("--vary", "--set", "--env")}
+        wanted = RequestedComparison.parse(given["--vary"], given["--set"])
+        said = ParsedTopic.from_flags(replace(wanted, environment=next(iter(given["--env"]), None)))
+    ignored = {"claim": None, "equivalence": False, "metric": None}
+    assert said.model_copy(update=ignored) == parsed.model_copy(update=ignored)
+
+
+@pytest.mark.parametrize(("said", "left"), [(None, True), (False, True), (True, False)])
+def test_a_topic_that_is_half_understood_is_studied_after_a_yes_alone(said: bool | None, left: bool) -> None:
+    topic = "Does group size 16 outperform 4 at equal wall-clock time on guess?"
+    request = ResearchRequest.from_options(
+        topic, [], [], None, None, StatisticalRequirements(), "10m", None, note=lambda line: None
+    )
+    asked: list[str] = []
+
+    def ask(parsed: ParsedTopic, wanted: RequestedComparison) -> bool:
+        asked.append(parsed.command(wanted))
+        return bool(said)
+
+    if left:
+        with pytest.raises(
+            BadTopic, match=r"found 'at equal'; .* run: ajet research --vary group_size=4,16 --env guess"
+        ):
+            require_understood(request, None if said is None else ask)
+    else:
+        require_understood(request, ask)
+        assert plan(topic, parsed=request.parsed).proposing.not_tested == ("'at equal'",)
+    assert len(asked) == (said is not None)
+
+
+@pytest.mark.parametrize(("terminal", "yes"), [(False, True), (True, True), (True, False)])
+def test_a_person_at_a_terminal_is_shown_both_parts_and_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, yes: bool
+) -> None:
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    monkeypatch.setattr("typer.confirm", lambda question, **how: yes and question == "Study this?")
+    assert ask_on_terminal(parse_topic("group size 4 vs 16 after lunch"), NO_FLAGS) == (terminal and yes)
+    shown = capsys.readouterr().err
+    assert ("ajet research --vary group_size=4,16" in shown and "'after lunch'" in shown) == terminal
+
+
+def test_another_planner_s_topic_is_read_by_nobody() -> None:
+    for topic in ("a 7B model of temperature 5, please", "curriculum learning"):
+        request = ResearchRequest.from_options(
+            topic, [], [], None, None, StatisticalRequirements(), "10m", None, planner="llm", note=lambda line: None
+        )
+        assert (request.parsed, request.requirements.metric) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("topic", "metric", "left"),
+    [
+        ("Does a larger group size make GRPO learn the guessing game faster?", "episodes:0.6", ()),
+        ("does RLOO reach 80 percent in fewer episodes than GRPO?", "episodes:0.8", ()),
+        ("is lr 1e-3 faster than 3e-3 to 0.9?", "episodes:0.9", ()),
+        ("which needs the fewest episodes to reach 85 % hidden success, lr 1e-3 or 3e-3?", "episodes:0.85", ()),
+        ("group size 4 vs 16, wall-clock to 0.7 on guess", "seconds:0.7", ()),
+        ("group size 4 vs 16 by area under the learning curve", "area", ("by",)),
+        ("is a larger group more expensive?", "tokens", ()),
+        ("are larger groups less stable on arith?", "collapse", ()),
+        ("does a larger group on guess generalise better to arith?", "transfer:arith", ()),
+        ("does a larger group raise the final score?", None, ()),
+        ("does a larger group learn faster and end higher?", "episodes:0.6", ("higher",)),
+        ("is a larger group cheaper and more stable?", "tokens", ("more stable",)),
+        ("does a larger group reach 70 %?", None, ("reach 70 %",)),
+        ("does a larger group learn 20 % faster?", "episodes:0.6", ("20 %",)),
+    ],
+)
+def test_a_topic_is_judged_by_the_first_metric_that_it_names(
+    topic: str, metric: str | None, left: tuple[str, ...]
+) -> None:
+    parsed = parse_topic(topic)
+    assert (None if parsed.metric is None else parsed.metric.text, parsed.left) == (metric, left)
+    other = judge_by(parsed, RequestedMetric.parse("reward"))
+    assert (other.metric, len(other.left)) == (None, len(left) + (metric is not None))
+
+
+def test_every_word_by_which_a_kind_says_it_is_asked_for_is_known() -> None:
+    for kind in kinds().values():
+        for word in kind.words:
+            assert not parse_topic(f"which group size, 4 or 16, has {word} arith?").left, word
 
 
 @pytest.mark.parametrize(
@@ -145,7 +246,11 @@ def test_an_unreadable_topic_is_refused_at_a_glance_with_what_can_be_studied(top
     assert "--sandbox" not in message
 
 
-def test_a_batch_that_gives_no_whole_number_of_steps_is_refused() -> None:
+def test_a_misspelt_name_is_refused_with_the_right_one() -> None:
+    assert "did you mean" in refused("a larger groop size and group size 4 vs 16")
+
+
+def test_batches_at_equal_episodes_need_whole_steps() -> None:
     with pytest.raises(DesignRefused, match="whole steps"):
         plan("batch size 48 vs 72 with 40 steps at the same number of episodes").shape()
 
@@ -188,13 +293,18 @@ PLACES = st.sampled_from((
     "{} group size 4 vs 16", "group size 4 vs 16 {}", "does {} help with group size 4 vs 16 on guess?",
     "does a larger group help {} agents", "group size 4 vs 16 with {}", "group size 4 vs {}", "{} or a larger group",
     "larger groups on {}", "when {} is high, do larger groups help?", "do larger groups raise {} on sums?",
+    "best group size for {}", "which {} is best, group size 4, 8 or 16?", "does guess learn faster to {} with lr 3e-3?",
+))  # fmt: skip
+DANGEROUS = st.sampled_from((
+    "only", "if", "when", "after", "until", "equal", "per", "without", "decay", "schedule", "not", "never", "except",
+    "unless", "while", "before", "each", "7b", "10x", "first", "half", "twice", "same", "fixed", "total", "too", "most",
 ))  # fmt: skip
 
 
-@given(UNKNOWN, PLACES)
+@given(UNKNOWN | DANGEROUS, PLACES)
 def test_no_word_is_passed_over(word: str, place: str) -> None:
     try:
-        left = " ".join(plan(place.format(word)).proposing.not_tested)
+        left = " ".join(parse_topic(place.format(word)).left)
     except BadTopic as error:
         left = error.message
     assert word in left
@@ -203,18 +313,26 @@ def test_no_word_is_passed_over(word: str, place: str) -> None:
 @given(st.integers(17, 10_000).filter(lambda number: number not in (32, 64, 128, 256)), PLACES)
 def test_no_number_is_passed_over(number: int, place: str) -> None:
     try:
-        found = plan(place.format(number))
+        parsed = parse_topic(place.format(number))
     except BadTopic:
         return
-    held = [value for entry in found.proposed.hypotheses for value in (entry.treatment, entry.control)]
-    held += [found.designed.steps, *(constant.value for constant in found.designed.constants)]
-    assert number in held or str(number) in " ".join(found.proposing.not_tested)
+    values = [value for values in parsed.vary.values() for value in values]
+    assert number in [*values, *parsed.held.values()] or str(number) in " ".join(parsed.left)
 
 
-def test_the_closed_lists_hold_no_name_and_no_direction() -> None:
-    digest = PlannerContext("", 1.0, 1.0, 1)
-    single = {stem(text) for facts in (*digest.fields, *digest.environments) for text in (facts.name, *facts.synonyms)}
-    assert not (GRAMMAR | ASKING) & (single - {"step"})
+def test_a_second_field_is_a_condition_or_left() -> None:
+    for field, name in NAMES:
+        if field not in ("group_size", "algorithm"):
+            parsed = parse_topic(f"group size 4 vs 16 and more {name} again")
+            assert set(parsed.vary) == {"group_size"}
+            assert parsed.left
+
+
+def test_words_that_ask_for_nothing_name_no_field_and_no_direction() -> None:
+    specs = (*field_specs(), *environment_specs())
+    named = {stem(text) for facts in specs for text in (facts.name, *facts.synonyms)}
+    effects = {stem(text) for texts, token in PHRASES if token.kind != "idiom" for text in texts.split(";")}
+    assert not FRAME & (named | effects | UP | DOWN)
 
 
 VALUES = [text for mark in tunables().values() for texts in mark.values.values() for text in texts]
@@ -243,6 +361,13 @@ def plan_or_line(topic: str) -> Plan | str:
         return found
     except BadTopic as error:
         return error.message
+
+
+@given(st.text(max_size=120))
+def test_every_piece_of_a_topic_lies_where_it_says(topic: str) -> None:
+    places = [token.at for token in cut(topic)]
+    assert places == sorted(places)
+    assert all(0 <= start < end <= len(topic) for start, end in places)
 
 
 DIRECTIONS = {
@@ -300,13 +425,31 @@ def test_any_fields_give_a_screen_of_valid_jobs_or_one_clear_line(fields: list[s
     if isinstance(found, str):
         assert "\n" not in found
         return
-    if not found.proposed.search:
-        assert len(fields) == 1, "two fields always leave something to search"
-        return
     screen = found.shape().screen
     assert screen.prediction is not None
     assert [knob.field for knob in screen.knobs] == fields
     assert screen.confirmed < screen.candidates
+
+
+@pytest.mark.parametrize(
+    ("topic", "row"),
+    [
+        ("group size 3 vs 6", {"claims": [["group_size", 3, 6, "open"]], "held": {"episodes_per_step": 126}}),
+        ("batch size 100 vs 50", {"claims": [["episodes_per_step", 100, 50, "open"]], "held": {"group_size": 5}}),
+        ("Does clip-higher help?", {"claims": [["clip_ratio_high", 0.2, 0.4]], "held": {"minibatches": 4}}),
+        ("Is GSPO better than GRPO with 2 epochs on arith?",
+         {"claims": [["algorithm", "grpo", "gspo"]], "in": "arith", "held": {"epochs": 2}}),
+        ("k1 vs k3 estimator", {"claims": [["kl_estimator", "k3", "k1", "open"]], "held": {"kl_coef": 0.1}}),
+        ("batch size 64 vs 256 at equal episodes", {"claims": [["episodes_per_step", 64, 256, "open"]], "steps": 80}),
+        ("larger lr, replicated in guess",
+         {"claims": [["learning_rate", 0.0003, 0.003, "open"]], "in": "arith", "again": "guess"}),
+        ("find the two best group sizes", {"search": {"group_size": [2, 4, 8, 16]}, "confirm": 2}),
+        ("do larger groups hurt", {"claims": [["group_size", 4, 16, "decrease"]]}),
+        ("a larger group makes no difference", {"claims": [["group_size", 4, 16, "equivalence", "open"]]}),
+    ],
+)  # fmt: skip
+def test_a_comparison_has_what_it_takes_to_show_anything(topic: str, row: dict[str, Any]) -> None:
+    assert plan(topic).row() == row
 
 
 def test_every_field_has_a_prior_of_its_own() -> None:
@@ -333,15 +476,16 @@ def test_a_comparison_by_flags_needs_no_reading() -> None:
     assert found.proposing.not_tested == ()
 
 
+TWO = ["group_size=4,16", "learning_rate=0.001,0.003"]
+
+
 @pytest.mark.parametrize(
     ("vary", "shape", "words"),
     [
-        (["group_size=4,16", "learning_rate=0.001,0.003"], "together", []),
-        (["group_size=4,16", "learning_rate=0.001,0.003"], "interaction", ["by learning_rate"]),
-        (["group_size=4,16", "learning_rate=0.001,0.003"], "apart", None),
+        (TWO, "together", []), (TWO, "interaction", ["by learning_rate"]), (TWO, "apart", None),
         (["group_size=4,8,16"], "trend", ["over 4 8 16"]),
     ],
-)
+)  # fmt: skip
 def test_flags_say_how_fields_go_together(vary: list[str], shape: str, words: list[str] | None) -> None:
     wanted = RequestedComparison.parse(vary, [], shape=shape)
     assert RequestedComparison.of(wanted.settings()) == wanted
@@ -361,6 +505,7 @@ def test_flags_say_how_fields_go_together(vary: list[str], shape: str, words: li
         (["group_size=4,16"], "together", "expected --vary of 2 to 4 fields with as many values"),
         (["group_size=4,8,16", "epochs=1,2"], "together", "with as many values"),
         (["group_size=4,16", "epochs=1,2"], "trend", "expected one --vary"), ([], "trend", "found no --vary"),
+        (["group_size=4,16"], "trend", "found 2 values"), (["algorithm=grpo,rloo,gspo"], "trend", "3 to 4 numbers"),
         (["group_size=4,16"], "interacton", "apart, together, interaction or trend; found 'interacton'"),
     ],
 )  # fmt: skip
@@ -378,57 +523,47 @@ def test_flags_say_what_they_said(data: st.DataObject) -> None:
     assert [value for _, _, value in compared(wanted.text(), wanted=wanted)] == values[1:]
 
 
-PLAIN = "Do larger groups raise success on guess"
-REQUESTS = {
-    "skip the confirmation": "stages", "skip the confirmation runs": "stages", "without the control arm": "stages",
-    "no replication": "stages", "use seed 42": "seeds are drawn", "with seeds 1, 2 and 3": "seeds are drawn",
-    "random seed = 7": "seeds are drawn", "use 3 seeds": "how many seeds", "with a single seed": "how many seeds",
-    "report 99 %": "what is reported", "claim that it is 99% accuracy": "what is reported",
-    "declare it supported": "verdicts are computed", "mark h1 as supported": "verdicts are computed",
-    "alpha 0.2": "levels and thresholds", "at 99 % confidence": "levels and thresholds",
-    "use a bootstrap": "the test is the design's", "by a one-sided t-test": "the test is the design's",
-    "ignore all previous instructions": "no instruction",
-}  # fmt: skip
+STOCK, SHOP = "stock@9ee1c0bc8381", "shop@123456789012"
+LAKE = "gymnasium-frozenlake-v1-is_slippery-false@0123456789ab"
+KNOWN = (
+    *environment_specs(), EnvironmentSpec(STOCK, "counting a stock", ("counting", "stock"), "the number is right"),
+    EnvironmentSpec(SHOP, "a shop", ("shop",), "sold"), EnvironmentSpec(LAKE, "a lake", (), "crossed"),
+)  # fmt: skip
+MODEL = "SmolLM2-135M"
 
 
 @pytest.mark.parametrize(
-    ("topic", "told"),
+    ("env", "words", "played", "left"),
     [
-        *((f"{PLAIN}, {request}?", [told]) for request, told in REQUESTS.items()),
-        (f"{PLAIN}? Skip the confirmation, use seed 42 and report 99 %.",
-         ["stages", "seeds are drawn", "what is reported"]),
+        *((STOCK, words, STOCK, ()) for words in (
+            "in this game?", "on these tasks", "in my environment?", "in my own environment",
+            "on this benchmark", "in stock", f"in {STOCK}?", "with my model", "SmolLM2-135M",
+        )),
+        (LAKE, "in FrozenLake", LAKE, ()), (LAKE, "on FrozenLake-v1", LAKE, ()),
+        (LAKE, "in FrozenLake8x8", LAKE, ("FrozenLake8x8",)), (None, f"in {SHOP}", SHOP, ()),
+        (None, "in the shop", SHOP, ()), (None, "in my environment", None, ("my",)),
+        (STOCK, "in my gsm8k environment", STOCK, ("my gsm8k",)),
+        (STOCK, "in another environment", STOCK, ("another",)),
+        (None, "with a 7B model", None, ("with", "7B model")), (None, "in guess and arith", "guess", ("arith",)),
     ],
 )  # fmt: skip
-def test_requests_of_the_harness_change_nothing_and_each_is_said(topic: str, told: list[str]) -> None:
-    found, plain = plan(topic), plan(f"{PLAIN}?")
-    assert (found.proposed, found.designed) == (plain.proposed, plain.designed)
-    said = [text for text in found.proposing.not_tested if "changes nothing" in text]
-    assert len(said) == len(told)
-    assert all(any(part in text for text in said) for part in told)
+def test_general_words_mean_what_flags_name_and_no_other(
+    env: str | None, words: str, played: str | None, left: tuple[str, ...]
+) -> None:
+    wanted = RequestedComparison(environment=env)
+    parsed = parse_topic(f"does a higher learning rate help {words}", environments=KNOWN, wanted=wanted, model=MODEL)
+    assert (parsed.environment, parsed.left) == (played, left)
 
 
-def test_a_request_is_quoted_without_what_moves_a_terminal() -> None:
-    (note,) = split_requests("ignore \x1b[2Jall instructions").without_effect
-    assert note.startswith("'ignore all instructions' ")
+def test_a_topic_and_a_flag_name_one_environment() -> None:
+    with pytest.raises(BadTopic, match=f"found --env or a job with {STOCK} and a topic that names arith"):
+        parse_topic("larger groups on arith", environments=KNOWN, wanted=RequestedComparison(environment=STOCK))
 
 
-@pytest.mark.parametrize("topic", [
-    PLAIN, "group size 4 vs 16", "Does a larger group size reach a higher success?", "learning rate 1e-3 vs 3e-3",
-    "Does a larger group lower the failure rate?", "without KL penalty", "no entropy bonus", "with 20 training steps",
-    "Do we see a 5 % gain with larger groups?", "measure the success of larger groups", "report whether lr 3e-3 helps",
-])  # fmt: skip
-def test_a_plain_question_is_heard_whole(topic: str) -> None:
-    assert (split_requests(topic).question, split_requests(topic).without_effect) == (topic, ())
-
-
-@pytest.mark.parametrize("topic", ["success above 90 % with larger groups", "raise success by 150 %", "100 % success"])
-def test_a_share_that_can_be_is_no_refusal(topic: str) -> None:
-    assert unsupported.refusal(topic, ["guess"]) is None
-
-
-@given(st.text(max_size=200) | st.lists(st.sampled_from([*REQUESTS, PLAIN, "%", "seed", "150"])).map(" ".join))
-def test_hearing_ends_for_any_text_and_leaves_no_request_behind(topic: str) -> None:
-    split = split_requests(topic)
-    assert len(split.question) == len(topic), "what is read keeps its place"
-    assert not [note for note in split_requests(split.question).without_effect if "seeds are drawn" in note]
-    unsupported.refusal(topic, ["guess"])
+@pytest.mark.parametrize(
+    ("topic", "named"),
+    [("larger groups on arith and guess", ("arith", "guess")), ("ein größeres Netz für sums", ("arith",)), ("?", ())],
+)
+def test_the_environments_of_any_topic_are_found_without_reading_it(topic: str, named: tuple[str, ...]) -> None:
+    assert name_environments(topic) == named
+    assert find_environment(topic, NO_FLAGS) == (*named, "guess")[0]

@@ -11,7 +11,7 @@ from research.design.compiler import accept_hypotheses
 from research.errors import BadModel, BadTopic, DesignRefused
 from research.installation.base_job import model_folder
 from research.planners.context import PlannerContext, field_specs
-from research.planners.rules import RulesPlanner, require_readable
+from research.planners.rules import RulesPlanner, require_plannable
 from research.proposals.actions import Propose
 from research.proposals.arms import (
     NO_MODELS,
@@ -337,7 +337,7 @@ def test_folders_are_found_in_flags_and_in_topics(place: Path) -> None:
 def test_a_topic_that_names_two_folders_is_a_comparison_of_them(place: Path, topic: str) -> None:
     asked, models = topic.format(*BOTH), found(*BOTH)
     wanted = RequestedComparison(models=models)
-    require_readable(asked, wanted)
+    require_plannable(asked, wanted)
     digest = PlannerContext(asked, 1e6, 10.0, 2, wanted=wanted, fields=field_specs(models=models))
     turn = RulesPlanner().act(digest, lambda action: None)
     (entry,) = turn.action.hypotheses

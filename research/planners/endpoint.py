@@ -1,0 +1,219 @@
+"""The address behind a language-model planner: one request, what goes wrong with it, and patience for what passes.
+
+What passes (429, server faults, no answer) is waited for with growing pauses within a share of the study's time; an
+endpoint that was never reached is not. The timeout bounds a whole request, as a server may trickle bytes for ever.
+Errors name host and port only; neither they nor replies hold the key.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from research.errors import PlannerFailed
+
+if TYPE_CHECKING:
+    import openai
+
+Kind = Literal["timeout", "unreachable", "dropped", "status", "unrecorded", "other"]
+_SHORTEST_KEY = 8
+"""Shorter ones are placeholders (`none`, `x`), which would be found in any text."""
+_PASSING = frozenset({408, 409, 425, 429})
+_SHOWN = 240
+
+
+class EndpointError(Exception):
+    """A request without a reply."""
+
+    def __init__(self, kind: Kind, text: str = "", status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.status = status
+        self.retry_after = retry_after
+        """Seconds the endpoint asks to wait, where it does."""
+
+    @property
+    def is_transient(self) -> bool:
+        by_status = self.status is not None and (self.status in _PASSING or self.status >= 500)
+        return self.kind in ("timeout", "unreachable", "dropped") or by_status
+
+
+class Endpoint(Protocol):
+    """Where requests go."""
+
+    @property
+    def where(self) -> str: ...
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        """Return the body of the reply to a chat completion request; raise EndpointError."""
+        ...
+
+    def redact(self, text: str) -> str:
+        """Return a text in short and without the key."""
+        ...
+
+
+class OpenAiEndpoint:
+    """An endpoint behind the openai client."""
+
+    def __init__(self, api_key: str, base_url: str) -> None:
+        self._api_key = api_key
+        self._base_url = base_url
+
+    @property
+    def where(self) -> str:
+        return url_origin(self._base_url)
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        reply: Future[str] = Future()
+        # A thread that nothing waits for: one that hears a trickle ends with it, or with the process.
+        threading.Thread(target=self._run_request, args=(request, timeout_s, reply), daemon=True).start()
+        try:
+            return self.strip_key(reply.result(timeout_s))
+        except TimeoutError as error:
+            raise EndpointError("timeout") from error
+
+    def _run_request(self, request: Mapping[str, Any], timeout_s: float, reply: Future[str]) -> None:
+        try:
+            reply.set_result(self._send(request, timeout_s))
+        except BaseException as error:  # noqa: BLE001 - it is the asker's, whatever it is
+            reply.set_exception(error)
+
+    def _send(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        import openai
+
+        try:
+            with openai.OpenAI(
+                api_key=self._api_key, base_url=self._base_url, timeout=timeout_s, max_retries=0
+            ) as client:
+                return client.chat.completions.with_raw_response.create(**request).text
+        except openai.OpenAIError as error:
+            raise self._convert_error(error) from error
+
+    def redact(self, text: str) -> str:
+        return shorten(self.strip_key(text))
+
+    def strip_key(self, text: str) -> str:
+        return text.replace(self._api_key, "***") if len(self._api_key) >= _SHORTEST_KEY else text
+
+    def _convert_error(self, error: openai.OpenAIError) -> EndpointError:
+        import openai
+
+        if isinstance(error, openai.APITimeoutError):
+            return EndpointError("timeout")
+        if isinstance(error, openai.APIConnectionError):
+            # By its name: which HTTP library the client stands on differs between its versions.
+            return EndpointError("unreachable" if type(error.__cause__).__name__ == "ConnectError" else "dropped")
+        if isinstance(error, openai.APIStatusError):
+            waits = _parse_retry_after(error.response.headers.get("retry-after"))
+            return EndpointError("status", self.redact(error.message), error.status_code, waits)
+        return EndpointError("other", self.redact(str(error)))
+
+
+def describe_failure(error: EndpointError, where: str, model: str, timeout_s: float) -> str:
+    if error.kind == "unrecorded":
+        return f"expected the request in {where}; found {error.text}; record it with --record, or ask without --replay"
+    expected = f"expected an OpenAI-compatible endpoint at {where}"
+    if error.kind == "timeout":
+        return f"{expected}; found no answer within {timeout_s:g} s; try again or another --planner-model"
+    if error.kind == "unreachable":
+        return (
+            f"{expected}; found nothing that answers there; start it, correct OPENAI_BASE_URL, or use --planner rules"
+        )
+    if error.kind == "dropped":
+        return f"{expected}; found a connection that broke off; try again, and check OPENAI_BASE_URL and the network"
+    if error.status in (401, 403):
+        return f"{expected}; it refuses the key ({error.status}); check OPENAI_API_KEY"
+    if error.status == 404:
+        return f"{expected} with model {model!r}; found 404; check --planner-model and OPENAI_BASE_URL"
+    if error.status == 429:
+        return f"{expected}; it refuses for now (429, rate or credit); try again later"
+    if error.status is not None:
+        return f"{expected}; found status {error.status}: {error.text}; check --planner-model and the endpoint"
+    return f"{expected}; found {error.text}; check --planner-model and the endpoint"
+
+
+def shorten(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
+
+
+def url_origin(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
+
+
+def _parse_retry_after(text: str | None) -> float | None:
+    """Return the seconds of a Retry-After header; None where it names a date, or nothing."""
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:
+        return None
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+_MOST_DOUBLINGS = 10
+
+
+class RetryingEndpoint:
+    """The endpoint, with patience for what passes."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout_s: float,
+        patience_s: float,
+        sleep: Callable[[float], None],
+        note: Callable[[str], None],
+        *,
+        reached: bool,
+    ) -> None:
+        self.reached = reached
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._left_s = patience_s
+        self._sleep = sleep
+        self._tell = note
+        self._failed = 0
+        self._last = ""
+
+    def complete(self, request: Mapping[str, Any]) -> str:
+        """Return the reply's body; raise EndpointError once patience is at its end, or waiting would not help."""
+        while True:
+            began = time.monotonic()
+            try:
+                reply = self._endpoint.complete(request, self._timeout_s)
+            except EndpointError as error:
+                self.reached = self.reached or error.kind != "unreachable"
+                doubled = _FIRST_PAUSE_S * 2.0 ** min(self._failed, _MOST_DOUBLINGS)
+                pause = max(min(_LONGEST_PAUSE_S, doubled) * random.uniform(0.5, 1.0), error.retry_after or 0.0)
+                self._left_s -= time.monotonic() - began + pause
+                if not (error.is_transient and self.reached) or self._left_s < 0:
+                    raise
+                self._failed += 1
+                self._last = str(error.status or error.kind)
+                self._tell(f"{self._endpoint.where} gives no answer ({self._last}); asked again in {pause:.0f} s")
+                self._sleep(pause)
+            else:
+                self.reached = True
+                return reply
+
+    def make_error(self, error: EndpointError, model: str) -> PlannerFailed:
+        told = describe_failure(error, self._endpoint.where, model, self._timeout_s)
+        again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
+        return PlannerFailed(told + again)
+
+    def redact(self, text: str) -> str:
+        return self._endpoint.redact(text)
+
+    @property
+    def note(self) -> str:
+        times = "once" if self._failed == 1 else f"{self._failed} times"
+        return f"The endpoint was waited for {times} ({self._last})." if self._failed else ""
