@@ -126,21 +126,20 @@ def _load_collected(
     if path.exists() and not path.is_file():
         findings.drift(name, "it is no plain file")
         return None
+    difference, data = "", b""
     try:
         data = path.read_bytes()
+        if (sha256 := hashlib.sha256(data).hexdigest()) != record["sha256"]:
+            difference = f"expected the sha256 {record['sha256'][:12]} of the log, found {sha256[:12]}"
     except OSError as error:
-        _report_missing(run, name, f"it cannot be read: {error.strerror or error}", findings)
+        difference = f"it cannot be read: {error.strerror or error}"
+    if difference and run.invalid is not None and run.invalid[0] in _SPOILT:
+        findings.note(f"{name}: {difference}; run {run.run_id} was given up for that.")
         return None
-    if (sha256 := hashlib.sha256(data).hexdigest()) != record["sha256"]:
-        _report_missing(
-            run, name, f"expected the sha256 {record['sha256'][:12]} of the log, found {sha256[:12]}", findings
-        )
+    if difference:
+        findings.drift(name, difference)
         return None
     findings.held["file"] += 1
-    return _parse_object(name, data, findings)
-
-
-def _parse_object(name: str, data: bytes, findings: Findings) -> dict[str, Any] | None:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -150,13 +149,6 @@ def _parse_object(name: str, data: bytes, findings: Findings) -> dict[str, Any] 
         return value
     findings.drift(name, "it holds no JSON object")
     return None
-
-
-def _report_missing(run: RunState, name: str, difference: str, findings: Findings) -> None:
-    if run.invalid is not None and run.invalid[0] in _SPOILT:
-        findings.note(f"{name}: {difference}; run {run.run_id} was given up for that.")
-    else:
-        findings.drift(name, difference)
 
 
 def _check_snapshot(
@@ -193,32 +185,19 @@ def _check_evaluation(
         findings.note("Evaluations of an earlier version name their run, not their study.")
     for name in ("initial", "final"):
         _check_part(f"{place}, {name}", evaluation[name], run, metric.episodes, findings)
-    _check_during(place, run, evaluation, findings)
-    _check_other(place, run, evaluation, findings)
-
-
-def _check_other(place: str, run: RunState, evaluation: Mapping[str, Any], findings: Findings) -> None:
-    part, metric = evaluation.get("other"), run.spec.metric
-    environment = other_environment(metric)
-    told = {"an evaluation on another environment": (part is not None, environment is not None)}
-    _compare(place, told, findings)
-    if part is not None and environment is not None:
-        _check_part(f"{place}, other", part, run, metric.episodes, findings, environment)
-        _compare(
-            f"{place}, other", {"version": (part["policy_version"], evaluation["final"]["policy_version"])}, findings
-        )
-
-
-def _check_during(place: str, run: RunState, evaluation: Mapping[str, Any], findings: Findings) -> None:
-    """Check that the evaluations during training are those that its schedule asks for, up to the last policy's."""
-    schedule, during = run.spec.metric.schedule, evaluation.get("during", ())
-    steps = () if schedule is None else schedule.steps(run.spec.job)
-    last = evaluation["final"]["policy_version"]
+    schedule, during = metric.schedule, evaluation.get("during", ())
+    steps, last = () if schedule is None else schedule.steps(run.spec.job), evaluation["final"]["policy_version"]
     versions = [part["policy_version"] for part in during]
     _compare(place, {"evaluated after": (versions, [step for step in steps if step < last])}, findings)
     for part in during:
         name = f"{place}, after step {part['policy_version']}"
         _check_part(name, part, run, 0 if schedule is None else schedule.episodes, findings)
+    other, environment = evaluation.get("other"), other_environment(metric)
+    told = {"an evaluation on another environment": (other is not None, environment is not None)}
+    _compare(place, told, findings)
+    if other is not None and environment is not None:
+        _check_part(f"{place}, other", other, run, metric.episodes, findings, environment)
+        _compare(f"{place}, other", {"version": (other["policy_version"], last)}, findings)
 
 
 def _check_part(

@@ -105,20 +105,19 @@ def _evidence(state: StudyState) -> Iterator[str]:
 
 
 def _note_other_version(version: str, pages: Mapping[str, str], again: Mapping[str, str], findings: Findings) -> None:
-    """Say of a report that other sources made whether its numbers are those that this version would write."""
+    """Say of a report that other sources made whether its numbers are those that this version would write.
+
+    Compared is what is no wording: hashes, ids and measured numbers; figures and styles apart.
+    """
     if all(pages.get(name) == again[name] for name in PAGES):
         findings.held["rebuilt file"] += len(PAGES)
         return
     findings.note(f"The report was made by other sources (ajet {version}): its words were not compared.")
     for name in PAGES:
-        if strange := _data(pages.get(name, "")) - _data(again[name]):
-            found = ", ".join(sorted(strange)[:5])
+        written, today = (set(_DATA.findall(_DRAWN.sub("", page))) for page in (pages.get(name, ""), again[name]))
+        if strange := sorted(written - today):
+            found = ", ".join(strange[:5])
             findings.note(f"{name} holds {len(strange)} numbers that this version would not write there: {found}.")
-
-
-def _data(page: str) -> set[str]:
-    """Return what a page says that is no wording: hashes, ids and measured numbers; figures and styles apart."""
-    return set(_DATA.findall(_DRAWN.sub("", page)))
 
 
 def _first_difference(found: str, expected: str) -> str | None:

@@ -149,11 +149,10 @@ def test_a_run_without_its_course_or_with_another_is_named(kept: Kept, state: St
     assert all(said in line for line in found)
     if name == "no course":
         assert drifts(kept, state) == found
-
-
-def test_without_a_rule_nothing_is_asked_of_older_runs(kept: Kept, state: StudyState) -> None:
-    before = state.locked_design.model_copy(update={"collapse": None})
-    assert drifts(kept, replace(state, locked_design=before)) == []
+        without = state.locked_design.model_copy(update={"collapse": None})
+        assert drifts(kept, replace(state, locked_design=without)) == [], (
+            "without a rule nothing is asked of older runs"
+        )
 
 
 def held(folder: Path) -> list[Any]:

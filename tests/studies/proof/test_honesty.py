@@ -136,22 +136,6 @@ def test_what_follows_from_something_is_named_even_with_chain_and_report_brought
         assert not kept.verified(rows, folder).holds, (number, at)
 
 
-def test_a_flipped_verdict_in_a_chain_hashed_anew_is_named(kept: Kept, forge: Forge) -> None:
-    (number,) = (n for n, row in enumerate(kept.rows) if row["type"] == EventType.VERDICT_COMPUTED)
-    rows = list(kept.rows)
-    rows[number] = forging.with_payload(rows[number], forging.payload_of(rows[number]) | {"verdict": "supported"})
-    with forge() as folder:
-        found = places(kept.verified(forging.rehashed_with_report(rows, folder), folder))
-    assert "verdict is 'supported'" in found
-    assert "'equivalent' computed" in found
-
-
-def test_a_forged_outcome_with_its_hash_carried_into_the_log_is_named(kept: Kept, forge: Forge) -> None:
-    run, found = with_evaluation(kept, forge, lambda before: before.replace(b'"success":false', b'"success":true', 1))
-    assert f"of run {run}: " in found
-    assert "by its evaluation" in found
-
-
 def with_evaluation(kept: Kept, forge: Forge, change: Callable[[bytes], bytes]) -> tuple[str, str]:
     """Return a run, and what is found where its evaluation was changed, and its hash in the log."""
     with forge() as folder:
@@ -163,18 +147,25 @@ def with_evaluation(kept: Kept, forge: Forge, change: Callable[[bytes], bytes]) 
         return path.parent.name, places(kept.verified(forging.rehashed_with_report(rows, folder), folder))
 
 
-def test_an_edited_sentence_is_quoted_even_with_its_hash_in_the_log(kept: Kept, forge: Forge) -> None:
+def test_what_was_forged_with_all_hashes_is_named_by_what_it_should_be(kept: Kept, forge: Forge) -> None:
+    (number,) = (n for n, row in enumerate(kept.rows) if row["type"] == EventType.VERDICT_COMPUTED)
+    rows = list(kept.rows)
+    rows[number] = forging.with_payload(rows[number], forging.payload_of(rows[number]) | {"verdict": "supported"})
+    with forge() as folder:
+        flipped = places(kept.verified(forging.rehashed_with_report(rows, folder), folder))
+    assert "verdict is 'supported'" in flipped
+    assert "'equivalent' computed" in flipped
+    run, outcome = with_evaluation(kept, forge, lambda old: old.replace(b'"success":false', b'"success":true', 1))
+    assert f"of run {run}: " in outcome
+    assert "by its evaluation" in outcome
+    _, elsewhere = with_evaluation(kept, forge, lambda old: old[:-1] + b',"study":"another-one"}')
+    assert "study is 'another-one'" in elsewhere
     with forge() as folder:
         page = folder / "report.md"
         page.write_text(page.read_text().replace("0.448", "0.848"), newline="\n")
-        found = places(kept.verified(forging.rehashed_with_report(kept.rows, folder), folder))
-    assert "report.md: line " in found
-    assert "0.848" in found
-
-
-def test_an_evaluation_of_another_study_is_named(kept: Kept, forge: Forge) -> None:
-    _, found = with_evaluation(kept, forge, lambda before: before[:-1] + b',"study":"another-one"}')
-    assert "study is 'another-one'" in found
+        edited = places(kept.verified(forging.rehashed_with_report(kept.rows, folder), folder))
+    assert "report.md: line " in edited
+    assert "0.848" in edited
 
 
 GALLERY = Path(__file__).parents[3] / "studies" / "gallery"
@@ -188,23 +179,17 @@ def test_a_study_in_the_gallery_holds_up_to_the_head_that_its_page_names(folder:
     assert verify(study, rows, folder, head=head, known=broken).drifts == ()
 
 
-@pytest.mark.parametrize("cut", [1, 2, 7, 20])
-def test_a_tail_that_was_cut_off_is_named_by_a_head_that_was_kept(kept: Kept, cut: int) -> None:
+def test_a_head_that_was_kept_names_a_tail_cut_off_or_a_log_written_anew_and_counts_what_came_after(
+    kept: Kept,
+) -> None:
     head = kept.rows[-1]["hash"]
-    assert "cut off" in places(kept.verified(kept.rows[:-cut], head=head[:16]))
-
-
-def test_a_log_written_anew_is_named_by_a_head_that_was_kept(kept: Kept) -> None:
-    rows = [*kept.rows[:-1], {**kept.rows[-1], "ts": "2031-01-01T00:00:00.000Z"}]
-    anew = forging.rehashed(rows)
+    assert all("cut off" in places(kept.verified(kept.rows[:-cut], head=head[:16])) for cut in (1, 2, 20))
+    anew = forging.rehashed([*kept.rows[:-1], {**kept.rows[-1], "ts": "2031-01-01T00:00:00.000Z"}])
     assert kept.verified(anew).holds  # all that follows was computed anew: nothing inside can show it
-    assert not kept.verified(anew, head=kept.rows[-1]["hash"]).holds
-
-
-def test_a_head_of_the_middle_says_how_many_events_were_added(kept: Kept) -> None:
-    proof = kept.verified(head=kept.rows[-3]["hash"].upper())
-    assert proof.holds
-    assert any("2 of 49 events" in sentence for sentence in proof.notes)
+    assert not kept.verified(anew, head=head).holds
+    earlier = kept.verified(head=kept.rows[-3]["hash"].upper())
+    assert earlier.holds
+    assert any("2 of 49 events" in sentence for sentence in earlier.notes)
 
 
 @pytest.mark.parametrize("damage", ["removed", "swapped", "doubled"])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,10 @@ def test_the_page_is_one_file_that_asks_nothing_of_the_network(built: Built) -> 
     assert {*re.findall(r"https?://[^\s\"']+", text)} == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert "@import" not in text
     assert "prefers-color-scheme:dark" in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    used = set(re.findall(r'xlink:href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
+    assert used <= set(ids)
+    assert len(ids) == len(set(ids))
 
 
 def test_figures_are_valid_files_that_take_their_colours_from_the_scheme_and_show_every_seed(built: Built) -> None:
@@ -65,14 +70,6 @@ def test_figures_are_valid_files_that_take_their_colours_from_the_scheme_and_sho
         assert f"figures/{name}" in markdown
     for run in state.runs.values():
         assert f"seed {run.spec.seed}, run {run.run_id}" in drawn["learning-curves.svg"]
-
-
-def test_references_inside_figures_are_unique_on_the_page_and_all_resolve(built: Built) -> None:
-    text = built[1].html.read_text()
-    ids = re.findall(r'\bid="([^"]+)"', text)
-    assert len(ids) == len(set(ids))
-    used = set(re.findall(r'xlink:href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
-    assert used <= set(ids)
 
 
 def test_the_same_state_and_files_give_the_same_bytes(built: Built) -> None:
@@ -139,13 +136,14 @@ def test_a_report_can_be_built_from_any_state(study: Synthetic, name: str) -> No
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_many_arms_and_hypotheses_are_each_answered(study: Synthetic) -> None:
+def test_many_arms_and_hypotheses_are_each_answered_and_the_planner_is_named(study: Synthetic) -> None:
     claims = tuple(
         hypothesis(f"h{n}", value, prediction=Prediction(low=-0.01 * n, high=0.02 * n, probability=0.1 * n))
         for n, value in enumerate((2, 8, 16, 32, 64, 128), start=1)
     )
-    study.whole(design(claims, seeds=2))
+    study.whole(design(claims, seeds=2), planner={"name": "llm", "model": "some-model-32b"})
     _, page = pages(study)
+    assert "by a language model (some-model-32b)." in page.text
     assert all(f"{claim.id}: group_size {claim.treatment} against 4" in page.text for claim in claims)
     assert "6 hypotheses were" in page.text
 
@@ -178,31 +176,22 @@ def test_a_topic_is_shown_as_text_whatever_it_holds(study: Synthetic, topic: str
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_planner_that_planned_is_named(study: Synthetic) -> None:
-    study.create({"name": "llm", "model": "some-model-32b"})
-    assert "by a language model (some-model-32b)." in pages(study)[1].text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_what_refuses_the_build_leaves_the_last_report_alone(study: Synthetic) -> None:
+def test_what_refuses_the_build_leaves_what_is_there_and_a_page_that_was_edited_is_copied_once(
+    study: Synthetic,
+) -> None:
     state = study.whole()
-    before = build_report(state, study.folder).html.read_bytes()
+    build_report(state, study.folder)
+    (study.folder / "report.md").write_text("mine")
+    shutil.rmtree(study.folder / "figures")
+    (study.folder / "figures").write_text("a file where a folder must be")
+    for _ in range(2):
+        with pytest.raises(ReportError, match=r"File exists\. Free space"):
+            build_report(state, study.folder)
     run_id, run = next(iter(state.runs.items()))
     with (study.folder / run.collected["snapshot"]["path"]).open("ab") as file:
         file.write(b" ")
     with pytest.raises(ReportError, match=rf"snapshot of run {run_id} .* sha256"):
         build_report(state, study.folder)
-    assert (study.folder / "report.html").read_bytes() == before
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_page_that_was_edited_stays_where_the_new_one_cannot_be_written_and_is_copied_once(study: Synthetic) -> None:
-    state = study.whole()
-    (study.folder / "report.md").write_text("mine")
-    (study.folder / "figures").write_text("a file where a folder must be")
-    for _ in range(2):
-        with pytest.raises(ReportError, match=r"File exists\. Free space"):
-            build_report(state, study.folder)
     assert (study.folder / "report.md").read_text() == "mine"
     assert [name for name in os.listdir(study.folder) if ".kept" in name] == ["report.kept-1.md"]
     assert not [name for name in os.listdir(study.folder) if name.startswith(".report")]
@@ -214,7 +203,18 @@ def test_markdown_is_escaped_and_a_fence_is_longer_than_any_in_its_text() -> Non
     assert code_block("plain") == "```\nplain\n```"
 
 
-def test_a_study_that_ended_before_its_design_shows_what_it_did_measure(study: Synthetic) -> None:
+def test_a_study_that_ended_before_its_design_shows_what_it_did_measure_and_how_training_went(
+    study: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = study._snapshot
+
+    def logged(*arguments: Any) -> dict[str, Any]:
+        value = snapshot(*arguments)
+        for row in value["history"]:
+            row["metrics"] |= {"actor/entropy": 1 / row["step"], "actor/grad_norm": 1.0, "response_length/mean": 6.0}
+        return value
+
+    monkeypatch.setattr(study, "_snapshot", logged)
     study.create()
     plan = NoisePlan(
         environment="guess", job=base_job(), seeds=tuple(range(8)), metric_key="hidden/success", episodes=EPISODES
@@ -228,12 +228,14 @@ def test_a_study_that_ended_before_its_design_shows_what_it_did_measure(study: S
         study.run(spec)
     stopped(study, "by the user")
     report = build_report(study.state(), study.folder)
-    assert {path.stem for path in report.figures} >= {"before-after", "learning-curves"}
-    markdown = report.markdown.read_text()
+    drawn, markdown = {path.stem: path.read_text() for path in report.figures}, report.markdown.read_text()
+    assert drawn.keys() == {"before-after", "learning-curves", "training"}
     assert "No run has been" not in markdown
     assert f"{len(specs)} runs gave" in markdown
-    shown = (study.folder / "figures" / "before-after.svg").read_text()
-    assert all(run in shown for run in study.state().runs)
+    assert all(run in drawn["before-after"] for run in study.state().runs)
+    assert all(name in drawn["training"] for name in ("actor/entropy", "actor/grad_norm", "response_length/mean"))
+    assert "actor/ppo_kl" not in drawn["training"], "nothing is drawn that nobody logged"
+    assert "How training went" in markdown
 
 
 @pytest.mark.parametrize("words", ["<script>alert(1)</script></details>", "```\n# heading\n```", "[x](http://y) *b*"])
@@ -277,22 +279,3 @@ def test_any_logged_metric_can_be_drawn_and_for_another_one_the_known_ones_are_n
         draw_metric(state, folder, "actor/entrpy")
     assert "\n" not in str(refused.value)
     assert sorted(path.name for path in (folder / "figures").iterdir()) == before
-
-
-def test_what_tells_how_training_went_is_drawn_where_it_was_logged(
-    study: Synthetic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot = study._snapshot
-
-    def logged(*arguments: Any) -> dict[str, Any]:
-        value = snapshot(*arguments)
-        for row in value["history"]:
-            row["metrics"] |= {"actor/entropy": 1 / row["step"], "actor/grad_norm": 1.0, "response_length/mean": 6.0}
-        return value
-
-    monkeypatch.setattr(study, "_snapshot", logged)
-    report = build_report(study.whole(), study.folder)
-    drawn = (study.folder / "figures" / "training.svg").read_text()
-    assert all(name in drawn for name in ("actor/entropy", "actor/grad_norm", "response_length/mean"))
-    assert "actor/ppo_kl" not in drawn
-    assert "How training went" in report.markdown.read_text()

@@ -96,19 +96,15 @@ def test_what_of_a_topic_is_not_tested_stands_beneath_what_is(study: Synthetic) 
     assert labels == ["Asked", "Tested", "Not tested", "Verdict", "In practice", "Ask next"]
 
 
-def test_a_lock_that_was_edited_after_the_verdict_is_said_first(study: Synthetic) -> None:
-    state = study.whole()
-    (warning,) = headline(state, "the lock was changed: expected the sha256 aa of the log, found bb").warnings
-    assert_golden(warning)
-    assert headline(state).warnings == ()
-
-
-def test_runs_whose_files_were_spoilt_are_said_first(study: Synthetic) -> None:
+def test_what_was_changed_after_it_was_fixed_is_said_first(study: Synthetic) -> None:
     spec = study.begin()[0]
     study.run(spec)
+    assert headline(study.state()).warnings == ()
     study.give_up(spec, "evidence_changed")
+    edited = headline(study.state(), "the lock was changed: expected the sha256 aa of the log, found bb")
     first, _, _ = pages(study)[0].partition("**Asked:**")
-    assert_golden(first)
+    assert edited.warnings[1] in first
+    assert_golden("\n".join(edited.warnings))
 
 
 @pytest.mark.parametrize("reason", ["by the user", "budget: 15 min are used up"])
@@ -145,14 +141,6 @@ def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_differenc
     assert asked_next(sought="equivalence") == state.topic
 
 
-def test_only_what_was_compiled_is_advised_and_of_an_older_study_a_plan_that_runs_nothing(study: Synthetic) -> None:
-    state = study.whole()
-    first = list_next_questions(state)[0].command
-    assert headline(state).next.command == first.replace("ajet research", "ajet study plan")
-    recorded = replace(state, asked_next={"why": "nothing that could be had", "command": ""})
-    assert headline(recorded).next.command == ""
-
-
 @pytest.mark.parametrize(("verdict", "said"), [("equivalent", "do not choose"), ("supported", "prefer neither")])
 def test_trainings_that_collapsed_are_counted_in_what_is_advised(tmp_path: Path, verdict: str, said: str) -> None:
     state = judged(with_means(tmp_path, 0.78, 0.67), promised())
@@ -178,11 +166,14 @@ def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> N
     assert list_next_questions(state)[0].why == "whether 1 goes further"
 
 
-def test_no_value_beyond_one_that_an_earlier_round_tried_is_asked_next(study: Synthetic) -> None:
+def test_what_is_asked_next_is_what_was_compiled_and_no_value_beyond_one_that_a_round_tried(study: Synthetic) -> None:
+    """Of an older study, which compiled nothing, it is a plan that runs nothing."""
     state = study.whole()
-    wider = design((hypothesis("h1", 64),))
-    known = replace(state, rounds_before=(replace(state, design=wider),))
-    assert "16 vs 64" in list_next_questions(state)[0].command
+    first = list_next_questions(state)[0].command
+    assert "16 vs 64" in first
+    assert headline(state).next.command == first.replace("ajet research", "ajet study plan")
+    assert headline(replace(state, asked_next={"why": "nothing", "command": ""})).next.command == ""
+    known = replace(state, rounds_before=(replace(state, design=design((hypothesis("h1", 64),))),))
     assert "4 vs 16" in list_next_questions(known)[0].command
 
 

@@ -84,8 +84,37 @@ def threat_of(made: MeasuredStudy, words: str) -> str:
     return line
 
 
+TOLD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a few runs of one arm never got there": ("episodes", {"stuck": {SLOW: 1}}, "supported"),
+    "most never got there": ("episodes", {"ends": {SLOW: 0.5, QUICK: 0.55}}, "inconclusive"),
+    "other measures say something else": ("episodes", {"ends": {SLOW: 0.5}}, "inconclusive"),
+    "collapses that count with their value": ("episodes", {"collapsed": {SLOW: 2}}, "supported"),
+    "rates": ("collapse", {"collapsed": {SLOW: 5}}, "supported"),
+    "too few runs for rates": ("collapse", {"collapsed": {SLOW: 2}}, "inconclusive"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_time_and_a_rate_are_told_with_who_got_there_and_who_collapsed(tmp_path: Path, name: str) -> None:
+    """What most never reached is no number anywhere; a rate is a count with its exact p and limits."""
+    kind, how, verdict = TOLD[name]
+    made = study(tmp_path, kind, **how)
+    state, markdown = made.state(), page(made)
+    head = headline(state)
+    assert head.answers[0].verdict == verdict
+    assert state.verdicts[0].collapses == ()
+    lines = [line for line in markdown.splitlines() if "other measures of" in line or "no run of the" in line]
+    tables = [" | ".join(row) for found in (arm_table(state), collapse_table(state)) if found for row in texts(found)]
+    ends = [(arm.interval and (round(arm.interval.low, 4), round(arm.interval.high, 4))) for arm in shifts(state).arms]
+    answer = (head.answers[0].sentence, head.answers[0].practice, head.next.command)
+    others = [row[0] for row in texts(others_table(state, evidence(made)))]
+    assert_golden("\n".join((*answer, *lines, *tables, *others, str(ends))))
+    assert ("Boschloo's exact test" in markdown) == (kind == "collapse")
+    assert "5,120 (0.000)" not in markdown
+
+
 def test_a_time_is_told_in_its_unit_with_the_share_that_got_there_and_that_would_undo_it(
-    episodes: MeasuredStudy,
+    episodes: MeasuredStudy, tmp_path: Path
 ) -> None:
     (answer,) = headline(episodes.state()).answers
     assert answer.verdict == "supported"
@@ -93,29 +122,10 @@ def test_a_time_is_told_in_its_unit_with_the_share_that_got_there_and_that_would
     assert_golden(f"{answer.sentence}\n{answer.practice}\n{threat}")
     shares = [float(re.search(r"([\d.]+) %(?: would| of them)", text)[1]) for text in (answer.sentence, threat)]
     assert round(shares[1]) == shares[0]
-
-
-def test_the_same_is_said_of_studies_that_locked_nothing_of_it(tmp_path: Path) -> None:
     made = MeasuredStudy(tmp_path)
     made.whole(measured_design(metric("episodes", 0.7)))
-    assert_golden(headline(made.state()).answers[0].sentence)
+    assert "So this is of trainings" not in headline(made.state()).answers[0].sentence, "nothing of it was locked"
     assert threat_of(made, "every run with")
-
-
-def test_a_few_runs_of_one_arm_alone_that_never_got_there_are_a_threat(tmp_path: Path) -> None:
-    slow = study(tmp_path / "slow", "episodes", stuck={SLOW: 1})
-    assert [(rate.count, rate.of) for rate in slow.state().verdicts[0].reached] == [(4, 5), (5, 5)]
-    assert_golden(threat_of(slow, "no run of the"))
-
-
-def test_what_most_never_reached_is_no_number_anywhere(tmp_path: Path) -> None:
-    made = study(tmp_path, "episodes", ends={SLOW: 0.5, QUICK: 0.55})
-    head = headline(made.state())
-    assert_golden(f"{head.answers[0].sentence}\n{head.answers[0].practice}\n{head.next.command}")
-    assert [row[3:] for row in texts(arm_table(made.state()))] == [["0 of 5", "not reached by 5 of 5", "–"]] * 2
-    drawn = shifts(made.state()).arms[0]
-    assert (drawn.interval, len(drawn.missed)) == (None, 5)
-    assert "5,120 (0.000)" not in page(made)
 
 
 def test_the_hidden_curve_has_every_look_the_threshold_and_the_horizon(episodes: MeasuredStudy) -> None:
@@ -138,41 +148,12 @@ def test_other_measures_stand_beside_with_differences_and_no_claim(episodes: Mea
     assert others["hidden/tokens_per_solved"].worst == 256, "cut at what a play may take"
 
 
-def test_a_measure_that_says_something_else_than_the_verdict_is_named(tmp_path: Path) -> None:
-    assert_golden(threat_of(study(tmp_path, "episodes", ends={SLOW: 0.5}), "other measures of"))
-
-
 def test_a_metric_that_no_simulated_study_has_flown_says_so(
     tmp_path: Path, episodes: MeasuredStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measures, "SIMULATED_KINDS", frozenset({"", "success"}))
     assert "not measured over simulated" in page(episodes)
     assert "not measured over simulated" not in page(study(tmp_path, "success"))
-
-
-def test_rates_are_told_as_counts_with_the_exact_p_and_limits_and_no_spread(tmp_path: Path) -> None:
-    made = study(tmp_path, "collapse", collapsed={SLOW: 5})
-    (answer,) = headline(made.state()).answers
-    assert answer.verdict == "supported"
-    assert_golden(answer.sentence)
-    assert "Boschloo's exact test" in page(made)
-    assert [row[3:] for row in texts(arm_table(made.state()))] == [["5 of 5", "–"], ["0 of 5", "–"]]
-    interval = shifts(made.state()).arms[1].interval
-    assert (interval.mean, interval.low, interval.high) == pytest.approx((0.0, 0.0, 0.5218), abs=1e-4)
-    others = [row[0] for row in texts(others_table(made.state(), evidence(made)))]
-    assert others == ["hidden success", "gain in hidden success"], "no course of trainings that nobody looked at"
-
-
-def test_too_few_runs_for_rates_say_what_they_see(tmp_path: Path) -> None:
-    (answer,) = headline(study(tmp_path, "collapse", collapsed={SLOW: 2}).state()).answers
-    assert answer.verdict == "inconclusive"
-    assert_golden(answer.practice)
-
-
-def test_collapses_are_told_where_they_count_with_their_value(tmp_path: Path) -> None:
-    made = study(tmp_path, "episodes", collapsed={SLOW: 2})
-    assert [row[:2] for row in texts(collapse_table(made.state()))] == [[SLOW, "2 of 5"], [QUICK, "0 of 5"]]
-    assert made.state().verdicts[0].collapses == ()
 
 
 class Telling(MeasuredStudy):

@@ -13,7 +13,7 @@ from studies.report.build import render_report
 from studies.report.claims import describe_authorship, find_escapes
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.figure_data import curves, reward_curves
-from studies.report.validity import checks, threats
+from studies.report.validity import checks
 from tests.golden import assert_golden
 from tests.studies.report.pages import Page, pages, section
 from tests.studies.report.test_scrutiny import said, said_of
@@ -73,18 +73,15 @@ HOSTILE = (
 )
 
 
-def test_code_is_text_in_a_report_whatever_it_holds(study: Synthetic) -> None:
-    found = render_report(whole(study, coded_design(HOSTILE)), study.folder)
+def test_code_is_text_in_a_report_whatever_it_holds_and_is_never_run(study: Synthetic, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    source = f"{HOSTILE}open({str(trace)!r}, 'w').close()\n"
+    found = render_report(whole(study, coded_design(source)), study.folder)
     page = Page(found["report.html"])
     assert "script" not in page.tags
     assert "{{ 7*7 }} {% raw %}" in page.text
     fence = "`" * 4
-    assert f"{fence}\n{HOSTILE}\n{fence}" in found["report.md"]
-
-
-def test_code_with_a_side_effect_leaves_no_trace_from_lock_to_report(study: Synthetic, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    render_report(whole(study, coded_design(f"open({str(trace)!r}, 'w').close()\n{SOURCE}")), study.folder)
+    assert f"{fence}\n{source}\n{fence}" in found["report.md"]
     assert not trace.exists()
 
 
@@ -94,20 +91,17 @@ def test_a_report_without_code_says_nothing_of_it(finished: tuple[StudyState, Pa
     assert not any("training-reward" in name for name in found)
 
 
-def test_the_threat_of_reward_hacking_is_named_with_its_arm(study: Synthetic) -> None:
-    whole(study)
-    assert_golden(about(said_of(study), "reward"))
+def test_the_threats_of_a_generated_reward_are_named_with_its_arm(study: Synthetic) -> None:
+    study.means["reward=dense"] = 0.1
+    state = whole(study, coded_design("import os\n" + SOURCE))
+    parted = said(state, with_curves(gather(state, study.folder), REWARDS, ((1, 0.2), (40, 3.5))))
+    assert_golden("\n".join(line for line in parted.split("\n") if "reward" in line))
 
 
-def about(remarks: str, word: str) -> str:
-    return "\n".join(line for line in remarks.split("\n") if word in line)
-
-
-def test_a_reward_that_rises_while_hidden_success_falls_is_said_to_have_parted(tmp_path: Path) -> None:
-    study = Synthetic(tmp_path, means={"reward=built-in": 0.52, "reward=dense": 0.1})
-    state = whole(study)
-    evidence = with_curves(gather(state, study.folder), REWARDS, ((1, 0.2), (40, 3.5)))
-    assert_golden(about(said(state, evidence), "parted"))
+def test_a_partial_study_with_code_has_its_threats_and_no_numbers(study: Synthetic) -> None:
+    begin(study)
+    assert_golden(said_of(study))
+    render_report(study.state(), study.folder)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +118,6 @@ def test_a_reward_that_rises_while_hidden_success_falls_is_said_to_have_parted(t
 )  # fmt: skip
 def test_what_a_source_names_beyond_its_arguments_is_read_from_it(source: str, found: tuple[str, ...]) -> None:
     assert find_escapes(source) == found
-
-
-def test_code_that_reaches_beyond_its_arguments_is_a_threat(study: Synthetic) -> None:
-    whole(study, coded_design("import os\n" + SOURCE))
-    assert "threat: The reward dense names os" in said_of(study)
 
 
 @pytest.mark.parametrize(
@@ -169,42 +158,22 @@ def three_arms() -> Design:
 
 
 @pytest.mark.slow
-def test_each_reward_has_a_figure_of_its_own_with_the_arms_that_trained_on_it(
+def test_each_reward_has_a_figure_of_its_own_with_the_arms_that_trained_on_it_and_differs_in_nothing_else(
     study: Synthetic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = whole(study, three_arms())
-    drawn = reward_curves(state, gather(state, study.folder))
-    assert [[arm.arm for arm in data.arms] for data in drawn] == [["control", "group_size=16"], ["reward=dense"]]
-    assert [data.measured for data in drawn] == [
-        "mean training reward by built-in", "mean training reward by dense",
-    ]  # fmt: skip
+    evidence = gather(state, study.folder)
+    assert find_design_deviations(state) == {}
+    assert [remark.text for remark in checks(state, evidence) if "resolved jobs and rewards" in remark.text]
+    assert {data.measured: [arm.arm for arm in data.arms] for data in reward_curves(state, evidence)} == {
+        "mean training reward by built-in": ["control", "group_size=16"],
+        "mean training reward by dense": ["reward=dense"],
+    }
+    assert curves(state, evidence).measured == "share of training episodes solved"
+    without_success = with_curves(evidence, SUCCESS, ())
+    assert without_success.curve_key == REWARDS
+    assert curves(state, without_success) is None, "rewards of different functions are never drawn on one axis"
     monkeypatch.undo()
     found = render_report(state, study.folder)
     assert {"figures/training-reward-1.svg", "figures/training-reward-2.svg"} <= found.keys()
     Page(found["report.html"])
-
-
-def test_rewards_of_different_functions_are_never_drawn_on_one_axis(study: Synthetic) -> None:
-    state = whole(study)
-    evidence = gather(state, study.folder)
-    together = curves(state, evidence)
-    assert_golden(together.measured)
-    without_success = with_curves(evidence, SUCCESS, ())
-    assert without_success.curve_key == REWARDS
-    assert curves(state, without_success) is None
-
-
-def test_the_arms_of_a_reward_differ_in_it_and_in_nothing_else(study: Synthetic) -> None:
-    state = whole(study, three_arms())
-    evidence = gather(state, study.folder)
-    assert find_design_deviations(state) == {}
-    assert_golden(about("\n".join(remark.text for remark in checks(state, evidence)), "resolved jobs"))
-
-
-def test_a_partial_study_with_code_has_its_threats_and_no_numbers(study: Synthetic) -> None:
-    begin(study)
-    state = study.state()
-    found = [remark.text for remark in threats(state, gather(state, study.folder))]
-    assert any("reward hacking" in text for text in found)
-    assert not any("beside hidden success" in text for text in found)
-    render_report(state, study.folder)

@@ -8,6 +8,7 @@ import pytest
 
 from studies import EventType, ReportError, StudyState
 from studies.checks.conditions import find_confounders, find_design_deviations
+from studies.records.design import RunSpec
 from studies.records.procedure import CollapseRule, EnvironmentRecord, Noise, PowerTarget, Replication
 from studies.report.build import render_report
 from studies.report.evidence import Evidence, gather
@@ -47,18 +48,21 @@ def test_a_clean_study_passes_every_check(finished: Finished) -> None:
     assert find_confounders(state) == find_design_deviations(state) == {}
 
 
-def test_a_confound_between_the_arms_is_found_and_named(finished: Finished) -> None:
+@pytest.mark.parametrize(
+    ("arms", "change", "between"),
+    [(("group_size=16",), {"learning_rate": 3e-3}, {"h1": ("learning_rate",)}),
+     (("group_size=16", "group_size=4"), {"steps": 39}, {})],
+    ids=["one arm", "both arms"],
+)  # fmt: skip
+def test_a_confound_between_the_arms_and_arms_off_the_design_alike_are_named(
+    finished: Finished, arms: tuple[str, ...], change: dict[str, Any], between: dict[str, tuple[str, ...]]
+) -> None:
     clean, folder = finished
-    state = with_job(clean, "group_size=16", learning_rate=3e-3)
-    assert find_confounders(state) == {"h1": ("learning_rate",)}
-    assert_golden(said(state, gather(clean, folder)))
-
-
-def test_both_arms_off_the_design_alike_are_found_though_they_do_not_differ(finished: Finished) -> None:
-    clean, folder = finished
-    state = with_job(with_job(clean, "group_size=16", steps=39), "group_size=4", steps=39)
-    assert find_confounders(state) == {}
-    assert find_design_deviations(state) == {"group_size=4": ("steps",), "group_size=16": ("steps",)}
+    state = clean
+    for arm in arms:
+        state = with_job(state, arm, **change)
+    assert find_confounders(state) == between
+    assert find_design_deviations(state) == {arm: tuple(change) for arm in arms}
     assert_golden(said(state, gather(clean, folder)))
 
 
@@ -81,9 +85,7 @@ def test_a_verdict_on_a_replication_that_does_not_follow_refuses_the_report_too(
         render_report(replace(state, replications=(forged,)), study.folder)
 
 
-@pytest.mark.slow
-def test_unequal_training_and_retries_and_a_small_sample_are_threats(study: Synthetic) -> None:
-    specs = study.begin(design(seeds=2))
+def unequal(study: Synthetic, specs: list[RunSpec]) -> None:
     study.launch(specs[0])
     study.end(specs[0], 1, "lost", "LOST", "vanished")
     study.run(specs[0], 2)
@@ -92,35 +94,35 @@ def test_unequal_training_and_retries_and_a_small_sample_are_threats(study: Synt
         study.end(spec)
         study.collect(spec, steps=30 if spec.arm == "group_size=16" else 40)
     study.judge()
-    assert_golden(said_of(study))
 
 
-def test_a_run_that_went_on_is_told_with_its_step_and_its_attempts(study: Synthetic) -> None:
-    resumed, *others = study.begin(design(seeds=2))
-    study.launch(resumed)
-    study.end(resumed, 1, "lost", "lost", "vanished")
-    study.launch(resumed, 2, begins={"resumes": 1, "initial_sha256": "0" * 64, "why": "it was killed"})
-    study.end(resumed, 2, resumed_at=17)
-    study.collect(resumed, 2)
-    for spec in others:
+def resumed(study: Synthetic, specs: list[RunSpec]) -> None:
+    study.launch(specs[0])
+    study.end(specs[0], 1, "lost", "lost", "vanished")
+    study.launch(specs[0], 2, begins={"resumes": 1, "initial_sha256": "0" * 64, "why": "it was killed"})
+    study.end(specs[0], 2, resumed_at=17)
+    study.collect(specs[0], 2)
+    for spec in specs[1:]:
         study.run(spec)
-    assert_golden(said_of(study))
-    assert_golden(section(pages(study)[0], "Every run").partition("Files and")[0])
 
 
-def test_invalid_runs_are_counted_by_arm_and_code(study: Synthetic) -> None:
-    for spec in study.begin(design(seeds=2)):
+def invalid(study: Synthetic, specs: list[RunSpec]) -> None:
+    for spec in specs:
         study.launch(spec)
         study.give_up(spec, "nan" if spec.arm == "group_size=16" else "lost")
-    assert_golden(said_of(study))
 
 
-def test_a_planned_run_that_never_began_is_no_result_that_is_left_out(study: Synthetic) -> None:
-    for spec in study.begin(design(seeds=2)):
+def never_begun(study: Synthetic, specs: list[RunSpec]) -> None:
+    for spec in specs:
         study.give_up(spec, "budget_exhausted", "the budget was used up before the run had finished")
-    assert "4 planned runs never began" in said_of(study)
-    assert "left out of the analysis" not in said_of(study)
-    assert "had finished" not in section(pages(study)[0], "Every run").partition("Files and")[0]
+
+
+@pytest.mark.parametrize("course", [unequal, resumed, invalid, never_begun])
+def test_what_became_of_runs_is_told_among_the_threats_and_in_the_table(study: Synthetic, course: Any) -> None:
+    """Of runs that never began nothing is left out; a run that went on says at which step."""
+    course(study, study.begin(design(seeds=2)))
+    assert_golden(said_of(study))
+    assert_golden(section(pages(study)[0], "Every run").partition("Files and")[0])
 
 
 def test_the_power_that_is_told_is_of_the_runs_that_there_are_and_one_number(study: Synthetic) -> None:
@@ -172,30 +174,23 @@ def with_attempts(study: Synthetic, *sandboxes: dict[str, Any], **end: Any) -> S
     return study.state()
 
 
-def texts(state: StudyState) -> list[str]:
-    return [f"{remark.level}: {remark.text}" for remark in warn_sandboxes(state, NOTHING)]
-
-
-def test_the_image_of_containers_is_named_in_full(study: Synthetic) -> None:
-    (text,) = texts(with_attempts(study, DOCKER, DOCKER))
-    assert_golden(text)
+@pytest.mark.parametrize(
+    ("sandboxes", "refused", "levels"),
+    [((DOCKER, DOCKER), {}, ["note"]), ((DOCKER, ANOTHER), {}, ["note", "note", "threat"]), ((PROCESS,), {}, ["note"]),
+     ((DOCKER, DOCKER), {"client: a task it was not given": 2}, ["note", "note"]), ((), {}, [])],
+    ids=["docker", "two images", "process", "refused", "not recorded"],
+)  # fmt: skip
+def test_where_attempts_ran_is_told_by_the_log_and_of_each_run_where_images_differ(
+    study: Synthetic, sandboxes: tuple[dict[str, Any], ...], refused: dict[str, int], levels: list[str]
+) -> None:
+    state = with_attempts(study, *sandboxes, refused=refused) if sandboxes else study.whole()
+    remarks = [*warn_sandboxes(state, NOTHING)]
+    assert [remark.level for remark in remarks] == levels
+    assert_golden("\n".join(remark.text for remark in remarks))
     markdown, page = pages(study)
-    assert IMAGE in markdown
-    assert IMAGE in page.text
-    assert "| Image |" not in markdown, "one image of all runs needs no column"
-
-
-def test_each_run_names_its_image_where_they_differ_which_is_a_threat(study: Synthetic) -> None:
-    state = with_attempts(study, DOCKER, ANOTHER)
-    assert [text.split(":")[0] for text in texts(state)] == ["note", "note", "threat"]
-    markdown, page = pages(study)
-    assert "| Image |" in markdown
-    assert "Image" in page.words
-
-
-def test_processes_are_said_to_be_not_isolated(study: Synthetic) -> None:
-    (text,) = texts(with_attempts(study, PROCESS))
-    assert_golden(text)
+    assert all(remark.text in page.text for remark in remarks)
+    several = len({place.get("image") for place in sandboxes}) > 1
+    assert ("| Image |" in markdown) == ("Image" in page.words) == several, "one image of all runs needs no column"
 
 
 SHOP = EnvironmentRecord(
@@ -204,30 +199,15 @@ SHOP = EnvironmentRecord(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize(
     "places", [(DOCKER, DOCKER), (PROCESS,), (DOCKER, PROCESS), ({},)], ids=["docker", "process", "both", "unknown"]
 )
 def test_what_kept_hidden_tasks_from_clients_follows_from_where_these_ran(
-    study: Synthetic, places: tuple[dict[str, Any], ...]
+    study: Synthetic, places: tuple[dict[str, Any], ...], apart: bool
 ) -> None:
-    study.design = study.design.model_copy(update={"environments": (SHOP,)})
+    shop = SHOP.model_copy(update={"hidden_apart": apart})
+    study.design = study.design.model_copy(update={"environments": (shop,)})
     (remark,) = warn_custom_environments(with_attempts(study, *places), NOTHING)
-    assert remark.level == "note"
+    assert remark.level == ("note" if apart else "threat")
     assert_golden(remark.text)
-
-
-def test_code_that_has_its_hidden_tasks_is_a_threat_wherever_it_ran(study: Synthetic) -> None:
-    study.design = study.design.model_copy(update={"environments": (SHOP.model_copy(update={"hidden_apart": False}),)})
-    (remark,) = warn_custom_environments(with_attempts(study, DOCKER), NOTHING)
-    assert remark.level == "threat"
-    assert_golden(remark.text)
-
-
-def test_what_containers_were_refused_is_counted_over_all_attempts(study: Synthetic) -> None:
-    state = with_attempts(study, DOCKER, DOCKER, refused={"client: a task it was not given": 2})
-    assert_golden(texts(state)[-1])
-
-
-def test_a_log_that_does_not_say_makes_no_claim(study: Synthetic) -> None:
-    assert texts(study.whole()) == []
-    assert "| Image |" not in pages(study)[0]
