@@ -23,7 +23,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from research.installation.base_job import APART, parse_job, without_model_path
 from research.installation.studies import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY, every_study
@@ -31,7 +31,7 @@ from studies import EventLog, RunState, StudyState
 from studies.checks.conditions import INITIAL
 from studies.checks.training import conditions, detect_collapse, zero_lr_fault
 from studies.metrics import Refused, kind_of
-from studies.records.base import digest
+from studies.records.base import Record, digest
 from studies.records.design import Metric
 from studies.records.procedure import CollapseRule, Noise
 from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve
@@ -46,10 +46,8 @@ _NOTHING = 1e-9
 _K = TypeVar("_K")
 
 
-class Observation(BaseModel):
+class Observation(Record):
     """One run's value of a metric."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     run: str
     study: str
@@ -343,10 +341,8 @@ class NoiseBank:
         return "; left out: " + ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
 
 
-class ZeroLrRun(BaseModel):
+class ZeroLrRun(Record):
     """A run with a learning rate of 0 that changed nothing."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     environment: str
     model: str
@@ -360,10 +356,8 @@ class ZeroLrRun(BaseModel):
     """What the backend allows."""
 
 
-class BankFile(BaseModel):
+class BankFile(Record):
     """A shipped measurement: what was observed, where and how."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     results_version: int
     provenance: Mapping[str, object]

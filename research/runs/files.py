@@ -27,6 +27,7 @@ from research.files import read_json, write_json
 from research.isolation.mode import PROCESS, Sandboxing
 from research.text import MOST_SECONDS
 from studies.metrics import other_environment
+from studies.records.base import Record
 from studies.records.design import RunSpec
 from studies.records.procedure import Watchdog
 from studies.records.runs import WeightChange
@@ -44,17 +45,13 @@ EvaluationName = Literal["initial", "during", "final", "other"]
 """Which of its evaluations."""
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
 class _StrictFile(BaseModel):
     """What an evaluator writes: checked strictly, nothing is converted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class AttemptSpec(_File):
+class AttemptSpec(Record):
     """What an attempt is to do."""
 
     study: str
@@ -134,7 +131,7 @@ class AttemptSpec(_File):
         return Job.from_record({**self.spec.job, "tracking": tracking})
 
 
-class AttemptProgress(_File):
+class AttemptProgress(Record):
     """The progress of an attempt."""
 
     stage: Stage
@@ -152,7 +149,7 @@ class AttemptProgress(_File):
     """Since the attempt began."""
 
 
-class ObservedConditions(_File):
+class ObservedConditions(Record):
     """The conditions that an attempt observed; None for what it could not observe."""
 
     initial_policy: str | None = None
@@ -168,7 +165,7 @@ class ObservedConditions(_File):
     """What a training with a learning rate of 0 did to the weights."""
 
 
-class AttemptOutcome(_File):
+class AttemptOutcome(Record):
     """How an attempt ended."""
 
     status: Literal["finished", "failed"]
