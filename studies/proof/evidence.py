@@ -271,11 +271,6 @@ def _check_conditions(
 
 def _compare(place: str, pairs: Mapping[str, tuple[Any, Any]], findings: Findings) -> None:
     for name, (stored, expected) in pairs.items():
-        if not _equal(stored, expected):
+        numbers = isinstance(stored, float) and isinstance(expected, float)
+        if not (math.isclose(stored, expected, rel_tol=1e-9, abs_tol=1e-12) if numbers else stored == expected):
             findings.drift(place, f"{name} is {stored!r}, expected {expected!r}")
-
-
-def _equal(a: object, b: object) -> bool:
-    if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
-    return a == b

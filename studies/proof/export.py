@@ -109,6 +109,7 @@ def is_export(folder: Path) -> bool:
 
 
 def readme(state: StudyState) -> str:
+    later = ", ".join(f"`{each.lock_file}`" for each in state.rounds[1:] if each.lock_file)
     return "\n".join((
         f"# Study {state.id}", "", f"> {' '.join(state.topic.split())}", "",
         "Verify it, in this folder or in a copy of it:", "",
@@ -117,19 +118,12 @@ def readme(state: StudyState) -> str:
         "must come from somewhere else than this folder to prove that nobody computed all of it anew.", "",
         f"- `{EVENTS}`: the event log, {state.event_count} events, each with the hash of the one before it",
         "- `design.lock`: the design as it was locked before the first run that counts",
-        *_later_locks(state),
+        *([f"- {later}: those of later rounds, each with the hash of the one before it"] if later else []),
         "- `runs/`: of each run what the tracker logged (snapshot) and each episode's outcome (evaluation)",
         "- `report.md`, `report.html`, `figures/`: the report", "",
         "The log holds the command that was typed, people's notes, the planner's words, the versions of libraries and",
         "what the machine is; it is whole, because a chain of hashes cannot be left in part.", "",
     ))  # fmt: skip
-
-
-def _later_locks(state: StudyState) -> Iterator[str]:
-    names = [each.lock_file for each in state.rounds[1:] if each.lock_file]
-    if names:
-        said = ", ".join(f"`{name}`" for name in names)
-        yield f"- {said}: those of later rounds, each with the hash of the one before it"
 
 
 def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | None:

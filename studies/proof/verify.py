@@ -83,26 +83,17 @@ def check_rounds(state: StudyState, findings: Findings) -> None:
         if (design := each.locked_design) is None:
             return
         place = f"{lock_name(each.round)}, inquiry"
-        findings.check("link", place, _link_error(design, previous))
-        findings.check("level", place, _level_error(ledgers, design))
+        found, overdrawn = design.inquiry.previous if design.inquiry is not None else "", None
+        said = f"it names the lock {found[:12] or 'of nothing'} before it, expected {previous[:12] or 'none'}"
+        findings.check("link", place, None if found == previous else said)
+        try:
+            ledgers.allocate(design)
+        except OverdrawnLedger as error:
+            overdrawn = str(error)
+        findings.check("level", place, overdrawn)
         findings.check("spending", f"{lock_name(each.round)}, looks", _spending_error(design))
         if each is not state:
             ledgers, previous = ledgers.after(each.outcome), str(each.design_hash)
-
-
-def _link_error(design: Design, previous: str) -> str | None:
-    found = design.inquiry.previous if design.inquiry is not None else ""
-    if found == previous:
-        return None
-    return f"it names the lock {found[:12] or 'of nothing'} before it, expected {previous[:12] or 'none'}"
-
-
-def _level_error(ledgers: AlphaLedgers, design: Design) -> str | None:
-    try:
-        ledgers.allocate(design)
-    except OverdrawnLedger as error:
-        return str(error)
-    return None
 
 
 def _spending_error(design: Design) -> str | None:
@@ -173,14 +164,11 @@ def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterato
             inner = value.keys() | again[name].keys()
             both = ({key: side.get(key) for key in inner} for side in (value, again[name]))
             yield from ((f"{name}.{key}", a, b) for key, a, b in _differences(*both))
-        elif not _same(value, again[name]):
-            yield name, value, again[name]
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, float) and isinstance(b, float | int) and not isinstance(b, bool):
-        return math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=1e-12)
-    return bool(a == b)
+            continue
+        other = again[name]
+        numbers = isinstance(value, float) and isinstance(other, float | int) and not isinstance(other, bool)
+        if not (math.isclose(value, other, rel_tol=_TOLERANCE, abs_tol=1e-12) if numbers else value == other):
+            yield name, value, other
 
 
 def _same_numbers(before: str, after: str) -> bool:
