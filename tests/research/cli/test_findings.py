@@ -129,7 +129,7 @@ def test_a_package_from_outside_brings_a_metric_that_a_plan_asks_for(ajet: Ajet,
     found = ajet("study", "plan", *VARY, "--metric", "lost", "--json").data
     assert (found["metric"]["key"], found["noise_runs_first"]) == ("hidden/lost", 6)
     assert found["hypotheses"][0]["direction"] == "decrease"
-    topic = ajet("study", "plan", "is less lost on the way with lr 1e-3 than 3e-3 on guess?", "--json").out
+    topic = ajet("study", "plan", "lost on the way with lr 1e-3 vs 3e-3 on guess", "--json").out
     assert json.loads(topic)["metric_chosen_for"] == "lost on the way"
     assert "an installed package" in ajet("metric", "explain", "lost").out
 
