@@ -64,7 +64,6 @@ _JUDGED_WHOLE = (
     (re.compile(r"/streams/tasks"), MOST_LISTED_BYTES),
 )
 """What is posted there says what is learned, so that its body is judged."""
-_FRAMING = frozenset({"transfer-encoding", "content-length", "expect", "trailer"})
 _NOT_PASSED = frozenset(
     {
         "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "upgrade",
@@ -72,6 +71,7 @@ _NOT_PASSED = frozenset(
     }
 )  # fmt: skip
 """What is of one hop, and what only a proxy may say of a request; said by an agent, it is a lie."""
+_NOT_FORWARDED = _NOT_PASSED | {"transfer-encoding", "content-length", "expect", "trailer"}
 FULL = "too many connections are open; close some, or try again"
 _CODES = {403: "forbidden", 413: "body_too_large", 502: "engine_unavailable", 503: "engine_unavailable"}
 
@@ -108,8 +108,10 @@ class RequestRejected(Exception):
 def strip_headers(headers: Iterable[tuple[str, str]], *, framing: bool) -> list[tuple[str, str]]:
     """Return the headers that go further than one hop; with those that tell where the body ends, or without."""
     kept = [(name, value, name.lower()) for name, value in headers]
-    named = {word.strip().lower() for _, value, lower in kept if lower == "connection" for word in value.split(",")}
-    dropped = named | (_NOT_PASSED if framing else _NOT_PASSED | _FRAMING)
+    dropped = _NOT_PASSED if framing else _NOT_FORWARDED
+    for _, value, lower in kept:
+        if lower == "connection":
+            dropped = dropped | {word.strip().lower() for word in value.split(",")}
     return [(name, value) for name, value, of in kept if of not in dropped and not of.startswith("x-forwarded")]
 
 
@@ -279,7 +281,7 @@ class ReverseProxy:
         tls = ssl.create_default_context() if self._url.startswith("https") else True
         async with aiohttp.ClientSession(
             connector=ServerConnections(limit=0, keepalive_timeout=MOST_IDLE_S, ssl=tls),
-            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
@@ -367,7 +369,7 @@ class ReverseProxy:
         if length is not None and (length or request.method in ("POST", "PUT", "PATCH")):
             headers.append(("Content-Length", str(length)))
         url = URL(self._url + request.raw_path, encoded=True)
-        response = web.StreamResponse()
+        begun: web.StreamResponse | None = None
         try:
             async with self._session.request(
                 request.method, url, headers=headers, data=body or None, allow_redirects=False
@@ -383,20 +385,21 @@ class ReverseProxy:
                 response = web.StreamResponse(status=reply.status, reason=reply.reason, headers=head)
                 response.content_length = size
                 await response.prepare(request)
+                begun = response
                 self._count("forwarded")
                 async for piece in reply.content.iter_any():
                     await response.write(piece)
+                return response
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
             raise RequestRejected(503, "unreachable", "the swarm server cannot be reached now; try again") from None
         except (aiohttp.ClientError, OSError) as error:
-            if isinstance(error.__cause__, RequestRejected) and not response.prepared:
+            if begun is None and isinstance(error.__cause__, RequestRejected):
                 raise error.__cause__ from None
-            if not response.prepared:
-                message = "the server went away before it answered; try again"
-                raise RequestRejected(502, "lost", message) from None
+            if begun is None:
+                raise RequestRejected(502, "lost", "the server went away before it answered; try again") from None
             if request.transport is not None:
                 request.transport.abort()
-        return response
+            return begun
 
 
 def _parse_head(request: web.BaseRequest) -> tuple[int | None, Request]:
