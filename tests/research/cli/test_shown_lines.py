@@ -19,7 +19,7 @@ TYPED = (
     "ajet study verify", "ajet study export", "ajet findings", "ajet planner calibration",
     "ajet job explain", "ajet doctor", "ajet sandbox ls", "ajet swarm list",
 )  # fmt: skip
-PAGES = ("docs/environments.md", "docs/models.md", "docs/research.md", "docs/swarm.md")
+PAGES = ("docs/environments.md", "docs/models.md", "docs/research.md", "docs/findings.md", "docs/operations.md")
 
 
 def lines(page: str) -> list[list[str]]:

@@ -288,7 +288,7 @@ def test_a_watcher_shows_what_a_silent_server_said(server: SwarmProcess, monkeyp
 
 def test_a_server_of_an_earlier_release(ajet: Ajet, server: SwarmProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     with SwarmClient(server.url, server.admin_token) as client, pytest.raises(NotFound):
-        client._loop.run(client._client._transport.call("GET", "/a-path-it-does-not-know", server.admin_token))
+        client._bridge.run(client._inner._transport.call("GET", "/a-path-it-does-not-know", server.admin_token))
 
     def snapshot(self: SwarmClient, *, within_s: float | None = None) -> None:
         raise NotFound("there is no GET /snapshot here")

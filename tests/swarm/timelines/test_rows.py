@@ -1,4 +1,4 @@
-"""Rows are whole paths and train every sampled token once, of trained calls alone; docs/timelines.md says so too."""
+"""Rows are whole paths and train every sampled token once, of trained calls alone; docs/merging.md says so too."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_same_token_sampled_in_two_episodes_is_one_id_and_trained_twice() ->
 
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs" / "timelines.md").read_text()
+TEXT = (ROOT / "docs" / "merging.md").read_text()
 
 
 def test_the_worked_example_prints_what_the_document_says() -> None:

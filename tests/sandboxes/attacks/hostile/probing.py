@@ -25,7 +25,7 @@ OWN: list[int] = []
 
 
 def attempt(tried: str) -> Callable[[Attempt], Attempt]:
-    """Mark a function as an attempt; `tried` says what it does, in the words of the table in docs/security.md."""
+    """Mark a function as an attempt; `tried` says what it does, in the words of the table in docs/attacks.md."""
 
     def marked(function: Attempt) -> Attempt:
         function.tried = tried  # type: ignore[attr-defined]

@@ -331,7 +331,7 @@ def test_an_engine_that_agrees_passes_and_stale_tokens_are_not_held_against_it()
 def test_every_metric_of_an_update_is_defined_in_the_docs() -> None:
     policy = models.make_policy()
     metrics = LocalLearner(policy, _job(kl_coef=0.1), {}).update(models.make_batch(policy))
-    text = (Path(__file__).parents[4] / "docs" / "algorithms.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "training-metrics.md").read_text()
     table = text[text.index("| metric | value |") :].split("\n\n")[0]
     first = " ".join(line.split(" | ")[0] for line in table.splitlines())
     defined = {name for quoted in re.findall(r"`([^`]+)`", first) for name in _spelled(quoted)}
