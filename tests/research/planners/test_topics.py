@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.controller.options import ResearchRequest, ask_on_terminal, require_understood
+from research.controller.options import ResearchOptions, ask_on_terminal, make_request, require_understood
 from research.design.comparison import DesignDraft, StatisticalRequirements, draft_design
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
@@ -155,9 +155,7 @@ def test_what_a_topic_is_understood_as_asks_the_same_when_it_is_pasted(topic: st
 @pytest.mark.parametrize(("said", "left"), [(None, True), (False, True), (True, False)])
 def test_a_topic_that_is_half_understood_is_studied_after_a_yes_alone(said: bool | None, left: bool) -> None:
     topic = "Does group size 16 outperform 4 at equal wall-clock time on guess?"
-    request = ResearchRequest.from_options(
-        topic, [], [], None, None, StatisticalRequirements(), "10m", None, note=lambda line: None
-    )
+    request = make_request(ResearchOptions(topic=topic), lambda line: None)
     asked: list[str] = []
 
     def ask(parsed: ParsedTopic, wanted: RequestedComparison) -> bool:
@@ -189,9 +187,7 @@ def test_a_person_at_a_terminal_is_shown_both_parts_and_asked(
 
 def test_another_planner_s_topic_is_read_by_nobody() -> None:
     for topic in ("a 7B model of temperature 5, please", "curriculum learning"):
-        request = ResearchRequest.from_options(
-            topic, [], [], None, None, StatisticalRequirements(), "10m", None, planner="llm", note=lambda line: None
-        )
+        request = make_request(ResearchOptions(topic=topic, planner="llm"), lambda line: None)
         assert (request.parsed, request.requirements.metric) == (None, None)
 
 
