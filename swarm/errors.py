@@ -205,6 +205,10 @@ def _simplify_message(kind: str, message: str) -> str:
         return HALF_A_CHARACTER
     if kind == "json_invalid":
         return f"expected JSON, found text that is none: {message.removeprefix('Invalid JSON: ')}"
+    if kind in ("model_type", "model_attributes_type", "dataclass_type"):
+        return "expected an object"
+    if kind == "tuple_type":
+        return "expected a valid array"
     asked = message.removeprefix("Input should be ")
     if asked != message:
         return "expected " + ("a value " if asked.startswith(("greater", "less")) else "") + asked

@@ -235,8 +235,12 @@ class Rollout:
         store, mark = self.registry.store, fingerprint(request.secret)
         episodes = tuple(dict.fromkeys(request.episodes))
         await store.write()  # what was noted before is there to be read
-        records = {name: await store.episode(name) for name in episodes}
-        own = [name for name, record in records.items() if record is not None and mark in record.owner.split(":")]
+        own = []
+        for name in episodes:  # one at a time: a record has all its tokens
+            record = await store.episode(name)
+            if record is not None and mark in record.owner.split(":"):
+                own.append(name)
+        record = None
         for episode in [e for e in self.leases if e.id in own and e.settling is None]:
             self.registry.give_up(episode, "aborted", "erased")
         self.registry.drop(self.groups.drop_samples(own), "erased")

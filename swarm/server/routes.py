@@ -323,7 +323,12 @@ async def describe_model(model: Annotated[str, Path(min_length=1)], server: Serv
 @router.get("/openapi.json", dependencies=ANYONE, name="openapi", response_model=dict[str, Any])
 async def describe_api() -> Response:
     """Return this document."""
-    return json_response(to_json(await asyncio.to_thread(openapi)))  # model calls do not wait for it
+    return json_response(await asyncio.to_thread(_document))  # model calls do not wait for it
+
+
+@cache
+def _document() -> bytes:
+    return to_json(openapi())
 
 
 @cache

@@ -261,8 +261,10 @@ class Training:
         if self.job.tracking is not None:  # the tracker has not heard of the steps in the weights that were loaded
             for step in await asyncio.to_thread(list, found.measured):
                 if step <= loaded:
-                    self.metrics = await asyncio.to_thread(found.measured.__getitem__, step)
-                    await self._tracker.log(step, self.metrics)
+                    metrics = await asyncio.to_thread(found.measured.get, step)
+                    if metrics is not None:  # those of old steps may be cleared meanwhile
+                        self.metrics = metrics
+                        await self._tracker.log(step, metrics)
         self.metrics = self.metrics or await asyncio.to_thread(found.measured.get, loaded, {})
         if (every := self.job.eval_every) is not None:  # the evaluation due last may not have come to its end
             last = found.step - found.step % every

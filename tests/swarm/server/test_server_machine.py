@@ -223,7 +223,7 @@ class Server(RuleBasedStateMachine):
 
     @initialize(
         rule_=st.sampled_from(["groups", "varied_groups", "episodes"]), size=st.integers(2, 3),
-        tasks=st.integers(1, 2), surplus=st.integers(0, 1), mixed=st.booleans(), staleness=st.sampled_from([0, 0, 1]),
+        tasks=st.integers(1, 2), surplus=st.integers(0, 1), mixed=st.booleans(), staleness=st.sampled_from([0, 1, 2]),
         every=st.sampled_from([1, 2, 9]), kept=st.integers(1, 2),
     )  # fmt: skip
     def load(

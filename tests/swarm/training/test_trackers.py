@@ -65,6 +65,19 @@ def test_a_finished_run_is_whole_on_disk_without_an_account(tmp_path: Path) -> N
     assert not {"requirements.txt", "output.log", "diff.patch"} & {path.name for path in files}
 
 
+def test_wandb_is_told_to_collect_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(wandb, "init", lambda **given: asked.update(given))
+    make_tracker(tracked(tmp_path))
+    settings = asked["settings"]
+    off = ("x_disable_stats", "x_disable_meta", "x_disable_machine_info", "disable_code", "disable_git")
+    assert all(getattr(settings, name) is True for name in (*off, "disable_job_creation"))
+    assert (settings.console, settings.save_code, settings.x_save_requirements) == ("off", False, False)
+    assert (asked["mode"], os.environ["WANDB_ERROR_REPORTING"]) == ("offline", "false")
+
+
 def test_what_a_sweep_or_launch_says_of_its_run_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
