@@ -322,9 +322,8 @@ class NoiseBank:
         for group in _group_by(self._select(environment, job, metric), lambda entry: entry.group).values():
             if metric.threshold is not None and metric.cut_at is not None:
                 late = sum(seen.value >= metric.cut_at for seen in group)
-                if 2 * late > len(
-                    group
-                ):  # most never reached the threshold: their spread is the horizon's, which has none
+                # Where most never reached the threshold, their spread is the horizon's, which has none.
+                if 2 * late > len(group):
                     continue
             known += group
         return estimate_noise(known)

@@ -431,7 +431,8 @@ class BudgetCheck:
         return waves + self.price.overhead_s
 
     def affords(self, stages: Sequence[Stage]) -> bool:
-        return not self.suggest_flags(stages)
+        runs = self.runs_made + sum(stage.runs for stage in stages)
+        return self.cost(stages) <= self.left and (self.budget.max_runs is None or runs <= self.budget.max_runs)
 
     def suggest_flags(self, stages: Sequence[Stage]) -> str:
         """Return the flags of a budget that carries the stages; empty where this one does."""

@@ -245,9 +245,8 @@ class Attempt:
                 await self._play(players, client, stops)
             finally:
                 stops.cancel()
-                for (
-                    player
-                ) in players.values():  # what they hand over is there then; that one cannot, another error says
+                # What they hand over is there then; that one cannot, another error says.
+                for player in players.values():
                     with suppress(AttemptFailed):
                         if not player.ended.done():
                             await player.worker.stop()

@@ -37,11 +37,11 @@ def reap_command(folder: Path) -> tuple[str, ...]:
 
 
 def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: AttemptFolder) -> None:
-    from research.runs.workers import EVALUATION, container_name, merge_evaluations  # not needed at a start
-
     sandbox.reap(labels)
     if folder.outcome.exists():  # it took what they had made itself
         return
+    from research.runs.workers import EVALUATION, container_name, merge_evaluations  # not needed at a start
+
     handle = sandbox.adopt(container_name(labels, "evaluator-during"))
     if handle is None or EVALUATION not in (results := handle.results()):
         return
@@ -168,9 +168,7 @@ def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
         Evaluation.model_validate_json(initial)
     except (OSError, ValidationError):
         return ResumePlan(why="it did not come to the end of its evaluation before training")
-    try:
-        during = _hash_during(folder, run)
-    except (OSError, ValueError):
+    if (during := _hash_during(folder, run)) is None:
         return ResumePlan(why="its evaluations during training were lost with what made them")
     try:  # a server holds this lock for as long as it lives
         with FileLock(folder.server / "server.lock", timeout=LETS_GO_S):
@@ -179,13 +177,16 @@ def plan_resume(run: RunState, folder_of: FolderOf) -> ResumePlan:
         return ResumePlan(why="a server still holds its folder")
 
 
-def _hash_during(folder: AttemptFolder, run: RunState) -> str:
-    """Return the sha256 of the evaluations during training, empty for none; ValueError where some are lost."""
+def _hash_during(folder: AttemptFolder, run: RunState) -> str | None:
+    """Return the sha256 of the evaluations during training, empty for none; None where some are lost."""
     path, progress = find_kept_file(folder), read_progress(folder)
-    made = set() if path is None else {evaluation.policy_version for evaluation in read_evaluations(path)}
+    try:
+        made = set() if path is None else {evaluation.policy_version for evaluation in read_evaluations(path)}
+    except (OSError, ValueError):
+        return None
     reached = 0 if progress is None else progress.step
-    if lost := {version for version in run.spec.job.get("evaluate_after", ()) if version < reached} - made:
-        raise ValueError(f"expected an evaluation of version {min(lost)} in {folder.path}; found none")
+    if {version for version in run.spec.job.get("evaluate_after", ()) if version < reached} - made:
+        return None
     return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -71,7 +71,7 @@ def _answer(study: StudyState, event: Event, digest: str, by: Origin, note: str 
 
 
 @rule(EventType.HYPOTHESIS_PROPOSED)
-def _propose(study: StudyState, event: Event, **payload: Any) -> None:
+def _propose(study: StudyState, event: Event, /, **payload: Any) -> None:
     hypothesis = Hypothesis.model_validate(payload)
     if study.design is not None:
         raise ImpossibleEvent(f"hypothesis {hypothesis.id} came after the design was locked")
@@ -141,7 +141,8 @@ def _amend(study: StudyState, event: Event, amendment: Amendment) -> None:
 def _veto(study: StudyState, event: Event, hypothesis: str, reason: str) -> None:
     if hypothesis not in {claim.id for claim in study.hypotheses}:
         raise ImpossibleEvent(f"no hypothesis {hypothesis!r} was proposed")
-    study.vetoed = {hypothesis: Veto(reason, event.seq, event.ts, event.actor), **study.vetoed}
+    if hypothesis not in study.vetoed:
+        study.vetoed = {**study.vetoed, hypothesis: Veto(reason, event.seq, event.ts, event.actor)}
 
 
 @rule(EventType.CANDIDATE_ASKED)
@@ -184,7 +185,7 @@ def _decide_screen(
 
 
 @rule(EventType.VERDICT_COMPUTED)
-def _judge(study: StudyState, event: Event, **payload: Any) -> None:
+def _judge(study: StudyState, event: Event, /, **payload: Any) -> None:
     """A verdict of the next look; a final one is never replaced while its data are unchanged."""
     verdict = Verdict.model_validate(payload)
     name, design = verdict.hypothesis, study.design

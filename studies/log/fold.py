@@ -121,7 +121,7 @@ def _follows_a_wait(study: StudyState, event: Event) -> bool:
 
 
 @rule(EventType.STUDY_CREATED)
-def _create(study: StudyState, event: Event, topic: str, command: Any, served: bool = False, **given: Any) -> None:
+def _create(study: StudyState, event: Event, /, topic: str, command: Any, served: bool = False, **given: Any) -> None:
     study.id, study.created, study.topic, study.command, study.served = event.study, event.ts, topic, command, served
     for name in ("planner", "settings", "versions", "machine"):
         setattr(study, name, dict(given[name]))
@@ -160,7 +160,7 @@ def _add_note(
 
 
 @rule(EventType.ROUND_BEGUN)
-def _begin_round(study: StudyState, event: Event, number: int, previous: str, why: str = "", **more: Any) -> None:
+def _begin_round(study: StudyState, event: Event, /, number: int, previous: str, why: str = "", **more: Any) -> None:
     """The round is over and the next one begins: its question is asked on what is known by now."""
     if study.design is None or study.design_hash != previous:
         raise ImpossibleEvent(f"expected a round after the lock {str(study.design_hash)[:12]}; found {previous[:12]}")
@@ -183,9 +183,10 @@ def _set_round(study: StudyState, round: RoundState) -> None:
 
 
 @rule(EventType.MODEL_PREPARED)
-def _prepare_model(study: StudyState, event: Event, phase: str = "confirm", **more: Any) -> None:
+def _prepare_model(study: StudyState, event: Event, /, seconds: float, phase: str = "confirm", **more: Any) -> None:
     # Earlier versions named the control's model alone.
-    prepared = {name: more[name] for name in ("sha256", "seconds", "models") if name != "models" or name in more}
+    models = {"models": more["models"]} if "models" in more else {}
+    prepared = {"sha256": more["sha256"], "seconds": seconds, **models}
     study.prepared = {**study.prepared, phase: prepared}
     if phase == "confirm" or study.model is None:
         study.model = prepared
@@ -238,7 +239,9 @@ def _conclude(
 
 
 @rule(EventType.REPORT_BUILT)
-def _add_report(study: StudyState, event: Event, markdown: dict[str, Any], html: dict[str, Any], **more: Any) -> None:
+def _add_report(
+    study: StudyState, event: Event, /, markdown: dict[str, Any], html: dict[str, Any], **more: Any
+) -> None:
     study.newest_report = {**more, "markdown": markdown, "html": html}
     # While it runs, a report is of the past.
     if study.concluded_reason is not None or study.stopped_reason is not None:
@@ -471,7 +474,7 @@ def _copy_attempt(
 
 
 @rule(EventType.RUN_COLLECTED)
-def _collect(study: StudyState, event: Event, run_id: str, attempt: int, **more: Any) -> None:
+def _collect(study: StudyState, event: Event, /, run_id: str, attempt: int, **more: Any) -> None:
     run = _run(study, run_id)
     if run.status in ("collected", "invalid"):
         raise ImpossibleEvent(f"run {run_id} is {run.status}; expected nothing more to collect")
@@ -484,7 +487,7 @@ def _collect(study: StudyState, event: Event, run_id: str, attempt: int, **more:
 
 
 @rule(EventType.MEASUREMENT_RECORDED)
-def _measure(study: StudyState, event: Event, **payload: Any) -> None:
+def _measure(study: StudyState, event: Event, /, **payload: Any) -> None:
     measurement = Measurement.model_validate(payload)
     run = _run(study, measurement.run_id)
     if run.collected is None:

@@ -178,7 +178,11 @@ def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvi
     except (KeyError, TypeError, ValueError) as error:
         raise ReportError(f"the snapshot of run {run.run_id} holds no readable history; collect it again") from error
     for part in ("initial", "final"):
-        if not all("success" in episode for episode in evaluation.get(part, {}).get("episodes", [{}])):
+        try:
+            whole = bool([bool(episode["success"]) for episode in evaluation[part]["episodes"]])
+        except (KeyError, TypeError):
+            whole = False
+        if not whole:
             raise ReportError(f"the evaluation of run {run.run_id} holds no {part} episodes; collect it again")
     stopped, during = (collected.get("conditions") or {}).get("stopped_by"), evaluation.get("during", ())
     results = Results(

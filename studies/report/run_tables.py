@@ -182,7 +182,8 @@ def merge_rounds(state: StudyState) -> StudyState:
 def run_table(state: StudyState) -> Table | None:
     """Return every run of every round; by what it was judged and in which image it ran where that tells them apart."""
     several, states = is_campaign(state), state.every_round
-    judged = {metric_name(each.design.metric) for each in states if each.design is not None and each.design.metric.kind}
+    metrics = [each.design.metric for each in states if each.design is not None]
+    judged = {metric_name(metric) for metric in metrics} if any(metric.kind for metric in metrics) else set()
     staged = several or any(run.spec.phase != "confirm" for run in state.runs.values())
     placed = len(_places(merge_rounds(state))) > 1
     columns = [*(["Round"] if several else []), "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before"]
@@ -343,11 +344,17 @@ def cost_table(state: StudyState) -> Table | None:
     prompt, completion = (
         sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in ("prompt", "completion")
     )
-    most_runs = next((each.design.budget.max_runs for each in state.rounds if each.design is not None), None)
+    locked = next((each.design.budget for each in state.rounds if each.design is not None), None)
+    most_runs = None if locked is None else locked.max_runs
     facts = [
         ("Wall clock, first to last event", duration(state.elapsed_s)),
         ("Time worked, pauses left out", duration(state.worked_s)),
         ("Budget", duration(state.budget_s) + (f", {plural(most_runs, 'run')}" if most_runs else "")),
+        *(
+            [("Budget, as locked", duration(locked.wall_clock_s))]
+            if locked is not None and locked.wall_clock_s != state.budget_s
+            else []
+        ),
         ("Time in runs, all attempts added up", duration(sum(run.seconds for run in state.every_run.values()))),
         ("Planner tokens", f"{prompt:,} in prompts, {completion:,} in answers"),
     ]
