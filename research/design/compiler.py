@@ -292,9 +292,10 @@ class DesignCompiler:
 
     def _require_room(self, draft: DesignDraft, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:
-            known = [self.price.estimates.of(job) for job in draft.comparison.jobs]
-            levels = self.bank.levels(draft.job, metric)
-            require_room_to_gain(draft, levels, known, [entry for entry in hypotheses if not entry.moderator])
+            differences = [claim for claim in hypotheses if claim.kind == "difference"]  # a contrast is of all arms
+            jobs = draft.comparison.jobs if differences else draft.comparison.jobs[:1]
+            known = [self.price.estimates.of(job) for job in jobs]
+            require_room_to_gain(draft, self.bank.levels(draft.job, metric), known, differences)
             return
         # where two effects are compared, either may fit although their difference would not
         plain = [claim for claim in hypotheses if claim.kind != "interaction"]

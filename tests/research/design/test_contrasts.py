@@ -14,6 +14,7 @@ from research.design.compiler import accept_hypotheses
 from research.errors import DesignRefused
 from research.planners.prompts import StatedPropose, schema
 from research.proposals.actions import Constant, Propose, ProposeDesign
+from research.proposals.metric_choice import RequestedMetric
 from studies.records.alpha import allocate_single_round
 from studies.records.design import Budget, Design
 from studies.records.statements import sentences
@@ -21,7 +22,7 @@ from studies.verdicts.inputs import ArmData, JudgeInput
 from studies.verdicts.rules import judge
 from tests.golden import assert_golden
 from tests.research.banks import bank
-from tests.research.compiling import assert_refused, compile_design
+from tests.research.compiling import assert_refused, compile_design, refusal
 from tests.research.fakes import PRICING
 
 LONG, WIDE = {"episodes_per_step": 64, "steps": 80}, {"episodes_per_step": 256, "steps": 20}
@@ -174,6 +175,12 @@ def test_a_refusal_says_why_a_contrast_is_dear(
     one: dict[str, Any], sd: float, budget_s: float, told: list[str]
 ) -> None:
     assert_refused(WISH, accept_hypotheses(asked(one)), *told, **means(sd, budget_s))
+
+
+@pytest.mark.parametrize("one", [crossed(), trend(4, 8, 16)])
+def test_a_contrast_of_gains_is_designed(one: dict[str, Any]) -> None:
+    gains = StatisticalRequirements(metric=RequestedMetric.parse("gain"))
+    assert refusal(WISH, accept_hypotheses(asked(one)), requirements=gains, **means(0.02)) is None
 
 
 def test_rates_of_runs_have_no_interaction() -> None:
