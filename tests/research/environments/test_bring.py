@@ -211,6 +211,8 @@ def test_a_demonstration_that_hangs_is_named_with_its_line_and_no_task_is_blamed
 
 def test_tasks_that_seeds_gave_again_are_counted_in_a_line(tmp_path: Path, home: Home) -> None:
     told: list[str] = []
+    home.environments.mkdir(parents=True, exist_ok=True)
+    (home.environments / "secret").write_bytes(b"\x01" * 32)  # the split is alike each time
     few = sums(tmp_path / "few", tasks=GENERATE.replace("99", "7"))
     found = install_environment(read_reference(str(few)), home, told.append)
     different = sum(found.manifest.splits.values())
