@@ -11,9 +11,10 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from swarm.client.async_client import AsyncSwarmClient
-from swarm.client.episode import Agent, Episode, HasId, Result
+from swarm.client.episode import Agent, Episode, HasId, Result, TaskT
 from swarm.client.identity import Connectable
-from swarm.client.teams import Team, TeamAgent
+from swarm.client.rollout import StreamTasks
+from swarm.client.teams import Team
 from swarm.client.threads import Bridge, background, run_in_thread
 
 P = ParamSpec("P")
@@ -84,11 +85,10 @@ def _beginning(
     return wraps(verb)(call)
 
 
-def _playing(
-    verb: Callable[Concatenate[Any, Agent, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Blocking, SyncAgent, P], T]:
-    def call(own: _Blocking, agent: SyncAgent, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        found: T = own._run(verb, plain_agent(agent), *args, **kwargs)
+def _playing(verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+    def call(own: _Blocking, /, agent: SyncAgent, tasks: Iterable[HasId], **kwargs: Any) -> T:
+        known = list(tasks)  # here, as what gives them may block
+        found: T = own._run(verb, plain_agent(agent), known, **kwargs)
         return found
 
     return wraps(verb)(call)
@@ -118,7 +118,12 @@ class SwarmClient(_Blocking, Connectable):
     stop = _blocking(AsyncSwarmClient.stop)
     begin = _beginning(AsyncSwarmClient.begin)
     begin_next = _beginning(AsyncSwarmClient.begin_next)
-    register_tasks = _blocking(AsyncSwarmClient.register_tasks)
+
+    def register_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
+        """Do as `AsyncSwarmClient.register_tasks`."""
+        named: StreamTasks[TaskT] = self._run(AsyncSwarmClient.register_tasks, list(tasks), stream)
+        return named
+
     take_over = _blocking(AsyncSwarmClient.take_over)
     erase = _blocking(AsyncSwarmClient.erase)
     give_up_open = _blocking(AsyncSwarmClient.give_up_open)
@@ -139,22 +144,14 @@ class SwarmClient(_Blocking, Connectable):
 SyncTeamAgent = Callable[["SyncTeam"], Mapping[str, Result]]
 
 
-def _playing_teams(
-    verb: Callable[Concatenate[Mapping[str, AsyncSwarmClient], Iterable[HasId], TeamAgent, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Mapping[str, SwarmClient], Iterable[HasId], SyncTeamAgent, P], T]:
-    def call(
-        clients: Mapping[str, SwarmClient],
-        tasks: Iterable[HasId],
-        play: SyncTeamAgent,
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+def _playing_teams(verb: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+    def call(clients: Mapping[str, SwarmClient], tasks: Iterable[HasId], play: SyncTeamAgent, **kwargs: Any) -> T:
         async def run_play(team: Team) -> Mapping[str, Result]:
             return await run_in_thread(play, SyncTeam(background(), team))
 
+        known = list(tasks)  # here, as what gives them may block
         members = {role: client._inner for role, client in clients.items()}
-        return background().run(verb(members, tasks, run_play, *args, **kwargs))
+        return background().run(verb(members, known, run_play, **kwargs))
 
     return wraps(verb)(call)
 

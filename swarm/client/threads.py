@@ -30,7 +30,16 @@ class Bridge:
         self.loop = loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` in the loop and wait for it; an interrupt cancels it, and lets it clean up for GOODBYE_S."""
+        """Run `work` in the loop and wait for it; an interrupt cancels it, and lets it clean up for GOODBYE_S.
+
+        Raises RuntimeError in the loop's own thread, which would wait for itself.
+        """
+        if _running_loop() is self.loop:
+            work.close()
+            raise RuntimeError(
+                "expected a blocking call outside the event loop that does the work; found one within, which would "
+                "wait for itself: await the asynchronous client's verb there"
+            )
         over = threading.Event()
 
         async def run_work() -> T:
@@ -46,6 +55,13 @@ class Bridge:
             if future.cancel():
                 over.wait(GOODBYE_S)
             raise
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def background() -> Bridge:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from aiohttp import web
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask, SwarmClient, SyncEpisode
 from swarm.client import rollout as loop
-from swarm.client.threads import background
+from swarm.client.sync_client import SyncTeam
+from swarm.client.threads import Bridge, background
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -237,6 +239,33 @@ async def test_the_blocking_client_does_the_same_without_asyncio(tmp_path: Path)
         await asyncio.to_thread(use, served.url, served.admin, job())
     assert len(threads) > 1
     assert all(thread.daemon for thread in threads), "a play that hangs holds no process up"
+
+
+async def test_a_blocking_client_takes_tasks_by_name_from_a_generator_that_asks_another(served: Served) -> None:
+    def play_team(team: SyncTeam) -> dict[str, tuple[float, bool]]:
+        return {role: plain_agent(episode) for role, episode in team.episodes.items()}
+
+    def use(url: str, token: str) -> None:
+        with SwarmClient(url, token) as client, SwarmClient(url, token) as other:
+
+            def asked() -> Iterator[NamedTask]:
+                for task in TASKS:
+                    assert other.status().job_digest
+                    yield task
+
+            assert client.register_tasks(asked(), stream="other").stream == "other"
+            assert client.rollout(agent=plain_agent, tasks=asked()).episodes == 8
+            assert len(client.evaluate(tasks=asked(), agent=plain_agent)) == 3
+            assert len(SyncTeam.evaluate(clients={"a": client}, tasks=asked(), play=play_team)) == 3
+
+    await asyncio.to_thread(use, served.url, served.admin)
+
+
+async def test_a_blocking_call_in_the_loop_that_does_the_work_is_refused() -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(RuntimeError, match="wait for itself"):
+        Bridge(asyncio.get_running_loop()).run(work())
 
 
 def test_the_blocking_client_has_every_verb_of_the_other_with_its_signature() -> None:
