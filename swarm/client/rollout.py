@@ -107,14 +107,14 @@ def classify_misplay(error: Exception) -> Misplay | None:
     return "unusable_reward" if unusable else None
 
 
-def _list_responses(error: BaseException | None) -> Iterator[tuple[BaseException, Any, int | None]]:
-    """Yield an error and its causes, each with it, or its response, that carries an HTTP status, and the status."""
+def _list_responses(error: BaseException | None) -> Iterator[tuple[BaseException, Any, tuple[int, ...]]]:
+    """Yield an error and its causes, each with it, or its response, and the HTTP statuses that this may carry."""
     for _ in range(_MOST_CAUSES):
         if error is None:
             return
         for carrier in (error, getattr(error, "response", None)):
-            statuses = (getattr(carrier, name, None) for name in ("status_code", "status", "code"))
-            yield error, carrier, next((status for status in statuses if isinstance(status, int)), None)
+            found = (getattr(carrier, name, None) for name in ("status_code", "status"))
+            yield error, carrier, tuple(status for status in found if isinstance(status, int))
         error = error.__cause__ or error.__context__
 
 
@@ -125,14 +125,13 @@ def find_retry_after_s(error: BaseException) -> float | None:
     `status_code`, `status` or `code`, their own or their response's), and a Retry-After header; an agent's own error
     may have `status_code` and `retry_after`.
     """
-    for each, carrier, status in _list_responses(error):
-        if status == 429:
+    for each, carrier, statuses in _list_responses(error):
+        if 429 in (*statuses, getattr(carrier, "code", None)):
             carriers = (carrier, getattr(each, "response", None))
             headers: Any = next((found for each in carriers if (found := getattr(each, "headers", None))), {})
             asked = getattr(each, "retry_after", None)
-            if asked is None:
-                asked = headers.get("Retry-After", headers.get("retry-after", 0))
-            with suppress(TypeError, ValueError):  # a date, or nothing that is known
+            with suppress(AttributeError, TypeError, ValueError):  # a date, or nothing that is known
+                asked = headers.get("Retry-After", headers.get("retry-after", 0)) if asked is None else asked
                 return max(0.0, float(asked))
             return 0.0
     return None
@@ -147,8 +146,8 @@ def is_server_error(error: BaseException) -> bool:
     return any(
         isinstance(each, ConnectionError | EngineUnavailable | Unreachable | Throttled)
         or (type(each).__module__.partition(".")[0] in _OF_HTTP and type(each).__name__ in _NO_ANSWER)
-        or (status is not None and 500 <= status < 600)
-        for each, _, status in _list_responses(error)
+        or next(filter(None, statuses), 0) >= 500
+        for each, _, statuses in _list_responses(error)
     )
 
 
@@ -157,10 +156,10 @@ def away_code(error: BaseException) -> str | None:
 
     SDKs raise errors of their own for what it answers, which quote its code.
     """
-    for each, carrier, status in _list_responses(error):
+    for each, carrier, statuses in _list_responses(error):
         if isinstance(each, EngineUnavailable | Unreachable):
             return each.code
-        if status == 503 and carrier is each:
+        if 503 in statuses and carrier is each:
             return next((kind.code for kind in (StoreUnavailable, EngineUnavailable) if kind.code in str(each)), None)
     return None
 

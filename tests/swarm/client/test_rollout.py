@@ -30,7 +30,7 @@ from swarm.client import (
     plain_agent,
 )  # fmt: skip
 from swarm.client.episode import Result, RolloutSummary, UnusableReward, WrongResult
-from swarm.client.rollout import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, find_retry_after_s
+from swarm.client.rollout import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, find_retry_after_s, is_server_error
 from swarm.client.transport import Transports
 from swarm.environments import Outcome
 from swarm.errors import JobConflict, LeaseLost, ServerFailed, StoreUnavailable, SwarmError
@@ -346,6 +346,14 @@ class Carrier(Exception):
         self.response = SimpleNamespace(status_code=status, headers=named)
 
 
+class Coded(Exception):
+    code = 512
+
+
+class Listed(Exception):
+    status, headers = 429, ("Retry-After", "7")
+
+
 def caused_by(cause: Exception) -> Exception:
     error = RuntimeError("the tool failed")
     error.__cause__ = cause
@@ -361,11 +369,18 @@ def caused_by(cause: Exception) -> Exception:
         (Carrier(500, retry_after="7"), None),
         (caused_by(Carrier(429, Retry_After="2")), 2.0),
         (urllib.error.HTTPError("http://x", 429, "no", Message(), None), 0.0),
+        (Listed(), 0.0),
         (ValueError("429"), None),
     ],
 )
 def test_rate_limits_are_known_by_what_the_libraries_errors_carry(error: Exception, found: float | None) -> None:
     assert find_retry_after_s(error) == found
+
+
+def test_a_code_of_an_agents_own_error_is_no_servers_status() -> None:
+    assert [is_server_error(error) for error in (Coded(), Carrier(499), Carrier(500), Carrier(600))] == [
+        False, False, True, True,
+    ]  # fmt: skip
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=40))
