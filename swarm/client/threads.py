@@ -40,9 +40,10 @@ class Bridge:
                 "expected a blocking call outside the event loop that does the work; found one within, which would "
                 "wait for itself: await the asynchronous client's verb there"
             )
-        over = threading.Event()
+        begun, over = threading.Event(), threading.Event()
 
         async def run_work() -> T:
+            begun.set()
             try:
                 return await work
             finally:
@@ -53,7 +54,10 @@ class Bridge:
             return future.result()
         except BaseException:
             if future.cancel():
-                over.wait(GOODBYE_S)
+                with suppress(RuntimeError):  # the loop is closed
+                    self.loop.call_soon_threadsafe(lambda: None if begun.is_set() else work.close())
+                if begun.is_set():
+                    over.wait(GOODBYE_S)
             raise
 
 

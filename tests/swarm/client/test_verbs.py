@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from aiohttp import web
 from swarm.client import AsyncSwarmClient, Episode, NamedTask, SwarmClient, SyncEpisode
 from swarm.client import rollout as loop
 from swarm.client.sync_client import SyncTeam
-from swarm.client.threads import Bridge, background
+from swarm.client.threads import GOODBYE_S, Bridge, background
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -302,3 +303,20 @@ def test_what_an_interrupt_cancels_cleans_up_before_it_is_raised(monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         background().run(work())
     assert cleaned.is_set()
+
+
+def test_what_is_interrupted_before_it_began_is_closed_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None: ...
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    bridge, never = Bridge(asyncio.new_event_loop()), work()
+    began = time.monotonic()
+    monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bridge.run(never)
+    assert time.monotonic() - began < GOODBYE_S / 2
+    bridge.loop.run_until_complete(asyncio.sleep(0))
+    bridge.loop.close()
+    assert inspect.getcoroutinestate(never) == inspect.CORO_CLOSED
