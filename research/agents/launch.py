@@ -125,12 +125,9 @@ class ProcessAgent:
 
 @asynccontextmanager
 async def run_in_process(
-    request: AgentRequest, server: ServerAccess, folder: Path, environment: Mapping[str, str], grace_s: float = GRACE_S
+    request: AgentRequest, server: ServerAccess, folder: Path, environment: Mapping[str, str]
 ) -> AsyncIterator[ProcessAgent]:
-    """Run an agent in a plain process; `folder` takes what it is given, a brought environment too, and its result.
-
-    What has not ended `grace_s` after it was asked to is killed.
-    """
+    """Run an agent in a plain process; `folder` takes what it is given, a brought environment too, and its result."""
     tasks, result, environments = folder / "tasks.json", folder / RESULT, folder / ENVIRONMENTS
     tasks.write_text(to_json(request.tasks), encoding="utf-8")
     if request.environment is not None:
@@ -152,7 +149,7 @@ async def run_in_process(
         try:
             yield agent
         finally:
-            await agent.end(grace_s)
+            await agent.end()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from research.agents.launch import GRACE_S, ContainerHost, RunningAgent, run_in_container, run_in_process
+from research.agents.launch import ContainerHost, ProcessAgent, RunningAgent, run_in_container, run_in_process
 from research.agents.request import AgentRequest, BadOption, Confinement, SandboxOptions, ServerAccess, parse_variables
 from research.environments.install import packages_of, python_path_variables
 from research.environments.reference import requirements_of
@@ -147,8 +147,7 @@ class AgentRun:
         request, place = self.request, self.place
         environment = {**place.environment, OWNER: owner}
         if place.host is None:
-            grace_s = RELOAD_GRACE_S if self.reload else GRACE_S
-            return run_in_process(request, self.server, place.folder, environment, grace_s)
+            return run_in_process(request, self.server, place.folder, environment)
         return run_in_container(request, self.server, place.folder, place.given, place.host, environment)
 
 
@@ -210,6 +209,8 @@ async def play(run: AgentRun, saved: asyncio.Task[str] | None = None) -> AgentRe
             async with run.begin(mine.owner) as agent:
                 ended = await follow(run, agent, saved)
                 fenced = await _give_up(mine, "code_changed") if ended is None else 0
+                if ended is None and isinstance(agent, ProcessAgent):
+                    await agent.end(RELOAD_GRACE_S)
             if ended is None:
                 fenced += await _give_up(mine, "code_changed")
                 write_output(f"ajet: the code was saved; {fenced} open episodes of the last were fenced\n")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from watchfiles import awatch
+from watchfiles import Change, awatch
 
 from research.agents.run import (
     AgentResult,
@@ -28,7 +28,7 @@ from research.agents.run import (
     write_output,
 )
 from sandboxes import Exit
-from swarm.environments.user_code import code_hash
+from swarm.environments.user_code import SUFFIXES, code_hash
 
 FIRST_WAIT_S: Final = 0.5
 MOST_WAIT_S: Final = 30.0
@@ -86,11 +86,24 @@ JOB_LOOK_S: Final = 2.0
 
 async def wait_for_save(folder: Path, code: str) -> str:
     """Return the sha256 of the files in a folder once it is another than `code`, and they are whole."""
-    async for _ in awatch(folder, step=SETTLED_MS, rust_timeout=LOOK_MS, yield_on_timeout=True):
-        found = await asyncio.to_thread(code_hash, folder)
-        if found != code:
-            return found
+    for polling in (None, True):  # where the system watches no more files, they are looked at
+        changes = awatch(
+            folder, watch_filter=_may_be_code, step=SETTLED_MS, rust_timeout=LOOK_MS, yield_on_timeout=True,
+            force_polling=polling, ignore_permission_denied=True,
+        )  # fmt: skip
+        try:
+            async for _ in changes:
+                found = await asyncio.to_thread(code_hash, folder)
+                if found != code:
+                    return found
+        except (OSError, RuntimeError):
+            if polling:
+                raise
     raise AssertionError  # it watches until it is cancelled
+
+
+def _may_be_code(_: Change, path: str) -> bool:
+    return Path(path).suffix in SUFFIXES or Path(path).is_dir()
 
 
 async def perform(run: AgentRun) -> AgentResult:

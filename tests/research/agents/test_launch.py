@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from watchfiles import Change
 
-from research.agents.launch import container_spec, run_in_process
+from research.agents import run as run_module
+from research.agents import supervisor
+from research.agents.launch import GRACE_S, ProcessAgent, container_spec, run_in_process
 from research.agents.request import AgentFiles, AgentRequest, Confinement, ServerAccess
-from research.agents.run import write_output
+from research.agents.run import RELOAD_GRACE_S, AgentPlacement, AgentRun, write_output
 from research.agents.supervisor import (
     FIRST_WAIT_S,
     HEALTHY_S,
@@ -25,6 +31,7 @@ from sandboxes import Exit
 from sandboxes.docker.archive import check
 from sandboxes.gateway.egress import Destination
 from swarm.environments import Task, registry
+from swarm.environments.user_code import code_hash
 from tests.swarm.environments.test_custom import brought_in
 
 
@@ -105,3 +112,58 @@ def test_what_a_container_says_steers_no_terminal_behind_a_pipe(capsys: pytest.C
     write_output("\x1b[2Jgone\n", contained=True)
     write_output("\x1b[2Jmine\n")
     assert capsys.readouterr().err == "\\x1b[2Jgone\n\x1b[2Jmine\n"
+
+
+async def test_a_save_is_found_where_the_system_watches_no_more_files_and_a_log_is_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool | None] = []
+
+    async def limited(folder: Path, **options: Any) -> AsyncIterator[set[Any]]:
+        asked.append(options["force_polling"])
+        assert options["ignore_permission_denied"]
+        names = ("agent.py", "prompt.md", "run.log")
+        assert [options["watch_filter"](Change.modified, str(folder / name)) for name in names] == [True, True, False]
+        if not options["force_polling"]:
+            raise OSError("OS file watch limit reached.")
+        yield set()
+
+    monkeypatch.setattr(supervisor, "awatch", limited)
+    (tmp_path / "agent.py").write_text("def agent(episode): ...\n")
+    assert await supervisor.wait_for_save(tmp_path, "old") == code_hash(tmp_path)
+    assert asked == [None, True]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_only_after_a_save_has_the_agent_less_time_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    graces: list[float] = []
+
+    async def end(_: object, grace_s: float = GRACE_S) -> None:
+        graces.append(grace_s)
+
+    @asynccontextmanager
+    async def begin(_: AgentRun, owner: str) -> AsyncIterator[ProcessAgent]:
+        agent = ProcessAgent.__new__(ProcessAgent)
+        try:
+            yield agent
+        finally:
+            await agent.end()
+
+    async def follow(*_: object) -> None:
+        if not saved:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(ProcessAgent, "end", end)
+    monkeypatch.setattr(AgentRun, "begin", begin)
+    monkeypatch.setattr(run_module, "follow", follow)
+    monkeypatch.setattr(run_module, "AsyncSwarmClient", mock.MagicMock(return_value=mock.AsyncMock()))
+    monkeypatch.setattr(run_module, "_give_up", mock.AsyncMock(return_value=0))
+    place = AgentPlacement(tmp_path / "run", {}, Confinement(), None)
+    run = AgentRun(
+        AgentRequest("play", None, None, ()), ServerAccess("http://127.0.0.1:9", "token"), place, reload=True
+    )
+    with nullcontext() if saved else pytest.raises(asyncio.CancelledError):
+        await run_module.play(run)
+    assert graces == ([RELOAD_GRACE_S, GRACE_S] if saved else [GRACE_S])
