@@ -118,6 +118,8 @@ class AgentRequest:
     reward: AgentFiles | None = None
     """Judges the plays of the environment's own agent in place of its games."""
     time_limit_s: float | None = None
+    unchanged: bool = False
+    """Its files are refused where they were saved while they were loaded: they are loaded again at each save."""
 
     @property
     def code(self) -> AgentFiles | None:
@@ -136,7 +138,8 @@ class AgentRequest:
                {"--split": self.split, "--episodes": None if self.during else self.episodes}),
         }  # fmt: skip
         words = (f"{option}={value}" for option, value in given.items() if value is not None)
-        return ("-m", MODULE, self.action, *words, *(["--during"] if self.during else []))
+        flags = {"--during": self.during, "--unchanged": self.unchanged}
+        return ("-m", MODULE, self.action, *words, *(flag for flag, wanted in flags.items() if wanted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class AgentRun:
         """Return the run of another client of it, in a folder of its own, with what is left of the time limit."""
         folder = self.place.folder.with_name(f"{self.place.folder.name}-{number}")
         folder.mkdir(mode=0o700)
-        request = replace(self.request, time_limit_s=within_s)
+        request = replace(self.request, time_limit_s=within_s, unchanged=self.reload)
         return replace(self, request=request, place=replace(self.place, folder=folder))
 
     def clear(self) -> None:

@@ -5,8 +5,9 @@
                                           [--transcripts 2] [--during]
 
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
-agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed
-and --timeout (seconds that one play may take). The server's client token is read from AJET_TOKEN. `play` goes on until
+agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed,
+--timeout (seconds that one play may take) and --unchanged (refuse the user's files if they are saved while they are
+loaded). The server's client token is read from AJET_TOKEN. `play` goes on until
 the job is finished, and so does `evaluate --during`, which plays --episodes whenever training waits for them (as many
 as it waits for where --episodes is left out) and writes all these evaluations to FILE; each prints a line of JSON that
 sums up, `play` into --out FILE if that is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or
@@ -106,12 +107,12 @@ def _code_folder(arguments: argparse.Namespace) -> Path | None:
 
 
 def _load(arguments: argparse.Namespace) -> PlaySetup:
-    """Load environment, tasks and agent; the user's files are the same before and after, or InvalidRequest."""
+    """Load environment, tasks and agent; InvalidRequest for user's files that must stay `unchanged`, and did not."""
     if (folder := _code_folder(arguments)) is None:
         return _load_setup(arguments)
     code = code_hash(folder)
     setup = replace(_load_setup(arguments), code=code)
-    if code_hash(folder) != code:
+    if arguments.unchanged and code_hash(folder) != code:
         raise InvalidRequest("expected files that stay as they are while they are loaded; found them saved meanwhile")
     return setup
 
@@ -214,6 +215,7 @@ def _parse_arguments() -> argparse.Namespace:
         action.add_argument("--concurrency", type=_count, default=64, help="episodes at once")
         action.add_argument("--seed", type=int, default=0, help="order of the tasks")
         action.add_argument("--timeout", type=seconds, default=EPISODE_TIMEOUT_S, help="seconds a play may take")
+        action.add_argument("--unchanged", action="store_true", help="refuse files that are saved while being loaded")
     play, evaluation = actions.choices["play"], actions.choices["evaluate"]
     play.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
     play.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")

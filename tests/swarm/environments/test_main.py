@@ -327,6 +327,16 @@ def test_what_cannot_be_played_is_refused_with_code_2(tmp_path: Path, asked: str
     assert all(name in err.splitlines()[-1] for name in named)
 
 
+@pytest.mark.parametrize(("options", "expected"), [((), 3), (("--unchanged",), 2)])
+def test_files_that_change_while_they_are_loaded_are_refused_if_asked(
+    tmp_path: Path, options: tuple[str, ...], expected: int
+) -> None:
+    text = "from pathlib import Path\nPath(__file__).with_name('notes.md').write_text('begun')\n" + ASYNC_AGENT
+    own = ("--agent", code_file(tmp_path, text), "--tasks", tasks_file(tmp_path, *QUESTIONS))
+    code, _, err = main("play", *own, *options, "--server", NOBODY)
+    assert (code, "saved meanwhile" in err) == (expected, expected == 2)
+
+
 def test_no_token_is_bad_input_and_a_server_that_is_not_there_is_lost() -> None:
     code, _, err = main("play", "--environment", "guess", "--server", NOBODY, token="")
     assert (code, "AJET_TOKEN" in err) == (2, True)
