@@ -178,8 +178,12 @@ class AgentConnection(web.RequestHandler):
             return
         in_head = self._request_count == 0 or (self._waiter is not None and not self._waiter.done())
         busy = self._request_count > self._answered
+        over = busy and self._current_request is not None and self._current_request.content.is_eof()
         super().data_received(data)
         if not data:  # aiohttp goes on with what it has
+            return
+        if over and data.strip(b"\r\n"):  # a part of a head, too: the parser would keep all that follows
+            self._refuse(RequestRejected(400, "pipelined", "expected one request at a time"))
             return
         broken = bool(self._messages) and not isinstance(self._messages[-1][0], RawRequestMessage)
         if len(self._messages) > 1 or (self._messages and busy):

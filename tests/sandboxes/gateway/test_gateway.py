@@ -434,13 +434,23 @@ async def test_what_two_readers_might_read_differently_ends_the_connection(tmp_p
         assert "/smuggled" not in [path for _, path in seen.lines]
 
 
-async def test_a_second_request_before_the_first_is_answered_ends_the_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [(GET + GET,), (GET, GET[:20])], ids=["at once", "a part, later"])
+async def test_a_second_request_before_the_first_is_answered_ends_the_connection(
+    tmp_path: Path, sent: tuple[bytes, ...]
+) -> None:
+    began = asyncio.Event()
+
     async def handle(_: web.BaseRequest) -> web.StreamResponse:
+        began.set()
         await asyncio.Event().wait()
         raise AssertionError
 
     async with serving(handle) as port, opened(tmp_path, port) as both, both.raw() as agent:
-        status, headers, _ = await agent.ask(GET + GET)
+        for later, piece in enumerate(sent):
+            if later:
+                await soon(began)
+            agent.writer.write(piece)
+        status, headers, _ = await agent.reply()
         assert (status, headers["connection"]) == (400, "close")
         assert both.counts == {"pipelined": 1}
 
