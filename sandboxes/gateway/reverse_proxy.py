@@ -159,6 +159,8 @@ class AgentConnection(web.RequestHandler):
         self._count = count
         self._answered = 0
         self._head_bytes = 0
+        self._body_bytes = 0
+        self._trailer_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._deaf = False  # what comes is not looked at any more
 
@@ -197,12 +199,23 @@ class AgentConnection(web.RequestHandler):
             if self._deadline is not None:
                 self._deadline.cancel()
                 self._deadline = None
+            self._bound_trailers(len(data))
         else:
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._refuse(RequestRejected(431, "head_too_large", f"expected a head of {MOST_HEAD_BYTES} bytes"))
+                self._refuse(_large_head())
             elif self._deadline is None:
                 self._deadline = self._loop.call_later(SEND_TIMEOUT_S, self._expire)
+
+    def _bound_trailers(self, size: int) -> None:
+        """Bound what comes while a body does not grow and is not held up: the parser keeps it all."""
+        request = self._current_request
+        if request is None or request.content.is_eof() or self._reading_paused:
+            return
+        grown, self._body_bytes = request.content.total_bytes != self._body_bytes, request.content.total_bytes
+        self._trailer_bytes = 0 if grown else self._trailer_bytes + size
+        if self._trailer_bytes > MOST_HEAD_BYTES:
+            self._refuse(_large_head())
 
     def _expire(self) -> None:
         if self._head_bytes and not self._deaf:
@@ -409,6 +422,8 @@ class ReverseProxy:
 def _parse_head(request: web.BaseRequest) -> tuple[int | None, Request]:
     """Return a body's length (None for chunks) and what is asked; RequestRejected for what might be read two ways."""
     headers, method = request.headers, request.method
+    if sum(len(name) + len(value) + 4 for name, value in request.raw_headers) > MOST_HEAD_BYTES:
+        raise _large_head()
     if request.version not in (HttpVersion10, HttpVersion11) or "Host" not in headers:
         raise _malformed("HTTP/1.1, and a host")
     if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
@@ -468,6 +483,10 @@ def _awaits_sign(request: web.BaseRequest) -> bool:
 
 def _malformed(expected: str) -> RequestRejected:
     return RequestRejected(400, "malformed", f"expected {expected}", closing=True)
+
+
+def _large_head() -> RequestRejected:
+    return RequestRejected(431, "head_too_large", f"expected a head of {MOST_HEAD_BYTES} bytes", closing=True)
 
 
 def _large_body(most: int) -> RequestRejected:

@@ -495,8 +495,8 @@ async def test_a_later_request_is_told_what_is_wrong_and_who_stays_is_cut_off(
 
 @pytest.mark.parametrize("head", [
     b"X: " + b"x" * 70_000 + b"\r\n\r\n", b"".join(b"X%d: y\r\n" % number for number in range(120)) + b"\r\n",
-    b"X: " + b"x" * 70_000, b"x: y\r\n" * 150,
-], ids=["large", "of many headers", "large and without an end", "many headers and no end"])  # fmt: skip
+    b"X: " + b"x" * 70_000, b"x: y\r\n" * 150, b"".join(b"X%d: %b\r\n" % (n, b"x" * 900) for n in range(80)) + b"\r\n",
+], ids=["large", "of many headers", "large and without an end", "many and no end", "of small headers"])  # fmt: skip
 async def test_a_head_beyond_its_bound_is_refused(tmp_path: Path, head: bytes) -> None:
     async with recorded(tmp_path) as (both, seen), both.raw() as agent:
         status = await agent.status(GET_A + head)
@@ -515,13 +515,16 @@ async def test_a_head_in_pieces_after_a_large_body_is_no_large_head(tmp_path: Pa
         assert [len(body) for *_, body in seen.requests] == [300_000] * 2
 
 
-async def test_trailers_that_do_not_end_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trailer", [b"x" * 10_000, b"x" * 10_000 + b"\r\nX: "], ids=["one", "many"])
+async def test_trailers_beyond_the_bound_of_a_head_are_refused(tmp_path: Path, trailer: bytes) -> None:
     async with recorded(tmp_path) as (both, _), both.raw() as agent:
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             agent.writer.write(POST_A + CHUNKED + b"\r\n0\r\nX: ")
-            while True:
-                agent.writer.write(b"x" * 10_000)
+            for _ in range(50):
+                agent.writer.write(trailer)
                 await agent.writer.drain()
+            agent.writer.write(b"\r\n\r\n")
+            await agent.reply()
         assert both.counts in ({"malformed": 1}, {"head_too_large": 1})
 
 
