@@ -29,6 +29,7 @@ from sandboxes.gateway.reverse_proxy import (
     FULL,
     LINGER_S,
     MOST_HEAD_BYTES,
+    MOST_HEADERS,
     QUEUE,
     SEND_TIMEOUT_S,
     RequestRejected,
@@ -157,6 +158,8 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _HEAD = re.compile(rb"([A-Z]{1,20}) ([!-~]+) (HTTP/1\.[01])\r\n((?:[\w!#$%&'*+.^`|~-]+:[^\0\r\n]*\r\n)*)\r\n")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _ABSOLUTE = re.compile(r"http://([^/?#@]+)(/[^#]*)?(\?[^#]*)?", re.IGNORECASE)
 
 
@@ -174,6 +177,8 @@ class OutgoingConnection:
     port: int
     head: bytes | None
     """What a plain request sends first; None for a tunnel."""
+    length: int | None = 0
+    """Of the body of a plain request; None for chunks."""
     verdict: Literal["allowed", "refused", "failed"] = "failed"
     reason: str = "the agent went away"
     bytes_up: int = 0
@@ -199,10 +204,18 @@ class OutgoingConnection:
             reason = f"expected CONNECT host:port, or http://host/...; {error}"
             raise RequestRejected(400, "malformed", reason) from None
         pairs = [line.split(":", 1) for line in head[4].decode("latin-1").split("\r\n")[:-1]]
-        headers = strip_headers(
-            [(name, value.strip()) for name, value in pairs if name.lower() != "host"], framing=True
-        )
-        lines = [("Host", plain[1]), *headers, ("Connection", "close")]
+        if len(pairs) > MOST_HEADERS:
+            raise RequestRejected(431, "head_too_large", f"expected at most {MOST_HEADERS} headers")
+        given = [(name, value.strip(" \t")) for name, value in pairs if name.lower() != "host"]
+        framing = [(name, value) for name, value in given if name.lower() in ("content-length", "transfer-encoding")]
+        for name, value in framing:
+            sized = name.lower() == "content-length"
+            valid = _LENGTH.fullmatch(value) if sized else value.lower() == "chunked" and version == "HTTP/1.1"
+            if len(framing) > 1 or not valid:
+                raise RequestRejected(400, "malformed", "expected one content-length, or chunks, and not both")
+            found.length = int(value) if sized else None
+        headers = [pair for pair in strip_headers(given, framing=True) if pair not in framing]
+        lines = [("Host", plain[1]), *headers, *framing, ("Connection", "close")]
         first = f"{method} {plain[2] or '/'}{plain[3] or ''} {version}\r\n"
         found.head = (first + "".join(f"{name}: {value}\r\n" for name, value in lines) + "\r\n").encode("latin-1")
         return found
@@ -366,23 +379,35 @@ def _why_own_address(address: Address) -> str | None:
 async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early: asyncio.Task[bytes]) -> None:
     """Pass on what each end says until both have ended, or one is lost, or nothing went for too long.
 
-    A plain request is over with its reply, whose end the server tells by its own.
+    A plain request is over with its reply, whose end the server tells by its own; what an agent sends after the body
+    that it announced goes nowhere, for it may be meant for another host.
     """
     loop = asyncio.get_running_loop()
+    plain = outgoing.head is not None
+
+    async def said(source: asyncio.StreamReader, *, up: bool) -> AsyncIterator[bytes]:
+        data = await early if up else await source.read(PIECE_BYTES)
+        while data:
+            yield data
+            data = await source.read(PIECE_BYTES)
 
     async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, up: bool) -> None:
+        pieces = said(source, up=up)
         try:
-            data = await early if up else await source.read(PIECE_BYTES)
-            while data:
+            async for data in _announced(pieces, outgoing.length) if plain and up else pieces:
                 idle.reschedule(loop.time() + IDLE_TIMEOUT_S)
                 outgoing.bytes_up += len(data) if up else 0
                 outgoing.bytes_down += 0 if up else len(data)
                 sink.write(data)
                 await sink.drain()
-                data = await source.read(PIECE_BYTES)
-            sink.write_eof()
+            if not plain or (up and await anext(pieces, None) is None):
+                sink.write_eof()
+        except RequestRejected:
+            sink.transport.abort()
+            raise
         except OSError:  # one end is lost: what the other was sent still arrives, then it ends
-            sink.close()
+            if up or not plain or outgoing.bytes_down:
+                sink.close()
 
     idle = asyncio.timeout(IDLE_TIMEOUT_S)
     up = asyncio.create_task(pump(agent[0], server[1], up=True))
@@ -397,6 +422,11 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
             await down
             if outgoing.head is None:
                 await up
+            elif not outgoing.bytes_down:
+                if up.done():
+                    await up  # it may have been refused
+                outgoing.reason = "the server went away"
+                raise RequestRejected(502, "lost", "the server went away before it answered; try again")
             for _, writer in (agent, server):
                 writer.close()
                 with suppress(OSError):  # it is lost, and so closed
@@ -406,4 +436,61 @@ async def _splice(outgoing: OutgoingConnection, agent: Ends, server: Ends, early
     finally:
         up.cancel()
         down.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
         server[1].transport.abort()
+
+
+class _Held:
+    """What came of a body and is not passed on yet."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+        self._bytes = bytearray()
+
+    async def _fill(self) -> None:
+        if (piece := await anext(self._pieces, None)) is None:
+            raise RequestRejected(400, "malformed", "the body ended early")
+        self._bytes.extend(piece)
+
+    async def line(self) -> bytes:
+        while (end := self._bytes.find(b"\r\n")) < 0:
+            if len(self._bytes) > MOST_HEAD_BYTES:
+                raise RequestRejected(400, "malformed", "expected chunks; found a line without an end")
+            await self._fill()
+        found = bytes(self._bytes[:end])
+        del self._bytes[: end + 2]
+        return found
+
+    async def take(self, size: int) -> AsyncIterator[bytes]:
+        while size:
+            if not self._bytes:
+                await self._fill()
+            piece = bytes(self._bytes[:size])
+            del self._bytes[:size]
+            size -= len(piece)
+            yield piece
+
+
+async def _announced(pieces: AsyncIterator[bytes], length: int | None) -> AsyncIterator[bytes]:
+    """Yield the body that a head announced; one in chunks is written anew, without extensions and trailers."""
+    held = _Held(pieces)
+    if length is not None:
+        async for piece in held.take(length):
+            yield piece
+        return
+    while True:
+        if (found := _SIZE.fullmatch(await held.line())) is None:
+            raise RequestRejected(400, "malformed", "expected the size of a chunk")
+        if not (size := int(found[1], 16)):
+            break
+        yield b"%x\r\n" % size
+        async for piece in held.take(size):
+            yield piece
+        if await held.line():
+            raise RequestRejected(400, "malformed", "expected the end of a chunk")
+        yield b"\r\n"
+    most = MOST_HEAD_BYTES
+    while trailer := await held.line():
+        if (most := most - len(trailer)) < 0:
+            raise RequestRejected(431, "head_too_large", f"expected trailers of {MOST_HEAD_BYTES} bytes")
+    yield b"0\r\n\r\n"
