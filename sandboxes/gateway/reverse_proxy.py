@@ -140,7 +140,10 @@ class Upstream:
 
 
 class AgentConnection(web.RequestHandler):
-    """aiohttp's connection with an agent, and bounds to what an agent can hold by it."""
+    """aiohttp's connection with an agent, and bounds to what an agent can hold by it.
+
+    They rest on private names of aiohttp 3.14, and so does `ServerConnections`: pyproject.toml takes no other.
+    """
 
     def __init__(self, server: web.Server, most: int, count: Callable[[str], None]) -> None:
         super().__init__(
@@ -174,6 +177,12 @@ class AgentConnection(web.RequestHandler):
         self._count("connections")
         transport.write(RequestRejected(503, "connections", FULL).raw())
         transport.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -303,6 +312,7 @@ class ReverseProxy:
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         ) as self._session:
+            self._session._retry_connection = False
             server = web.Server(self.handle, handler_cancellation=True)
             listener = await asyncio.get_running_loop().create_unix_server(
                 lambda: AgentConnection(server, most, self._count), sock=sock, backlog=QUEUE
@@ -391,6 +401,9 @@ class ReverseProxy:
             async with self._session.request(
                 request.method, url, headers=headers, data=body or None, allow_redirects=False
             ) as reply:
+                if reply.status < 200:
+                    reply.close()
+                    raise aiohttp.ClientPayloadError("no final reply")
                 if reply.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
                     raise aiohttp.ClientPayloadError("in a coding that is not read")
                 head = strip_headers(reply.headers.items(), framing=False)

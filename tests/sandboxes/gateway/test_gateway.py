@@ -529,7 +529,12 @@ async def test_trailers_beyond_the_bound_of_a_head_are_refused(tmp_path: Path, t
 
 
 @pytest.mark.parametrize(
-    "head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"]
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nX: ",
+        b"HTTP/1.1 101 On\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+    ],
 )
 async def test_a_server_whose_head_does_not_end_or_whose_coding_is_unread_is_left(tmp_path: Path, head: bytes) -> None:
     async with speaking(Endless(head, b"\r\n\r\n")) as port, opened(tmp_path, port) as both:
@@ -572,6 +577,17 @@ async def test_who_is_slow_to_send_is_refused_and_a_server_may_take_its_time(
             async with both.raw() as agent:
                 assert await agent.status(beginning) == 408
         assert both.counts == {"forwarded": 1, "slow": 2}
+
+
+async def test_a_connection_that_is_gone_leaves_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expired: list[object] = []
+    monkeypatch.setattr(reverse_proxy, "SEND_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(reverse_proxy.AgentConnection, "_expire", expired.append)
+    async with opened(tmp_path, None) as both:
+        async with both.raw() as agent:
+            agent.writer.write_eof()
+        await asyncio.sleep(0.1)
+        assert expired == []
 
 
 async def test_an_agent_that_asks_no_more_is_cut_off_in_the_end(tmp_path: Path, sweeps: Callable[[str], None]) -> None:
@@ -639,17 +655,17 @@ async def test_who_waits_to_send_a_body_that_is_refused_begins_anew(tmp_path: Pa
         assert (status, headers["connection"]) == (403, "close")
 
 
-async def test_a_request_is_sent_once_however_its_connection_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [request("POST", "/episodes/x/end", b"{}"), GET], ids=["POST", "GET"])
+async def test_a_request_is_sent_once_however_its_connection_ends(tmp_path: Path, sent: bytes) -> None:
     heads: list[bytes] = []
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append(await reader.readuntil(b"{}"))
+        heads.append(await reader.readuntil(sent[-4:]))
         writer.write(EMPTY)
-        heads.append(await reader.readuntil(b"{}"))
+        heads.append(await reader.readuntil(sent[-4:]))
 
     async with speaking(once) as port, opened(tmp_path, port) as both, both.raw() as agent:
-        post = request("POST", "/episodes/x/end", b"{}")
-        assert [await agent.status(post) for _ in range(2)] == [200, 502]
+        assert [await agent.status(sent) for _ in range(2)] == [200, 502]
         assert (len(heads), both.counts) == (2, {"forwarded": 1, "lost": 1})
 
 
