@@ -24,7 +24,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
+from aiohttp.http import SERVER_SOFTWARE, HttpVersion10, HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
@@ -137,6 +137,14 @@ class Upstream:
     url: str
     token: str = field(repr=False)
     admits: Admits
+
+
+class AgentRequest(web.BaseRequest):
+    """A request whose reply does not tell what serves it here."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        if response.headers.get("Server") == SERVER_SOFTWARE:
+            del response.headers["Server"]
 
 
 class AgentConnection(web.RequestHandler):
@@ -313,8 +321,13 @@ class ReverseProxy:
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         ) as self._session:
             self._session._retry_connection = False
-            server = web.Server(self.handle, handler_cancellation=True)
-            listener = await asyncio.get_running_loop().create_unix_server(
+            loop = asyncio.get_running_loop()
+            server = web.Server(
+                self.handle,
+                handler_cancellation=True,
+                request_factory=lambda *given: AgentRequest(*given, loop),
+            )
+            listener = await loop.create_unix_server(
                 lambda: AgentConnection(server, most, self._count), sock=sock, backlog=QUEUE
             )
             try:

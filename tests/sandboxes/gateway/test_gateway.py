@@ -582,7 +582,7 @@ async def test_who_is_slow_to_send_is_refused_and_a_server_may_take_its_time(
 async def test_a_connection_that_is_gone_leaves_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expired: list[object] = []
     monkeypatch.setattr(reverse_proxy, "SEND_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(reverse_proxy.AgentConnection, "_expire", expired.append)
+    monkeypatch.setattr(reverse_proxy.AgentConnection, "_expire", lambda self: expired.append(self))
     async with opened(tmp_path, None) as both:
         async with both.raw() as agent:
             agent.writer.write_eof()
@@ -689,8 +689,8 @@ async def test_a_reader_that_stops_reading_stops_the_server_too(tmp_path: Path) 
 
 
 async def test_without_an_upstream_everything_is_refused(tmp_path: Path) -> None:
-    async with opened(tmp_path, None) as both:
-        assert (await both.get(), both.counts) == (403, {"no_server": 1})
+    async with opened(tmp_path, None) as both, both.http.get("/health") as reply:
+        assert (reply.status, both.counts, "Server" in reply.headers) == (403, {"no_server": 1}, False)
 
 
 # Its sockets
