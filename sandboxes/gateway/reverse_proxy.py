@@ -325,7 +325,9 @@ class ReverseProxy:
             server = web.Server(
                 self.handle,
                 handler_cancellation=True,
-                request_factory=lambda *given: AgentRequest(*given, loop),
+                request_factory=lambda head, body, protocol, writer, task: AgentRequest(
+                    head, body, protocol, writer, task, loop
+                ),
             )
             listener = await loop.create_unix_server(
                 lambda: AgentConnection(server, most, self._count), sock=sock, backlog=QUEUE
