@@ -123,7 +123,7 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
     monkeypatch.setattr(session, "StudyController", simulated)
     monkeypatch.setattr(session, "drive", partial(session.drive, poll_s=0.0))
     with Trace([step for part in walk() for step in part]) as trace:
-        research(TOPIC, budget="1d", sandbox="process", prefect=False, json=True)
+        research(topic=TOPIC, budget="1d", sandbox="process", prefect=False, json=True)
     log = EventLog(Home.locate().database)
     state = fold(log.read(log.studies()[0]))
     assert state.status == "concluded"

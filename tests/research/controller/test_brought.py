@@ -53,9 +53,8 @@ class Brought:
         shutil.copytree(self.whole, self.folder)
 
     def process(self) -> None:
-        catalogue = registry._Catalogue()
-        catalogue.add_folder(self.bench.home.environments)
-        self._monkeypatch.setattr(registry, "_CATALOGUE", catalogue)
+        self._monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
+        registry.add_folder(self.bench.home.environments)
 
     def session(self) -> StudyState:
         self.process()
