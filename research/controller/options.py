@@ -28,7 +28,7 @@ from research.design.comparison import (
 from research.design.pricing import EVALUATION_EPISODES, Estimates
 from research.environments.install import load_environment
 from research.environments.reference import HOW, find_custom_environments, find_entry_points, requirements_of
-from research.errors import BadEnvironment, BadTopic
+from research.errors import BadBudget, BadEnvironment, BadTopic
 from research.installation.base_job import (
     backend_of,
     base_job,
@@ -95,6 +95,7 @@ Detach = Annotated[
 Record = Annotated[Path | None, typer.Option(help=RECORD_HELP, dir_okay=False, show_default=False)]
 Replay = Annotated[Path | None, typer.Option(help=REPLAY_HELP, dir_okay=False, show_default=False)]
 DEFAULT_BUDGET = "12m"
+LEAST_RUNS = 4
 _PACKAGED_PLANNERS = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
 _FLAGS = {"held": "--set", "shape": "--as"}
 """Options that are not called as their field is."""
@@ -172,7 +173,7 @@ class ResearchOptions(BaseModel):
             form={"pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"},
         ),
     ] = DEFAULT_BUDGET
-    max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": 4}, min=4)] = None
+    max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = None
     metric: Annotated[
         list[str],
         *_option(
@@ -243,6 +244,8 @@ class ResearchOptions(BaseModel):
         """Return what asks for the same on a command line, without `ajet`."""
         given = self.model_dump(mode="json", exclude_defaults=True)
         topic = given.pop("topic", None)
+        if given.get("shape") == "apart":  # as without
+            del given["shape"]
         flags = (
             (_FLAGS.get(name, f"--{name.replace('_', '-')}"), str(each))
             for name, value in given.items()
@@ -316,6 +319,8 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     comparison = RequestedComparison.parse(asked.vary, asked.held, base, models, shape)
     resolve_topic(asked.topic, comparison)
     seconds = parse_budget(asked.budget)
+    if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
+        raise BadBudget(f"--max-runs: expected at least {LEAST_RUNS}; found {asked.max_runs}")
     comparison = _set_environment(comparison, topic, _choose_environment(asked.env, base), asked.reward, note)
     if base is not None and comparison.environment is not None and "environment" in find_fixed_fields(base):
         base = base.model_copy(update={"environment": comparison.environment})

@@ -68,7 +68,7 @@ BEATING = stems("beat beats outperform outperforms exceed exceeds surpass surpas
 REVERSING = BEATING | stems("than over against rather instead compared")
 """Words between what is tried and what it is compared with."""
 SEPARATORS = REVERSING | stems("vs v versus or to and")
-FILLERS = stems("of at is be being to from set a an the value values among as with for using by")
+FILLERS = stems("of at is be being to from set a an the value values among as with for using")
 """Words that may stand between a field and its value, and between values that are listed."""
 HOLDING = stems("with without at under using use for in")
 """Words before a condition of a comparison."""

@@ -11,6 +11,7 @@ rest is what they mean, by a yes or by the flags that the refusal prints.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -305,6 +306,7 @@ class _Parser:
             if self._tokens[at].kind == "field":
                 found.sense = found.sense or self._tokens[at].sense
                 self._read_direction(found, at)
+        self._leave_factor(found)
         return found
 
     def _is_condition(self, first: int) -> bool:
@@ -327,9 +329,23 @@ class _Parser:
             return
         self._used[place] = True
         mention.places = sorted({*mention.places, place})
-        mention.sense, mention.factor = mention.sense or sense, FACTORS.get(word)
+        mention.sense, mention.factor = mention.sense or sense, mention.factor or FACTORS.get(word)
         is_off = not facts.ladder[0] and facts.default == facts.ladder[0] and not facts.apart
         mention.slight = word in SLIGHT and is_off
+
+    def _leave_factor(self, mention: _Mention) -> None:
+        """Leave `doubling` where it is not what the values say: doubling the group size to 32, of a default of 8."""
+        facts, values = self._facts[mention.field], mention.values
+        if mention.factor is None or not values:
+            return
+        numeric = not facts.is_categorical and not isinstance(facts.default, bool)
+        first, last = (facts.default, values[0]) if len(values) == 1 else (values[0], values[-1])
+        if not numeric or len(values) > 2 or not math.isclose(float(first) * mention.factor, float(last)):
+            named = [at for at in mention.places if self._word(at) in FACTORS]
+            mention.places = [at for at in mention.places if at not in named]
+            mention.factor = None
+            for at in named:
+                self._used[at] = False
 
     def _is_plain_default(self, mention: _Mention) -> bool:
         """Return whether only what all arms have anyway is named, such as GRPO: no part of the question."""

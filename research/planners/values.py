@@ -121,8 +121,8 @@ def choose_values(
     if isinstance(default, bool):
         return (True, False) if sense in ("off", "down") else (False, True)
     if slight:
-        return default, ladder[1]
-    if factor is not None:
+        return _pair_value(values[0], None, facts) if values else (default, ladder[1])
+    if factor is not None and not values:
         return default, _multiply_default(factor, facts)
     if sense == "off" and ladder[0]:
         raise BadTopic(
