@@ -173,7 +173,9 @@ class ResearchOptions(BaseModel):
             form={"pattern": r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$"},
         ),
     ] = DEFAULT_BUDGET
-    max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = None
+    max_runs: Annotated[int | None, *_option("Most training runs.", form={"minimum": LEAST_RUNS}, min=LEAST_RUNS)] = (
+        None
+    )
     metric: Annotated[
         list[str],
         *_option(
