@@ -68,7 +68,7 @@ def plan(asked: ResearchOptions, planner_timeout: options.PlannerTimeout = None,
     require_known((request.base or Job()).backend)
     chosen = select_planner(request, warn, timeout_s=planner_timeout)
     if isinstance(chosen, RulesPlanner):
-        require_understood(request, ask_on_terminal)
+        require_understood(request, ask_on_terminal, asked, "study plan")
     home = Home.locate().prepare()
     context = _context(request, EventLog(home.database), home)
     with console().status("planning") if console().is_terminal and not json else nullcontext():

@@ -321,7 +321,9 @@ def research(
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     request = make_request(asked, warn)
-    planner = require_planner(request, warn, record, replay, timeout_s=planner_timeout, ask=ask_on_terminal)
+    planner = require_planner(
+        request, warn, record, replay, timeout_s=planner_timeout, ask=ask_on_terminal, asked=asked
+    )
     if detach:
         require_detachable(record, replay, planner_timeout, prefect=prefect)
     from research.orchestration.deployment import worker_scheduler  # imports Prefect

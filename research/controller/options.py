@@ -48,8 +48,8 @@ from research.planners.llm import TIMEOUT_S
 from research.planners.protocol import Planner
 from research.planners.rules import RulesPlanner, require_plannable
 from research.planners.topic import describe_left, find_environment, judge_by, parse_topic, refuse_left
-from research.proposals.arms import ComparedModels, find_model_folders, find_paths
-from research.proposals.flags import ParsedTopic, RequestedComparison, list_model_folders, resolve_topic
+from research.proposals.arms import ComparedModels, find_model_folders, find_paths, value_text
+from research.proposals.flags import Claim, ParsedTopic, RequestedComparison, list_model_folders, resolve_topic
 from research.proposals.metric_choice import MetricChoice
 from research.scheduler.approvals import ApprovalMode, parse_mode
 from research.scheduler.required_runs import is_complete
@@ -255,6 +255,17 @@ class ResearchOptions(BaseModel):
         )
         return ("research", *([topic] if topic else []), *(word for flag in flags for word in flag))
 
+    def command_of(self, parsed: ParsedTopic, wanted: RequestedComparison, verb: str = "research") -> str:
+        """Return the command that asks for what was understood of the topic, with all else that is asked here."""
+        changed: dict[str, Any] = {"topic": parsed.plain_topic}
+        if parsed.metric is not None:
+            changed["metric"] = [parsed.metric.text]
+        if parsed.plain_topic is None:
+            changed["vary"] = replace(wanted, vary=parsed.vary).list_varied()
+            changed["held"] = [f"{name}={value_text(value)}" for name, value in parsed.held.items()]
+            changed["env"] = self.env or parsed.environment
+        return f"ajet {verb} {shlex.join(self.model_copy(update=changed).command()[1:])}"
+
 
 def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
     """Append `study.created`, after its folder is made, while its environments are there and cannot be removed."""
@@ -451,28 +462,43 @@ def select_planner(
     )
 
 
-AskUser = Callable[[ParsedTopic, RequestedComparison], bool]
-"""Asks whoever sits at a terminal whether what was understood of a topic is what they mean."""
+AskUser = Callable[[ParsedTopic, str], bool]
+"""Asks whoever sits at a terminal whether what was understood of a topic, as a command says it, is what they mean."""
 
 
-def ask_on_terminal(parsed: ParsedTopic, wanted: RequestedComparison) -> bool:
+def ask_on_terminal(parsed: ParsedTopic, command: str) -> bool:
     """Return whether a person at the terminal says that what was understood is to be studied; False where none is."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    typer.echo(f"understood      {parsed.command(wanted)}", err=True)
+    typer.echo(f"understood      {command}", err=True)
+    if parsed.claim is not None or parsed.equivalence:
+        typer.echo(f"said of it      {'no difference' if parsed.equivalence else _CLAIMS[parsed.claim]}", err=True)
     typer.echo(f"not understood  {describe_left(parsed)}", err=True)
     return typer.confirm("Study this?", default=False, err=True)
 
 
-def require_understood(request: StudyRequest, ask: AskUser | None = None) -> None:
+_CLAIMS: Mapping[Claim | None, str] = {"increase": "what is tried is better", "decrease": "what is tried is worse"}
+
+
+def require_understood(
+    request: StudyRequest, ask: AskUser | None = None, asked: ResearchOptions | None = None, verb: str = "research"
+) -> None:
     """Refuse a question that the rules cannot plan, and a topic with words that they do not know.
 
-    Unless it is answered with yes that what was understood is to be studied: the rest is then not tested.
+    Unless it is answered with yes that what was understood is to be studied: the rest is then not tested. The command
+    to paste is `ajet` with this verb, and says all else that was `asked`.
     """
     parsed, wanted = request.parsed, request.requested
-    if parsed is not None and parsed.left and not (ask is not None and ask(parsed, wanted)):
-        raise refuse_left(parsed, wanted, field_specs(request.base, wanted.models))
-    require_plannable(request.topic, wanted, request.base, parsed)
+    left = describe_left(parsed) if parsed is not None and parsed.left else ""
+    try:
+        require_plannable(request.topic, wanted, request.base, parsed)
+    except BadTopic as error:
+        raise (BadTopic(f"{error.message}; not understood besides: {left}") if left else error) from error
+    if parsed is None or not left:
+        return
+    command = parsed.command(wanted) if asked is None else asked.command_of(parsed, wanted, verb)
+    if ask is None or not ask(parsed, command):
+        raise refuse_left(parsed, command, field_specs(request.base, wanted.models))
 
 
 def require_planner(
@@ -483,6 +509,7 @@ def require_planner(
     *,
     timeout_s: float | None = None,
     ask: AskUser | None = None,
+    asked: ResearchOptions | None = None,
 ) -> Planner:
     """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
     chosen = select_planner(request, note, record, replay, timeout_s=timeout_s)
@@ -492,6 +519,6 @@ def require_planner(
                 f"expected a question that training runs answer; found {request.topic!r}, which a table answers; see "
                 f"it with: ajet study plan {shlex.quote(request.topic)}"
             )
-        require_understood(request, ask)
+        require_understood(request, ask, asked)
     require_backend((request.base or Job()).backend)
     return chosen

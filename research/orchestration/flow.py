@@ -115,7 +115,7 @@ class FlowRunExecution:
             retry(lambda: self.flow_run.rename(topic), _note)
         request = make_request(asked, _note)
         study = new_study_id(request.topic, token)
-        planner = require_planner(request, _note)
+        planner = require_planner(request, _note, asked=asked)
         isolation = choose(
             asked.sandbox, os.environ, self.home, _note, requirements_of(request.requested.custom_environments)
         )

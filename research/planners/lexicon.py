@@ -136,6 +136,9 @@ _OURS = tuple(
 )  # fmt: skip
 """What the environment of `--env` is called."""
 REACHING = stems("to reach reaches reaching hit hits until get gets at solve solves")
+NEAR = stems("to at")
+AGAINST = stems("vs v versus")
+POSING = stems("is are was were")
 OF_TASKS = frozenset({"of", "the", "task"})
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?"
 _TOKEN = re.compile(

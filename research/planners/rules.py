@@ -110,7 +110,7 @@ def _read_topic(context: PlannerContext) -> ParsedTopic:
     parsed = parse_topic(context.topic, context.fields, context.environments, context.wanted, model)
     parsed = judge_by(parsed, context.requested_metric)
     if parsed.left:
-        raise refuse_left(parsed, context.wanted, context.fields)
+        raise refuse_left(parsed, parsed.command(context.wanted), context.fields)
     return parsed
 
 

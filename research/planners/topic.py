@@ -20,6 +20,7 @@ from itertools import pairwise
 from research.errors import BadTopic
 from research.planners.context import EnvironmentSpec, FieldSpec, environment_specs, field_specs
 from research.planners.lexicon import (
+    AGAINST,
     ARTICLES,
     BEATING,
     DOWN,
@@ -28,10 +29,12 @@ from research.planners.lexicon import (
     FRAME,
     HOLDING,
     LOWERING,
+    NEAR,
     NUMBER_WORDS,
     OF_TASKS,
     OFF,
     ON,
+    POSING,
     RAISING,
     REACHING,
     REPLICATING,
@@ -57,7 +60,7 @@ from studies.records.design import MODEL
 
 DEFAULT_ENVIRONMENT = "guess"
 LONGEST_TOPIC = 2000
-ALGORITHM = "algorithm"
+ALGORITHM, STEPS = "algorithm", "steps"
 _SHOWN = 80
 
 
@@ -102,21 +105,27 @@ def name_environments(topic: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(token.name for token in tokens if token.kind == "environment"))
 
 
-def refuse_left(parsed: ParsedTopic, wanted: RequestedComparison, fields: Sequence[FieldSpec]) -> BadTopic:
-    """Return the refusal of a topic with words that were not understood: it says what is understood, to be pasted."""
+def refuse_left(parsed: ParsedTopic, command: str, fields: Sequence[FieldSpec]) -> BadTopic:
+    """Return the refusal of a topic with words that were not understood; `command` asks for the rest, to be pasted."""
     names = {part for facts in fields for text in (facts.name, *facts.synonyms) for part in (text, *text.split())}
     near = next(filter(None, (did_you_mean(word, names, 0.8) for text in parsed.left for word in text.split())), "")
+    rest = "the rest, asked openly for either direction," if parsed.claim or parsed.equivalence else "the rest"
     return BadTopic(
-        f"expected a topic of which the rules understand every word; found {describe_left(parsed)}{near}; if the rest "
-        f"is what you mean, run: {parsed.command(wanted)}; else put it otherwise, or {CONFIGURE_LLM}"
+        f"expected a topic of which the rules understand every word; found {describe_left(parsed)}{near}; if {rest} "
+        f"is what you mean, run: {command}; else put it otherwise, or {CONFIGURE_LLM}"
     )
 
 
 def judge_by(parsed: ParsedTopic, metric: RequestedMetric | None) -> ParsedTopic:
     """Return a topic for runs that are judged by `metric`: words that ask for another one are left."""
-    if parsed.metric is None or (metric is not None and metric.kind == parsed.metric.kind):
+    asked = parsed.metric
+    if asked is None:
         return parsed
-    return parsed.model_copy(update={"metric": None, "left": (*parsed.left, parsed.metric.words)})
+    if metric is not None and metric.kind == asked.kind and asked.of in ("", metric.of):
+        threshold = default_threshold(metric.kind) if metric.threshold is None else metric.threshold
+        if not asked.stated or asked.threshold == threshold:
+            return parsed.model_copy(update={"metric": metric})
+    return parsed.model_copy(update={"metric": None, "left": (*parsed.left, asked.words)})
 
 
 def describe_left(parsed: ParsedTopic) -> str:
@@ -197,7 +206,8 @@ class _Parser:
             self._leave_vague(chosen, claim)
         for mention in asked:
             self._take(mention)
-        held = self._read_held([mention for mention in mentions if mention not in asked])
+        claim = self._leave_inverted(asked[0], claim) if len(asked) == 1 else claim
+        held = self._read_held([mention for mention in mentions if mention not in asked], asked)
         idioms = {token.name for token in self._tokens if token.kind == "idiom"}
         matched = "episodes" in idioms and not count and set(vary) == {"episodes_per_step"}
         for at in self._every("idiom"):
@@ -243,6 +253,7 @@ class _Parser:
         numbers = [at for at in self._every("number") if at not in counts or self._tokens[at].value not in (2, 3)]
         atoms = sorted([*numbers, *self._every("value")])
         owners = {at: self._adjacent_field(at) for at in atoms}
+        atoms = [at for at in atoms if owners[at] or not self._is_target(at)]
         pairs: list[tuple[int, int]] = []
         for first, second in pairwise(atoms):
             ranges = "to" in map(self._word, range(first, second)) and any(first == at for _, at in pairs)
@@ -265,6 +276,16 @@ class _Parser:
             if number is not None and (after if number else self._word(at - 1) in SEPARATORS):
                 self._tokens[at] = Token("number", self._word(at), self._tokens[at].at, number)
 
+    def _is_target(self, at: int) -> bool:
+        """Return whether a number is the success that is to be reached."""
+        lead = self._before(at, ARTICLES)
+        if at + 1 < len(self._tokens) and self._tokens[at + 1].kind == "outcome":
+            return True
+        if self._word(lead) in NEAR:
+            lead -= 1
+            return lead >= 0 and (self._word(lead) in REACHING or self._tokens[lead].name in SPEED)
+        return self._word(lead) in REACHING
+
     def _adjacent_field(self, at: int) -> str:
         if self._tokens[at].kind == "value":
             return self._tokens[at].name
@@ -273,14 +294,24 @@ class _Parser:
             before -= 1
         for place in (before, at + 1):
             if 0 <= place < len(self._tokens) and self._tokens[place].kind == "field":
-                return self._tokens[place].name
+                valued = place + 1 < len(self._tokens) and self._tokens[place + 1].kind == "number"
+                if place == before or not (valued and self._is_second(at)):  # group size 4 vs 16 temperature 0.7
+                    return self._tokens[place].name
         return ""
+
+    def _is_second(self, at: int) -> bool:
+        """Return whether a number is listed with one that has its field before it."""
+        first = next((place for place in range(at - 1, -1, -1) if self._tokens[place].kind == "number"), -1)
+        field = self._before(first, FILLERS) if first > 0 else -1
+        return field >= 0 and self._tokens[field].kind == "field" and self._is_listed(first, at)
 
     def _is_listed(self, first: int, second: int) -> bool:
         """Return whether two values are listed together, or set against one another."""
         apart, joined = False, True
         for at in range(first + 1, second):
             token = self._tokens[at]
+            if token.kind == "effect" and not any(self._word(place) in REVERSING for place in range(at + 1, second)):
+                return False  # does a penalty of 0.1 help, or 0.01?
             compared = token.name == "with" and "compare" in map(self._word, range(first))
             if (token.kind, token.name) == ("idiom", "equivalent") or compared or self._word(at) in SEPARATORS:
                 apart = True
@@ -396,9 +427,47 @@ class _Parser:
                 if self._word(at) in SEPARATORS | FILLERS:
                     self._used[at] = True
 
-    def _read_held(self, others: Sequence[_Mention]) -> dict[str, Scalar]:
+    def _leave_inverted(self, mention: _Mention, claim: Claim | None) -> Claim | None:
+        """Leave what is claimed of values in an order that no control heads: 4 and 8 better than 16, 16 vs 4 worse."""
+        atoms = [at for at in mention.places if at in self._owners]
+        if claim is None or len(mention.values) < 2:
+            return claim
+        second = next(at for at in atoms if self._tokens[at].value != mention.values[0])
+        later = [self._word(at) in REVERSING for at in range(second + 1, atoms[-1])]
+        against = any(self._word(at) in AGAINST for at in range(atoms[0], second))
+        effects = [at for at in self._every() if self._read_effect(at)[0] is not None]
+        posed = self._word(0) in POSING
+        worse = against and any(posed or self._read_effect(at)[0] == "decrease" for at in effects if at > second)
+        if not worse and not (len(mention.values) > 2 and any(later)):
+            return claim
+        for at in effects:
+            self._used[at] = False
+        return None
+
+    def _is_grid(self, mention: _Mention, asked: Sequence[_Mention]) -> bool:
+        """Return whether `steps` are those between values: from 4 to 16 in steps of 4, sweep it in 5 steps."""
+        places = [at for at in mention.places if self._tokens[at].kind == "field"]
+        if mention.field != STEPS or not places:
+            return False
+        ranged = any(
+            "to" in map(self._word, range(first, second))
+            for entry in asked
+            for first, second in pairwise(at for at in entry.places if at in self._owners)
+        )
+        swept = re.search(r"\bsweep", self._topic, re.IGNORECASE) is not None
+        led = self._word(self._before(mention.places[0], ARTICLES)) == "in"
+        return any(self._word(at + 1) == "of" for at in places) or (led and (ranged or swept))
+
+    def _is_of_one_arm(self, mention: _Mention, asked: Sequence[_Mention]) -> bool:
+        """Return whether a condition stands between values that are compared: group size 16 for 10 steps vs 4."""
+        spans = [[at for at in entry.places if at in self._owners] for entry in asked]
+        return any(span and min(span) < at < max(span) for span in spans for at in mention.places)
+
+    def _read_held(self, others: Sequence[_Mention], asked: Sequence[_Mention]) -> dict[str, Scalar]:
         held: dict[str, Scalar] = {}
         for mention in others:
+            if mention.factor is not None or self._is_of_one_arm(mention, asked) or self._is_grid(mention, asked):
+                continue
             facts, whole = self._facts[mention.field], mention.held or mention.field == ALGORITHM
             switched = not mention.values and mention.sense in (None, "on", "off") and not facts.ladder[0]
             if (
@@ -419,7 +488,7 @@ class _Parser:
 
     def _read_effects(self) -> tuple[RequestedMetric | None, Claim | None, bool]:
         """Return the metric, the claim and whether the best is looked for; what contradicts the first stays unread."""
-        threshold = self._read_threshold()
+        threshold, reaching = self._read_threshold()
         kind, of, words, best = "", "", list[str](), False
         claim: Claim | None = None
         for at in self._every():
@@ -439,8 +508,9 @@ class _Parser:
                 self._used[place] = True
         if kind in ("", "success"):
             return None, claim, best
-        told = ", ".join(dict.fromkeys(words))
-        return RequestedMetric(kind, threshold or default_threshold(kind), of, told), claim, best
+        told = ", ".join(dict.fromkeys([*words, *([reaching] if reaching else [])]))
+        metric = RequestedMetric(kind, threshold or default_threshold(kind), of, told, stated=threshold is not None)
+        return metric, claim, best
 
     def _read_effect(self, at: int) -> tuple[Claim | None, list[int], str]:
         """Return what is claimed by the words that begin here, their places, and the metric that they name."""
@@ -467,10 +537,10 @@ class _Parser:
                 return self._tokens[at].name
         return ""
 
-    def _read_threshold(self) -> float | None:
-        """Return the share of hidden tasks to which speed is measured, where a word asks for speed."""
+    def _read_threshold(self) -> tuple[float | None, str]:
+        """Return the share of hidden tasks to which speed is measured, where a word asks for speed, and its words."""
         if not any(token.kind == "effect" and token.name in SPEED for token in self._tokens):
-            return None
+            return None, ""
         for at, token in enumerate(self._tokens):
             lead, end = self._before(at, ARTICLES), at + 1
             plain = token.kind == "number" and at not in self._owners and 0 < float(token.value or 0) < 1
@@ -479,8 +549,8 @@ class _Parser:
                     end += 1
                 for place in range(lead, end):
                     self._used[place] = True
-                return float(token.value)  # type: ignore[arg-type]  # a number or a share
-        return None
+                return float(token.value), self._text(range(lead, end))  # type: ignore[arg-type]  # number or share
+        return None, ""
 
     def _count_best(self) -> int:
         for at in self._every("effect"):

@@ -120,6 +120,14 @@ class RequestedComparison:
             [*vary, *shape, *held, *([f"--env {shlex.quote(self.environment)}"] if self.environment else [])]
         )
 
+    def list_varied(self) -> list[str]:
+        """Return what each `--vary` takes."""
+        folders = {name: known.folder for name, known in self.models.by_name.items()}
+        return [
+            f"{name}={','.join(folders[str(value)] if name == MODEL else value_text(value) for value in values)}"
+            for name, values in self.vary.items()
+        ]
+
     def _format_value(self, name: str, value: Scalar) -> str:
         return shlex.quote(self.models.by_name[str(value)].folder) if name == MODEL else value_text(value)
 
@@ -161,11 +169,16 @@ class ParsedTopic(BaseModel):
     def from_flags(cls, wanted: RequestedComparison) -> Self:
         return cls(vary=wanted.vary, held=wanted.held, environment=wanted.environment, shape=wanted.shape)
 
+    @property
+    def plain_topic(self) -> str | None:
+        """What was understood, where no flags can say it."""
+        return self._plain_topic() if self.confirm or self.matched == "episodes" or self.again else None
+
     def command(self, wanted: RequestedComparison) -> str:
         """Return the command that asks for what was understood, by flags where they can say it."""
         metric = f" --metric {self.metric.text}" if self.metric is not None else ""
-        if self.confirm or self.matched == "episodes" or self.again:
-            return f"ajet research {shlex.quote(self._plain_topic())}{metric}"
+        if self.plain_topic is not None:
+            return f"ajet research {shlex.quote(self.plain_topic)}{metric}"
         asked = replace(wanted, vary=self.vary, held=self.held, environment=self.environment)
         return f"ajet research {asked.text()}{metric}"
 

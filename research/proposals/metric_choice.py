@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from research.errors import BadMetric, DesignRefused
@@ -34,6 +34,8 @@ class RequestedMetric:
     """The fact, or the other environment."""
     words: str = ""
     """The words of a topic that chose it; empty where it was named."""
+    stated: bool = field(default=False, compare=False)
+    """Whether a topic states the threshold."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -158,13 +158,15 @@ def test_a_topic_that_is_half_understood_is_studied_after_a_yes_alone(said: bool
     request = make_request(ResearchOptions(topic=topic), lambda line: None)
     asked: list[str] = []
 
-    def ask(parsed: ParsedTopic, wanted: RequestedComparison) -> bool:
-        asked.append(parsed.command(wanted))
+    def ask(parsed: ParsedTopic, command: str) -> bool:
+        asked.append(command)
         return bool(said)
 
     if left:
         with pytest.raises(
-            BadTopic, match=r"found 'at equal'; .* run: ajet research --vary group_size=4,16 --env guess"
+            BadTopic,
+            match=r"found 'at equal'; if the rest, asked openly for either direction, .* run: "
+            r"ajet research --vary group_size=4,16 --env guess",
         ):
             require_understood(request, None if said is None else ask)
     else:
@@ -186,9 +188,30 @@ def test_a_person_at_a_terminal_is_shown_both_parts_and_asked(
     for stream in (sys.stdin, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: terminal)
     monkeypatch.setattr("typer.confirm", lambda question, **how: yes and question == "Study this?")
-    assert ask_on_terminal(parse_topic("group size 4 vs 16 after lunch"), NO_FLAGS) == (terminal and yes)
+    parsed = parse_topic("do groups of 16 beat groups of 4 after lunch")
+    assert ask_on_terminal(parsed, parsed.command(NO_FLAGS)) == (terminal and yes)
     shown = capsys.readouterr().err
     assert ("ajet research --vary group_size=4,16" in shown and "'after lunch'" in shown) == terminal
+    assert ("what is tried is better" in shown) == terminal
+
+
+def test_what_is_pasted_keeps_all_else_that_was_asked() -> None:
+    asked = ResearchOptions(
+        topic="group size 4 vs 16 after lunch", env="arith", budget="2h", metric=["episodes:0.9"], max_runs=8
+    )
+    request = make_request(asked, lambda line: None)
+    flags = "--vary group_size=4,16 --env arith --budget 2h --max-runs 8 --metric episodes:0.9"
+    for verb in ("research", "study plan"):
+        with pytest.raises(BadTopic, match=f"what you mean, run: ajet {verb} {flags}; else"):
+            require_understood(request, None, asked, verb)
+
+
+def test_what_cannot_be_planned_is_neither_pasted_nor_asked() -> None:
+    request = make_request(ResearchOptions(topic="group size 4 vs -16 after lunch"), lambda line: None)
+    with pytest.raises(BadTopic) as caught:
+        require_understood(request, lambda parsed, command: pytest.fail("asked"))
+    assert "run: ajet" not in caught.value.message
+    assert "not understood besides: " in caught.value.message
 
 
 def test_another_planner_s_topic_is_read_by_nobody() -> None:
@@ -223,6 +246,22 @@ def test_a_topic_is_judged_by_the_first_metric_that_it_names(
     assert (None if parsed.metric is None else parsed.metric.text, parsed.left) == (metric, left)
     other = judge_by(parsed, RequestedMetric.parse("reward"))
     assert (other.metric, len(other.left)) == (None, len(left) + (metric is not None))
+
+
+@pytest.mark.parametrize(
+    ("topic", "flag", "judged", "left"),
+    [
+        ("does a larger group learn faster to 70%?", "episodes:0.9", None, ("learn faster, to 70%",)),
+        ("does a larger group learn faster to 70%?", "episodes:0.7", "episodes:0.7", ()),
+        ("does a larger group learn faster to 60%?", "episodes", "episodes", ()),
+        ("does a larger group learn faster?", "episodes:0.9", "episodes:0.9", ()),
+    ],
+)
+def test_a_threshold_of_a_topic_is_not_lost_to_a_flag(
+    topic: str, flag: str, judged: str | None, left: tuple[str, ...]
+) -> None:
+    parsed = judge_by(parse_topic(topic), RequestedMetric.parse(flag))
+    assert (parsed.metric and parsed.metric.text, parsed.left) == (judged, left)
 
 
 def test_every_word_by_which_a_kind_says_it_is_asked_for_is_known() -> None:
