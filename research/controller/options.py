@@ -493,7 +493,9 @@ def require_understood(
     try:
         require_plannable(request.topic, wanted, request.base, parsed)
     except BadTopic as error:
-        raise (BadTopic(f"{error.message}; not understood besides: {left}") if left else error) from error
+        if not left:
+            raise
+        raise BadTopic(f"{error.message}; not understood besides: {left}") from error
     if parsed is None or not left:
         return
     command = parsed.command(wanted) if asked is None else asked.command_of(parsed, wanted, verb)
