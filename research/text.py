@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from research.errors import BadBudget
+from research.errors import BadInput
 
 if TYPE_CHECKING:
     from studies import StudyState
@@ -30,14 +30,14 @@ _EXAMPLES = "such as 90s, 10m, 2h, 1h30m or 1d"
 
 
 def parse_budget(text: str) -> float:
-    """Return the seconds of a duration such as `1h30m`; raise BadBudget for anything else, for zero or over a year."""
+    """Return the seconds of a duration such as `1h30m`; raise BadInput for anything else, for zero or over a year."""
     compact = "".join(text.split()).lower()
     found = _DURATION.fullmatch(compact)
     if not compact or found is None:
-        raise BadBudget(f"expected a budget {_EXAMPLES}; found {text[:60]!r}; give numbers with the units d, h, m, s")
+        raise BadInput(f"expected a budget {_EXAMPLES}; found {text[:60]!r}; give numbers with the units d, h, m, s")
     seconds = sum(float(found[unit]) * size for unit, size in _UNITS.items() if found[unit])
     if not 1 <= seconds <= MOST_SECONDS:
-        raise BadBudget(f"expected a budget between 1s and 365d; found {text[:60]!r}; use one {_EXAMPLES}")
+        raise BadInput(f"expected a budget between 1s and 365d; found {text[:60]!r}; use one {_EXAMPLES}")
     return seconds
 
 

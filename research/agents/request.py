@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
-from research.errors import ResearchError
+from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.servers import HOW_TO_START, connect_server
 from sandboxes import SandboxError
@@ -33,10 +33,6 @@ MOST_FILES = 1000
 Kind = Literal["agent", "reward"]
 
 
-class BadAgent(ResearchError):
-    """What was named as an agent is none."""
-
-
 @dataclass(frozen=True, slots=True)
 class AgentFiles:
     """An agent or a reward: `function` of `file`, a name within `folder`."""
@@ -47,23 +43,23 @@ class AgentFiles:
 
     @classmethod
     def locate(cls, text: str, kind: Kind = "agent") -> Self:
-        """Return the agent at `FILE.py[:NAME]` or `FOLDER[:NAME]` (its agent.py), or a reward likewise; BadAgent."""
+        """Return the agent at `FILE.py[:NAME]` or `FOLDER[:NAME]` (its agent.py), or a reward likewise; BadInput."""
         place, _, function = text.partition(":")
         path = Path(place).expanduser().absolute()
         file = path / f"{kind}.py" if path.is_dir() else path
         if file.suffix != ".py" or not file.is_file():
             found = f"a folder without {kind}.py" if path.is_dir() else "no such file of Python"
-            raise BadAgent(
+            raise BadInput(
                 f"expected the {kind} as FILE.py, FILE.py:NAME or a folder with {kind}.py; {place!r} is {found}"
             )
         if function and not function.isidentifier():
-            raise BadAgent(f"expected the name of a function after the colon, as FILE.py:play; found {function[:60]!r}")
+            raise BadInput(f"expected the name of a function after the colon, as FILE.py:play; found {function[:60]!r}")
         try:
             ast.parse(file.read_bytes(), file.name)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the latter: of what nests too deep
             line = getattr(error, "lineno", None)
             where = f", line {line}" if line else ""
-            raise BadAgent(f"expected Python in {file}{where}: {getattr(error, 'msg', error)}; mend it") from error
+            raise BadInput(f"expected Python in {file}{where}: {getattr(error, 'msg', error)}; mend it") from error
         return cls(file.parent, file.name, function or kind)
 
     def locator_in(self, folder: str | Path) -> str:
@@ -71,11 +67,11 @@ class AgentFiles:
         return f"{folder}/{self.file}:{self.function}"
 
     def pack(self) -> Mapping[str, bytes]:
-        """Return the files of the agent's folder by their paths in it; raises BadAgent."""
+        """Return the files of the agent's folder by their paths in it; raises BadInput."""
         try:
             return check(pack_folder(self.folder, most_bytes=MOST_BYTES, most_files=MOST_FILES))
         except SandboxError as error:
-            raise BadAgent(
+            raise BadInput(
                 f"the whole folder of {self.file} goes into the container: {error}; give it one of its own"
             ) from error
 
@@ -91,10 +87,6 @@ MOST_STREAM = 128
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
 _OURS = frozenset({"PYTHONPATH", "PYTHONHOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
-
-
-class BadOption(ResearchError):
-    """An option of `ajet client run` that means nothing, or does not go with the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,31 +166,31 @@ class ServerAccess:
 
 
 def parse_memory(text: str) -> int:
-    """Return the bytes of `512m` or `2g`; raises BadOption."""
+    """Return the bytes of `512m` or `2g`; raises BadInput."""
     found = _SIZE.fullmatch(text.strip())
     size = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
     if not LEAST_MEMORY <= size <= MOST_MEMORY:
-        raise BadOption(f"expected --memory as 512m or 2g, at least 64m and at most 16384g; found {text[:40]!r}")
+        raise BadInput(f"expected --memory as 512m or 2g, at least 64m and at most 16384g; found {text[:40]!r}")
     return int(size)
 
 
 def parse_stream(text: str) -> str:
     if not 0 < len(text) <= MOST_STREAM or not text.isprintable():
-        raise BadOption(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {text[:40]!r}")
+        raise BadInput(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {text[:40]!r}")
     return text
 
 
 def parse_variables(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
-    """Return the variables of `NAME=VALUE` texts; raises BadOption, in a container also for secrets."""
+    """Return the variables of `NAME=VALUE` texts; raises BadInput, in a container also for secrets."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not _VARIABLE.fullmatch(name):
-            raise BadOption(f"expected --env NAME=VALUE; found {text.partition('=')[0][:60]!r}")
+            raise BadInput(f"expected --env NAME=VALUE; found {text.partition('=')[0][:60]!r}")
         if name.upper() in _OURS or name.upper().startswith("AJET_"):
-            raise BadOption(f"expected --env to leave {name} alone: it is set for the agent; use another name")
+            raise BadInput(f"expected --env to leave {name} alone: it is set for the agent; use another name")
         if contained and _SECRET.search(name):
-            raise BadOption(
+            raise BadInput(
                 f"expected no secret in --env; found {name}, which any code in the container could read. Let a proxy "
                 "on this machine add it to requests, and open that with --allow 127.0.0.2:PORT (docs/agents.md)"
             )
@@ -224,16 +216,16 @@ def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> Se
 
 
 def check_evaluated(job: Job) -> None:
-    """Raise BadOption for a job whose training waits for no evaluation."""
+    """Raise BadInput for a job whose training waits for no evaluation."""
     if job.eval_every is None and not job.evaluate_after:
-        raise BadOption(
+        raise BadInput(
             "expected a job whose training waits for evaluations, found one that has no eval_every (nor "
             "evaluate_after): start the server with a job that has, or evaluate once with --eval"
         )
 
 
 def check_ready(server: ServerAccess, *, train: bool, stream: str | None = "default") -> Job:
-    """Return the server's job; raise BadOption if it has none, or none that can still be trained in this stream."""
+    """Return the server's job; raise BadInput if it has none, or none that can still be trained in this stream."""
     with SwarmClient(server.url, server.token, owner="ajet client run") as client:
         status, job = client.status(), client.job()
         shared: tuple[str, ...] = ()
@@ -241,12 +233,12 @@ def check_ready(server: ServerAccess, *, train: bool, stream: str | None = "defa
             with suppress(EngineUnavailable):
                 shared = tuple(each.name for each in client.streams().streams if each.share is not None)
     if job is None or status.group_size is None:
-        raise BadOption(f"expected a job on the server at {server.url}, found none; {HOW_TO_START}")
+        raise BadInput(f"expected a job on the server at {server.url}, found none; {HOW_TO_START}")
     if train and status.finished:
-        raise BadOption(
+        raise BadInput(
             f"expected a job with steps to train, found one whose {status.steps} steps are done; evaluate it with "
             "--eval, or stop the server (`ajet swarm stop`) and start it with another job"
         )
     if shared and stream is not None and stream not in shared:
-        raise BadOption(f"expected --stream to be one that has a share ({', '.join(shared)}); found {stream[:60]!r}")
+        raise BadInput(f"expected --stream to be one that has a share ({', '.join(shared)}); found {stream[:60]!r}")
     return job

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from research.agents.launch import ContainerHost, ProcessAgent, RunningAgent, run_in_container, run_in_process
-from research.agents.request import AgentRequest, BadOption, Confinement, SandboxOptions, ServerAccess, parse_variables
+from research.agents.request import AgentRequest, Confinement, SandboxOptions, ServerAccess, parse_variables
 from research.environments.install import packages_of, python_path_variables
 from research.environments.reference import requirements_of
+from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.client_image import ensure_client_image, ensure_derived_image
@@ -85,7 +86,7 @@ class AgentPlacement:
         """Return where to run, with what an environment's code needs; raises ResearchError or SandboxError."""
         contained = choose(options.sandbox, environ, home, note).sandboxing.kind == "docker"
         if contained and options.reload:
-            raise BadOption(
+            raise BadInput(
                 "expected a plain process for --reload, which loads files where they lie; found a container. Add "
                 "--sandbox process: the agent then has all your rights"
             )
@@ -97,7 +98,7 @@ class AgentPlacement:
             try:
                 text += "" if options.requirements is None else options.requirements.read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
-                raise BadOption(
+                raise BadInput(
                     f"expected a requirements file; could not read {options.requirements}: {error}"
                 ) from error
             image = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
@@ -106,7 +107,7 @@ class AgentPlacement:
             for option, value in options.only_contained.items():
                 if value is not None:
                     install = f"; or install what it needs here: pip install -r {value}"
-                    raise BadOption(
+                    raise BadInput(
                         f"expected a container for {option}; found a plain process, which has all that you have. Use "
                         f"--sandbox docker: {HOW_TO_GET_DOCKER}{install if option == '--requirements' else ''}"
                     )

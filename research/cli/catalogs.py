@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, console, print_json, show_progress
-from research.errors import ResearchError
+from research.errors import BadInput
 from research.installation.home import Home
 from research.models.catalog import CatalogEntry, find_model, read_catalog, read_record
 from research.models.fetch import build_job, measure_model
@@ -36,10 +36,6 @@ HOW_TO_WRITE_ONE = (
     'A job file is a JSON object of such fields: {"steps": 80, "model": {"kind": "tiny", "layers": 4}}. What it leaves '
     "out has its default."
 )
-
-
-class UnknownField(ResearchError):
-    """A field was named that no job has."""
 
 
 @job_app.callback()
@@ -70,7 +66,7 @@ def explain_job(
         if not rows:
             names = ", ".join(row["field"] for row in explanations())
             near = did_you_mean(field, (row["field"] for row in explanations()))
-            raise UnknownField(f"a job has no field {field!r}{near}; its fields are {names}")
+            raise BadInput(f"a job has no field {field!r}{near}; its fields are {names}")
     if json:
         print_json(rows)
         return

@@ -23,7 +23,6 @@ from research.agents.debugger import Debugger, DebugResult
 from research.agents.request import (
     AgentFiles,
     AgentRequest,
-    BadOption,
     Confinement,
     SandboxOptions,
     check_evaluated,
@@ -38,7 +37,7 @@ from research.agents.supervisor import perform
 from research.cli.app import Json, console, print_json
 from research.cli.episodes import episode_screen
 from research.environments.install import load_environment, packages_of
-from research.errors import ResearchError
+from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.servers import Server
 from research.isolation.client_image import build_wheel
@@ -191,7 +190,7 @@ def debug(
         ajet client debug --environment guess --reward my_reward.py
     """
     if agent is not None and reward is not None:
-        raise BadOption("expected --reward with the environment's own agent; found it with another")
+        raise BadInput("expected --reward with the environment's own agent; found it with another")
     home = Home.locate()
     at = find_server(server, os.environ, home)
     job = check_ready(at, train=False)
@@ -242,7 +241,7 @@ def _find_task(tasks: tuple[Task, ...], name: str | None) -> Task:
         if task.id == name:
             return task
     some = ", ".join(task.id for task in tasks[:5])
-    raise BadOption(f"expected --task as the id of one of {len(tasks)} tasks ({some}, ...); found {name[:80]!r}")
+    raise BadInput(f"expected --task as the id of one of {len(tasks)} tasks ({some}, ...); found {name[:80]!r}")
 
 
 @contextmanager
@@ -430,10 +429,6 @@ def env(
         sys.stdout.write(agent_file(name))
 
 
-class BadFolder(ResearchError):
-    """A folder that cannot be written to."""
-
-
 def wheel(
     folder: Annotated[Path, typer.Argument(help="Where it is written.")] = Path("dist"),
     json: Json = False,
@@ -449,7 +444,7 @@ def wheel(
     try:
         made = build_wheel(folder)
     except OSError as error:
-        raise BadFolder(
+        raise BadInput(
             f"expected a folder that can be written to; found {folder}: {error.strerror or error}"
         ) from error
     if json:
@@ -543,7 +538,7 @@ def run(
     _check_combinations(agent, reward, evaluate=evaluate, evaluations=evaluations, restart=restart, reload=reload)
     if episodes is not None and not evaluate:
         said = "--evaluations, which plays the job's `evaluation_episodes`" if evaluations else "a training"
-        raise BadOption(f"expected --episodes with --eval; found it with {said}")
+        raise BadInput(f"expected --episodes with --eval; found it with {said}")
     only = {"--requirements": requirements, "--allow": allow, "--memory": memory, "--cpus": cpus, "--gpu": gpu}
     options = SandboxOptions(sandbox, requirements, tuple(env or ()), only_contained=only, reload=reload)
     evaluated = evaluate or evaluations
@@ -574,20 +569,20 @@ def _check_combinations(
     agent: str | None, reward: str | None, *, evaluate: bool, evaluations: bool, restart: bool, reload: bool
 ) -> None:
     if evaluate and evaluations:
-        raise BadOption("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
+        raise BadInput("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
     if evaluations and reload:
-        raise BadOption("expected --reload for a training; found it with --evaluations")
+        raise BadInput("expected --reload for a training; found it with --evaluations")
     if evaluate and (restart or reload):
-        raise BadOption("expected --restart and --reload for a training; found one of them with --eval")
+        raise BadInput("expected --restart and --reload for a training; found one of them with --eval")
     if reload and agent is None and reward is None:
-        raise BadOption("expected an agent or a --reward with --reload; found no file of yours that could be saved")
+        raise BadInput("expected an agent or a --reward with --reload; found no file of yours that could be saved")
 
 
 def _user_files(agent: str | None, reward: str | None, evaluate: bool) -> tuple[AgentFiles | None, AgentFiles | None]:
     files = AgentFiles.locate(agent) if agent is not None else None
     judge = AgentFiles.locate(reward, "reward") if reward is not None else None
     if judge is not None and (files is not None or evaluate):
-        raise BadOption(
+        raise BadInput(
             "expected --reward for training with the environment's own agent; found it with another, or --eval"
         )
     return files, judge

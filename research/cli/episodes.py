@@ -21,7 +21,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from research.cli.app import Json, console, print_json
-from research.errors import ResearchError
+from research.errors import BadInput
 from research.installation.servers import Server, connect_server
 from swarm.client import ExportFormat, SwarmClient
 from swarm.snapshot import describe_side_conversations
@@ -360,10 +360,6 @@ _LEFT_OUT = {
 }
 
 
-class BadExport(ResearchError):
-    """What to export, or where to, was not said clearly."""
-
-
 def episodes(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, the newest first.")] = 20,
     server: Server = None,
@@ -446,7 +442,7 @@ def export(
         ajet swarm export --episode 3f9a1c-0000007 --to trace.jsonl
     """
     if all == (episode is not None):
-        raise BadExport("expected one of --episode ID and --all")
+        raise BadInput("expected one of --episode ID and --all")
     at = connect_server(server)
     with SwarmClient(at.url, at.token) as client:
         form: ExportFormat = "parquet" if format is Format.PARQUET else "openenv"

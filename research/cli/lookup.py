@@ -19,6 +19,6 @@ def open_installation() -> tuple[Home, EventLog]:
 
 
 def open_study(name: str | None) -> tuple[Home, EventLog, StudyState]:
-    """Return the study that is meant, with the installation and log that it is of; raise NoSuchStudy."""
+    """Return the study that is meant, with the installation and log that it is of; raise BadInput."""
     home, log = open_installation()
     return home, log, fold(log.read(find_study(log, name)))

@@ -13,7 +13,7 @@ from research.cli.app import Json, console, print_json
 from research.cli.lookup import Name, open_study
 from research.cli.studies import report_paths
 from research.controller.session import require_files
-from research.errors import BadHead, NoReport
+from research.errors import BadInput
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.terminal import warn
@@ -59,7 +59,7 @@ def verify(
         ajet study verify studies/gallery/learning-rate-in-guess --json
     """
     if head is not None and not _HEAD.fullmatch(head):
-        raise BadHead(f"expected 8 to 64 hexadecimal digits of a head hash; found {head[:80]!r}")
+        raise BadInput(f"expected 8 to 64 hexadecimal digits of a head hash; found {head[:80]!r}")
     study, rows, folder, known = _read_stored(name)
     proof = verify_study(study, rows, folder, head=head, known=known)
     if json:
@@ -185,9 +185,9 @@ def report(
         return
     paths = _rebuild_report(log, state, folder) if build else report_paths(state, folder)
     if paths is None:
-        raise NoReport(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
+        raise BadInput(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
     if missing := [path for path in paths.values() if not Path(path).exists()]:
-        raise NoReport(f"expected the report at {missing[0]}; it is gone; `ajet study report {state.id} --build`")
+        raise BadInput(f"expected the report at {missing[0]}; it is gone; `ajet study report {state.id} --build`")
     if json:
         print_json({"study": state.id, **paths})
     else:

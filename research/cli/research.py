@@ -38,7 +38,7 @@ from research.controller.progress import verdict_key
 from research.controller.session import Session, hold_lease, new_study_id
 from research.controller.wandb import NO_MIRROR, wandb_login
 from research.environments.reference import requirements_of
-from research.errors import BadApproval, BadParameters
+from research.errors import BadApproval, BadInput
 from research.files import ignore_disk_full
 from research.installation.base_job import describe_unusual_rate
 from research.installation.home import Home
@@ -207,14 +207,14 @@ def _planned_jobs(state: StudyState) -> Iterator[Job]:
 def require_detachable(
     record: Path | None = None, replay: Path | None = None, timeout_s: float | None = None, *, prefect: bool
 ) -> None:
-    """Raise BadParameters where a study cannot be handed to a worker as it is asked for."""
+    """Raise BadInput where a study cannot be handed to a worker as it is asked for."""
     if not prefect:
-        raise BadParameters(
+        raise BadInput(
             "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
             "one of the two out"
         )
     if record is not None or replay is not None or timeout_s is not None:
-        raise BadParameters(
+        raise BadInput(
             "expected --detach without --record, --replay and --planner-timeout, as the worker plans in its own "
             "process; leave them out, or set AJET_PLANNER_RECORD, _REPLAY or _TIMEOUT where it is started"
         )

@@ -16,7 +16,7 @@ from research.cli.studies import answer_json, render_ending, render_question, su
 from research.controller import interventions
 from research.controller.options import Detach, reopen_isolation, reopen_planner
 from research.controller.session import has_controller, has_local_controller, hold_lease
-from research.errors import BadAmendment, BadApproval, NotRunning, StudyBusy
+from research.errors import BadApproval, BadInput, StudyBusy
 from research.installation.home import Home
 from research.installation.studies import find_study
 from research.orchestration.deployment import worker_scheduler
@@ -54,9 +54,9 @@ def amend(
     given = {"--accept": accept, "--budget": budget, "--note": note}
     named = [flag for flag, value in given.items() if value is not None]
     if len(named) != 1:
-        raise BadAmendment(f"expected one of --accept, --budget and --note; found {', '.join(named) or 'none'}")
+        raise BadInput(f"expected one of --accept, --budget and --note; found {', '.join(named) or 'none'}")
     if note is not None and reason is not None:
-        raise BadAmendment("expected a note without --reason; found both; the note is its own reason")
+        raise BadInput("expected a note without --reason; found both; the note is its own reason")
     if accept is not None:
         event = interventions.accept_violation(record, accept, reason)
     elif budget is not None:
@@ -296,7 +296,7 @@ def pause(name: Name = None, json: Json = False) -> None:
     """
     home, log, state = open_study(name)
     if not interventions.request_pause(log, state.id):
-        raise NotRunning(f"expected a study that goes on; {state.id} is {state.status}; there is nothing to pause")
+        raise BadInput(f"expected a study that goes on; {state.id} is {state.status}; there is nothing to pause")
     _show_end(home, fold(log.read(state.id)), json)
 
 

@@ -20,17 +20,15 @@ from research.cli.episodes import episodes, export, inspect
 from research.cli.swarm_admin import check_backend, export_model, shares
 from research.cli.top import OlderServer, TopFrame, Watcher, status_lines, top
 from research.environments.install import load_environment
+from research.errors import BadInput, NotReady
 from research.files import read_json
 from research.installation.base_job import describe_unusual_rate, read_job, require_backend, with_backend, with_fields
 from research.installation.home import Home
 from research.installation.servers import (
-    BadServer,
-    NoSwarm,
     Server,
     ServerConnection,
     ServerOptions,
     SwarmProcess,
-    SwarmProcessError,
     connect_server,
     ensure_server,
     find_running,
@@ -104,7 +102,7 @@ def token(
     process = find_running(own_name(name))
     keys = read_json(process.folder / "tokens.json") or {}
     if role not in keys:
-        raise NoSwarm(f"expected a key for the role {role} in {process.folder / 'tokens.json'}; found none")
+        raise NotReady(f"expected a key for the role {role} in {process.folder / 'tokens.json'}; found none")
     if sys.stdout.isatty():
         warn("a key is shown on this terminal: who reads it may use the server")
     sys.stdout.write(f"{keys[role]}\n")
@@ -349,16 +347,16 @@ def stop(server: Server = None, json: Json = False) -> None:
 
 
 def _find_remote(server: str, options: ServerOptions, wanted: Job | None) -> ServerConnection:
-    """Return a server that runs already, to be given a job; raise BadServer for options of a server to be started."""
+    """Return a server that runs already, to be given a job; raise BadInput for options of a server to be started."""
     if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
         warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
     if options != ServerOptions():
-        raise BadServer(
+        raise BadInput(
             f"expected the server {server} (--server, or AJET_SERVER) alone, or with --job: it runs already; found "
             "options that start one here; leave them out, or name one that is to run here with --name"
         )
     if wanted is None:
-        raise BadServer(f"expected --job FILE or --environment NAME for the server {server}; found neither")
+        raise BadInput(f"expected --job FILE or --environment NAME for the server {server}; found neither")
     return connect_server(server)
 
 
@@ -372,7 +370,7 @@ def _status(at: ServerConnection, client: SwarmClient) -> Status:
     except Unreachable as error:
         if at.process is None or isinstance(error, UnknownAnswer):
             raise
-        raise SwarmProcessError(
+        raise NotReady(
             f"{error}, but its process {at.process.pid} is there: it is stopped or busy. Try again, look into "
             f"{at.process.folder / 'server.log'}, or end it with `ajet swarm stop`"
         ) from error

@@ -16,12 +16,11 @@ import typer
 from rich.text import Text
 
 from research.cli.app import Json, columns, console, print_json
-from research.errors import BackendMissing, ModelFailed, ResearchError
+from research.errors import BackendMissing, BadInput, ModelFailed, NotReady
 from research.installation.base_job import python_of, read_job, require_backend
 from research.installation.home import Home
 from research.installation.servers import (
     STORE,
-    NoSwarm,
     Server,
     connect_server,
     find_server_names,
@@ -117,7 +116,7 @@ def _folder(home: Home, name: str | None) -> Path:
     folder = server_folder(home.path, own_name(name))
     if not folder.is_dir():
         known = f"; those started here: {', '.join(find_server_names(home))}" if find_server_names(home) else ""
-        raise NoSwarm(f"expected a swarm server's folder at {folder}, found none: train first{known}")
+        raise NotReady(f"expected a swarm server's folder at {folder}, found none: train first{known}")
     return folder
 
 
@@ -144,10 +143,6 @@ def _describe_export(card: ModelCard, to: Path) -> str:
 
 _MEASURED = {"reward": "reward/mean", "success": "success/mean"}
 _HEADER = ("stream", "share", "groups a batch", "played", "open", "trained", "in the last", "reward", "success")
-
-
-class BadShares(ResearchError):
-    """Shares that mean nothing, or that would take one from a stream by mistake."""
 
 
 def shares(
@@ -199,9 +194,9 @@ def shares_of(texts: Sequence[str]) -> dict[str, float]:
     for text in texts:
         name, _, share = text.rpartition("=")
         if not name:
-            raise BadShares(f"expected NAME=SHARE; found {text[:60]!r}")
+            raise BadInput(f"expected NAME=SHARE; found {text[:60]!r}")
         if name in found:
-            raise BadShares(f"expected one share for each stream; found two for {name[:60]!r}")
+            raise BadInput(f"expected one share for each stream; found two for {name[:60]!r}")
         found[name] = _number(name, share)
     return found
 
@@ -212,20 +207,18 @@ def _number(name: str, text: str) -> float:
     except ValueError:
         share = math.nan
     if not 0 < share < math.inf:
-        raise BadShares(f"expected a number above 0 as the share of {name[:60]!r}; found {text[:40]!r}")
+        raise BadInput(f"expected a number above 0 as the share of {name[:60]!r}; found {text[:40]!r}")
     return share
 
 
 def require_same(wanted: Mapping[str, float], known: Sequence[StreamStatus]) -> None:
-    """Raise BadShares unless the streams that have shares (where none have: all there are) are those that get one."""
+    """Raise BadInput unless the streams that have shares (where none have: all there are) are those that get one."""
     had = {stream.name for stream in known if stream.share is not None} or {stream.name for stream in known}
     listed = ", ".join(sorted(had))
     if had and (unknown := sorted(wanted.keys() - had)):
-        raise BadShares(
-            f"expected streams among {listed}; found {unknown[0][:60]!r}; --replace gives a new one a share"
-        )
+        raise BadInput(f"expected streams among {listed}; found {unknown[0][:60]!r}; --replace gives a new one a share")
     if missing := sorted(had - wanted.keys()):
-        raise BadShares(
+        raise BadInput(
             f"expected a share for each of {listed}; found none for {', '.join(missing)}; name it too, or say "
             "--replace to take its share away, which refuses its clients"
         )

@@ -10,15 +10,11 @@ import typer
 
 from research.cli.app import Json, console, print_json
 from research.controller.session import catch_interrupts
-from research.errors import ResearchError
+from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server, stop_server
 from research.orchestration.server import client_environment
 from research.terminal import warn
-
-
-class NoPrefect(ResearchError):
-    """The Prefect server could not be started."""
 
 
 def up(
@@ -57,7 +53,7 @@ def _server(home: Home) -> PrefectServer:
     try:
         return ensure_server(home.prefect)
     except PrefectUnavailable as error:
-        raise NoPrefect(str(error)) from error
+        raise NotReady(str(error)) from error
 
 
 def _say(server: PrefectServer, json: bool) -> None:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from research.controller.controller import build_stop_event, now
 from research.controller.session import hold_lease
-from research.errors import BadAmendment, BadApproval, StudyBusy
+from research.errors import BadApproval, BadInput, StudyBusy
 from research.installation.home import Home
 from research.installation.machine import MachineSlots
 from research.installation.tiny_model import Note
@@ -41,11 +41,11 @@ MOST_REASON = 1000
 def accept_violation(record: StudyLog, code: str, reason: str | None) -> Event:
     """Let a violation, or the end of a run that the lock does not exclude, pass."""
     if code not in ACCEPTABLE:
-        raise BadAmendment(f"expected --accept with one of {', '.join(ACCEPTABLE)}; found {code[:60]!r}")
+        raise BadInput(f"expected --accept with one of {', '.join(ACCEPTABLE)}; found {code[:60]!r}")
 
     def make_change(state: StudyState) -> Change:
         if any(entry.amendment.target == code for entry in state.amendments):
-            raise BadAmendment(f"{code} is accepted already in study {state.id}; there is nothing more to accept")
+            raise BadInput(f"{code} is accepted already in study {state.id}; there is nothing more to accept")
         return _make_amendment(state, "accept", reason, target=code)
 
     return record.change(make_change, actor="user")
@@ -56,12 +56,12 @@ def change_budget(record: StudyLog, seconds: float, reason: str | None) -> Event
 
     def make_change(state: StudyState) -> Change:
         if seconds < state.worked_s:
-            raise BadAmendment(
+            raise BadInput(
                 f"expected a budget of at least the {format_seconds(state.worked_s)} that study {state.id} has used; "
                 f"found {format_seconds(seconds)}. To end it now: ajet study stop {state.id}"
             )
         if seconds == state.budget_s:
-            raise BadAmendment(f"study {state.id} has a budget of {format_seconds(seconds)} already; name another")
+            raise BadInput(f"study {state.id} has a budget of {format_seconds(seconds)} already; name another")
         return _make_amendment(state, "budget", reason, value=seconds)
 
     return record.change(make_change, actor="user")
@@ -79,15 +79,15 @@ def veto_hypothesis(record: StudyLog, hypothesis: str, reason: str | None) -> Ev
 def _make_veto(state: StudyState, hypothesis: str, reason: str | None) -> Change:
     known = [entry.id for entry in state.hypotheses]
     if hypothesis not in known:
-        raise BadAmendment(
+        raise BadInput(
             f"expected a hypothesis of study {state.id}: {', '.join(known) or 'none is proposed yet'}; "
             f"found {hypothesis[:60]!r}"
         )
     if hypothesis in state.vetoed:
-        raise BadAmendment(f"hypothesis {hypothesis} was vetoed before: {state.vetoed[hypothesis].reason}")
+        raise BadInput(f"hypothesis {hypothesis} was vetoed before: {state.vetoed[hypothesis].reason}")
     _require_open(state, "a veto")
     if state.is_settled(hypothesis):
-        raise BadAmendment(f"hypothesis {hypothesis} is settled already; there are no runs left to spare")
+        raise BadInput(f"hypothesis {hypothesis} is settled already; there are no runs left to spare")
     return EventType.HYPOTHESIS_VETOED, {"hypothesis": hypothesis, "reason": _check_reason(reason)}
 
 
@@ -95,7 +95,7 @@ def _make_amendment(
     state: StudyState, kind: str, reason: str | None, *, target: str = "", value: float | None = None
 ) -> Change:
     if state.design is None and kind != "budget" and not (kind == "note" and state.takes_notes):
-        raise BadAmendment(f"study {state.id} has no locked design yet; there is nothing to amend but its budget")
+        raise BadInput(f"study {state.id} has no locked design yet; there is nothing to amend but its budget")
     if kind != "note":
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")
     lowers = value is not None and value < state.budget_s
@@ -103,22 +103,20 @@ def _make_amendment(
     try:
         amendment = Amendment.model_validate(values)
     except ValidationError as error:
-        raise BadAmendment(f"expected an amendment; found one that is none: {describe(error)}") from error
+        raise BadInput(f"expected an amendment; found one that is none: {describe(error)}") from error
     return EventType.DESIGN_AMENDED, {"amendment": amendment.model_dump(mode="json")}
 
 
 def _require_open(state: StudyState, what: str) -> None:
     if state.concluded_reason is not None:
-        raise BadAmendment(
-            f"study {state.id} is concluded: {what} changes nothing any more; a note may be added, --note"
-        )
+        raise BadInput(f"study {state.id} is concluded: {what} changes nothing any more; a note may be added, --note")
 
 
 def _check_reason(text: str | None) -> str:
     said = (text or "").strip()
     if not 1 <= len(said) <= MOST_REASON:
         found = f"{len(said)} characters" if said else "none"
-        raise BadAmendment(f"expected a reason of 1 to {MOST_REASON} characters, for the report; found {found}")
+        raise BadInput(f"expected a reason of 1 to {MOST_REASON} characters, for the report; found {found}")
     return said
 
 

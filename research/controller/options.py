@@ -28,7 +28,7 @@ from research.design.comparison import (
 from research.design.pricing import EVALUATION_EPISODES, Estimates
 from research.environments.install import load_environment
 from research.environments.reference import HOW, find_custom_environments, find_entry_points, requirements_of
-from research.errors import BadBudget, BadEnvironment, BadTopic
+from research.errors import BadEnvironment, BadInput, BadTopic
 from research.installation.base_job import (
     backend_of,
     base_job,
@@ -38,7 +38,7 @@ from research.installation.base_job import (
     require_backend,
 )
 from research.installation.home import Home, home_error
-from research.installation.servers import SERVER, BadServer
+from research.installation.servers import SERVER
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, supervise
 from research.models.fetch import check_loader
@@ -69,7 +69,7 @@ REPLAY_HELP = "Take what the language model says from such a file, without a net
 def refuse_server(server: str | None) -> None:
     """Refuse `--server`, which other commands have: a study has servers of its own (docs/operations.md)."""
     if server is not None:
-        raise BadServer(
+        raise BadInput(
             "expected no --server: a study starts a server of its own for each of its runs, and judges by the files "
             f"that they leave beside it; found {server[:80]!r}. Start the study on that machine (`ajet research ... "
             "--detach`), or a single training there: `ajet swarm start --server URL --job FILE`"
@@ -298,7 +298,7 @@ def make_mirror(
 
 
 def reopen_planner(home: Home, log: EventLog, state: StudyState) -> Planner:
-    """Return the planner of a study that can go on here; raise StudyElsewhere or what its backend or planner lacks."""
+    """Return the planner of a study that can go on here; raise NotReady or what its backend or planner lacks."""
     require_here(home, log, state)
     if not is_complete(state):
         require_backend(backend_of(state))
@@ -319,7 +319,7 @@ _FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\
 def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     """Return the request that options make; an environment is brought, and hashes of models' files are written.
 
-    Raises BadApproval, BadBudget, BadTopic, BadMetric, BadEnvironment, DesignRefused, BadJob or BadModel.
+    Raises BadApproval, BadInput, BadTopic, BadMetric, BadEnvironment, DesignRefused, BadInput or BadModel.
     """
     approve, topic = parse_mode(asked.approve), asked.topic or ""
     requirements = StatisticalRequirements.from_flags(
@@ -333,7 +333,7 @@ def make_request(asked: ResearchOptions, note: Note) -> StudyRequest:
     resolve_topic(asked.topic, comparison)
     seconds = parse_budget(asked.budget)
     if asked.max_runs is not None and asked.max_runs < LEAST_RUNS:
-        raise BadBudget(f"--max-runs: expected at least {LEAST_RUNS}; found {asked.max_runs}")
+        raise BadInput(f"--max-runs: expected at least {LEAST_RUNS}; found {asked.max_runs}")
     comparison = _set_environment(comparison, topic, _choose_environment(asked.env, base), asked.reward, note)
     if base is not None and comparison.environment is not None and "environment" in find_fixed_fields(base):
         base = base.model_copy(update={"environment": comparison.environment})

@@ -28,10 +28,10 @@ from research.errors import (
     BadModel,
     BadTopic,
     DesignRefused,
+    NotReady,
     PlannerFailed,
     ResearchError,
     StudyBusy,
-    StudyElsewhere,
 )
 from research.installation.base_job import base_settings
 from research.installation.home import Home
@@ -76,25 +76,25 @@ def has_local_controller(home: Home, log: EventLog, study: str) -> bool:
 
 
 def require_here(home: Home, log: EventLog, state: StudyState) -> None:
-    """Raise StudyElsewhere unless what a study has made lies in this installation."""
+    """Raise NotReady unless what a study has made lies in this installation."""
     begun = state.hypotheses or state.noise_plan is not None or state.design is not None
     if not begun or home.study(state.id).is_dir():
         return
     row = ControllerLeases(log).read(state.id)
     where = "another one" if row is None else f"{row.holder.home} on {row.holder.host}"
-    raise StudyElsewhere(
+    raise NotReady(
         f"expected the folder of study {state.id}, with its runs and evidence, in {home.path}; it is in {where}. "
         "Go on with it there, or bring its folder here once no run of it goes on there"
     )
 
 
 def require_files(home: Home, log: EventLog, study: str) -> None:
-    """Raise StudyElsewhere where a study's files lie in another installation of the database, and so prove nothing."""
+    """Raise NotReady where a study's files lie in another installation of the database, and so prove nothing."""
     if home.study(study).is_dir() or (row := ControllerLeases(log).read(study)) is None:
         return
     holder, me = row.holder, Holder.here(home.path)
     if (holder.host, holder.home) != (me.host, me.home):
-        raise StudyElsewhere(
+        raise NotReady(
             f"expected the files of study {study} in {home.path}; they are in {holder.home} on {holder.host}. Ask "
             "there, or bring the study's folder here"
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from research.design.known_findings import KnownFinding, findings_of
-from research.errors import BadJob
+from research.errors import BadInput
 from research.installation.base_job import APART, base_job_of, parse_job
 from studies import StudyState
 from studies.records.base import JsonValue
@@ -58,7 +58,7 @@ _CODE: Final = "its reward is code, and no field of a job; see the report"
 
 
 def recipe_of(state: StudyState, folder: Path) -> Recipe:
-    """Return the recipe of a study whose files lie in `folder`; raise BadJob for unknown fields."""
+    """Return the recipe of a study whose files lie in `folder`; raise BadInput for unknown fields."""
     designs = {entry.round: entry.design for entry in state.rounds if entry.design is not None}
     if not designs:
         plain = _build_job_file(base_job_of(state.settings), {})
@@ -80,7 +80,7 @@ def recipe_of(state: StudyState, folder: Path) -> Recipe:
     values = [value for value in asked.values if REWARD not in value.fields]
     while (job := parse_job({**asked.base, **_merge_fields(values)})) is None:
         if not values:
-            raise BadJob("expected a job that this ajet knows under all arms of the study; found other fields")
+            raise BadInput("expected a job that this ajet knows under all arms of the study; found other fields")
         beside = format_fields(_merge_fields(values[:-1]))
         notes.append(f"{format_fields(values[-1].fields)} is left out: no job can have it beside {beside}")
         values = values[:-1]

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from research.environments.catalog import MeasuredEnvironment, conditions_of, model_key
 from research.environments.install import python_path_variables
-from research.errors import CheckFailed
+from research.errors import NotReady
 from research.files import read_json, write_bytes
 from research.installation.home import Home
 from research.installation.servers import Binding, start_swarm, stop_swarm
@@ -74,7 +74,7 @@ def job_of(base: Job, fields: Mapping[str, Any]) -> Job:
 def try_model(
     trial: ModelTrial, tasks: Sequence[Task], home: Home, packages: Sequence[Path], note: Note
 ) -> MeasuredEnvironment:
-    """Play `tasks` and learn with the trial's model; return what was measured. Raises CheckFailed, or ModelFailed."""
+    """Play `tasks` and learn with the trial's model; return what was measured. Raises NotReady, or ModelFailed."""
     job = trial.job
     prepare_model(job, home.models, note)
     folder = Path(tempfile.mkdtemp(prefix="check-", dir=home.path))
@@ -113,7 +113,7 @@ def try_model(
 def _play(
     arguments: Sequence[str], variables: Mapping[str, str], trial: ModelTrial, client: SwarmClient, folder: Path
 ) -> float:
-    """Run a process of the environment; return the seconds from its first episode on. Raises CheckFailed."""
+    """Run a process of the environment; return the seconds from its first episode on. Raises NotReady."""
     name = trial.job.environment
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
@@ -126,7 +126,7 @@ def _play(
                 if first is None and client.status(within_s=_STATUS_S).open_episodes > 0:
                     first = time.monotonic()
                 if time.monotonic() - started > trial.seconds:
-                    raise CheckFailed(
+                    raise NotReady(
                         f"expected the plays of {name} with the model to end within {trial.seconds:g} s; they did not; "
                         "ask for fewer: --groups"
                     )
@@ -138,7 +138,7 @@ def _play(
                 process.wait()
         log.seek(0)
         if process.returncode:
-            raise CheckFailed(
+            raise NotReady(
                 f"expected {name} to be played with the model; the process that plays ended with {process.returncode}: "
                 f"{last_lines(log.read(), 2, 600) or 'it said nothing'}"
             )

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from research.errors import BackendMissing, BadJob, BadModel, DesignRefused
+from research.errors import BackendMissing, BadInput, BadModel, DesignRefused
 from research.text import did_you_mean
 from studies import StudyState
 from studies.records.design import MODEL
@@ -142,21 +142,21 @@ _FIELDS_OF_A_RUN: Final[Mapping[str, str]] = {
 
 
 def read_job(path: Path) -> Job:
-    """Return the job in a file; raise BadJob for a file that cannot be read or holds none."""
+    """Return the job in a file; raise BadInput for a file that cannot be read or holds none."""
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise BadJob(f"expected a job file, could not read {path}: {error.strerror}") from error
+        raise BadInput(f"expected a job file, could not read {path}: {error.strerror}") from error
     if not text.strip():
-        raise BadJob(f"expected a job as JSON in {path}; found an empty file; see `ajet job explain`")
+        raise BadInput(f"expected a job as JSON in {path}; found an empty file; see `ajet job explain`")
     try:
         job = Job.model_validate_json(text)
     except ValidationError as error:
-        raise BadJob(f"{path} is no job: {_describe_error(error)}; see `ajet job explain`") from error
+        raise BadInput(f"{path} is no job: {_describe_error(error)}; see `ajet job explain`") from error
 
     def reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
         if twice := [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]:
-            raise BadJob(f"{path} is no job: expected each field once; found {twice[0]} twice; leave one of them out")
+            raise BadInput(f"{path} is no job: expected each field once; found {twice[0]} twice; leave one of them out")
 
     json.loads(text, object_pairs_hook=reject_duplicates)
     return job
@@ -179,24 +179,24 @@ def base_job(
 ) -> Job | None:
     """Return the job under all arms that a file, a model's folder and a backend's name say; None where nobody says any.
 
-    Hashes of the model's files are kept in the folder `hashes`. Raises BadJob, also for two models, and BadModel.
+    Hashes of the model's files are kept in the folder `hashes`. Raises BadInput, also for two models, and BadModel.
     """
     if file is None and folder is None and backend is None:
         return None
     job = Job() if file is None else read_job(file)
     if name := next((name for name in _FIELDS_OF_A_RUN if file is not None and name in job.model_fields_set), None):
         why = _FIELDS_OF_A_RUN[name]
-        raise BadJob(f"expected a job without {name} for a study; found it in {file}; leave it out: {why}")
+        raise BadInput(f"expected a job without {name} for a study; found it in {file}; leave it out: {why}")
     said = with_backend(job, backend)
     named = said.model.path if isinstance(said.model, PathModel) else None
     if named is not None and folder is not None:
-        raise BadJob(f"expected one model; found {named} in {file} and --model-path {folder}; leave one of them out")
+        raise BadInput(f"expected one model; found {named} in {file} and --model-path {folder}; leave one of them out")
     place = named or folder
     if place is None:
         return said
     found = model_folder(place, hashes)
     if isinstance(said.model, PathModel) and said.model.sha256 not in (None, found.sha256):
-        raise BadJob(
+        raise BadInput(
             f"expected the model that {file} names (sha256 {str(said.model.sha256)[:12]}); found another in {place} "
             f"({str(found.sha256)[:12]}); restore it, or correct the file"
         )
@@ -206,17 +206,17 @@ def base_job(
 
 
 def with_backend(job: Job, backend: str | None) -> Job:
-    """Return a job with a backend in place of its own; raise BadJob where it holds fields of another's."""
+    """Return a job with a backend in place of its own; raise BadInput where it holds fields of another's."""
     return job if backend is None else with_fields(job, backend=backend)
 
 
 def with_fields(job: Job, **fields: Any) -> Job:
-    """Return a job with other fields, and its model's defaults; raise BadJob where they do not fit the job's own."""
+    """Return a job with other fields, and its model's defaults; raise BadInput where they do not fit the job's own."""
     try:
         return Job.model_validate({**job.model_dump(exclude_unset=True), **fields})
     except ValidationError as error:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in fields)
-        raise BadJob(f"{names}: {to_invalid_request(error)}") from error
+        raise BadInput(f"{names}: {to_invalid_request(error)}") from error
 
 
 def describe_unusual_rate(job: Job) -> str | None:

@@ -25,7 +25,7 @@ import psutil
 import typer
 from filelock import FileLock
 
-from research.errors import ResearchError
+from research.errors import BadInput, NotReady
 from research.files import read_json
 from research.installation.base_job import python_of
 from research.installation.home import Home
@@ -38,10 +38,6 @@ STORE: Final = "AJET_SWARM_STORE"
 
 UserRole = Literal["admin", "client"]
 """What commands use a server as."""
-
-
-class SwarmProcessError(ResearchError):
-    """The swarm server could not be started, or none runs here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ def start_swarm(
     variables: Mapping[str, str] | None = None,
     binding: Binding = LOOPBACK,
 ) -> SwarmProcess:
-    """Start a server in `folder` and wait until it is bound; raises SwarmProcessError with the end of its log.
+    """Start a server in `folder` and wait until it is bound; raises NotReady with the end of its log.
 
     It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`.
     """
@@ -128,7 +124,7 @@ def start_swarm(
             if process.poll() is not None or time.monotonic() > deadline:
                 lines = log_path.read_text(errors="replace").strip().splitlines()
                 last = lines[-1] if lines else f"it ended without a word (see {log_path})"
-                raise SwarmProcessError(f"the swarm server did not start: {last}")
+                raise NotReady(f"the swarm server did not start: {last}")
             time.sleep(0.1)
     except BaseException:  # nobody would know of it
         process.terminate()
@@ -165,13 +161,9 @@ def _is_server(pid: int, folder: Path) -> bool:
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 
 
-class BadServer(ResearchError):
-    """A swarm server that is named or addressed in a way that means none."""
-
-
 def validate_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise BadServer(
+        raise BadInput(
             f"expected the name of a server of at most 64 small letters, digits and inner hyphens, such as `speaker`; "
             f"found {name[:80]!r}"
         )
@@ -206,10 +198,6 @@ SERVER, TOKEN = "AJET_SERVER", "AJET_TOKEN"
 _LIKE = "http://127.0.0.1:8700"
 
 
-class NoSwarm(ResearchError):
-    """No such swarm server runs in this installation."""
-
-
 @dataclass(frozen=True, slots=True)
 class ServerConnection:
     """A server with a key for it."""
@@ -221,23 +209,23 @@ class ServerConnection:
 
 
 def find_running(name: str | None = None, home: Home | None = None) -> SwarmProcess:
-    """Return a server of this installation that runs; NoSwarm says how to start it."""
+    """Return a server of this installation that runs; NotReady says how to start it."""
     home = home or Home.locate()
     if (process := find_swarm(server_folder(home.path, name))) is not None:
         return process
     if name is None:
         running = [name for name, process in servers(home) if name is not None and process is not None]
         others = f"; {', '.join(running)} run here: --server NAME" if running else ""
-        raise NoSwarm(f"no swarm server runs here; {HOW_TO_START}, or name one with --server{others}")
+        raise NotReady(f"no swarm server runs here; {HOW_TO_START}, or name one with --server{others}")
     known = f"; those started here were {', '.join(find_server_names(home))}" if find_server_names(home) else ""
-    raise NoSwarm(f"no swarm server called {name} runs here; start it with `ajet swarm start --name {name}`{known}")
+    raise NotReady(f"no swarm server called {name} runs here; start it with `ajet swarm start --name {name}`{known}")
 
 
 def own_name(asked: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the name of the server here that is asked for, else by AJET_SERVER, or None; BadServer for an address."""
+    """Return the name of the server here that is asked for, else by AJET_SERVER, or None; BadInput for an address."""
     name = asked if asked is not None else environ.get(SERVER, "").strip() or None
     if name is not None and _is_address(name):
-        raise BadServer(
+        raise BadInput(
             f"expected the name of a server that was started here, found the address {name!r}: its files lie on its "
             "own machine; run this command there"
         )
@@ -259,7 +247,7 @@ def connect_server(
 ) -> ServerConnection:
     """Return the server that is asked for by name or address, else that of AJET_SERVER, else this installation's own.
 
-    Its key is read from its folder, another's from AJET_TOKEN. Raises BadServer, and NoSwarm where none runs.
+    Its key is read from its folder, another's from AJET_TOKEN. Raises BadInput, and NotReady where none runs.
     """
     place = home or Home.locate()
     known = asked if asked is not None else environ.get(SERVER, "").strip() or None
@@ -278,28 +266,28 @@ def _connect_address(url: str, role: UserRole, environ: Mapping[str, str], home:
         parts = urlsplit(url)
         said = parts.port != 0 and parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
-        raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}") from None
+        raise BadInput(f"expected an address like {_LIKE} as the server, found {url[:80]!r}") from None
     if "@" in parts.netloc:
-        raise BadServer(f"expected an address like {_LIKE}, with the key in {TOKEN}; found a name or password in it")
+        raise BadInput(f"expected an address like {_LIKE}, with the key in {TOKEN}; found a name or password in it")
     if not said or parts.query or parts.fragment:
-        raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")
+        raise BadInput(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")
     for _, process in servers(home):
         if process is not None and process.url == url:
             return ServerConnection(url, process.key(role), process)
     token = environ.get(TOKEN, "").strip()
     if not token:
-        raise BadServer(
+        raise BadInput(
             f"expected the {role} token of {url} in {TOKEN}, found none; `ajet swarm token --role {role}` prints it "
             "where the server runs"
         )
     if not (token.isascii() and token.isprintable()):
-        raise BadServer(f"expected a token in {TOKEN}, as `ajet swarm token` prints it; found other characters")
+        raise BadInput(f"expected a token in {TOKEN}, as `ajet swarm token` prints it; found other characters")
     try:  # of a signed token; an admin's may be of somebody's own choice
         claimed = str(json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))["role"])
     except (ValueError, LookupError, TypeError):
         claimed = ""
     if role == "client" and claimed != "client":
-        raise BadServer(
+        raise BadInput(
             f"expected a client's token of {url} in {TOKEN}, as `ajet swarm token` prints it where the server runs; "
             "found another: an admin's opens more than is needed here, and would stand behind whatever code plays"
         )
@@ -325,7 +313,7 @@ class ServerOptions:
 def ensure_server(home: Home, options: ServerOptions, *, port: int, idle: bool) -> tuple[SwarmProcess, bool]:
     """Return the wished server, as it was started last but for the options, and whether it ran before.
 
-    Raises BadServer where it runs with others.
+    Raises BadInput where it runs with others.
     """
     folder = server_folder(home.path, options.name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -347,13 +335,13 @@ def _start_or_find(
     if found is not None:
         if replace(options, name=None) != ServerOptions() and wanted != known:
             stop = "ajet swarm stop" if options.name is None else f"ajet swarm stop --server {options.name}"
-            raise BadServer(
+            raise BadInput(
                 f"expected options (and a job's backend) that the server at {found.url} was started with; found "
                 f"others; stop it first (`{stop}`), and start it with them"
             )
         return found, True
     if wanted.host not in LOCAL and wanted.token_file is None:
-        raise BadServer(
+        raise BadInput(
             f"--host {wanted.host} is reached by others: expected --token-file FILE with an admin token of at least 32 "
             "characters that its owner alone can read; found none"
         )
@@ -384,7 +372,7 @@ def load_binding(folder: Path) -> Binding:
         peers, backend = tuple(known["peers"]), known.get("backend", "local")
         return Binding(known["host"], known["store"], known["token_file"], backend, peers)
     except (ValueError, KeyError, TypeError) as error:
-        raise BadServer(
+        raise BadInput(
             f"expected in {path} how the server was started last; found it broken ({type(error).__name__}); remove it, "
             "and say its --host, --store, --token-file and --peer again"
         ) from None

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from research.errors import NoSuchStudy
+from research.errors import BadInput
 from research.files import write_bytes
 from research.installation.home import Home
 from studies import EventLog, LogCorrupt, StudyState, fold
@@ -49,13 +49,13 @@ def find_study(log: EventLog, name: str | None) -> str:
     """Return the id of the study that `name` names or begins; the newest when it is None."""
     known = log.studies()
     if not known:
-        raise NoSuchStudy('there is no study yet; begin one with: ajet research "..."')
+        raise BadInput('there is no study yet; begin one with: ajet research "..."')
     if name is None:
         return known[0]
     fitting = [study for study in known if study == name] or [study for study in known if study.startswith(name)]
     if len(fitting) != 1:
         found = "none" if not fitting else ", ".join(fitting[:5])
-        raise NoSuchStudy(f"expected one study named {name!r}, found {found}; `ajet study list` shows all")
+        raise BadInput(f"expected one study named {name!r}, found {found}; `ajet study list` shows all")
     return fitting[0]
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from research.errors import BadEnvironment, BadSandbox, NotIsolated
+from research.errors import BadEnvironment, BadSandbox, NotReady
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.text import describe
@@ -184,14 +184,14 @@ def read_sandboxing(settings: Mapping[str, Any]) -> Sandboxing:
 
 
 def require_isolation(sandboxing: Sandboxing, what: str) -> None:
-    """Raise NotIsolated unless `what`, untrusted code, would run in containers."""
+    """Raise NotReady unless `what`, untrusted code, would run in containers."""
     if sandboxing.kind != "docker":
-        raise NotIsolated(
+        raise NotReady(
             f"expected containers to run {what} in, for it is generated code; found --sandbox {sandboxing.kind}, which "
             f"isolates nothing. To run it: {HOW_TO_GET_DOCKER}, and begin the study with --sandbox docker"
         )
     if sandboxing.lacks:
-        raise NotIsolated(
+        raise NotReady(
             f"expected an engine that isolates {what}, for it is generated code; this one lacks "
             f"{'; '.join(sandboxing.lacks)}"
         )

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from research.errors import UnknownModel
+from research.errors import BadInput
 from research.text import did_you_mean
 from swarm.errors import InvalidRequest
 from swarm.models import folder_hash, require_model_folder
@@ -103,7 +103,7 @@ FETCHABLE: Mapping[str, DownloadableModel] = {each.name: each for each in (SMOLL
 
 def find_model(name: str) -> DownloadableModel:
     if name not in FETCHABLE:
-        raise UnknownModel(
+        raise BadInput(
             f"expected the name of a model that can be fetched ({', '.join(FETCHABLE)}), found {name!r}; of any other "
             f"model give the folder, as docs/models.md says{did_you_mean(name, FETCHABLE, 0.5)}"
         )

@@ -45,7 +45,7 @@ from prefect.workers.process import ProcessWorker
 from pydantic import BaseModel, ConfigDict, Field
 
 from research.controller.options import ResearchOptions
-from research.errors import NoWorker
+from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration.prefect_api import (
     BEAT_S,
@@ -414,16 +414,16 @@ def should_resume(log: EventLog, study: str, requested_at: datetime | None) -> b
 
 
 ScheduleStudy = Callable[[str], str]
-"""Gives the worker a study that is in the log; returns the address of its flow run, or raises NoWorker."""
+"""Gives the worker a study that is in the log; returns the address of its flow run, or raises NotReady."""
 
 
 def worker_scheduler(home: Home) -> ScheduleStudy:
-    """Return the way to the worker of an installation; raise NoWorker where none runs or its server is silent."""
+    """Return the way to the worker of an installation; raise NotReady where none runs or its server is silent."""
     require_worker(home)
     try:
         server = ensure_server(home.prefect)
     except PrefectUnavailable as error:
-        raise NoWorker(str(error)) from error
+        raise NotReady(str(error)) from error
     os.environ.update(client_environment(home.prefect))
 
     def schedule(study: str) -> str:
@@ -438,7 +438,7 @@ def worker_scheduler(home: Home) -> ScheduleStudy:
                 return f"{server.url}/runs/flow-run/{run.id}"
         except Exception as error:  # a client's errors are many, and mean the same here
             why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise NoWorker(
+            raise NotReady(
                 f"expected the Prefect server at {server.url} to take study {study} for the worker; found {why}; the "
                 f"study is kept, give it again with: ajet study resume {study} --detach"
             ) from error

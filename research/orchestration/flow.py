@@ -42,7 +42,7 @@ from research.controller.session import (
 )
 from research.controller.wandb import NO_MIRROR, wandb_login
 from research.environments.reference import requirements_of
-from research.errors import BadParameters, HomeError, ResearchError, StudyBusy
+from research.errors import BadInput, HomeError, ResearchError, StudyBusy
 from research.files import ignore_disk_full
 from research.installation.home import Home
 from research.installation.studies import find_study
@@ -250,7 +250,7 @@ def _parse_parameters(kind: type[Parameters], given: Mapping[str, Any]) -> Param
     try:
         return kind.model_validate({name: value for name, value in given.items() if value != ""})
     except ValidationError as error:
-        raise BadParameters(f"expected the parameters of the deployment's form; found {describe(error)}") from error
+        raise BadInput(f"expected the parameters of the deployment's form; found {describe(error)}") from error
 
 
 def _redirect_output(path: Path) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 import psutil
 from filelock import FileLock, Timeout
 
-from research.errors import NoWorker, WorkerBusy
+from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration.server import is_alive, read_process, record_process
 
@@ -31,7 +31,7 @@ _LOOK_S: Final = 0.1
 def require_worker(home: Home) -> None:
     if _has_worker(home):
         return
-    raise NoWorker(
+    raise NotReady(
         f"expected a worker of {home.path} to hand the study to; found none; start one, in another terminal or as a "
         "service: ajet up --work"
     )
@@ -39,13 +39,13 @@ def require_worker(home: Home) -> None:
 
 @contextmanager
 def become_supervisor(home: Home) -> Iterator[None]:
-    """Look after this installation's worker while inside; one left behind is ended, not its sittings; or WorkerBusy."""
+    """Look after this installation's worker while inside; one left behind is ended, not its sittings; or NotReady."""
     home.prefect.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home.prefect / _LOCK, timeout=ASKING_S, mode=0o600, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:
-        raise WorkerBusy(
+        raise NotReady(
             f"expected no worker in {home.path}; one runs already; use it, or end it first: ajet up --stop"
         ) from error
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from urllib.parse import urlsplit
 
-from research.errors import PlannerUnready, ResearchError, UnknownPlanner
+from research.errors import BadInput, NotReady, ResearchError
 from research.installation.studies import every_study
 from research.planners.endpoint import OpenAiEndpoint
 from research.planners.llm import TIMEOUT_S, LlmPlanner
@@ -62,30 +62,30 @@ def make_planner(
     `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file `record`, or read
     from `replay` with neither address nor key (default: AJET_PLANNER_RECORD and AJET_PLANNER_REPLAY); an answer is
     waited for `timeout_s` (default: AJET_PLANNER_TIMEOUT), and `note` is told of each pause between two tries. Raises
-    UnknownPlanner or PlannerUnready; it does not reach out to the endpoint.
+    BadInput or NotReady; it does not reach out to the endpoint.
     """
     chosen = name or ("llm" if model else "rules")
     known = planner_names()
     if chosen not in known:
         near = did_you_mean(chosen, known) or "; choose one of them"
-        raise UnknownPlanner(f"expected a planner among {', '.join(known)}; found {chosen!r}{near}")
+        raise BadInput(f"expected a planner among {', '.join(known)}; found {chosen!r}{near}")
     if chosen == "rules":
         if model:
-            raise PlannerUnready(
+            raise NotReady(
                 f"expected no --planner-model beside the planner rules, which asks no model; found {model}; add "
                 "--planner llm"
             )
         if record or replay:
-            raise PlannerUnready("expected the planner llm to record or replay; found rules; add --planner llm")
+            raise NotReady("expected the planner llm to record or replay; found rules; add --planner llm")
         return RulesPlanner()
     if chosen != "llm":
         if record or replay:
-            raise PlannerUnready(f"expected the planner llm to record or replay; found {chosen}; name --planner llm")
+            raise NotReady(f"expected the planner llm to record or replay; found {chosen}; name --planner llm")
         return _load_plugin(chosen, model, environ)
     if not record and not replay:
         record, replay = _path_from_env(environ, RECORD), _path_from_env(environ, REPLAY)
     if record and replay:
-        raise PlannerUnready("expected to record or to replay a planner; found both; leave one out")
+        raise NotReady("expected to record or to replay a planner; found both; leave one out")
     if replay:
         recorded = Replay(replay)
         return LlmPlanner(model or recorded.model, recorded, note=note)
@@ -104,14 +104,14 @@ def _load_plugin(name: str, model: str | None, environ: Mapping[str, str]) -> Pl
     except ResearchError:
         raise
     except BrokenEntryPoint as error:
-        raise PlannerUnready(str(error)) from error
+        raise NotReady(str(error)) from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise PlannerUnready(
+        raise NotReady(
             f"expected the planner {name} of a package to be made; found {said}; mend that package"
         ) from error
     if getattr(planner, "name", None) != name:
-        raise PlannerUnready(
+        raise NotReady(
             f"expected the planner {name} to have that name, by which a study is resumed; found "
             f"{getattr(planner, 'name', None)!r}; correct it in its package"
         )
@@ -130,7 +130,7 @@ def _find_timeout(environ: Mapping[str, str]) -> float:
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds <= LONGEST_TIMEOUT_S:
-        raise PlannerUnready(
+        raise NotReady(
             f"{TIMEOUT} expects seconds from 1 to {LONGEST_TIMEOUT_S:g}; found {text[:40]!r}; correct it, or unset it"
         )
     return seconds
@@ -139,18 +139,18 @@ def _find_timeout(environ: Mapping[str, str]) -> float:
 def _make_endpoint(model: str | None, environ: Mapping[str, str]) -> OpenAiEndpoint:
     base_url, key = (environ.get(name, "").strip() for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"))
     if not model:
-        raise PlannerUnready("the planner llm expects a model; found none; pass --planner-model NAME")
+        raise NotReady("the planner llm expects a model; found none; pass --planner-model NAME")
     if not base_url and not key:
-        raise PlannerUnready(
+        raise NotReady(
             "the planner llm expects an endpoint; found neither OPENAI_BASE_URL nor OPENAI_API_KEY; set OPENAI_API_KEY "
             "(and OPENAI_BASE_URL for an endpoint of your own), or use --planner rules"
         )
     if base_url and not is_http_url(base_url):
-        raise PlannerUnready(
+        raise NotReady(
             "OPENAI_BASE_URL expects an address such as http://127.0.0.1:8000/v1; found something else; correct it"
         )
     if not (key.isascii() and key.isprintable()):
-        raise PlannerUnready("OPENAI_API_KEY expects printable ASCII; found other characters; copy the key again")
+        raise NotReady("OPENAI_API_KEY expects printable ASCII; found other characters; copy the key again")
     return OpenAiEndpoint(api_key=key or _NO_KEY, base_url=base_url or OPENAI)
 
 

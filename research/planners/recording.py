@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from research.errors import PlannerUnready
+from research.errors import NotReady
 from research.installation.home import cause_of
 from research.planners.endpoint import EndpointError, Kind, OpenAiEndpoint, shorten
 from studies.records.base import canonical, digest
@@ -59,7 +59,7 @@ class Recorder:
         try:
             file.open("a").close()
         except OSError as error:
-            raise PlannerUnready(
+            raise NotReady(
                 f"expected a file to record in; found {cause_of(error)} at {file}; name another one"
             ) from error
 
@@ -96,15 +96,15 @@ class Replay:
             texts = file.read_text(encoding="utf-8").splitlines()
             lines = [_Line.model_validate_json(text) for text in texts if text.strip()]
         except OSError as error:
-            raise PlannerUnready(
+            raise NotReady(
                 f"expected a recording of a planner at {file}; found {cause_of(error)}; name a file made with --record"
             ) from error
         except (ValidationError, UnicodeDecodeError) as error:
-            raise PlannerUnready(
+            raise NotReady(
                 f"expected a recording of a planner at {file}; found something else; name a file made with --record"
             ) from error
         if not lines:
-            raise PlannerUnready(f"expected a recording of a planner at {file}; found an empty file; record one first")
+            raise NotReady(f"expected a recording of a planner at {file}; found an empty file; record one first")
         self._lines = lines
         self._left: dict[str, deque[_Line]] = {}
         for line in self._lines:

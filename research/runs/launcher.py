@@ -102,7 +102,7 @@ class AttemptLauncher:
 
         Raises BadModel or InvalidRequest where the folder of its model or environment has changed since the study named
         it; BadEnvironment where packages cannot be had; SandboxError when the machine cannot start it now, which costs
-        it no try; NotIsolated for a design with code that a planner wrote, without containers.
+        it no try; NotReady for a design with code that a planner wrote, without containers.
         """
         if state.design is not None and state.design.code:  # whichever arm comes first
             require_isolation(self._isolation.sandboxing, f"the reward {', '.join(state.design.code)}")

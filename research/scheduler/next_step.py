@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from research.design.pricing import price_of
-from research.errors import NoNextStep
+from research.errors import NotReady
 from research.scheduler.approvals import require_approval
 from research.scheduler.budget import StepLimits, can_afford_replication, end_screen, foresee_cuts, replication_seconds
 from research.scheduler.interim_analyses import (
@@ -237,7 +237,7 @@ def _budget_end_reason(state: StudyState, step: Step | None, limits: StepLimits)
     if runs_left(state) == 0 and not any(required_run in planned_runs(state) for required_run in unmet):
         return f"all {len(state.every_run)} runs are used up"
     if not unmet:
-        raise NoNextStep(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
+        raise NotReady(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
     required, design = unmet[0], state.design
     price, left = price_of(state, required.phase, required.steps), f"{max(0.0, limits.seconds):.0f} s"
     if required.phase == "replicate" and design is not None and not can_afford_replication(state, design, limits):

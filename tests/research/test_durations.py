@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.errors import BadBudget
+from research.errors import BadInput
 from research.text import MOST_SECONDS, format_flag, format_seconds, parse_budget
 
 
@@ -25,14 +25,14 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     "text", ["", " ", "10", "m", "10x", "ten minutes", "-5m", "30m1h", "5m5m", "1e3s", "10m!", "nans", "infs", "٣m"]
 )
 def test_anything_else_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(BadBudget, match="such as 90s, 10m, 2h, 1h30m or 1d") as caught:
+    with pytest.raises(BadInput, match="such as 90s, 10m, 2h, 1h30m or 1d") as caught:
         parse_budget(text)
     assert repr(text) in caught.value.message
 
 
 @pytest.mark.parametrize("text", ["0s", "0.5s", "366d", "9" * 400 + "d"])
 def test_no_time_and_too_much_time_are_refused(text: str) -> None:
-    with pytest.raises(BadBudget, match="between 1s and 365d"):
+    with pytest.raises(BadInput, match="between 1s and 365d"):
         parse_budget(text)
 
 
@@ -40,7 +40,7 @@ def test_no_time_and_too_much_time_are_refused(text: str) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         seconds = parse_budget(text)
-    except BadBudget:
+    except BadInput:
         return
     assert 1 <= seconds <= MOST_SECONDS
 

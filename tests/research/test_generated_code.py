@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from research.errors import NotIsolated, PlannerFailed
+from research.errors import NotReady, PlannerFailed
 from research.isolation.mode import Isolation, Sandboxing
 from studies import EventType
 from studies.report import build_report
@@ -69,7 +69,7 @@ def test_code_survives_a_controller_killed_before_the_lock(bench: Bench, trace: 
 
 def test_a_study_with_code_launches_nothing_without_containers(bench: Bench, trace: Path) -> None:
     bench.isolation = Isolation(Sandboxing())
-    with pytest.raises(NotIsolated, match="--sandbox docker"):
+    with pytest.raises(NotReady, match="--sandbox docker"):
         bench.drive(bench.loop())
     assert not bench.sandbox.starts
     assert EventType.ATTEMPT_LAUNCHED not in {event.type for event in bench.events()}

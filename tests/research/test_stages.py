@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.controller import interventions
-from research.errors import BadAmendment
+from research.errors import BadInput
 from research.runs.files import AttemptSpec
 from research.scheduler.next_step import next_step
 from research.scheduler.steps import BUDGET_CODE, VETO_CODE, Launch
@@ -213,7 +213,7 @@ def test_a_study_that_goes_on_without_more_budget_concludes_on_what_there_is(fas
 
 def test_a_budget_below_what_is_used_is_refused_and_a_lower_one_is_exploratory(fast_path: Path) -> None:
     bench, state = spend_in("confirm", fast_path, design(16), 5)
-    with pytest.raises(BadAmendment, match="has used"):
+    with pytest.raises(BadInput, match="has used"):
         interventions.change_budget(StudyLog(bench.log, STUDY), state.worked_s - 1, "enough seen")
     amended(bench, 5000.0)
     looks = (InterimAnalysis(seeds=2, alpha=0.0001), InterimAnalysis(seeds=4, alpha=0.04))

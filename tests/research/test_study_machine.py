@@ -29,7 +29,7 @@ from research.controller.interventions import (
     request_pause,
     require_question,
 )
-from research.errors import BadAmendment, BadApproval
+from research.errors import BadApproval, BadInput
 from research.planners.context import PlannerContext
 from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import AskUser, Note
@@ -265,7 +265,7 @@ class StudyMachine(RuleBasedStateMachine):
         before = self.state().event_count
         try:
             amend()  # type: ignore[operator]
-        except BadAmendment:
+        except BadInput:
             assert self.state().event_count == before, "what is refused leaves nothing"
 
     @invariant()

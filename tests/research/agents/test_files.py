@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from research.agents import request as agent_files
-from research.agents.request import AgentFiles, BadAgent
+from research.agents.request import AgentFiles
+from research.errors import BadInput
 
 CODE = "def agent(episode):\n    return 1.0\n"
 
@@ -47,11 +48,11 @@ def test_a_folder_with_a_link_or_too_many_files_is_refused(tmp_path: Path, monke
     written(tmp_path, agent_py=CODE, b_py=CODE, c_py=CODE)
     agent = AgentFiles.locate(str(tmp_path))
     (tmp_path / "link").symlink_to("/etc/passwd")
-    with pytest.raises(BadAgent, match=r"symbolic link.*its own"):
+    with pytest.raises(BadInput, match=r"symbolic link.*its own"):
         agent.pack()
     (tmp_path / "link").unlink()
     monkeypatch.setattr(agent_files, "MOST_FILES", 2)
-    with pytest.raises(BadAgent, match=r"at most 2.*its own"):
+    with pytest.raises(BadInput, match=r"at most 2.*its own"):
         agent.pack()
 
 
@@ -71,5 +72,5 @@ def test_what_is_not_there_or_no_python_or_names_no_function_is_refused_before_a
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path, **({"agent_txt": CODE} if text is None else {"agent_py": text}))
-    with pytest.raises(BadAgent, match=named):
+    with pytest.raises(BadInput, match=named):
         AgentFiles.locate(typed)

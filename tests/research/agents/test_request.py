@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from research.agents.request import (
     AgentRequest,
-    BadOption,
     check_evaluated,
     find_server,
     parse_memory,
     parse_stream,
     parse_variables,
 )
+from research.errors import BadInput
 from research.installation.home import Home
-from research.installation.servers import BadServer
 from swarm.environments import Task
 from swarm.job import Job
 from swarm.server import Keys
@@ -49,7 +48,7 @@ def variables(text: str) -> None:
     ],
 )
 def test_an_option_that_means_nothing_is_refused(read: Callable[[str], object], text: str, named: str) -> None:
-    with pytest.raises(BadOption, match=named):
+    with pytest.raises(BadInput, match=named):
         read(text)
 
 
@@ -60,7 +59,7 @@ def test_names_of_streams_and_variables_are_taken_with_everything_after_the_firs
 
 @given(st.sampled_from(["API_KEY", "token", "DB_PASSWORD", "MY_SECRET", "AWS_CREDENTIALS"]), st.text(min_size=8))
 def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, value: str) -> None:
-    with pytest.raises(BadOption) as refused:
+    with pytest.raises(BadInput) as refused:
         parse_variables([f"{name}={value}"], contained=True)
     assert f"={value}" not in str(refused.value)
     assert "--allow 127.0.0.2:PORT" in str(refused.value)
@@ -80,7 +79,7 @@ def test_an_order_names_what_is_played_and_leaves_out_what_is_not_asked_for() ->
 
 
 def test_a_job_that_waits_for_no_evaluation_has_nobody_evaluate_whenever_it_does() -> None:
-    with pytest.raises(BadOption, match="no eval_every"):
+    with pytest.raises(BadInput, match="no eval_every"):
         check_evaluated(Job())
     check_evaluated(Job(eval_every=4))
     check_evaluated(Job(evaluate_after=(4,)))
@@ -90,7 +89,7 @@ def test_no_admin_s_key_stands_behind_code_that_plays(tmp_path: Path) -> None:
     chosen, home = "an operator's own words, forty characters", Home(tmp_path, "")
     keys = Keys(chosen)
     for key in (keys.role_key("admin"), keys.role_key("viewer"), chosen):
-        with pytest.raises(BadServer, match="a client's token"):
+        with pytest.raises(BadInput, match="a client's token"):
             find_server("http://far:1", {"AJET_TOKEN": key}, home)
     client = keys.role_key("client")
     assert find_server("http://far:1", {"AJET_TOKEN": client}, home).token == client

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.cli.research import conduct
-from research.cli.swarm_admin import BadShares, require_same, shares_of
+from research.cli.swarm_admin import require_same, shares_of
 from research.controller.session import Session, hold_lease
+from research.errors import BadInput
 from research.installation.base_job import LOCAL_PACKAGES, backend_of
 from research.terminal import warn
 from studies import EventLog, EventType, fold
@@ -86,7 +87,7 @@ def test_a_server_with_its_engine_off_has_no_shares(ajet: Ajet) -> None:
     ],
 )
 def test_shares_that_mean_nothing_are_refused_in_one_line(words: list[str], said: str) -> None:
-    with pytest.raises(BadShares, match=said):
+    with pytest.raises(BadInput, match=said):
         shares_of(words)
 
 
@@ -97,7 +98,7 @@ def test_shares_are_read_as_they_are_written_whatever_the_names(shares: dict[str
 
 def test_streams_without_shares_are_those_that_played() -> None:
     require_same({"a": 1.0}, ())
-    with pytest.raises(BadShares, match="none for b"):
+    with pytest.raises(BadInput, match="none for b"):
         require_same({"a": 1.0}, (stream("a", None), stream("b", None)))
 
 

@@ -17,10 +17,9 @@ import pytest
 
 from research.agents.run import job_status
 from research.cli import swarm
+from research.errors import BadInput, NotReady
 from research.installation.home import Home
 from research.installation.servers import (
-    BadServer,
-    NoSwarm,
     SwarmProcess,
     connect_server,
     find_swarm,
@@ -137,7 +136,7 @@ def test_a_wrong_key_is_refused_and_not_shown(ajet: Ajet, far: SwarmProcess, mon
 
 @pytest.mark.parametrize("name", ["../out", "Speaker", "a b", "-x", "x-", "", "a" * 65, "a/b"])
 def test_a_name_that_could_be_no_folder_is_refused(name: str) -> None:
-    with pytest.raises(BadServer, match="the name of a server"):
+    with pytest.raises(BadInput, match="the name of a server"):
         validate_name(name)
 
 
@@ -162,9 +161,9 @@ def test_a_flag_comes_before_the_environment(home: Path, far: SwarmProcess, serv
     assert connect_server(None, environ={}, home=place).url == here.url
     assert connect_server(None, environ=known, home=place).token == "t" * 9
     assert connect_server(here.url, environ=known, home=place, role="client").token == here.client_token
-    with pytest.raises(BadServer, match="an address like"):
+    with pytest.raises(BadInput, match="an address like"):
         connect_server("localhost:8700", environ=known, home=place)
-    with pytest.raises(NoSwarm, match="called ghost"):
+    with pytest.raises(NotReady, match="called ghost"):
         connect_server("ghost", environ=known, home=place)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from research.controller.session import Session, StudyRequest, create_study, hold_lease, require_files, require_here
-from research.errors import BadModel, StudyBusy, StudyElsewhere
+from research.errors import BadModel, NotReady, StudyBusy
 from research.installation.base_job import base_job_of, model_folder
 from research.installation.home import Home
 from research.planners.context import PlannerContext
@@ -104,9 +104,9 @@ def test_a_study_is_gone_on_with_where_its_evidence_lies(tmp_path: Path) -> None
             bench.loop().tick()
         state = fold(log.read(STUDY))
         require_here(bench.home, log, state)
-        with pytest.raises(StudyElsewhere, match=rf"in {other.path}; it is in {bench.home.path} on \S+\. "):
+        with pytest.raises(NotReady, match=rf"in {other.path}; it is in {bench.home.path} on \S+\. "):
             require_here(other, log, state)
-        with pytest.raises(StudyElsewhere, match=rf"they are in {bench.home.path} on"):
+        with pytest.raises(NotReady, match=rf"they are in {bench.home.path} on"):
             require_files(other, log, STUDY)
         shutil.rmtree(bench.home.study(STUDY))
         require_files(bench.home, log, STUDY)  # its own files are gone, which a proof is to say

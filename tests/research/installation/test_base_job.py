@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from research.errors import BadJob
+from research.errors import BadInput
 from research.installation.base_job import (
     base_job,
     base_job_of,
@@ -76,14 +76,14 @@ def test_a_folder_beside_a_file_wins_unless_the_file_names_one(tmp_path: Path) -
     found = base_job(tiny, str(theirs))
     assert found is not None
     assert found.model == base_job(None, str(theirs)).model  # type: ignore[union-attr]
-    with pytest.raises(BadJob, match=f"{mine} in {named} .*{theirs}"):
+    with pytest.raises(BadInput, match=f"{mine} in {named} .*{theirs}"):
         base_job(named, str(theirs))
 
 
 def test_a_hash_in_the_file_has_to_be_the_folders(tmp_path: Path) -> None:
     folder = model_at(tmp_path / "m")
     said = {"kind": "path", "path": str(folder), "sha256": "ab" * 32}
-    with pytest.raises(BadJob, match="another"):
+    with pytest.raises(BadInput, match="another"):
         base_job(written(tmp_path / "job.json", model=said), None)
 
 
@@ -103,7 +103,7 @@ def test_a_hash_in_the_file_has_to_be_the_folders(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_no_job_of_a_study_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "job.json").write_text(text)
-    with pytest.raises(BadJob, match=said) as refused:
+    with pytest.raises(BadInput, match=said) as refused:
         base_job(tmp_path / "job.json", None)
     assert "\n" not in refused.value.message
     assert ("did you mean" in refused.value.message) == ("did you mean" in said), "a wrong value has no other name"
@@ -111,6 +111,6 @@ def test_what_is_no_job_of_a_study_is_one_line(tmp_path: Path, text: str, said: 
 
 @pytest.mark.parametrize("place", [".", "nothing.json"])
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, place: str) -> None:
-    with pytest.raises(BadJob, match=str(tmp_path)) as refused:
+    with pytest.raises(BadInput, match=str(tmp_path)) as refused:
         base_job(tmp_path / place, None)
     assert "\n" not in refused.value.message

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from research.errors import BadEnvironment, BadSandbox, NotIsolated
+from research.errors import BadEnvironment, BadSandbox, NotReady
 from research.installation.home import Home
 from research.isolation import mode as sandboxing
 from research.isolation.mode import PROCESS, UNISOLATED, Sandboxing, choose, reopen, require_isolation, supervise
@@ -159,8 +159,8 @@ def test_generated_code_is_refused_without_containers_or_by_an_engine_that_does_
     require_isolation(OLD, "the reward dense")
     weak = OLD.model_copy(update={"lacks": ("seccomp: start it with it",)})
     assert (OLD.isolates, weak.isolates) == (True, False)
-    with refused(NotIsolated, "the reward dense", "install Docker", "--sandbox docker") as error:
+    with refused(NotReady, "the reward dense", "install Docker", "--sandbox docker") as error:
         require_isolation(PROCESS, "the reward dense")
     assert "\n" not in error.value.message
-    with pytest.raises(NotIsolated, match="lacks seccomp"):
+    with pytest.raises(NotReady, match="lacks seccomp"):
         require_isolation(weak, "the reward dense")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.errors import PlannerUnready, UnknownPlanner
+from research.errors import BadInput, NotReady
 from research.planners.context import ArmSummary, PlannerContext
 from research.planners.factory import EDGES, ScoredPrediction, load_track_record, make_planner, score_forecaster
 from research.planners.prompts import final_message
@@ -127,7 +127,7 @@ def test_a_planner_is_chosen_by_name_or_model_not_by_key(name: str | None, model
     ],
 )  # fmt: skip
 def test_what_makes_no_planner_is_named(name: str, model: str | None, environ: dict[str, str], told: str) -> None:
-    with pytest.raises(UnknownPlanner if name == "gpt" else PlannerUnready) as caught:
+    with pytest.raises(BadInput if name == "gpt" else NotReady) as caught:
         make_planner(name, model, environ)
     assert told in caught.value.message
     assert "sk-" not in caught.value.message

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.design.compiler import accept_hypotheses
-from research.errors import PlannerFailed, PlannerUnready
+from research.errors import NotReady, PlannerFailed
 from research.planners.context import PlannerContext
 from research.planners.endpoint import OpenAiEndpoint
 from research.planners.factory import make_planner
@@ -89,22 +89,22 @@ def test_a_request_that_was_not_recorded_is_one_clear_line(digest: MakeDigest, t
 def test_a_file_that_is_no_recording_is_one_clear_line(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "said.jsonl"
     file.write_bytes(content)
-    with pytest.raises(PlannerUnready, match="expected a recording") as caught:
+    with pytest.raises(NotReady, match="expected a recording") as caught:
         Replay(file)
     assert "\n" not in caught.value.message
 
 
 def test_a_file_that_is_not_there_or_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(PlannerUnready, match="file made with --record"):
+    with pytest.raises(NotReady, match="file made with --record"):
         make_planner("llm", "m", {}, replay=tmp_path / "none.jsonl")
-    with pytest.raises(PlannerUnready, match="expected a file"):
+    with pytest.raises(NotReady, match="expected a file"):
         make_planner("llm", "m", {"OPENAI_API_KEY": "k"}, record=tmp_path / "no" / "folder" / "said.jsonl")
 
 
 def test_rules_have_nothing_to_record_and_nobody_records_a_replay(tmp_path: Path) -> None:
-    with pytest.raises(PlannerUnready, match="add --planner llm"):
+    with pytest.raises(NotReady, match="add --planner llm"):
         make_planner("rules", None, {}, record=tmp_path / "said.jsonl")
-    with pytest.raises(PlannerUnready, match="found both"):
+    with pytest.raises(NotReady, match="found both"):
         make_planner("llm", "m", {}, record=tmp_path / "a", replay=tmp_path / "b")
 
 

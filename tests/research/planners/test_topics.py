@@ -19,7 +19,7 @@ from research.controller.options import ResearchOptions, ask_on_terminal, make_r
 from research.design.comparison import DesignDraft, StatisticalRequirements, draft_design
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
-from research.errors import BadBudget, BadTopic, DesignRefused
+from research.errors import BadInput, BadTopic, DesignRefused
 from research.planners.context import EnvironmentSpec, PlannerContext, environment_specs, field_specs
 from research.planners.follow_up import predict
 from research.planners.lexicon import DOWN, FRAME, PHRASES, UP, cut, stem
@@ -177,7 +177,7 @@ def test_a_topic_that_is_half_understood_is_studied_after_a_yes_alone(said: bool
 
 @pytest.mark.parametrize("most", [3, 0, -3])
 def test_fewer_runs_than_any_study_has_are_refused_wherever_they_are_said(most: int) -> None:
-    with pytest.raises(BadBudget, match=f"^--max-runs: expected at least 4; found {most}$"):
+    with pytest.raises(BadInput, match=f"^--max-runs: expected at least 4; found {most}$"):
         make_request(ResearchOptions(topic="group size 4 vs 16", max_runs=most), lambda line: None)
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from research.errors import NotIsolated
+from research.errors import NotReady
 from research.files import read_json, write_json
 from research.installation.base_job import model_folder
 from research.runs.attempt import Attempt, main
@@ -323,7 +323,7 @@ async def test_whoever_leaves_a_group_of_processes_ends_those_that_run(folder: A
 
 
 async def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(folder: AttemptFolder) -> None:
-    with pytest.raises(NotIsolated):
+    with pytest.raises(NotReady):
         await Attempt(folder, with_run(ORDER, code="def reward(): ...")).run()
     assert not folder.log("server").exists()
 

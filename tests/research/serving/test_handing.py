@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Pending
 
 from research.controller.interventions import request_pause, request_stop
-from research.errors import NoWorker
+from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration import deployment as handing
 from research.orchestration import worker
@@ -275,7 +275,7 @@ def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
     home: Home, give: handing.ScheduleStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handing, "ensure_server", lambda folder: PrefectServer("http://127.0.0.1:9", reused=True))
-    with pytest.raises(NoWorker, match="resume s-1 --detach") as refused:
+    with pytest.raises(NotReady, match="resume s-1 --detach") as refused:
         handing.worker_scheduler(home)("s-1")
     assert "\n" not in refused.value.message
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from research.errors import NoWorker, WorkerBusy
+from research.errors import NotReady
 from research.installation.home import Home
 from research.orchestration import supervision
 from research.orchestration.server import record_process
@@ -26,13 +26,13 @@ def home(tmp_path: Path) -> Home:
 
 def test_only_a_worker_is_one(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "ASKING_S", 0.0)
-    with pytest.raises(NoWorker, match="ajet up --work"):
+    with pytest.raises(NotReady, match="ajet up --work"):
         require_worker(home)
     with become_supervisor(home):
         require_worker(home)
-        with pytest.raises(WorkerBusy), become_supervisor(home):
+        with pytest.raises(NotReady), become_supervisor(home):
             pass
-    with pytest.raises(NoWorker):
+    with pytest.raises(NotReady):
         require_worker(home)
 
 
@@ -47,7 +47,7 @@ def test_whoever_only_asks_is_no_worker_for_others_that_ask_nor_for_one_that_beg
         flock(lock, how)
         if not asks.is_set() and how & fcntl.LOCK_SH:
             asks.set()
-            with pytest.raises(NoWorker):
+            with pytest.raises(NotReady):
                 require_worker(home)
             worker.start()
 
@@ -57,7 +57,7 @@ def test_whoever_only_asks_is_no_worker_for_others_that_ask_nor_for_one_that_beg
 
     worker = threading.Thread(target=work)
     monkeypatch.setattr(fcntl, "flock", asking)
-    with pytest.raises(NoWorker):
+    with pytest.raises(NotReady):
         require_worker(home)
     worker.join(60.0)
     assert begun == [True]
