@@ -19,10 +19,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from performance import history
-from performance.catalogue import BENCHMARKS, Benchmark
-from performance.page import PAGE, render
-from performance.writing import RESULTS, load
+from performance.page import (
+    BENCHMARKS,
+    HISTORY,
+    PAGE,
+    RESULTS,
+    Benchmark,
+    append,
+    entries,
+    load,
+    read_history,
+    regressions,
+    render,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +46,7 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def measure(chosen: Sequence[Benchmark], folder: Path = RESULTS, past: Path = history.FILE) -> list[str]:
+def measure(chosen: Sequence[Benchmark], folder: Path = RESULTS, past: Path = HISTORY) -> list[str]:
     """Run benchmarks, whose results lie in `folder`, and add them to the history; return what failed or is worse."""
     problems: list[str] = []
     for benchmark in chosen:
@@ -59,9 +68,9 @@ def _recorded(benchmark: Benchmark, folder: Path, past: Path) -> list[str]:
         return [
             f"{benchmark.name}: expected a result of full size in benchmarks/results/{benchmark.name}.json; found none"
         ]
-    found = history.entries(result)
-    worse = history.regressions(history.read(past), found)
-    history.append(found, past)
+    new = entries(result)
+    worse = regressions(read_history(past), new)
+    append(new, past)
     return [
         f"{now.benchmark}: {now.figure} is worse: {now.value:g} at {now.commit}, {before.value:g} at {before.commit}"
         for now, before in worse

@@ -34,9 +34,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from performance.writing import table
 from rig import scale_measured
-from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.frame import RESULTS, circumstances, concluded, markdown_table, parser
 from rig.scale_forecast import (
     Constants,
     Plan,
@@ -78,10 +77,10 @@ def main() -> int:
 def text(figures: dict[str, Any]) -> Iterator[str]:
     """Yield the figures as `docs/scale.md` has them."""
     for head, rows in measured(figures):
-        yield from table(head, rows)
+        yield from markdown_table(head, rows)
     yield from sentences(figures)
     for head, rows in computed(figures):
-        yield from table(head, rows)
+        yield from markdown_table(head, rows)
 
 
 def measure(folder: Path, *, quick: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Headline figures: of each benchmark the few that are followed from version to version, with their noise.
+"""Headline figures: of each benchmark the few that are followed from version to version, with their noise and goals.
 
 The noise of a figure is the half-width of its 95 % interval where its benchmark knows one; else what repetitions on a
 shared machine of two cores differ by: a fifth of a duration or a rate, a tenth of a ratio of two that were measured in
@@ -8,229 +8,299 @@ turns, and half of a 99th percentile. Counts that must be exact have none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from statistics import median
+from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any
 
-from rig.verl_scale import ScaleStep
-
-from performance.writing import Figures, Result
-
-OF_A_DURATION = 0.2
-OF_A_RATIO = 0.1
-SEEDS_ALONE = 0.03
-"""What the mean of five runs of the first study moves by when only their seeds are others."""
+Figures = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Headline:
-    """One figure of a benchmark; `better` is `higher` or `lower`, `noise` is in the figure's own unit."""
+    """One figure; `noise` is in its own unit, `text` is how the page shows it (the value with four digits without)."""
 
     name: str
     value: float
     noise: float
-    better: str
+    lower_is_better: bool = False
+    goal: float | None = None
+    text: str = ""
+
+    @property
+    def better(self) -> str:
+        """Return `higher` or `lower`."""
+        return "lower" if self.lower_is_better else "higher"
+
+    @property
+    def missed(self) -> bool:
+        """Say whether the figure misses its goal."""
+        if self.goal is None:
+            return False
+        return self.value > self.goal if self.lower_is_better else self.value < self.goal
 
 
-def headlines(result: Result) -> list[Headline]:
-    """Return the headline figures of a result; none for a benchmark that has none.
-
-    Raises:
-        KeyError: a result of another form, without a figure that is followed.
-    """
-    return list(OF[result.name](result.figures)) if result.name in OF else []
-
-
-def row_with(rows: Sequence[Mapping[str, Any]], **wanted: object) -> Mapping[str, Any]:
-    """Return the first row whose fields are as wanted."""
+def row_with(rows: Sequence[Figures], **fields: object) -> Figures:
+    """Return the first row whose fields are as given. Raises KeyError if there is none."""
     for row in rows:
-        if all(row[name] == value for name, value in wanted.items()):
+        if all(row[name] == value for name, value in fields.items()):
             return row
-    raise KeyError(f"expected a row with {wanted}; found none")
+    raise KeyError(f"expected a row with {fields}; found none")
 
 
-def suite_figure(figures: Figures, suite: str, name: str) -> Mapping[str, Any]:
-    """Return a figure of SimLab by its suite and name."""
-    return row_with(figures["suites"][suite]["figures"], name=name)
+def percent(value: float, digits: int = 1) -> str:
+    """Return a share as percent."""
+    return f"{100 * value:.{digits}f} %"
 
 
-def verdict_row(figures: Figures, cell: str, *, planted: bool, rules: str = "after") -> Mapping[str, Any]:
-    """Return the row of `verdicts.py` for two arms with five seeds each."""
-    return row_with(figures["rows"], cell=cell, rules=rules, planted=planted, arms=2, n=5)
-
-
-def real_row(figures: Figures, way: str, *, planted: bool) -> Mapping[str, Any]:
-    """Return the row of `real_noise.py` for today's rules and five runs drawn in one way."""
-    return row_with(figures["resampled"], way=way, rules="after", planted=planted, n=5)
-
-
-def _interval(name: str, figure: Mapping[str, Any], better: str) -> Headline:
-    noise = (figure["high"] - figure["low"]) / 2 if figure.get("low") is not None else 0.0
-    return Headline(name, figure.get("value", figure.get("mean")), noise, better)
-
-
-def _rate(name: str, ends: tuple[float, float, float], better: str) -> Headline:
+def rate(name: str, ends: Sequence[float], *, lower: bool, goal: float | None = None) -> Headline:
+    """Return a share that its benchmark gives as value and both ends of its 95 % interval."""
     value, low, high = ends
-    return Headline(name, value, (high - low) / 2, better)
+    text = f"{percent(value)} ({100 * low:.1f} to {100 * high:.1f})"
+    return Headline(name, value, (high - low) / 2, lower, goal, text)
 
 
-def _timed(name: str, value: float, better: str) -> Headline:
-    return Headline(name, value, OF_A_DURATION * value, better)
+def interval(name: str, figure: Figures, *, lower: bool = False, goal: float | None = None) -> Headline:
+    """Return a figure with an interval: a share of a count (`value`, `count`, `of`) or a mean."""
+    value = figure.get("value", figure.get("mean"))
+    low, high = figure.get("low"), figure.get("high")
+    noise = 0.0 if low is None or high is None else (high - low) / 2
+    if figure.get("count") is None:
+        text = f"{value:.3f}" + (f" ({low:.3f} to {high:.3f})" if noise else "")
+    elif value in (0, 1):
+        text = f"{figure['count']:,} of {figure['of']:,}"
+    else:
+        ends = f"(95 % interval {100 * figure['low']:.1f} to {100 * figure['high']:.1f})"
+        text = f"{percent(value)} {ends}, {figure['count']:,} of {figure['of']:,}"
+    return Headline(name, value, noise, lower, goal, text)
 
 
-def _ratio(name: str, value: float, better: str = "higher") -> Headline:
-    return Headline(name, value, OF_A_RATIO * value, better)
+def seconds(name: str, value: float, goal: float | None = None) -> Headline:
+    """Return a duration in seconds, or in what its name says."""
+    return Headline(name, value, 0.2 * value, True, goal)
 
 
-def _exact(name: str, value: float, better: str = "lower") -> Headline:
-    return Headline(name, value, 0.0, better)
+def ratio(name: str, value: float, *, lower: bool = False, goal: float | None = None, text: str = "") -> Headline:
+    """Return a ratio of two that were measured in turns."""
+    return Headline(name, value, 0.1 * value, lower, goal, text or f"{value:.2f}")
+
+
+def exact(name: str, value: float, text: str = "") -> Headline:
+    """Return a count that must be 0."""
+    return Headline(name, value, 0.0, True, 0.0, text)
 
 
 def _simlab(figures: Figures) -> Iterator[Headline]:
-    def figure(name: str, suite: str, key: str, better: str) -> Headline:
-        return _interval(name, suite_figure(figures, suite, key), better)
+    def figure(name: str, suite: str, key: str, *, lower: bool, goal: float | None = None) -> Headline:
+        return interval(name, row_with(figures["suites"][suite]["figures"], name=key), lower=lower, goal=goal)
 
-    yield figure("ugly nulls with a false claim", "null", "mixture: studies with a false claim", "lower")
-    yield figure("ugly effects found", "effects", "mixture: power", "higher")
-    yield figure("ugly effects with a wrong sign", "effects", "mixture: sign errors", "lower")
-    yield figure("baits taken", "baits", "baits taken", "lower")
-    yield figure("traps that became a result", "traps", "traps that became a result", "lower")
-    yield figure("same verdicts after a kill", "faults", "same verdicts after a kill", "higher")
-    yield figure("regret of a search", "regret", "regret, ajet", "lower")
-    yield figure("false among a search's claims", "regret", "false among claims, ajet", "lower")
+    false = "mixture: studies with a false claim"
+    yield figure("ugly nulls with a false claim", "null", false, lower=True, goal=0.05)
+    yield figure("ugly effects found", "effects", "mixture: power", lower=False, goal=0.75)
+    yield figure("ugly effects with a wrong sign", "effects", "mixture: sign errors", lower=True, goal=0.01)
+    yield figure("baits taken", "baits", "baits taken", lower=True, goal=0)
+    yield figure("traps that became a result", "traps", "traps that became a result", lower=True, goal=0)
+    yield figure("same verdicts after a kill", "faults", "same verdicts after a kill", lower=False, goal=1)
+    yield figure("regret of a search", "regret", "regret, ajet", lower=True)
+    yield figure("regret of Optuna's TPE there", "regret", "regret, tpe", lower=True)
+    yield figure("false among a search's claims", "regret", "false among claims, ajet", lower=True, goal=0.05)
 
 
 def _verdicts(figures: Figures) -> Iterator[Headline]:
-    yield _rate("false claims, clean", verdict_row(figures, "clean", planted=False)["false"], "lower")
-    against = verdict_row(figures, "correlation -0.6", planted=False)
-    yield _rate("false claims, seeds against each other", against["false"], "lower")
-    yield _rate("power, clean", verdict_row(figures, "clean", planted=True)["found"], "higher")
-    yield _rate("power, mixture", verdict_row(figures, "mixture", planted=True)["found"], "higher")
+    def row(cell: str, *, planted: bool) -> Figures:
+        return row_with(figures["rows"], cell=cell, rules="after", planted=planted, arms=2, n=5)
+
+    for cell, name in (("clean", "clean"), ("noise 1:5", "noise 1:5"), ("correlation -0.6", "seeds against each other"),
+                       ("mixture", "mixture")):  # fmt: skip
+        yield rate(f"false claims, {name}", row(cell, planted=False)["false"], lower=True, goal=0.05)
+    for cell in ("clean", "mixture"):
+        yield rate(f"power, {cell}", row(cell, planted=True)["found"], lower=False, goal=0.75)
+
+
+def _metric_verdicts(figures: Figures) -> Iterator[Headline]:
+    for metric in ("episodes", "area", "area:0.7", "collapse"):
+        rows = figures["metrics"][metric]["rows"]
+        ugly = row_with(rows, cell="mixture", n=5, planted=False)["figures"]["false"]
+        clean = row_with(rows, cell="none collapse" if metric == "collapse" else "clean", n=5, planted=True)
+        yield rate(f"false claims on `{metric}`, mixture", ugly, lower=True, goal=0.05)
+        yield rate(f"power on `{metric}`, clean", clean["figures"]["found"], lower=False, goal=0.75)
+
+
+def _inquiries(figures: Figures) -> Iterator[Headline]:
+    rows = [row for row in figures["rows"] if row["ledgers"]]
+    for name, key in (("difference", "false_difference"), ("equivalence", "false_equivalence")):
+        worst = max(rows, key=lambda row: row[key][2])
+        kind = f"{worst['truth']}, asked by: {worst['planner']}, {worst['noise']}"
+        yield rate(f"any false {name} in twelve rounds, the worst of {len(rows)} kinds: {kind}", worst[key], lower=True,
+                   goal=0.06)  # fmt: skip
+    without = row_with(figures["rows"], ledgers=False, truth="nothing", planner="plain")
+    yield rate("any false difference of nothing, at 5 % each round", without["false_difference"], lower=True)
 
 
 def _real_noise(figures: Figures) -> Iterator[Headline]:
-    yield _rate("false claims", real_row(figures, "game", planted=False)["false_claim"], "lower")
-    yield _rate("power", real_row(figures, "game", planted=True)["found"], "higher")
+    def row(way: str, *, planted: bool) -> Figures:
+        return row_with(figures["resampled"], way=way, rules="after", planted=planted, n=5)
+
+    yield rate("false claims", row("game", planted=False)["false_claim"], lower=True, goal=0.05)
+    yield rate("false claims, arms that differ in noise", row("agent", planted=False)["false_claim"], lower=True,
+               goal=0.05)  # fmt: skip
+    yield rate("power", row("game", planted=True)["found"], lower=False, goal=0.75)
 
 
 def _first_study(figures: Figures) -> Iterator[Headline]:
-    yield _timed("command to report, s", figures["seconds"]["command to report"], "lower")
-    yield _timed("one run, s", figures["seconds per run (mean)"]["whole"], "lower")
+    yield seconds("command to report, s", figures["seconds"]["command to report"])
+    yield seconds("one run, s", figures["seconds per run (mean)"]["whole"])
+    after = figures["hidden success (mean)"]["group_size=4"]["after"]
+    yield Headline("hidden success, group size 4", after, 0.03)  # the mean of five runs moves so much with their seeds
+    forked, kept = figures["captured"]["forked calls"], figures["captured"]["continued calls"]
+    ids = f"{forked:.0f}; kept: {kept:,.0f} of {kept + forked:,.0f}"
+    yield exact("continued calls whose ids were not kept", forked, ids)
+
+
+def _evaluation_cost(figures: Figures) -> Iterator[Headline]:
     yield Headline(
-        "hidden success, group size 4", figures["hidden success (mean)"]["group_size=4"]["after"], 0.03, "higher"
+        "longer for evaluations during training, share", figures["share of a run"]["longer"], 0.02, True, 0.1
     )
-    yield _exact("continued calls whose ids were not kept", figures["captured"]["forked calls"])
 
 
 def _orchestration(figures: Figures) -> Iterator[Headline]:
-    yield _timed("a look in vain at 10,000 runs, s", row_with(figures["ticks"], runs=10_000)["idle tick"], "lower")
-    yield _timed("an attempt in Prefect, s", figures["prefect"][0]["an attempt, server"], "lower")
-    yield _timed("list of 1,000 studies, s", figures["list"]["again"], "lower")
-    yield Headline("a controller's growth over ten days, MiB", figures["days"]["grown"], 5.0, "lower")
+    yield seconds("a look in vain at 10,000 runs, s", row_with(figures["ticks"], runs=10_000)["idle tick"])
+    yield seconds("an attempt in Prefect, s", figures["prefect"][0]["an attempt, server"])
+    yield seconds("list of 1,000 studies, s", figures["list"]["again"], goal=1.0)
+    yield Headline("a controller's growth over ten days, MiB", figures["days"]["grown"], 5.0, True, 20.0)
+
+
+def _learning_curves(figures: Figures) -> Iterator[Headline]:
+    for environment, algorithms in figures["environments"].items():
+        for algorithm, curve in algorithms.items():
+            yield interval(f"{environment}, {algorithm}: reward at the end", curve["end"])
 
 
 def _server_capacity(figures: Figures) -> Iterator[Headline]:
-    yield _ratio("calls/s over the bare route's", figures["ratio of calls per second"])
-    yield _timed("added p50 at half load, ms", figures["added p50 ms"], "lower")
-    yield Headline("p99 over p50", figures["p99 over p50"], figures["p99 over p50"] / 2, "lower")
-    yield _ratio("CPU of turn 64 over turn 1", figures["growth"]["CPU of turn 64 over turn 1"], "lower")
+    calls, tail = figures["calls per second"], figures["p99 over p50"]
+    share = figures["ratio of calls per second"]
+    text = f"{share:.2f} ({calls['server']:,} of {calls['bare']:,})"
+    yield ratio("calls/s over the bare route's", share, text=text)
+    yield seconds("added p50 at half load, ms", figures["added p50 ms"])
+    yield Headline("p99 over p50", tail, tail / 2, True, 8.0)
+    yield ratio("CPU of turn 64 over turn 1", figures["growth"]["CPU of turn 64 over turn 1"], lower=True)
 
 
 def _soak(figures: Figures) -> Iterator[Headline]:
-    yield _exact("violations of what must be exact", sum(figures["must be zero"].values()))
-    yield _timed("kill to serving again, s", figures["seconds to roll again"]["median"], "lower")
+    must = figures["must be zero"]
+    trained = figures["served (clients' logs), by what became of it (server's store)"]["trained"]["episodes"]
+    once = (f"0; trained once each, lost, twice: {trained:,}; {must['acknowledged ends lost'] or 'none'}; "
+            f"{must['episodes trained twice'] or 'none'}")  # fmt: skip
+    wrong = sum(must.values())
+    yield exact("violations of what must be exact", wrong, "" if wrong else once)
+    yield seconds("kill to serving again, s", figures["seconds to roll again"]["median"])
+
+
+def _scale(figures: Figures) -> Iterator[Headline]:
+    for what, value in figures["formula over measured"].items():
+        yield Headline(f"bytes {what}, formula over measured", value, 0.01, text=f"{value:.3f}")
+
+
+def _powers(figures: Figures) -> Iterator[Headline]:
+    proofs = figures["proofs"]
+    if teams := proofs.get("teams"):
+        for arm, gain in teams["comparisons"].items():
+            yield interval(
+                f"teams: gain of both learning over the {arm}", {**gain, "value": gain["difference"]}, goal=0
+            )
+    for task, found in proofs.get("cocktail", {"tasks": {}})["tasks"].items():
+        name = f"cocktail: {task}, one model of three less one of its own ({found['verdict']})"
+        goal = None if found["verdict"] == "equivalent" else 0
+        yield interval(name, {**found, "value": found["estimate"]}, goal=goal)
+    if faults := proofs.get("faults"):
+        value = faults["verdict"]["disturbed"] - faults["verdict"]["undisturbed"]
+        killed = f"faults: reward with {faults['kills']} clients killed less undisturbed"
+        yield interval(killed, {**faults["verdict"], "value": value})
+    if reload := proofs.get("reload"):
+        yield seconds("reload: from save to first play, s", reload["reload"]["median s"], reload["goal s"])
 
 
 def _generate(figures: Figures) -> Iterator[Headline]:
-    def over(other: str) -> list[float]:
-        return [row["ours over"][other] for row in figures["rows"] if other in row["ours over"] and row["threads"] == 1]
-
     for other in ("static", "continuous", "vllm"):
-        if over(other):
-            yield _ratio(f"tokens/s over {other}, median of all loads", median(over(other)))
+        rows = [row for row in figures["rows"] if other in row["ours over"] and row["threads"] == 1]
+        if rows:
+            yield ratio(f"tokens/s over {other}, median of all loads", median(row["ours over"][other] for row in rows))
 
 
 def _train_step(figures: Figures) -> Iterator[Headline]:
     for layout in ("linear", "tree"):
         row = row_with(figures["layouts"], workload="T = 20", layout=layout)
-        yield _ratio(f"20 turns, times as fast, {layout}", row["wall ratio"])
+        yield ratio(f"20 turns, times as fast, {layout}", row["wall ratio"])
 
 
-def _real_model(figures: Figures) -> Iterator[Headline]:
-    for variant in ("fp32-2", "lora-2"):
-        row = row_with(figures["rows"], variant=variant, code="here")
-        for part in ("rollout", "update"):
-            yield _timed(f"{figures['model']}, {variant}: {part}, s", row[part], "lower")
-
-
-def _overlap(figures: Figures) -> Iterator[Headline]:
-    yield _ratio("steps an hour, overlapping over alternating", median(figures["ratio of steps an hour"]))
-    yield _interval("reward lost by overlap", figures["difference within seeds"]["reward"], "higher")
-
-
-def _against_trl(figures: Figures) -> Iterator[Headline]:
-    for environment, found in figures["environments"].items():
-        for contestant in ("ajet", "ajet, no server"):
-            yield _ratio(
-                f"{environment}: {contestant}, times TRL's steps/min", found[contestant]["times TRL's steps per minute"]
-            )
-
-
-def _learning_curves(figures: Figures) -> Iterator[Headline]:
-    for environment, found in figures["environments"].items():
-        for algorithm, curve in found.items():
-            yield _interval(f"{environment}, {algorithm}: reward at the end", curve["end"], "higher")
-
-
-def _sandbox(figures: Figures) -> Iterator[Headline]:
-    yield _timed(
-        "container to the first call, s", figures["start"]["seconds"]["container"]["to the first call"], "lower"
-    )
-    calls = figures["calls"]["64 connections"]["ratio of calls per second"]["container"]
-    yield _ratio("calls/s at 64 connections over the process's", calls)
+def _gpu(figures: Figures) -> Iterator[Headline]:
+    for workload in ("T = 4", "T = 10", "T = 20"):
+        row = row_with(figures["updates"], workload=workload, layout="linear")
+        yield ratio(f"{workload}, update on merged calls, times as fast", row["wall ratio"])
+    rates = figures["generation"][0]["tokens per second"]
+    for other in ("continuous", "padded"):
+        yield ratio(f"tokens/s over {other}, 32 requests", rates["ours"] / rates[other])
 
 
 def _merge_ratio(figures: Figures) -> Iterator[Headline]:
     wrong = sum(
         row[view] != row["closed form"][view] for row in figures["workloads"] for view in ("unmerged", "linear", "tree")
     )
-    yield _exact("counts that are not the closed form's", wrong)
+    yield exact("counts that are not the closed form's", wrong)
+
+
+def _overlap(figures: Figures) -> Iterator[Headline]:
+    yield ratio("steps an hour, overlapping over alternating", median(figures["ratio of steps an hour"]))
+    yield interval("reward lost by overlap", figures["difference within seeds"]["reward"])
+
+
+def _against_trl(figures: Figures) -> Iterator[Headline]:
+    for environment, contestants in figures["environments"].items():
+        for contestant in ("ajet", "ajet, no server"):
+            times = contestants[contestant]["times TRL's steps per minute"]
+            yield ratio(f"{environment}: {contestant}, times TRL's steps/min", times, goal=2.0)
+
+
+def _real_model(figures: Figures) -> Iterator[Headline]:
+    for variant in ("fp32-2", "lora-2"):
+        row = row_with(figures["rows"], variant=variant, code="here")
+        for part in ("rollout", "update"):
+            yield seconds(f"{figures['model']}, {variant}: {part}, s", row[part])
 
 
 def _verl_backend(figures: Figures) -> Iterator[Headline]:
-    for what, ratio in figures["verl over local, within rounds"].items():
-        yield _ratio(f"{what}, verl over local", ratio, "lower")
-    judged = row_with(figures["at scale"], assumed={**asdict(ScaleStep())})
-    yield _timed("own part of a step of 1B parameters", judged["part"], "lower")
+    for what, value in figures["verl over local, within rounds"].items():
+        yield ratio(f"{what}, verl over local", value, lower=True)
 
 
 def _verl_agreement(figures: Figures) -> Iterator[Headline]:
     for environment, own in figures["environments"].items():
-        for measure, found in own["verdicts"].items():
-            same = found["equivalence"]
+        for measure, verdict in own["verdicts"].items():
+            same = verdict["equivalence"]
             if same is not None:
                 apart = max(abs(same["low"]), abs(same["high"]))
-                noise = (same["high"] - same["low"]) / 2
-                yield Headline(f"{environment}, {measure}: most that verl may differ by", apart, noise, "lower")
+                name = f"{environment}, {measure}: most that verl may differ by"
+                yield Headline(name, apart, (same["high"] - same["low"]) / 2, True, verdict["margin"])
 
 
-OF: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
-    "simlab": _simlab,
-    "verdicts": _verdicts,
-    "real_noise": _real_noise,
-    "first_study": _first_study,
-    "orchestration": _orchestration,
-    "server_capacity": _server_capacity,
-    "soak": _soak,
-    "generate": _generate,
-    "train_step": _train_step,
-    "overlap": _overlap,
-    "real_model": _real_model,
-    "against_trl": _against_trl,
-    "learning_curves": _learning_curves,
-    "verl_backend": _verl_backend,
-    "verl_agreement": _verl_agreement,
-    "sandbox": _sandbox,
-    "merge_ratio": _merge_ratio,
-}
-"""The headline figures of each benchmark, in the order of the page."""
+def _sandbox(figures: Figures) -> Iterator[Headline]:
+    start = figures["start"]["seconds"]["container"]["to the first call"]
+    yield seconds("container to the first call, s", start)
+    calls = figures["calls"]["64 connections"]["ratio of calls per second"]["container"]
+    yield ratio("calls/s at 64 connections over the process's", calls)
+
+
+def _landscape(figures: Figures) -> Iterator[Headline]:
+    noise = fmean(place["noise"]["sd"] for place in figures["environments"].values())
+    for environment, place in figures["environments"].items():
+        yield Headline(f"{environment}: hidden success at the best place", place["best"]["mean"], noise)
+
+
+HEADLINES: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
+    "simlab": _simlab, "verdicts": _verdicts, "metric_verdicts": _metric_verdicts, "inquiries": _inquiries,
+    "real_noise": _real_noise, "first_study": _first_study, "evaluation_cost": _evaluation_cost,
+    "orchestration": _orchestration, "learning_curves": _learning_curves, "server_capacity": _server_capacity,
+    "soak": _soak, "scale": _scale, "powers": _powers, "generate": _generate, "train_step": _train_step, "gpu": _gpu,
+    "merge_ratio": _merge_ratio, "overlap": _overlap, "against_trl": _against_trl, "real_model": _real_model,
+    "verl_backend": _verl_backend, "verl_agreement": _verl_agreement, "sandbox": _sandbox, "landscape": _landscape,
+}  # fmt: skip
+"""The headline figures of each benchmark, by its name. Each raises KeyError for a result of another form."""

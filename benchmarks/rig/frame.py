@@ -6,7 +6,7 @@ import argparse
 import json
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,3 +49,13 @@ def circumstances(options: argparse.Namespace) -> dict[str, Any]:
         "commit": commit.stdout.strip() or None,
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table's lines in Markdown, between empty ones."""
+    yield ""
+    for place, cells in enumerate((head, *rows)):
+        yield "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+        if place == 0:
+            yield f"|{'---|' * len(head)}"
+    yield ""

@@ -13,15 +13,12 @@ from typing import Any
 
 import house
 import pytest
-from performance import history, writing
-from performance.catalogue import BENCHMARKS
-from performance.headlines import OF, headlines
-from performance.history import Entry
-from performance.page import PAGE, render
+from performance.headlines import HEADLINES
+from performance.page import BENCHMARKS, PAGE, RESULTS, Entry, entries, load, read_history, regressions, render
 from source.packages import circles, module_arrows
 
 ROOT = Path(__file__).parents[2]
-MEASURED = [each.name for each in BENCHMARKS if writing.load(each.name) or each.missing is None]
+MEASURED = [each.name for each in BENCHMARKS if load(each.name) or each.missing is None]
 ENTRY = Entry("soak", "kill to serving again, s", "aaa", "2026-01-01", 1.0, 0.3, "lower")
 
 
@@ -44,24 +41,24 @@ def test_the_page_is_what_the_results_give_today_with_each_command_day_and_commi
     assert page == render(), "run: python benchmarks/run_all.py --render"
     assert set(MEASURED) == {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
     for name in MEASURED:
-        result = writing.load(name)
+        result = load(name)
         assert result is not None
         assert f"`python benchmarks/{name}.py" in page
-        assert f"measured {result.date} at commit {result.commit}" in page.replace("\n", " ")
+        assert f"{result.date} at {result.commit}" in page
 
 
 def test_the_history_holds_the_headlines_of_todays_results() -> None:
-    held = {(each.benchmark, each.figure, each.commit): each for each in history.read()}
-    for result in filter(None, map(writing.load, OF)):
-        assert headlines(result)
-        assert [each for each in history.entries(result)
-                if held.get((each.benchmark, each.figure, each.commit)) != each] == []  # fmt: skip
+    held = {(entry.benchmark, entry.figure, entry.commit): entry for entry in read_history()}
+    for result in filter(None, map(load, HEADLINES)):
+        new = entries(result)
+        assert new
+        assert [entry for entry in new if held.get((entry.benchmark, entry.figure, entry.commit)) != entry] == []
 
 
 def test_the_page_on_scale_has_the_tables_of_its_results() -> None:
     from scale import goals_missed, text
 
-    figures, page = json.loads((writing.RESULTS / "scale.json").read_text()), (ROOT / "docs/scale.md").read_text()
+    figures, page = json.loads((RESULTS / "scale.json").read_text()), (ROOT / "docs/scale.md").read_text()
     assert [line for line in text(figures) if " ".join(line.split()) not in " ".join(page.split())] == []
     assert goals_missed(figures) == []
 
@@ -71,7 +68,7 @@ def test_the_page_on_scale_has_the_tables_of_its_results() -> None:
 ])  # fmt: skip
 def test_worse_is_what_lies_beyond_the_noise_of_both(better: str, value: float, worse: bool) -> None:
     before, now = replace(ENTRY, better=better), replace(ENTRY, better=better, commit="bbb", value=value)
-    assert history.regressions([before], [now]) == ([(now, before)] if worse else [])
+    assert regressions([before], [now]) == ([(now, before)] if worse else [])
 
 
 def test_run_all_records_what_is_whole_and_tells_what_failed_or_is_worse(
@@ -80,7 +77,7 @@ def test_run_all_records_what_is_whole_and_tells_what_failed_or_is_worse(
     import run_all
 
     soak = next(each for each in BENCHMARKS if each.name == "soak")
-    found: dict[str, Any] = json.loads((writing.RESULTS / "soak.json").read_text())
+    found: dict[str, Any] = json.loads((RESULTS / "soak.json").read_text())
     past = tmp_path / "headlines.csv"
 
     def problems(code: int = 0, **changes: Any) -> list[str]:
@@ -95,10 +92,10 @@ def test_run_all_records_what_is_whole_and_tells_what_failed_or_is_worse(
     assert [problems(commit="aaa"), problems(commit="bbb")] == [[], []]
     slow = problems(commit="ccc", **{"seconds to roll again": {"median": 5.0, "worst": 6.0}})
     assert [("is worse" in each, "5 at ccc" in each) for each in slow] == [(True, True)]
-    assert {each.commit for each in history.read(past)} == {"aaa", "bbb", "ccc"}
+    assert {each.commit for each in read_history(past)} == {"aaa", "bbb", "ccc"}
     assert "exit code 1" in problems(code=1, commit="ddd")[0]
     assert "full size" in problems(commit="ddd", quick=True)[0]
-    assert {each.commit for each in history.read(past)} == {"aaa", "bbb", "ccc"}
+    assert {each.commit for each in read_history(past)} == {"aaa", "bbb", "ccc"}
 
 
 def test_the_house_measures_name_each_goal_that_is_missed_and_each_limit_that_is_passed(tmp_path: Path) -> None:
