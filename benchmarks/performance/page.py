@@ -23,8 +23,8 @@ HEAD = """\
 
 *For everybody who wants to know what is promised by measurement, and for contributors who must not make it worse.*
 Rendered from `benchmarks/results/` by `python benchmarks/run_all.py --render`; nothing is typed by hand. Each block is
-a benchmark: its question, the command, the day and commit of its last run, and its headline figures; all others stand in
-its [result file](../benchmarks/results). How it works, and what it cannot say, its `--help` tells. In brackets: 95 %
+a benchmark: its question, the command, the day and commit of its last run, and its headline figures; all others stand
+in its [result file](../benchmarks/results). How it works, and what it cannot say, its `--help` tells. In brackets: 95 %
 intervals. *Before* is the last other version ([history](../benchmarks/results/history/headlines.csv)).
 
 `python benchmarks/run_all.py` runs one after another, renders this page, and ends with exit code 1 where a figure is
