@@ -11,8 +11,8 @@ All seconds are those of a core: what else the machine does counts for nothing.
 *Prefect*: such studies shown in a real Prefect server of their own: to catch up with all runs, to look in vain, and for
 an attempt that ends and the next that begins, in the controller's process and in the server's.
 *List*: an installation of 1,000 concluded studies, each with its files; `ajet study list` as a whole command, where
-nothing was kept of an earlier list, and where something was. *Days*: the ten days and 187 runs of the long haul
-(`simlab/long_run.py`) at peace, looked at every five simulated minutes, and the memory of the process day by day.
+nothing was kept of an earlier list, and where something was. *Days*: a simulated study of ten days with A/A runs, a screen, a confirmation in looks and a
+replication, looked at every ten simulated minutes, and the memory of the process day by day.
 
 Goals: ten times the runs take at most 15 times as long a tick; Prefect takes less than a quarter of a second an
 attempt; the list of 1,000 studies takes less than a second, once they were read; a controller grows by less than 20 MiB
@@ -30,11 +30,8 @@ from typing import Any
 import psutil
 from rig.frame import circumstances, concluded, parser
 from rig.studies_at_scale import ManyStudies, Pattern, shown, ticked
-from simlab.long_run import DAYS, sail, voyage_of
-from simlab.sim_run import scratch
-from simlab.weather import DAY_S
-
-from studies import StudyState
+from simlab.sim_run import Desk, Flight, fly, scratch
+from simlab.worlds import Hill, MainEffect, Planted, Scalar
 
 NAME = "orchestration"
 SIZES = ((10, 100), (100, 1_000), (1_000, 10_000), (10_000, 100_000))
@@ -42,7 +39,7 @@ SIZES = ((10, 100), (100, 1_000), (1_000, 10_000), (10_000, 100_000))
 SHOWN = ((100, 1_000), (1_000, 10_000))
 """The same, of studies that Prefect shows."""
 STUDIES = 1_000
-LOOK_S = 300.0
+LOOK_S = 600.0
 MOST_GROWTH = 15.0
 """Times that a tick may take longer for ten times the runs."""
 MOST_LIST_S = 1.0
@@ -82,20 +79,46 @@ def listed(many: ManyStudies) -> dict[str, Any]:
     }  # fmt: skip
 
 
+DAYS, DAY_S = 10.0, 24 * 3600.0
+BUDGET_S = 30 * DAY_S
+TOPIC = (
+    "What are the three best values of learning rate, group size, number of epochs and temperature on the guessing "
+    "game? Replicate it on arith."
+)
+KNOBS: Mapping[str, tuple[Scalar, ...]] = {
+    "learning_rate": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
+    "group_size": (4, 8, 16, 32),
+    "epochs": (1, 2, 4),
+    "temperature": (0.7, 1.0, 1.3),
+}
+BASE: Mapping[str, Scalar] = {"learning_rate": 1e-3, "group_size": 8, "epochs": 1, "temperature": 1.0}
+EFFECTS = (Hill("learning_rate", 3e-3, 0.02), MainEffect("epochs", {2: 0.04, 4: 0.05}))
+
+
 def memory(days: float) -> dict[str, Any]:
-    """Return the memory of a process that drives the long haul, after its first simulated day and at its end."""
+    """Return the memory of a process that drives a study of some days, after its first tenth and at its end."""
     seen: list[float] = []
     process = psutil.Process()
 
-    def look(state: StudyState) -> None:
+    def look(desk: Desk) -> None:
+        state = desk.state
         if state.concluded_reason is None and state.worked_s >= DAY_S * (len(seen) + 1) * days / DAYS:
             seen.append(process.memory_info().rss / 2**20)
 
-    with tempfile.TemporaryDirectory(prefix="ajet-orchestration-") as folder:
-        voyage = sail(voyage_of(days=days), Path(folder), told=look, look_s=LOOK_S)
+    world = Planted(
+        seed=7, knobs=KNOBS, base=BASE, effects=EFFECTS, seed_sd=0.05, steps=8, seconds_per_step=1380.0 * days / DAYS,
+        startup_s=0.0,
+    )  # fmt: skip
+    asks = {"effect": 0.04, "power": 0.8, "looks": 2, "episodes": 512}
+    flight = Flight(
+        "haul", TOPIC, world, budget_s=BUDGET_S, base=dict(BASE), asks=asks, report=True, hand=look, look_s=LOOK_S
+    )
+    end = fly(flight)
+    assert end.refused is None, end.refused
     return {
-        "days": voyage.days, "runs": len(voyage.state.runs), "events": len(voyage.events), "MiB by tenths": seen,
-        "grown": max(seen) - seen[0], "MiB with the report": process.memory_info().rss / 2**20,
+        "days": end.state.worked_s / DAY_S, "runs": len(end.state.runs), "events": end.state.event_count,
+        "MiB by tenths": seen, "grown": max(seen) - seen[0],
+        "MiB with the report": process.memory_info().rss / 2**20,
     }  # fmt: skip
 
 
