@@ -41,7 +41,6 @@ class ClockedVerl:
         learner = self.backend.learner
         learner.group.call = _by_method(self.spans, learner.group.call)  # type: ignore[method-assign]
         learner._begin = self.spans.timed(ROWS, learner._begin)  # type: ignore[method-assign]
-        learner._take = self.spans.timed(MEASURED, learner._take)  # type: ignore[method-assign]
 
     @property
     def handle(self) -> Any:
@@ -53,13 +52,14 @@ class ClockedVerl:
     @contextmanager
     def clocked(self) -> Iterator[None]:
         """Time what the learner's module calls by name, as long as this lasts."""
+        from swarm.algorithms import learner as steps
         from swarm.algorithms.objective import batch_metrics
         from swarm.backends.verl import learner
         from swarm.backends.verl.learner import RowPartition
 
         deal = _timed_deal(self.spans, RowPartition)
         metrics = self.spans.timed(MEASURED, batch_metrics)
-        with _replaced(learner, "RowPartition", deal), _replaced(learner, "batch_metrics", metrics):
+        with _replaced(learner, "RowPartition", deal), _replaced(steps, "batch_metrics", metrics):
             yield
 
     def dealt(self, rows: Sequence[Any], advantages: Sequence[float], weights: Sequence[float]) -> list[Any]:
