@@ -26,7 +26,7 @@ class Row:
 
     episode: its episode's number in the batch; group: that one's group. rollout, versions (K,): the engine's log-probs
     of the targets and the policy versions it had. proximal, reference (K,): their log-probs under the weights the
-    update began with and under the frozen reference, once somebody computed them.
+    update began with and under the frozen reference, once somebody computed them. The rest is as `Tokens` has it.
     """
 
     episode: int
@@ -42,10 +42,9 @@ class Row:
     """(K,): the call of each target, where its episode's calls have rewards of their own."""
     advantages: Tensor | None = None
     """(K,): those of the targets, where the tokens of their episode differ in them."""
+    sequence: Tensor | None = None
     correction: Tensor | None = None
-    """(K,): the off-policy factors of the targets, where somebody computed them apart from the loss."""
     kept: Tensor | None = None
-    """(K,), bool: which of the targets that correction did not reject."""
     values: Tensor | None = None
     """(K,): what a critic said of the targets as the update began, where there is one."""
     returns: Tensor | None = None
@@ -149,6 +148,7 @@ def flatten_tokens(
         advantages=valued.to(device),
         weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
         episodes=numbers.repeat_interleave(counts).to(device),
+        sequence=_concatenate([row.sequence for row in rows], device),
         correction=_concatenate([row.correction for row in rows], device),
         kept=_concatenate([row.kept for row in rows], device),
     )

@@ -282,14 +282,12 @@ def verl_batch(
     advantages: Sequence[float],
     weights: Sequence[float],
     *,
-    sequence: Sequence[Tensor] = (),
     places: Sequence[Tensor] = (),
     padding: int = 0,
 ) -> TensorDict:
     """Return verl's batch of `rows` and as many rows of `padding`.
 
-    advantages, weights: by episode, as `flatten_tokens` takes them. sequence: the `Tokens.sequence` (K,) of each row,
-    where the loss needs it. places: where among all tokens of a minibatch those of each row (K,) stand. Jagged over a
+    advantages, weights: by episode, as `flatten_tokens` takes them. places: where among all tokens of a minibatch those of each row (K,) stand. Jagged over a
     row's ids: `input_ids`, `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`,
     `response_mask` and, unless all is padding, `places` and the columns of `_columns`.
     """
@@ -297,7 +295,7 @@ def verl_batch(
     responses = [shape.ids[shape.prompt :] for shape in shapes]
     masks = [_scatter(shape, torch.ones(len(shape.sampled), dtype=torch.long)) for shape in shapes]
     whole = [torch.cat([torch.zeros(s.prompt).long(), mask]) for s, mask in zip(shapes, masks, strict=True)]
-    columns = _columns(rows, flatten_tokens(rows, advantages, weights, _CPU), sequence) if rows else {}
+    columns = _columns(rows, flatten_tokens(rows, advantages, weights, _CPU)) if rows else {}
     if rows and places:
         columns["places"] = places
     filled = {
@@ -330,18 +328,23 @@ def _scatter(shape: _Shape, values: Tensor) -> Tensor:
     return found
 
 
-def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) -> dict[str, Sequence[Tensor]]:
+def _columns(rows: Sequence[Row], tokens: Tokens) -> dict[str, Sequence[Tensor]]:
     """Return what each sampled token carries, row by row; names that verl has are verl's."""
     counts = [len(row.targets) for row in rows]
-    columns: dict[str, Sequence[Tensor]] = {
-        "advantages": tokens.advantages.split(counts),
-        "token_weights": tokens.weights.split(counts),
-        "rollout_log_probs": tokens.rollout.split(counts),
-        "versions": tokens.versions.split(counts),
-        "episodes": tokens.episodes.split(counts),
+    flat = {
+        "advantages": tokens.advantages,
+        "token_weights": tokens.weights,
+        "rollout_log_probs": tokens.rollout,
+        "versions": tokens.versions,
+        "episodes": tokens.episodes,
+        "old_log_probs": tokens.proximal,
+        "sequence_log_ratios": tokens.sequence,
+        "rollout_is_weights": tokens.correction,
+        "kept": tokens.kept,
     }
-    if tokens.proximal is not None:
-        columns["old_log_probs"] = tokens.proximal.split(counts)
+    columns: dict[str, Sequence[Tensor]] = {
+        name: values.split(counts) for name, values in flat.items() if values is not None
+    }
     for name, known in (
         ("ref_log_prob", [row.reference for row in rows if row.reference is not None]),
         ("values", [row.values for row in rows if row.values is not None]),
@@ -349,11 +352,6 @@ def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) ->
     ):
         if len(known) == len(rows):
             columns[name] = known
-    for name, own in (("rollout_is_weights", tokens.correction), ("kept", tokens.kept)):
-        if own is not None:
-            columns[name] = own.split(counts)
-    if sequence:
-        columns["sequence_log_ratios"] = sequence
     return columns
 
 

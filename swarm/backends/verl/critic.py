@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
@@ -26,13 +26,14 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from swarm.algorithms.learner import Update
 from swarm.algorithms.objective import spread
 from swarm.algorithms.rows import Row
 from swarm.backends.local import checkpoint
 from swarm.backends.protocols import NotFinite, TrainEpisode
 from swarm.backends.verl import adapter, worker
 from swarm.backends.verl.adapter import column, select_sampled
-from swarm.backends.verl.learner import RankedUpdate, RowPartition, VerlLearner
+from swarm.backends.verl.learner import RowPartition, VerlLearner
 from swarm.backends.verl.losses import Sequences
 from swarm.backends.verl.worker import Loss, Rank
 from swarm.job import Job
@@ -251,14 +252,6 @@ class CriticRank(Rank):
         worker.put_back(self._critic.module, self._critic.optimizer, found)
 
 
-@dataclass(slots=True)
-class _CriticProgress:
-    """What an update taught the critic so far."""
-
-    sums: ValueSums = field(default_factory=ValueSums)
-    norms: list[float] = field(default_factory=list)
-
-
 class CriticLearner(VerlLearner):
     """Implements `Learner` for jobs of the estimator `gae`."""
 
@@ -272,7 +265,7 @@ class CriticLearner(VerlLearner):
             self._outcome(episode)
         return [0.0] * len(episodes), {}
 
-    def _fill_logprobs(self, update: RankedUpdate) -> None:
+    def _fill_logprobs(self, update: Update) -> None:
         super()._fill_logprobs(update)
         rows = update.all_rows
         with update.cost.measure("values"):
@@ -280,54 +273,52 @@ class CriticLearner(VerlLearner):
         if rows:
             with update.cost.measure("adv"):
                 self._estimate(update, values)
-        update.verl_metrics = {
-            **update.verl_metrics,
-            **_value_metrics(values, [row.returns for row in rows if row.returns is not None]),
-        }
+        update.metrics |= _value_metrics(values, [row.returns for row in rows if row.returns is not None])
 
-    def _estimate(self, update: RankedUpdate, values: Sequence[Tensor]) -> None:
+    def _estimate(self, update: Update, values: Sequence[Tensor]) -> None:
         """Fill in each token's value, advantage and return, and episodes' mean advantage; tokens go in calls' order."""
         rows, counts = update.all_rows, [len(own) for own in values]
         episodes = torch.tensor([row.episode for row in rows]).repeat_interleave(torch.tensor(counts))
         calls = [torch.zeros_like(row.targets) if row.calls is None else row.calls for row in rows]
         order = torch.cat(calls).argsort(stable=True)
         rewards = [self._outcome(episode) for episode in update.episodes]
-        asked = (rewards, torch.cat(list(values))[order], episodes[order])
-        found = self.group.call_all("estimate_gae", *asked, timeout_s=self._timeout_s)[0]
+        found = self._call_all("estimate_gae", rewards, torch.cat(list(values))[order], episodes[order])[0]
         own = [torch.empty_like(each).index_copy(0, order, each) for each in (found.advantages, found.returns)]
         parts = zip(rows, values, *(each.split(counts) for each in own), strict=True)
         for row, *worth in parts:
             row.values, row.advantages, row.returns = worth
         update.advantages = [_mean_advantage(own) for own in update.rows]
 
-    def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
-        taught, size = _CriticProgress(), critic_fields(self._job).learning_rate
+    def _make_steps(self, steps: Sequence[Sequence[int]], update: Update) -> None:
+        size = critic_fields(self._job).learning_rate
+        norms, sums = [], ValueSums()
         with update.cost.measure("update_critic"):
             for chosen in steps:
-                self._value_gradient(chosen, update, taught)
-                self._value_step(size, taught)
-        told = {"critic/grad_norm": fmean(taught.norms), "critic/lr": size, **taught.sums.metrics(len(steps))}
-        update.verl_metrics = {**update.verl_metrics, **told}
-        super()._learn(steps, update)
+                sums = self._value_gradient(chosen, update)
+                norms.append(self._value_step(size))
+        update.metrics |= {"critic/grad_norm": fmean(norms), "critic/lr": size, **sums.metrics(len(steps))}
+        super()._make_steps(steps, update)
 
-    def _value_gradient(self, chosen: Sequence[int], update: RankedUpdate, taught: _CriticProgress) -> None:
+    def _value_gradient(self, chosen: Sequence[int], update: Update) -> ValueSums:
+        """Leave the critic's gradient of a minibatch with the ranks; return the sums of the update so far."""
         rows, weights = self._minibatch(chosen, update)
         deal = RowPartition(rows, self.group.world)
-        asked = [(part, deal.longest) for part in deal.batches(update.advantages, weights)]
-        found = self.group.call("value_gradient", asked, timeout_s=self._timeout_s)
-        loss = sum(each.loss for each in found) / len(found)
+        parts = [(part, deal.longest) for part in deal.batches(update.advantages, weights)]
+        shares: list[ValueShare] = self.group.call("value_gradient", parts, timeout_s=self._timeout_s)
+        loss = sum(share.loss for share in shares) / len(shares)
         if not math.isfinite(loss):
             raise NotFinite(f"the critic's loss is {loss}: the update was refused and the weights are as before")
-        taught.sums = ValueSums()
-        for each in found:
-            taught.sums.merge(each.sums)
+        sums = ValueSums()
+        for share in shares:
+            sums.merge(share.sums)
         update.cost.forward += deal.tokens
+        return sums
 
-    def _value_step(self, size: float, taught: _CriticProgress) -> None:
-        norm = self.group.call_all("value_step", size, timeout_s=self._timeout_s)[0]
+    def _value_step(self, size: float) -> float:
+        norm = float(self._call_all("value_step", size)[0])
         if not math.isfinite(norm):
             raise NotFinite(f"the norm of the critic's gradient is {norm}: the update was refused, the weights kept")
-        taught.norms.append(norm)
+        return norm
 
 
 def _mean_advantage(rows: Sequence[Row]) -> float:

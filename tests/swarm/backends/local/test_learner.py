@@ -142,7 +142,7 @@ def test_every_epoch_steps_over_all_its_episodes(tmp_path: Path, monkeypatch: py
             seen.append(chosen)
             yield chosen
 
-    monkeypatch.setattr("swarm.backends.local.learner.minibatches", watching)
+    monkeypatch.setattr("swarm.algorithms.learner.minibatches", watching)
     learner.update(models.make_batch(policy, episodes=8))
     for epoch in range(3):
         assert sorted(i for part in seen[3 * epoch : 3 * epoch + 3] for i in part) == list(range(8))
@@ -160,7 +160,7 @@ def test_each_step_is_normalised_over_its_own_minibatch(weighting: str, monkeypa
     learner = LocalLearner(policy, _job(minibatches=2, learning_rate=1e-12, loss_weighting=weighting), {})
     halves = [list(range(4, 12)), list(range(4))]
     with monkeypatch.context() as patch:
-        patch.setattr("swarm.backends.local.learner.minibatches", lambda *_: iter(halves))
+        patch.setattr("swarm.algorithms.learner.minibatches", lambda *_: iter(halves))
         learner.update(batch)
     alone, _ = _updated(_job(loss_weighting=weighting), replace(batch, episodes=batch.episodes[:4]))
     assert torch.allclose(models.gradient_of(policy), alone, atol=1e-5)
@@ -177,7 +177,7 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(
     learner, untouched = LocalLearner(policy, _job(**fields), {}), LocalLearner(twin, _job(**fields), {})
     if fields:  # the first episode's step comes last
         spoiled_last = [[*range(1, len(good.episodes))], [0]]
-        monkeypatch.setattr("swarm.backends.local.learner.minibatches", lambda *_: iter(spoiled_last))
+        monkeypatch.setattr("swarm.algorithms.learner.minibatches", lambda *_: iter(spoiled_last))
     learner.update(good)
     untouched.update(good)
     before = models.weights_of(policy)

@@ -329,11 +329,11 @@ def test_an_update_that_fails_half_way_is_undone_under_a_running_engine(error: E
         each.update(batch)
     before, step, made = models.weights_of(policy), learner._step, []
 
-    def failing(size: float, *, last: bool) -> None:
+    def failing(size: float, *, last: bool) -> float:
         made.append(last)
         if len(made) == 3:
             raise error
-        step(size, last=last)
+        return step(size, last=last)
 
     with _generating(policy) as busy:
         learner._step = failing  # type: ignore[method-assign]

@@ -123,13 +123,14 @@ def test_ranks_and_padding_add_up_to_the_gradient_of_all_tokens_at_once(fields: 
     rows, advantages, weights = _rows(world, job)
     expected, straight = _straight(job, rows, advantages, weights)
     objective, tokens = Objective(job), flatten_tokens(rows, advantages, weights, _CPU)
-    sequence: list[Tensor] = []
     if objective.needs_sequences:
         given = torch.cat([row.ids[row.places] for row in rows])
         present = _table().detach()[given].log_softmax(-1).gather(-1, tokens.targets[:, None])[:, 0]
-        sequence = list(objective.sequences([(present, tokens)])[0].split([len(row.targets) for row in rows]))
+        sequences = objective.sequences([(present, tokens)])[0].split([len(row.targets) for row in rows])
+        for row, sequence in zip(rows, sequences, strict=True):
+            row.sequence = sequence
     gradients, sums = [], UpdateSums(2, job.correction_cap)
-    for batch in RowPartition(rows, world).batches(advantages, weights, sequence):
+    for batch in RowPartition(rows, world).batches(advantages, weights):
         batch.set_non_tensor("dp_size", world)
         table, loss = _table(), pickle.loads(pickle.dumps(ObjectiveLoss(job, 2)))
         share, _ = loss(_output(table, batch), batch)

@@ -139,12 +139,12 @@ def test_both_gradients_are_those_of_verl_s(world: int, micro: int, weighting: s
     steps: list[list[dict[str, Tensor]]] = []
     step = learner._step
 
-    def stepped(update: Any) -> None:
+    def stepped(size: float, *, last: bool) -> float:
         steps.append(_on_ranks(learner, _gradients_of_both)[0])
-        step(update)
+        return step(size, last=last)
 
-    def kept(size: float, taught: Any) -> None:
-        taught.norms.append(1.0)
+    def kept(size: float) -> float:
+        return 1.0
 
     learner._step, learner._value_step = stepped, kept  # type: ignore[method-assign, attr-defined]
     metrics = learner.update(batch)

@@ -214,9 +214,9 @@ def _learned(ranks: Ranks, folder: Path, job: Job, world: int, batch: Batch) -> 
     steps: list[dict[str, Tensor]] = []
     step = learner._step
 
-    def stepped(update: Any) -> None:
+    def stepped(size: float, *, last: bool) -> float:
         steps.append(ray.get([each.__ray_call__.remote(_gradient) for each in learner.group._actors])[0])
-        step(update)
+        return step(size, last=last)
 
     learner._step = stepped  # type: ignore[method-assign]
     metrics = learner.update(batch)
