@@ -229,6 +229,10 @@ class ActionCheck:
 
     def _compile_proposal(self, inputs: PlanningInputs, action: ProposeDesign) -> CompiledDesign:
         context = self._context
+        first = inputs.campaign is None and inputs.requested.environment is None  # a flag goes before a topic
+        if first and (named := name_environments(inputs.topic)) and action.environment not in named:
+            expected = f"expected a design in {' or '.join(named)}, which the topic names"
+            raise DesignRefused(f"{expected}; found {action.environment}; design it there, or decline")
         if (action.screen is not None) != context.search:
             told = ("a screen, as a search was proposed", "none") if context.search else ("no screen", "one")
             raise DesignRefused(

@@ -181,6 +181,30 @@ def test_what_a_model_chose_by_itself_and_what_it_says_that_it_tests_is_said_fir
     assert " ".join(seen.notes).count("planner's choice") == 3
 
 
+@pytest.mark.parametrize(
+    ("topic", "flag", "environment", "refusal"),
+    [
+        ("larger groups on guess", None, "market", "guess, which the topic names; found market; design it there"),
+        ("larger groups on guess", None, "guess", None),
+        ("larger groups on guess or arith", None, "market", "guess or arith, which the topic names"),
+        ("larger groups on guess or market", None, "market", None),
+        ("larger groups", None, "market", None),
+        ("larger groups on guess", "market", "market", None),
+        ("larger groups on guess", "market", "guess", "market, which the user asks for; found guess"),
+    ],
+)
+def test_no_other_environment_is_played_than_one_that_the_topic_names(
+    topic: str, flag: str | None, environment: str, refusal: str | None
+) -> None:
+    inputs = replace(context(), topic=topic, requested=RequestedComparison(environment=flag))
+    planner = ScriptedPlanner(3, environment)
+    if refusal is None:
+        assert preview(inputs, planner).environment == environment
+    else:
+        with pytest.raises(PlannerFailed, match=f"expected a design in {refusal}"):
+            preview(inputs, planner)
+
+
 @pytest.mark.parametrize(("metric", "said"), [("speed", "they are success"), ("episodes", "expected a threshold")])
 def test_a_metric_that_there_is_not_is_refused(metric: str, said: str) -> None:
     with pytest.raises(DesignRefused, match=said):
