@@ -1,12 +1,11 @@
-"""What does an episode send and store, and a parameter weigh; and what do 1,000 clients, 8 servers and 32B come to?
+"""What does an episode send and store, and a parameter weigh?
 
     python benchmarks/scale.py            about four minutes
     python benchmarks/scale.py --quick    about one minute: fewer episodes, 8 turns at most
     python benchmarks/scale.py --json     also writes benchmarks/results/scale.json
-    python benchmarks/scale.py --check    exit code 1 unless the goal below is met
 
-Measured, as counts and bytes, on a swarm server in a process of its own (backend `fake`, real tokenizer and template,
-SQLite), with the real clients (ours and OpenAI's) and a relay between them that counts (`rig/scale/relay.py`):
+Counts and bytes, on a swarm server in a process of its own (backend `fake`, real tokenizer and template, SQLite), with
+the real clients (ours and OpenAI's) and a relay between them that counts (`rig/scale_measured.py`):
 
 - requests and bytes up and down for an episode and a call, with 1, 8 and 32 turns whose history grows, whole and
   streamed an id at a time, and what a container's gateway adds to them;
@@ -15,47 +14,26 @@ SQLite), with the real clients (ours and OpenAI's) and a relay between them that
 - heartbeats of episodes whose agents are silent;
 - bytes of a parameter in a checkpoint and in published weights, from the safetensors files of a tiny model.
 
-Computed from these and from `results/server_capacity.json`, with the formulas of `rig/scale/forecast.py`: what a plan
-comes to. None of it was run at that size; bytes are those of HTTP, without TCP's and IP's headers.
-
-The goal: the formulas, whose constants come from episodes of 1 and 8 turns, give the bytes up, down and stored of
-episodes of 32 turns to within 5 %. (A `--quick` run has no 32 turns, and no goal.)
+Bytes are those of HTTP, without TCP's and IP's headers. There is no goal.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rig import scale_measured
-from rig.frame import RESULTS, circumstances, concluded, markdown_table, parser
-from rig.scale_forecast import (
-    Constants,
-    Plan,
-    call_down,
-    call_up,
-    computed,
-    constants,
-    delta,
-    forecast,
-    measured,
-    sentences,
-    stored,
-    traffic,
-)
-from rig.scale_measured import CALL, Exchange, Played, Shape, play
+from rig.frame import circumstances, concluded, markdown_table, parser
+from rig.scale_measured import BEAT, BEGIN, CALL, END, Exchange, Played, Shape, play
 from rig.servers import ServerProcess, serving
 
 from swarm.job import Job
 
-GOAL = 0.05
 JOB = Job(
     backend="fake", group_size=8, max_context=1_000_000, max_tokens=512, lease_ttl_s=600.0, checkpoint_every=1000
 )  # fmt: skip
@@ -63,6 +41,8 @@ SILENT = Shape(turns=2, silent_s=6.0)
 SILENT_TTL_S = 1.5
 LONG = 4000
 """Characters of each message of the agents whose rows are long."""
+CONTEXT_BYTES, SAMPLED_BYTES = 4, 16
+"""Of a stored token: its id; its id, log-prob and policy version (`swarm/store/tables.py`)."""
 
 
 def main() -> int:
@@ -71,40 +51,59 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ajet-scale-") as folder:
         figures = {**measure(Path(folder), quick=arguments.quick), **circumstances(arguments)}
     print("\n".join(text(figures)))
-    return concluded("scale", figures, goals_missed(figures), arguments)
+    return concluded("scale", figures, (), arguments)
 
 
-def text(figures: dict[str, Any]) -> Iterator[str]:
+def text(figures: Mapping[str, Any]) -> Iterator[str]:
     """Yield the figures as `docs/scale.md` has them."""
-    for head, rows in measured(figures):
-        yield from markdown_table(head, rows)
-    yield from sentences(figures)
-    for head, rows in computed(figures):
-        yield from markdown_table(head, rows)
+    head = ("turns", "client", "requests", "KB up, down of an episode", "bytes up, down of a call",
+            "up: first, last call")  # fmt: skip
+    yield from markdown_table(head, map(_traffic, figures["traffic"]))
+    head = ("turns", "played", "commits an episode", "KB stored an episode",
+            "KB written to disk an episode, over stored",
+            "stored: bytes of an episode, of a step; of a call beside its tokens")  # fmt: skip
+    yield from markdown_table(head, map(_store_row, figures["store"]))
+    weights = ((name, *_weights(row)) for name, row in figures["weights"].items())
+    yield from markdown_table(
+        ("trained", "bytes of a parameter in a checkpoint: weights, optimiser", "published"), weights
+    )
+    beats, gateway = figures["heartbeats"], figures["gateway"]
+    yield (
+        f"- A silent episode sends {beats['in a lease']:.1f} heartbeats in `lease_ttl_s` "
+        f"({beats['an episode']:.0f} in {beats['silent for, s']:g} s of a lease of {beats['lease_ttl_s']:g} s), each "
+        f"{beats['bytes up']:.0f} bytes up and {beats['bytes down']:.0f} down."
+    )
+    yield (
+        f"- A container's gateway passes each request on, one for one. A call's bytes change by "
+        f"{gateway[CALL]['up']:+.0f} up and {gateway[CALL]['down']:+.0f} down, an episode's beginning by "
+        f"{gateway[BEGIN]['up']:+.0f} up: the run's token takes a placeholder's place."
+    )
 
 
 def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
     """Return all figures."""
     with serving("pieces", folder / "server") as server:
         played = _played(server, folder / "server", quick=quick)
-    found = constants(*(played[name] for name in ("1 ajet", "8 ajet", "8 long ajet", "8 openai, streamed", "silent")))
-    weighed = {
-        "all weights, fp32": scale_measured.measured(folder / "fp32", "float32"),
-        "all weights, bf16": scale_measured.measured(folder / "bf16", "bfloat16"),
-        "LoRA of rank 16, bf16": scale_measured.measured(folder / "lora", "bfloat16", lora_rank=16),
-    }
     return {
-        "traffic": [traffic(each) for name, each in played.items() if name[0].isdigit() and "long" not in name],
+        "traffic": [traffic(one) for name, one in played.items() if name[0].isdigit() and "long" not in name],
         "gateway": _added(played["behind a gateway"]),
         "store": [delta(played[name]) for name in played if name.endswith((" ajet", "at a time", "checkpoint"))],
-        "heartbeats": {
-            "lease_ttl_s": SILENT_TTL_S, "silent for, s": SILENT.turns * SILENT.silent_s,
-            "an episode": found.beats_per_ttl * SILENT.turns * SILENT.silent_s / SILENT_TTL_S,
+        "heartbeats": _heartbeats(played["silent"]),
+        "weights": {
+            "all weights, fp32": scale_measured.measured(folder / "fp32", "float32"),
+            "all weights, bf16": scale_measured.measured(folder / "bf16", "bfloat16"),
+            "LoRA of rank 16, bf16": scale_measured.measured(folder / "lora", "bfloat16", lora_rank=16),
         },
-        "weights": weighed,
-        "constants": found.value(),
-        "formula over measured": _agreement(found, played["32 ajet"]) if "32 ajet" in played else None,
-        **_computed(found, weighed["all weights, bf16"], traffic(played["8 ajet"])),
+    }
+
+
+def _heartbeats(silent: Played) -> dict[str, float]:
+    beats, seconds = silent.granted(BEAT), SILENT.turns * SILENT.silent_s
+    an_episode = len(beats) / silent.episodes
+    return {
+        "lease_ttl_s": SILENT_TTL_S, "silent for, s": seconds, "an episode": an_episode,
+        "in a lease": round(an_episode * SILENT_TTL_S / seconds, 3),
+        "bytes up": fmean(beat.up for beat in beats), "bytes down": fmean(beat.down for beat in beats),
     }  # fmt: skip
 
 
@@ -146,45 +145,90 @@ def _means(passed: Sequence[Exchange]) -> dict[str, dict[str, float]]:
     }
 
 
-def _agreement(found: Constants, played: Played) -> dict[str, float]:
-    """Return what the formulas give for a shape over what was measured of it."""
-    calls, kept = played.granted(CALL), delta(played)
-    context = played.after.context - played.before.context
-    said, text = played.sampled_tokens / len(calls), played.said / len(calls)
-    sent = Plan(played.shape.turns, asked=played.shape.asked, sampled=round(text), token_bytes=1.0)  # in characters
-    held = replace(sent, asked=round(context / len(calls)), sampled=round(said))
-    return {
-        "up": call_up(found, sent) * len(calls) / sum(each.up for each in calls),
-        "down": call_down(found, sent, streamed=False) * len(calls) / sum(each.down for each in calls),
-        "stored": stored(found, held) / kept["stored bytes an episode"],
-    }
+def calls_by_turn(played: Played) -> list[float]:
+    """Return the mean bytes up of the calls of each turn: a later turn's are always more."""
+    sizes = sorted(each.up for each in played.granted(CALL))
+    each = played.episodes
+    return [fmean(sizes[start : start + each]) for start in range(0, len(sizes), each)]
 
 
-def _computed(found: Constants, weighed: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
-    """Return what the plans come to, and what the calls per second that were measured send, short as they were."""
-    capacity = json.loads((RESULTS / "server_capacity.json").read_text())
-    bytes_of = {
-        "published": weighed["published, bytes a parameter"],
-        "checkpoint": sum(weighed["checkpoint, bytes a parameter"].values()),
-    }
-    calls = capacity["calls per second"]["server"]
+def traffic(played: Played) -> dict[str, Any]:
+    """Return what an episode and a call of a shape sent: requests, and bytes in either direction."""
+    own = [exchange for kind in (BEGIN, CALL, END) for exchange in played.granted(kind)]
+    turns = calls_by_turn(played)
     return {
-        "computed": [forecast(found, capacity, bytes_of, Plan(turns)) for turns in (8, 32)],
-        "at the calls/s measured": {
-            "calls/s": calls,
-            **{f"Mb/s {way}": 8 * calls * size / 1e6 for way, size in short["bytes a call"].items()},
+        "turns": played.shape.turns,
+        "client": played.shape.way,
+        "episodes": played.episodes,
+        "requests an episode": round(len(own) / played.episodes, 3),
+        "bytes an episode": _both(own, played.episodes),
+        "bytes a call": _both(played.granted(CALL), len(played.granted(CALL))),
+        "bytes up of the first and the last call": [round(turns[0]), round(turns[-1])],
+        "tokens a call": {
+            "prompt": round(played.prompt_tokens / len(played.granted(CALL))),
+            "sampled": round(played.sampled_tokens / len(played.granted(CALL))),
         },
     }
 
 
-def goals_missed(figures: dict[str, Any]) -> list[str]:
-    """Return the goals of the module's docstring that `figures` miss."""
-    found = figures["formula over measured"] or {}
-    return [
-        f"the formula gives {ratio:.3f} of the bytes {what} at 32 turns, the goal is 1 within {GOAL:g}"
-        for what, ratio in found.items()
-        if abs(ratio - 1) > GOAL
-    ]
+def _both(exchanges: Sequence[Exchange], parts: int) -> dict[str, int]:
+    return {way: round(sum(getattr(each, way) for each in exchanges) / parts) for way in ("up", "down")}
+
+
+def delta(played: Played) -> dict[str, Any]:
+    """Return what a shape added to the store."""
+    before, after = played.before, played.after
+    rows = {name: after.rows[name] - before.rows[name] for name in after.rows}
+    held = {name: after.payload.get(name, 0) - before.payload.get(name, 0) for name in after.rows}
+    tokens = CONTEXT_BYTES * (after.context - before.context) + SAMPLED_BYTES * (after.sampled - before.sampled)
+    steps, stored = played.job.steps, sum(held.values())
+    return {
+        "turns": played.shape.turns,
+        "at once": played.shape.concurrency,
+        "characters asked": played.shape.asked,
+        "rows an episode": {name: rows[name] / played.episodes for name in ("episodes", "nodes")},
+        "rows a step": {name: rows[name] / steps for name in ("steps", "events")},
+        "commits an episode": round((after.commits - before.commits) / played.episodes, 2),
+        "stored bytes an episode": round((held["episodes"] + held["nodes"]) / played.episodes),
+        "file grew by, bytes an episode": round((after.file - before.file) / played.episodes),
+        "bytes beside the tokens of a call": round((held["nodes"] - tokens) / rows["nodes"], 1)
+        if rows["nodes"]
+        else None,
+        "bytes of an episode row": round(held["episodes"] / played.episodes, 1),
+        "bytes of step rows": round((held["steps"] + held["events"]) / steps),
+        "written to disk, bytes an episode": round((after.written - before.written) / played.episodes),
+        "written to disk over stored": round((after.written - before.written) / stored, 2),
+    }
+
+
+def _traffic(row: Mapping[str, Any]) -> tuple[str, ...]:
+    episode, call = row["bytes an episode"], row["bytes a call"]
+    first, last = row["bytes up of the first and the last call"]
+    return (
+        f"{row['turns']}", row["client"], f"{row['requests an episode']:g}",
+        f"{episode['up'] / 1e3:.1f}, {episode['down'] / 1e3:.1f}", f"{call['up']:,}, {call['down']:,}",
+        f"{first:,}, {last:,}",
+    )  # fmt: skip
+
+
+def _store_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    beside = row["bytes beside the tokens of a call"]
+    return (
+        f"{row['turns']}",
+        f"{row['at once']} at once, {row['characters asked']:,} characters a message"
+        + (", checkpoint after each step" if beside is None else ""),
+        f"{row['commits an episode']:g}",
+        f"{row['stored bytes an episode'] / 1e3:.2f}",
+        f"{row['written to disk, bytes an episode'] / 1e3:.0f}"
+        + ("" if beside is None else f", {row['written to disk over stored']:.1f} times"),
+        f"{row['bytes of an episode row']:.0f}, {row['bytes of step rows']:,}; "
+        + ("tokens are gone" if beside is None else f"{beside:.0f}"),
+    )
+
+
+def _weights(found: Mapping[str, Any]) -> tuple[str, str]:
+    checkpoint = found["checkpoint, bytes a parameter"]
+    return f"{checkpoint['model']:.2f}, {checkpoint['optimizer']:.2f}", f"{found['published, bytes a parameter']:.2f}"
 
 
 if __name__ == "__main__":

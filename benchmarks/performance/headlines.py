@@ -196,8 +196,15 @@ def _soak(figures: Figures) -> Iterator[Headline]:
 
 
 def _scale(figures: Figures) -> Iterator[Headline]:
-    for what, value in figures["formula over measured"].items():
-        yield Headline(f"bytes {what}, formula over measured", value, 0.01, text=f"{value:.3f}")
+    eight = row_with(figures["traffic"], turns=8, client="ajet")
+    yield ratio(
+        "bytes up of a call of 8 turns",
+        eight["bytes a call"]["up"],
+        lower=True,
+        text=f"{eight['bytes a call']['up']:,}",
+    )
+    stored = row_with(figures["store"], turns=8)["stored bytes an episode"]
+    yield ratio("bytes stored of an episode of 8 turns", stored, lower=True, text=f"{stored:,}")
 
 
 def _powers(figures: Figures) -> Iterator[Headline]:

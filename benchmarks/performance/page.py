@@ -74,7 +74,7 @@ BENCHMARKS = (
     Benchmark("learning_curves", "Does the whole stack learn?", 18),
     Benchmark("server_capacity", "How many calls does a server carry?", 6),
     Benchmark("soak", "Is a sample lost or trained twice when processes are killed?", 6, ("--minutes", "5")),
-    Benchmark("scale", "Do the formulas of what an episode sends and stores hold?", 4),
+    Benchmark("scale", "What does an episode send and store?", 4),
     Benchmark("powers", "Do the powers of the swarm hold what they promise?", 75),
     Benchmark("generate", "How fast does the local engine generate, beside others?", 8),
     Benchmark("train_step", "How much faster is an update on merged calls?", 7),
