@@ -136,10 +136,10 @@ class Call:
             rollout.counts[f"left_out_{name}"] += 1
             if rollout.counts[f"left_out_{name}"] == 1:
                 log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
-        plan = sampling_plan(request, episode.kind, rollout.registry, inference.backend, prompt.prompt_text)
-        plan = plan.limit_to_context(rollout.registry.job, request.sampling.max_tokens, len(prompt.prompt_ids))
+        plan = sampling_plan(request, episode.kind, rollout, inference.backend, prompt.prompt_text)
+        plan = plan.limit_to_context(rollout.job, request.sampling.max_tokens, len(prompt.prompt_ids))
         return cls(
-            rollout.registry, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s
+            rollout, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s
         )
 
     @property

@@ -46,7 +46,7 @@ Outcome = tuple[float, bool | None]
 RETRY_AFTER_S = 1.0
 LOST_KEPT = 50
 REASON_KEPT = 500
-"""Characters of the reason of an episode that was given up, which are a client's own words."""
+"""Characters of a reason, which are a client's own words, and of a refusal's message."""
 SETTLING_S = 30.0
 """Seconds after which those who wait for a store that does not answer are told so."""
 _MOST_SHOWN = 20

@@ -102,7 +102,7 @@ class Inspection:
     @property
     def renderer(self) -> Renderer | None:
         training = self._training()
-        return None if training is None else training.rollout.registry.renderer
+        return None if training is None else training.rollout.renderer
 
     async def list_exportable(self) -> ExportableEpisodes:
         """Return which episodes can be exported, the open ones that are not written last."""

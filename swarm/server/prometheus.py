@@ -27,15 +27,15 @@ _GAUGES: tuple[tuple[str, str, Callable[[Status, Rollout], float | None]], ...] 
     ("updating", "1 while a batch is learned or its checkpoint saved.", lambda status, _: status.updating),
     ("finished", "1 once the last step is done.", lambda status, _: status.finished),
     ("waiting", "1 while a step waits for store, disk or an evaluation.", lambda status, _: status.waiting is not None),
-    ("line", "Begins that wait for room.", lambda _, rollout: len(rollout.registry.admission)),
-    ("line_age_seconds", "For how long the first of them has.", lambda _, rollout: rollout.registry.admission.age_s),
+    ("line", "Begins that wait for room.", lambda _, rollout: len(rollout.admission)),
+    ("line_age_seconds", "For how long the first of them has.", lambda _, rollout: rollout.admission.age_s),
     ("collected_episodes", "Ended episodes waiting for their batch.", lambda status, _: status.collected_episodes),
     ("needed_episodes", "Episodes a batch takes.", lambda status, _: status.needed_episodes),
     ("pool_bytes", "Bytes the waiting episodes hold.", lambda _, rollout: rollout.groups.bytes),
     (
         "pool_limit_bytes",
         "Bytes beyond which the oldest are dropped.",
-        lambda _, rollout: rollout.registry.job.pool_bytes,
+        lambda _, rollout: rollout.job.pool_bytes,
     ),
     (
         "calls_in_flight",

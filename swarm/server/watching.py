@@ -78,8 +78,8 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
     if state is ServerState.FAILED:
         return (StepWait(what="failed", text=reason or "the server failed"),)
     rollout = training.rollout
-    if rollout.registry.pending_evaluations:
-        awaited, played = rollout.registry.unplayed, sum(episode.kind == "eval" for episode in rollout.leases)
+    if rollout.pending_evaluations:
+        awaited, played = rollout.unplayed, sum(episode.kind == "eval" for episode in rollout.leases)
         who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
         text = f"{awaited} evaluation episodes of version {training.version} ({who})"
         return (StepWait(what="evaluation", text=text, count=awaited),)
@@ -107,7 +107,7 @@ def _straggler_waits(training: Training, playing: list[LeasedEpisode]) -> Iterat
     if prepared:
         yield StepWait(what="episodes", text=f"{prepared} episodes whose teams have not decided", count=prepared)
     if late:
-        age = max(0.0, training.rollout.registry.clock() - late[0].begun_at)
+        age = max(0.0, training.rollout.clock() - late[0].begun_at)
         text = f"{len(late)} episodes in play, the oldest for {age:.0f} s ({late[0].owner}, stream {late[0].stream})"
         yield StepWait(what="straggler", text=text, stream=late[0].stream, count=len(late), age_s=age)
 
@@ -159,9 +159,9 @@ def model_in_words(model: ModelSpec) -> str:
 def _describe_training(training: Training) -> dict[str, Any]:
     """Return what a snapshot shows of a training, by field."""
     rollout, pace, metrics = training.rollout, training.pace, training.metrics
-    registry, counts, leases = rollout.registry, rollout.counts, list(rollout.leases)
-    pace.record_tokens(registry.sampled_tokens)
-    owners, streams = _owners(leases, registry.clock()), _streams(training, leases)
+    counts, leases = rollout.counts, list(rollout.leases)
+    pace.record_tokens(rollout.sampled_tokens)
+    owners, streams = _owners(leases, rollout.clock()), _streams(training, leases)
     seconds = metrics.get("timing_s/step")
     step_s = pace.step_s if pace.step_s is not None else seconds
     return {
@@ -170,19 +170,19 @@ def _describe_training(training: Training) -> dict[str, Any]:
         "streams_left_out": max(0, len(streams) - MOST_STREAMS),
         "owners": tuple(owners[:MOST_OWNERS]),
         "owners_left_out": max(0, len(owners) - MOST_OWNERS),
-        "line": len(registry.admission),
-        "line_age_s": registry.admission.age_s,
-        "sampled_tokens": registry.sampled_tokens,
+        "line": len(rollout.admission),
+        "line_age_s": rollout.admission.age_s,
+        "sampled_tokens": rollout.sampled_tokens,
         "sampled_per_s": pace.sampled_per_s,
         "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
         "episodes": {name: counts[name] for name in ("begun", "ended", "trained", "evaluated", "aborted", "fenced")},
         "drops": select_prefix(counts, "drop_"),
         "flat": training.flat,
         "refusals": select_prefix(counts, "refused_"),
-        "refusal": registry.refusal,
-        "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(registry.lost)[: -MOST_DROPS - 1 : -1]),
+        "refusal": rollout.refusal,
+        "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(rollout.lost)[: -MOST_DROPS - 1 : -1]),
         "side_conversations": counts["side_conversations"],
-        "skipped_tasks": dict(registry.skipped),
+        "skipped_tasks": dict(rollout.skipped),
     }
 
 

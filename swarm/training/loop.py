@@ -202,7 +202,7 @@ class Training:
 
     @property
     def finished(self) -> bool:
-        return self.rollout.registry.finished
+        return self.rollout.finished
 
     def start(self) -> None:
         self._spawn(self._boot(), "boot")
@@ -240,7 +240,7 @@ class Training:
         self._spawn(self._watch(backend), "watchdog")  # a backend may die while it boots
         await backend.start()
         await self._tracker.open(lambda: self._make_tracker(self.job))
-        self.rollout.registry.renderer = backend.renderer
+        self.rollout.renderer = backend.renderer
         await self._recover(backend)
         self._serving = InferenceContext(self.rollout, backend, PromptBuilder(backend.renderer))
         self.provenance = dict(backend.provenance)
@@ -316,22 +316,22 @@ class Training:
         await self._await_evaluation()
         if not self.finished:
             self.rollout.finish()
-            self.rollout.registry.notify()
+            self.rollout.notify()
         await self._tracker.finish()
         log.info("event=finished steps=%d", self.step)
 
     async def _await_evaluation(self) -> None:
-        if not (awaited := self.rollout.registry.pending_evaluations):
+        if not (awaited := self.rollout.pending_evaluations):
             return
         began = self._now()
         what = f"step {self.step + 1}" if self.step < self.job.steps else "the end"
         self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.version}"
         log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
-        await self.rollout.drain.wait_until(lambda: not self.rollout.registry.pending_evaluations)
+        await self.rollout.drain.wait_until(lambda: not self.rollout.pending_evaluations)
         self.waiting = None
         log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
         if self.job.keeps_best_of(self.step):
-            await self._keep_best(summarise_evaluation(self.step, self.rollout.registry.evaluated))
+            await self._keep_best(summarise_evaluation(self.step, self.rollout.evaluated))
 
     async def _keep_best(self, found: EvaluationSummary) -> None:
         """Write down what an evaluation of the present step's weights came to, and keep the best checkpoint."""
@@ -452,7 +452,7 @@ class Training:
         self.rollout.finish_update(self.version)
 
     def _engine_work(self) -> EngineWork:
-        return EngineWork(self.rollout.gate.busy_s, self.rollout.registry.sampled_tokens)
+        return EngineWork(self.rollout.gate.busy_s, self.rollout.sampled_tokens)
 
     def _start_rollout(self) -> None:
         self.updating = False
@@ -464,7 +464,7 @@ class Training:
         if self._machine.state is not ServerState.ROLLING:
             self._machine.transition_to(ServerState.ROLLING)
         self.rollout.gate.open()
-        self.rollout.registry.notify()
+        self.rollout.notify()
 
     async def _watch(self, backend: Backend) -> None:
         while True:
@@ -479,7 +479,7 @@ class Training:
         while True:
             await asyncio.sleep(every)
             self.rollout.sweep()
-            self.pace.record_tokens(self.rollout.registry.sampled_tokens)
+            self.pace.record_tokens(self.rollout.sampled_tokens)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         self._learning = learning = asyncio.ensure_future(asyncio.to_thread(work))

@@ -34,7 +34,7 @@ async def playing(folder: Path, *, grace_s: float = 30.0) -> AsyncIterator[Serve
     wanted = job(lease_ttl_s=60.0)
     patience = StreamTimeouts(grace_s=grace_s)
     async with serving(folder, wanted, script=lambda *_: f"number {next(numbers)}", patience=patience) as running:
-        running.rollout.registry.store = Store()
+        running.rollout.store = Store()
         yield running
 
 
@@ -88,7 +88,7 @@ def only(served: Served) -> LeasedEpisode:
 
 
 def kinds(served: Served) -> Counter[str]:
-    store = served.rollout.registry.store
+    store = served.rollout.store
     assert isinstance(store, Store)
     return Counter(
         type(change).__name__ for change in store.changes if isinstance(change, CallCaptured | CallWithdrawn)
@@ -171,7 +171,7 @@ async def test_a_retry_takes_the_call_that_lost_its_client_and_not_its_sibling(s
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stream: bool) -> None:
-    client, store = Client(served, await served.begin()), served.rollout.registry.store
+    client, store = Client(served, await served.begin()), served.rollout.store
     assert isinstance(store, Store)
     store.hold()
     async with client.asking(stream=stream) as call:
@@ -184,7 +184,7 @@ async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stre
 
 
 async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served: Served) -> None:
-    lease, store = await served.begin(), served.rollout.registry.store
+    lease, store = await served.begin(), served.rollout.store
     client = Client(served, lease)
     assert isinstance(store, Store)
     store.fail = "the disk is full"

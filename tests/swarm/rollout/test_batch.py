@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from swarm.rollout.groups import Groups
-from swarm.rollout.staleness import BatchPlace, BatchSelection
+from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.streams import DeficitRoundRobin
 from swarm.rollout.task_sampler import Group, bytes_of
 from swarm.store import Sample, StreamRow, TaskListRow
@@ -326,24 +326,24 @@ TestOverlap.settings = settings(stateful_step_count=40)
 
 
 def selection(*slacks: int, batches: int, needed: int = 2) -> BatchSelection:
-    return BatchSelection([Counter({"s": needed})] * batches, needed, [BatchPlace("s", slack) for slack in slacks])
+    return BatchSelection([Counter({"s": needed})] * batches, needed, [("s", slack) for slack in slacks])
 
 
 def test_a_batch_leaves_room_for_what_later_batches_could_not_all_take() -> None:
     found = selection(1, 1, 1, 1, 2, 2, batches=3)
-    assert not found.take(BatchPlace("s", 2))  # four places have one batch after this one, which takes two
-    assert [found.take(BatchPlace("s", 1)) for _ in range(3)] == [True, True, False]
+    assert not found.take("s", 2)  # four places have one batch after this one, which takes two
+    assert [found.take("s", 1) for _ in range(3)] == [True, True, False]
     assert found.whole
 
 
 def test_what_must_be_learned_now_comes_before_what_was_done_first() -> None:
     found = selection(0, 1, 1, batches=2)
-    assert [found.take(BatchPlace("s", slack)) for slack in (1, 1, 0)] == [True, False, True]
+    assert [found.take("s", slack) for slack in (1, 1, 0)] == [True, False, True]
     assert found.whole
 
 
 def test_what_is_too_old_is_taken_by_no_batch() -> None:
-    assert not selection(-1, 0, batches=2).fits(BatchPlace("s", -1))
+    assert not selection(-1, 0, batches=2).fits("s", -1)
 
 
 @pytest.mark.parametrize(("staleness", "steps", "places"), [(0, 9, 2), (1, 9, 4), (3, 9, 8), (3, 2, 4), (3, 1, 2)])

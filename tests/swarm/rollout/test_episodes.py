@@ -34,7 +34,7 @@ class Scene:
         self.rollout = Rollout(
             job(**{"lease_ttl_s": 30, "drain_timeout_s": 10, **fields}), self.machine, self.store, self.clock
         )
-        self.rollout.registry.renderer = FakeRenderer()
+        self.rollout.renderer = FakeRenderer()
         for state in states or (S.BOOTING, S.ROLLING):
             self.machine.transition_to(state, "broke" if state is S.FAILED else None)
 
@@ -43,7 +43,7 @@ class Scene:
 
     def call(self, episode: LeasedEpisode) -> None:
         prompt = episode.tree.prompt([{"role": "user", "content": "q"}])
-        version, answer = self.rollout.registry.version, {"role": "assistant", "content": ""}
+        version, answer = self.rollout.version, {"role": "assistant", "content": ""}
         episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
         self.rollout.leases.touch(episode)
 
@@ -76,7 +76,7 @@ async def play(scene: Scene, task: str = "a") -> LeasedEpisode:
 
 
 async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
-    line = scene.rollout.registry.admission
+    line = scene.rollout.admission
     before, begun = len(line), asyncio.create_task(scene.begin(task, wait_s=10))
     async with asyncio.timeout(120):
         while len(line) == before and not begun.done():  # noqa: ASYNC110  -- the line tells nobody
@@ -93,7 +93,7 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     assert scene.rollout.counts["throttled"] == 1
     await scene.begin("c", kind="eval")
     scene = Scene()
-    scene.rollout.registry.finished = True
+    scene.rollout.finished = True
     with pytest.raises(JobFinished):
         await scene.begin("a")
     await scene.begin("a", kind="eval")
@@ -236,7 +236,7 @@ async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> No
     begun = await waiting(scene, "a")
     assert not begun.done()
     scene.machine.transition_to(S.ROLLING)
-    scene.rollout.registry.notify()
+    scene.rollout.notify()
     assert (await begun).task_id == "a"
     with pytest.raises(EngineUnavailable, match="booting"):
         await Scene(S.BOOTING).begin("a")
@@ -307,7 +307,7 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scen
     await scene.rollout.abort(claims(aborted), "no longer wanted")
     await scene.rollout.abort(claims(aborted), "once more")
     await scene.end(silent)
-    scene.rollout.registry.fence(fenced, "lease_expired")
+    scene.rollout.fence(fenced, "lease_expired")
     began = [change for change in scene.store.changes if isinstance(change, EpisodeRow)]
     assert [(change.episode, change.group) for change in began] == [
         (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
@@ -423,7 +423,7 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
         if not apart.is_set():
             apart.set()
             scene.rollout.groups._most_bytes = scene.rollout.groups.bytes - 1
-            scene.rollout.registry.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
+            scene.rollout.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
 
     scene.rollout.drain.quiesce = interrupted  # type: ignore[method-assign]
     taking = asyncio.create_task(scene.rollout.drain.wait_for_batch())

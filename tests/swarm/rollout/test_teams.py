@@ -170,7 +170,7 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
 
 async def test_the_outcome_of_an_open_fenced_ended_or_unknown_episode_is_told(scene: Scene) -> None:
     open_, fenced, ended = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
-    scene.rollout.registry.fence(fenced, "lease_expired")
+    scene.rollout.fence(fenced, "lease_expired")
     await scene.end(ended)
     states = [(await scene.rollout.teams.outcome(claims(e))).state for e in (open_, fenced, ended)]
     assert states == ["open", "fenced", "ended"]

@@ -299,7 +299,7 @@ async def test_tools_that_the_chat_template_does_not_show_are_counted_as_left_ou
         counts, lease = served.rollout.counts, await served.begin()
         await served.chat(lease, "hi", tools=TOOLS)
         assert counts["left_out_tools"] == 0
-        served.backend.renderer = served.rollout.registry.renderer = Toolless()
+        served.backend.renderer = served.rollout.renderer = Toolless()
         lease = await served.begin()
         await served.chat(lease, "hi", tools=TOOLS)
         await served.chat(lease, "hi")

@@ -74,7 +74,7 @@ async def test_a_training_is_seen_as_its_status_tells_it(tmp_path: Path) -> None
         await served.chat(evaluated, "hi")
         await served.end(evaluated)
         rollout = served.rollout
-        rollout.registry.fence(next(iter(rollout.leases)), "test")
+        rollout.fence(next(iter(rollout.leases)), "test")
         seen, status = await scraped(served), await served.status()
         assert adds_up(seen)
         assert state(seen) == "ROLLING"

@@ -174,12 +174,12 @@ async def new_world(n: int, grace_s: float, streamed: bool) -> World:
         machine.transition_to(state)
     store = FakeStore()
     rollout, backend = Rollout(job(), machine, store), FakeBackend(job(), chunk_size=1)
-    rollout.registry.renderer = backend.renderer
+    rollout.renderer = backend.renderer
     rollout.gate.open()
     episode = await rollout.begin(BeginRequest(task_id="t"))
     prompt = episode.tree.prompt([{"role": "user", "content": "hi"}])
     plan = SamplingPlan(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
-    call = Call(rollout.registry, backend, episode, prompt, plan, n=n, grace_s=grace_s)
+    call = Call(rollout, backend, episode, prompt, plan, n=n, grace_s=grace_s)
     return World(rollout, backend, store, episode, call, streamed)
 
 

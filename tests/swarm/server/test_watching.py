@@ -130,7 +130,7 @@ async def test_it_tells_who_plays_what_and_since_when(tmp_path: Path) -> None:
         await served.verb(early, "heartbeat")
         await ended(served, await served.begin("b", owner="two"))
         told = await seen(served)
-        served.rollout.registry.fence(next(iter(served.rollout.leases)), "test")
+        served.rollout.fence(next(iter(served.rollout.leases)), "test")
         dropped = await seen(served)
     assert [(owner.owner, owner.open, owner.heard_s, owner.oldest_s) for owner in told.owners] == [
         ("two", 2, 2.0, 2.0),
@@ -154,7 +154,7 @@ async def test_it_is_bounded_whatever_runs_and_says_how_much_it_leaves_out(tmp_p
     async with serving(tmp_path, job(episodes_per_step=2 * many)) as served:
         for number in range(many):
             await served.begin(f"t{number}", owner=f"owner-{number:03d}", stream=f"stream-{number:03d}")
-        ledger = served.rollout.registry
+        ledger = served.rollout
         for episode in list(ledger.leases)[:100]:
             ledger.fence(episode, "test")
         answer = await served.call("GET", "/snapshot", served.admin)
