@@ -138,9 +138,7 @@ class Call:
                 log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
         plan = sampling_plan(request, episode.kind, rollout, inference.backend, prompt.prompt_text)
         plan = plan.limit_to_context(rollout.job, request.sampling.max_tokens, len(prompt.prompt_ids))
-        return cls(
-            rollout, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s
-        )
+        return cls(rollout, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s)
 
     @property
     def waiting(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard, TypeVar
 from pydantic_core import from_json
 
 from swarm.dialects.base import ToolChoice
-from swarm.errors import HALF_A_CHARACTER, InvalidRequest
+from swarm.errors import HALF_A_CHARACTER, InvalidRequest, NotFound
 from swarm.rendering.messages import Message, Tool
 
 T = TypeVar("T")
@@ -60,6 +60,11 @@ class Fields:
         if found is None:
             raise field_error(self.at(name), "expected a string, found none")
         return found
+
+    def require_model(self, served: str) -> None:
+        name = self.required_text("model")
+        if name != served:
+            raise NotFound(f"expected model {served!r}, found {name!r}", param="model")
 
     def flag(self, name: str) -> bool | None:
         return self._take_typed(name, bool, "true or false")

@@ -91,8 +91,8 @@ class Rollout(EpisodeRegistry):
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
         if request.kind == "train" and self.pending_evaluations:
             raise Throttled(
-                f"training waits for {self.pending_evaluations} evaluation episodes of version {self.version} (the job's "
-                "evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try again",
+                f"training waits for {self.pending_evaluations} evaluation episodes of version {self.version} (the "
+                "job's evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try again",
                 retry_after=RETRY_AFTER_S,
             )
         what = f"the next task of stream {request.stream!r}" if request.task_id is None else f"task {request.task_id!r}"
@@ -208,10 +208,10 @@ class Rollout(EpisodeRegistry):
         self.counts[f"refused_{error.code}"] += 1
         with contextlib.suppress(SwarmError):  # it is over: its owner was told so
             episode = self.leases.find_and_renew(claims)
-            if not episode.refusals[error.code]:
-                log.warning("event=refused episode=%s code=%s error=%r", episode.id, error.code, error.message[:REASON_KEPT])
-            episode.refusals[error.code] += 1
             episode.refusal = self.refusal = error.message[:REASON_KEPT]
+            if not episode.refusals[error.code]:
+                log.warning("event=refused episode=%s code=%s error=%r", episode.id, error.code, episode.refusal)
+            episode.refusals[error.code] += 1
 
     def release(self, request: ReleaseRequest) -> Released:
         """Fence the open episodes of a client that is over, as who knows its secret says."""

@@ -212,13 +212,3 @@ async def test_several_answers_are_captured_together_as_siblings(served: Served)
     continued = only(served).tree.nodes[-1]
     assert continued.parent is not None
     assert bytes(continued.parent.sampled[:-1]).decode() == texts[1]
-
-
-async def test_a_reply_tells_how_much_of_its_prompt_was_served_before(served: Served) -> None:
-    lease = await served.begin()
-    first = await served.chat(lease, "hi")
-    second = await served.chat(lease, "hi", first.text, "more")
-    usage = [answer.body["usage"] for answer in (first, second)]
-    assert usage[0]["prompt_tokens_details"]["cached_tokens"] == 0
-    cached = usage[1]["prompt_tokens_details"]["cached_tokens"]
-    assert cached == usage[0]["prompt_tokens"] + usage[0]["completion_tokens"]

@@ -46,12 +46,6 @@ def play(alive: Groups, name: str, task: str, reward: float = 0.0, stream: str =
     return alive.end(sample(alive, name, reward))
 
 
-def test_a_task_may_have_a_second_group_once_its_first_is_full() -> None:
-    alive = groups()
-    found = [begin(alive, f"e{number}", "a") for number in range(5)]
-    assert [group and group.name for group in found] == ["a#1", "a#1", "a#2", "a#2", None]
-
-
 def test_a_task_that_fails_more_often_than_it_ends_is_skipped_with_what_was_played_of_it() -> None:
     alive = groups()
     alive.list_tasks(TaskListRow("default", "d", ("a", "b")))
@@ -89,26 +83,6 @@ def test_what_is_whole_beyond_the_batch_comes_first_in_the_next() -> None:
     for number, task in enumerate("ddee", 6):
         play(alive, f"e{number}", task)
     assert [group.name for group in alive.take()] == ["c#3", "d#4"]
-
-
-def test_a_slow_group_does_not_hold_up_a_batch_that_has_surplus() -> None:
-    alive = groups(surplus_groups=1)
-    begin(alive, "slow", "a")
-    for number, task in enumerate("bbcc"):
-        play(alive, f"e{number}", task)
-    assert alive.complete
-    alive.take()
-    alive.end(sample(alive, "slow"))
-    play(alive, "late", "a")
-    assert not alive.complete
-    assert alive.collected == 2
-
-
-def test_under_the_rule_episodes_those_of_a_task_are_one_group_of_any_size() -> None:
-    alive = groups(batch_rule="episodes")
-    for number, task in enumerate("aaab"):
-        play(alive, f"e{number}", task)
-    assert [(group.task_id, len(group.ended)) for group in alive.take()] == [("a", 3), ("b", 1)]
 
 
 STREAMS = "ab"

@@ -55,25 +55,6 @@ async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_
     assert (waiting.episode, waiting.reward, waiting.weight, waiting.decider) == (episode.id, 0.5, 2.0, None)
 
 
-async def test_every_verb_of_a_team_may_be_repeated(scene: Scene) -> None:
-    episode, given_up = await prepared(scene), await prepared(scene)
-    teams = scene.rollout.teams
-    again = PrepareRequest(reward=7.0)
-    assert (await teams.prepare(claims(episode), again)).state == "prepared"
-    acks = await asyncio.gather(*(teams.commit(claims(episode)) for _ in range(3)))
-    assert [ack.state for ack in acks] == ["ended"] * 3
-    assert (await teams.commit(claims(episode))).state == "ended"
-    assert (await scene.end(episode)).state == "ended"
-    for _ in range(2):
-        assert (await scene.rollout.abort(claims(given_up), "")).state == "aborted"
-    with pytest.raises(EpisodeEnded, match="aborted"):
-        await teams.commit(claims(given_up))
-    assert scene.rollout.groups.collected == 1
-    assert (scene.rollout.counts["ended"], scene.rollout.counts["aborted"]) == (1, 1)
-    told = [(change.state, change.team) for change in scene.closed()]
-    assert told == [("ended", True), ("aborted", True)], "it survives a loss of power"
-
-
 async def test_nothing_is_acknowledged_that_could_not_be_written(scene: Scene) -> None:
     episode = await play(scene)
     teams, request = scene.rollout.teams, PrepareRequest(reward=1.0)

@@ -119,13 +119,6 @@ async def test_the_life_of_a_job(tmp_path: Path) -> None:
         assert (await served.chat(lease, "x")).code == "lease_lost"
 
 
-async def test_an_oversized_body_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.server.http.MAX_BODY_BYTES", 100)
-    answer = await served.post("/episodes", served.admin, {"task_id": "a" * 200})
-    assert (answer.status, answer.code) == (400, "invalid_request")
-    assert "100 bytes" in answer.message
-
-
 async def test_a_defect_is_an_openai_error_without_its_inner_words(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,28 +205,6 @@ def versions(batch: Batch) -> set[int]:
     return {v for episode in batch.episodes for row in episode.rows for v in row.versions if v >= 0}
 
 
-async def test_episodes_begin_generate_and_end_while_a_batch_is_learned(tmp_path: Path) -> None:
-    async with serving(tmp_path, overlapping()) as served:
-        served.backend.learner.hold()
-        await served.play_step("aabb")
-        await learning(served)
-        await served.play_step("ccdd")
-        status = await served.status()
-        assert (status["state"], status["updating"], status["step"], status["collected_episodes"]) == (
-            "ROLLING", True, 0, 4,
-        )  # fmt: skip
-        full = await served.post("/episodes", served.admin, {"task_id": "e"})
-        assert (full.status, full.code) == (429, "throttled")
-        waiting = asyncio.create_task(served.begin("e"))
-        served.backend.learner.release()
-        assert (await waiting)["policy_version"] >= 1
-        status = await served.until(step=2, updating=False)
-        assert status["metrics"]["training/off_policy/trajectory_staleness_worst/max"] == 1
-        assert [versions(batch) for batch in served.backend.learner.batches] == [{0}, {0}]
-        moves = [event.details["to"] for event in served.server.events._kept if event.kind == "state"]
-        assert moves == ["BOOTING", "ROLLING"]
-
-
 async def test_a_generation_goes_on_through_an_update_under_the_new_weights(tmp_path: Path) -> None:
     async with serving(tmp_path, overlapping(), script=lambda *_: "a long answer", chunk_size=1) as served:
         lease = await served.begin("e")
@@ -265,16 +236,3 @@ async def test_who_holds_up_a_batch_with_an_old_group_is_fenced_and_others_are_n
         assert (await served.end(old)).code == "lease_lost"
         assert (await served.chat(young, "hi")).status == 200
         assert served.rollout.counts["drop_held_up_batch"] == 1
-
-
-async def test_a_surplus_group_that_became_too_old_is_given_up_with_a_reason(tmp_path: Path) -> None:
-    async with serving(tmp_path, overlapping(surplus_groups=1)) as served:
-        served.backend.learner.hold()
-        stale = await served.begin("a")
-        await served.play_step("bbccddee")
-        await learning(served)
-        served.backend.learner.release()
-        await served.until(step=2, updating=False)
-        assert (await served.chat(stale, "hi")).code == "lease_lost"
-        counts = served.rollout.counts
-        assert (counts["drop_outdated"], counts["fenced"], counts["trained"]) == (1, 1, 8)

@@ -316,14 +316,6 @@ async def test_an_episode_of_such_calls_alone_is_dropped_with_its_reason(served:
     assert lease["episode_id"] not in {one.episode_id for one in served.backend.learner.batches[0].episodes}
 
 
-async def test_it_may_be_sampled_as_an_evaluation_is(served: Served) -> None:
-    """Nothing has to be computed again, so a judge may be asked greedily in a training episode."""
-    lease = await served.begin()
-    refused = await ask(served, lease, 0, temperature=0)
-    assert (refused.status, refused.body["error"]["param"]) == (400, "temperature")
-    assert (await ask(served, lease, 0, way="field", temperature=0, top_p=0.5)).status == 200
-
-
 async def test_a_header_that_says_neither_is_refused_by_its_name(served: Served) -> None:
     lease = await served.begin()
     refused = await served.chat(lease, headers={"x-ajet-train": "no"})
@@ -347,13 +339,3 @@ async def test_it_is_no_less_untrained_after_a_restart(tmp_path: Path) -> None:
         assert learned(served, lease) == [["second"]]
         exported = await served.call("GET", f"/episodes/{lease['episode_id']}", served.admin)
         assert [call["trained"] for call in exported.body["record"]] == [False, True, False]
-
-
-async def test_it_is_masked_in_exports(served: Served) -> None:
-    lease = await served.begin()
-    for turn, way in enumerate(("field", None)):
-        await ask(served, lease, turn, way=way)
-    await served.end(lease)
-    turns = (await served.get(f"/samples?format=openenv&episode={lease['episode_id']}"))["turns"]
-    assert [sum(turn["loss_mask"]) for turn in turns] == [0, len(b"second") + 1]
-    assert [turn["metadata"]["trained"] for turn in turns] == [False, True]

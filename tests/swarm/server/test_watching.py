@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Mapping
@@ -210,17 +209,6 @@ async def test_an_evaluation_that_is_waited_for_comes_first_with_how_to_play_it(
         assert "(1 in play)" in (await seen(served)).waits[0].text
 
 
-async def test_who_finds_no_room_is_seen_in_line_with_its_age(served: Served) -> None:
-    for task in "aabb":
-        await served.begin(task, owner="o")
-    waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
-    told = await eventually(lambda: seen(served), lambda snapshot: snapshot.line == 1)
-    assert told.line_age_s is not None
-    assert told.line_age_s >= 0
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-
-
 async def test_a_failed_server_says_why_and_one_without_a_job_that_it_is_off(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, AsyncSwarmClient(served.url, served.admin) as client:
         served.server.training.fail("its learner broke")
@@ -229,18 +217,6 @@ async def test_a_failed_server_says_why_and_one_without_a_job_that_it_is_off(tmp
     async with serving(tmp_path / "empty", start=False) as served:
         told = await seen(served)
         assert ([wait.what for wait in told.waits], told.environment) == (["engine"], None)
-
-
-async def test_the_time_left_is_of_the_steps_that_were_done(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(steps=3)) as served:
-        assert (await seen(served)).seconds_left is None
-        await served.play_step()
-        await served.until(step=1, state="ROLLING")
-        told = await seen(served)
-        pace = served.server.training.pace.step_s
-    assert pace is not None
-    assert told.seconds_left == 2 * pace
-    assert told.trained_per_s is not None
 
 
 def test_a_model_is_named_as_a_person_names_it() -> None:
