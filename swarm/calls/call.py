@@ -35,7 +35,7 @@ from swarm.job import TINY_CONTEXT, Job, TinyModel
 from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
-from swarm.store import CallCaptured, CallWithdrawn
+from swarm.store.changes import CallCaptured, CallWithdrawn
 from swarm.timelines import Node, Prompt
 
 log = logging.getLogger(__name__)

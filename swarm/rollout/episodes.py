@@ -34,7 +34,9 @@ from swarm.rendering.messages import Renderer
 from swarm.rollout.groups import Groups
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import Admission, BeginQuota, GenerationGate, StateMachine
-from swarm.store import EpisodeClosed, Sample, Store
+from swarm.store.changes import EpisodeClosed
+from swarm.store.tables import Sample
+from swarm.store.writer import Store
 from swarm.timelines import CallTree, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, ServerState
 
@@ -506,7 +508,7 @@ class EpisodeRegistry:
     def drop(self, samples: Iterable[Sample], reason: str) -> None:
         for sample in samples:
             self._count_lost("drop", sample.episode, sample.stream, sample.owner, reason)
-            self.store.note(closing_record(sample, "dropped", reason))
+            self.store.note(EpisodeClosed(sample.episode, "dropped", reason=reason))
 
     def fence(self, episode: LeasedEpisode, reason: str) -> None:
         self._count_lost("fence", episode.id, episode.stream, episode.owner, reason)
@@ -550,12 +552,3 @@ class EpisodeRegistry:
 
 def untrained_reason(sample: Sample) -> str:
     return "no_trained_calls" if sample.nodes else "no_calls"
-
-
-def closing_record(
-    sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, fencing_token: int = 1
-) -> EpisodeClosed:
-    return EpisodeClosed(
-        sample.episode, state, fencing_token, sample.reward, sample.success, sample.weight, sample.group or None,
-        reason, sample.task_index, call_rewards=sample.call_rewards,
-    )  # fmt: skip

@@ -25,7 +25,7 @@ from swarm.job import Job
 from swarm.rollout.staleness import BatchSelection, EpisodeAges
 from swarm.rollout.streams import Streams
 from swarm.rollout.task_sampler import Group, TaskAssignments, bytes_of
-from swarm.store import Sample, TaskListRow
+from swarm.store.tables import Sample, TaskListRow
 
 
 @dataclass(slots=True)

@@ -35,7 +35,6 @@ from swarm.rollout.episodes import (
     ClosedEpisode,
     EpisodeRegistry,
     LeasedEpisode,
-    closing_record,
     untrained_reason,
 )
 from swarm.rollout.keys import Claims
@@ -43,7 +42,10 @@ from swarm.rollout.state import StateMachine
 from swarm.rollout.sweeps import Drain, Sweeper
 from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Teams
-from swarm.store import EpisodeErased, EpisodeRow, RecoveredState, Store, TaskListRow
+from swarm.store.changes import EpisodeClosed, EpisodeErased
+from swarm.store.reading import RecoveredState
+from swarm.store.tables import EpisodeRow, TaskListRow
+from swarm.store.writer import Store
 from swarm.timelines import CallTree
 from swarm.wire import (
     Ack,
@@ -92,7 +94,8 @@ class Rollout(EpisodeRegistry):
         if request.kind == "train" and self.pending_evaluations:
             raise Throttled(
                 f"training waits for {self.pending_evaluations} evaluation episodes of version {self.version} (the "
-                "job's evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try again",
+                "job's evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try "
+                "again",
                 retry_after=RETRY_AFTER_S,
             )
         what = f"the next task of stream {request.stream!r}" if request.task_id is None else f"task {request.task_id!r}"
@@ -164,7 +167,7 @@ class Rollout(EpisodeRegistry):
 
     async def _end(self, episode: LeasedEpisode, request: EndRequest, digest: int) -> None:
         sample = self.make_sample(episode, request)
-        await self.store.write(closing_record(sample, "ended", fencing_token=episode.fencing_token))
+        await self.store.write(EpisodeClosed(episode.id, "ended", episode.fencing_token, sample))
         dropped = self.find_drop_reason(sample) if episode.kind == "train" else None
         self.leases.close(episode, "ended", end=digest, reason=dropped)
         if episode.kind == "train":

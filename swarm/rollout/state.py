@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from swarm.errors import SwarmError, Throttled
-from swarm.store import StoredEvent
+from swarm.store.tables import StoredEvent
 from swarm.wire import ServerState
 
 T = TypeVar("T")

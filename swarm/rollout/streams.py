@@ -23,7 +23,7 @@ from math import lcm
 from swarm.errors import InvalidRequest, JobConflict
 from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.task_sampler import TaskSampler
-from swarm.store import StreamRow, TaskListRow
+from swarm.store.tables import StreamRow, TaskListRow
 from swarm.wire import StreamStatus
 
 MOST_CHARTED = 32

@@ -29,7 +29,7 @@ from swarm.calls.generation import read_message
 from swarm.errors import InvalidRequest, NotFound, StoreUnavailable, Throttled
 from swarm.rendering.messages import Renderer
 from swarm.server.inspection import Inspection
-from swarm.store import ExportableEpisodes
+from swarm.store.reading import ExportableEpisodes
 from swarm.wire import EXPORT_HEADER, CallRecord, EpisodeRecord, ExportCounts
 
 log = logging.getLogger(__name__)

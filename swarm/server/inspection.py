@@ -17,8 +17,7 @@ from swarm.errors import EngineUnavailable, NotFound, ServerFailed
 from swarm.rendering.messages import Renderer
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.server.service import SwarmServer
-from swarm.store import ExportableEpisodes
-from swarm.store.reading import call_record
+from swarm.store.reading import ExportableEpisodes, call_record
 from swarm.training.loop import Training
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
 

@@ -18,7 +18,10 @@ from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.keys import Keys, ServerDirectory
 from swarm.rollout.state import StateMachine
 from swarm.server.events import EventRing
-from swarm.store import Archive, EpisodeReader, StoredEvent, best_of, erase_archived, open_store
+from swarm.store.archive import Archive, erase_archived
+from swarm.store.reading import EpisodeReader
+from swarm.store.tables import StoredEvent, best_of
+from swarm.store.writer import open_store
 from swarm.training.checkpoints import list_checkpoints
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics

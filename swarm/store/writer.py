@@ -29,7 +29,6 @@ from swarm.store import database, reading, retention
 from swarm.store.changes import (
     Change,
     CheckpointSaved,
-    ContradictoryChanges,
     EpisodeClosed,
     RowWriter,
     must_survive_power_loss,
@@ -219,7 +218,7 @@ class Writer:
 
     def _refuse(self, item: WriteRequest, error: Exception) -> None:
         log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
-        said = str(error) if isinstance(error, ContradictoryChanges) else f"{type(error).__name__}: {error}"
+        said = error.message if isinstance(error, StoreRefused) else f"{type(error).__name__}: {error}"
         if item.done is None:
             self._break(f"a note was refused, and so is lost: {said}", [])
         _resolve_futures([item], StoreRefused(self._describe_failure(said)))

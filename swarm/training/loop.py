@@ -35,19 +35,10 @@ from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import LeaseClock, StateMachine
 from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Resolver
-from swarm.store import (
-    FINISHED,
-    BatchScheduled,
-    Change,
-    CheckpointEvaluated,
-    CheckpointSaved,
-    RecoveredState,
-    Sample,
-    StepMeasured,
-    Store,
-    StoredEvent,
-    best_of,
-)
+from swarm.store.changes import BatchScheduled, Change, CheckpointEvaluated, CheckpointSaved, StepMeasured
+from swarm.store.reading import FINISHED, RecoveredState
+from swarm.store.tables import Sample, StoredEvent, best_of
+from swarm.store.writer import Store
 from swarm.training.checkpoints import Checkpoints
 from swarm.training.metrics import (
     EngineWork,

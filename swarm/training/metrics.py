@@ -46,7 +46,7 @@ from typing import NamedTuple
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.rollout.task_sampler import Group
-from swarm.store import Sample
+from swarm.store.tables import Sample
 from swarm.timelines import Drift, linear_rows, select_trained, token_counts, tree_tokens, unmerged_rows
 from swarm.wire import stream_label
 

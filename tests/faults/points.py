@@ -26,7 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch, Chunk, GenerationRequest
-from swarm.store import Change, EpisodeClosed, Store
+from swarm.store.changes import Change, EpisodeClosed
+from swarm.store.writer import Store
 
 
 @dataclass(frozen=True, slots=True)

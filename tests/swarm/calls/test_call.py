@@ -15,7 +15,7 @@ import pytest
 from swarm.calls.call import Call
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.server.model_endpoint import StreamTimeouts
-from swarm.store import CallCaptured, CallWithdrawn, Change
+from swarm.store.changes import CallCaptured, CallWithdrawn, Change
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 from tests.swarm.store.support import FakeStore
 

@@ -15,7 +15,7 @@ from swarm.rollout.groups import Groups
 from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.streams import DeficitRoundRobin
 from swarm.rollout.task_sampler import Group, bytes_of
-from swarm.store import Sample, StreamRow, TaskListRow
+from swarm.store.tables import Sample, StreamRow, TaskListRow
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job
 

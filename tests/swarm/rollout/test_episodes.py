@@ -15,7 +15,9 @@ from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import StateMachine
-from swarm.store import EpisodeClosed, EpisodeRow, RecoveredState, Sample, StreamRow
+from swarm.store.changes import EpisodeClosed
+from swarm.store.reading import RecoveredState
+from swarm.store.tables import EpisodeRow, Sample, StreamRow
 from swarm.timelines import Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, PrepareRequest
 from swarm.wire import ServerState as S
@@ -253,7 +255,13 @@ async def test_an_end_is_acknowledged_once_it_is_written_and_meanwhile_nothing_e
     scene.store.release()
     assert (await scene.end(episode, 0.5)).state == "ended"
     (closed,) = scene.closed()
-    assert (closed.episode, closed.state, closed.reward, closed.group) == (episode.id, "ended", 0.5, "a#1")
+    assert closed.sample is not None
+    assert (closed.episode, closed.state, closed.sample.reward, closed.sample.group) == (
+        episode.id,
+        "ended",
+        0.5,
+        "a#1",
+    )
     assert scene.rollout.groups.collected == 1
 
 
@@ -265,7 +273,7 @@ async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused(s
     assert (await scene.end(played, 1.0)).state == (await scene.end(played, 1.0)).state == "ended"
     with pytest.raises(EpisodeEnded):
         await scene.end(played, -1.0)
-    assert [closed.reward for closed in scene.closed() if closed.episode == played.id] == [1.0]
+    assert [closed.sample.reward for closed in scene.closed() if closed.episode == played.id and closed.sample] == [1.0]
 
 
 async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_are_named(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from swarm.server.events import EventRing
 from swarm.server.model_endpoint import StreamTimeouts
-from swarm.store import StoredEvent
+from swarm.store.tables import StoredEvent
 from swarm.wire import ServerEvent
 from tests.swarm.server.support import DEADLINE_S, Served, eventually, job, serving
 

@@ -26,7 +26,7 @@ from swarm.rollout.state import (
     StateMachine,
 )
 from swarm.server.__main__ import _Uvicorn
-from swarm.store import StoredEvent
+from swarm.store.tables import StoredEvent
 from swarm.wire import BeginRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, eventually, job

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swarm.errors import InvalidRequest
 from swarm.rollout.groups import Groups
 from swarm.rollout.streams import Streams
-from swarm.store import StreamRow
+from swarm.store.tables import StreamRow
 from tests.swarm.rollout.test_batch import play
 from tests.swarm.server.support import Clock, job
 

@@ -12,7 +12,7 @@ from swarm.errors import EpisodeEnded, InvalidRequest, JobConflict, LeaseLost, N
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.teams import IN_DOUBT_S
-from swarm.store import EpisodePrepared
+from swarm.store.changes import EpisodePrepared
 from swarm.wire import EndRequest, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.rollout.test_episodes import Scene, claims, play, recovered
@@ -42,7 +42,8 @@ async def settled(scene: Scene) -> None:
 async def test_a_prepared_episode_is_durable_keeps_its_place_and_is_not_trained_before_its_commit(scene: Scene) -> None:
     episode = await prepared(scene, **DECIDER)
     (change,) = [change for change in scene.store.changes if isinstance(change, EpisodePrepared)]
-    assert change == EpisodePrepared(episode.id, 0.5, None, 2.0, *DECIDER.values())
+    written = change.sample.columns("episode", "reward", "success", "weight", *DECIDER)
+    assert written == {"episode": episode.id, "reward": 0.5, "success": None, "weight": 2.0, **DECIDER}
     assert scene.rollout.groups.collected == 0
     assert scene.rollout.groups.group_of(episode.id) is not None
     assert scene.rollout.heartbeat(claims(episode)).state == "prepared"
@@ -143,7 +144,7 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
     await scene.end(await play(scene))
     assert [group.name for group in scene.rollout.drain.take()] == ["a#1", "b#2"]
     await scene.rollout.teams.commit(claims(in_doubt))
-    assert scene.closed()[-1].group == "a#3"
+    assert scene.closed()[-1].sample.group == "a#3"
     partner = await scene.begin("a")
     assert [(group.name, len(group)) for group in scene.rollout.groups] == [("a#3", 2)]
     assert partner.id != in_doubt.id

@@ -11,7 +11,7 @@ import pytest
 from swarm.backends.protocols import Batch, CallReward
 from swarm.job import Job
 from swarm.server import make_app
-from swarm.store import open_store
+from swarm.store.writer import open_store
 from swarm.training.metrics import make_batch
 from tests.swarm.server.support import Answer, Clock, Served, eventually, job, serving
 

@@ -17,7 +17,7 @@ from swarm.server import model_export
 from swarm.server.connections import FAILURES, MOST_PEERS, REFILL_S, FailureLimiter, peer_of
 from swarm.server.http import Guard, authorize
 from swarm.server.model_export import ExportRequest, choose_checkpoint, export_model
-from swarm.store import TrainingSummary
+from swarm.store.archive import TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary, EvaluationSummary
 from tests.golden import refused
 from tests.swarm.server.support import Clock

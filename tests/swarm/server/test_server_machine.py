@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -26,6 +26,7 @@ from swarm.errors import (
     JobConflict,
     JobFinished,
     LeaseLost,
+    ServerFailed,
     StoreUnavailable,
     SwarmError,
     Throttled,
@@ -37,7 +38,7 @@ from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import MOST_S, LeaseClock
 from swarm.rollout.task_sampler import Group, TaskAssignments
 from swarm.server import Keys, SwarmServer, service
-from swarm.store import (
+from swarm.store.changes import (
     BatchScheduled,
     CallCaptured,
     Change,
@@ -45,13 +46,10 @@ from swarm.store import (
     CheckpointSaved,
     EpisodeClosed,
     EpisodePrepared,
-    EpisodeRow,
-    Store,
-    StreamRow,
-    TaskListRow,
 )
-from swarm.store import open_store as open_sql_store
-from swarm.store.tables import choose_kept_steps
+from swarm.store.tables import EpisodeRow, Sample, StreamRow, TaskListRow, choose_kept_steps
+from swarm.store.writer import Store
+from swarm.store.writer import open_store as open_sql_store
 from swarm.wire import (
     BeginRequest,
     EndRequest,
@@ -166,15 +164,15 @@ class Row:
     began: EpisodeRow
     state: str = "open"
     reason: str | None = None
-    closed: EpisodeClosed | None = None
+    ended: Sample | None = None
 
     @property
     def turn(self) -> int | None:
-        return (
-            self.closed.task_index
-            if self.closed is not None and self.closed.reward is not None
-            else self.began.task_index
-        )
+        return self.began.task_index if self.ended is None else self.ended.task_index
+
+    @property
+    def reward(self) -> float | None:
+        return None if self.ended is None else self.ended.reward
 
 
 def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
@@ -186,10 +184,8 @@ def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
             rows[change.episode].state = "prepared"
         elif isinstance(change, EpisodeClosed):
             row = rows[change.episode]
-            if change.state == "dropped" and row.closed is not None:
-                change = replace(change, task_index=row.turn)
             assert change.state != "dropped" or row.state == "ended", "only what ended is dropped"
-            row.state, row.reason, row.closed = change.state, change.reason, change
+            row.state, row.reason, row.ended = change.state, change.reason, change.sample or row.ended
         elif isinstance(change, BatchScheduled):
             for episode in change.episodes:
                 assert rows[episode].state == "ended", "only what waits is trained, and once"
@@ -372,7 +368,7 @@ class Server(RuleBasedStateMachine):
         self.runner.run(asyncio.sleep(0))
         for work, _, _ in self.line:  # who was given a place in the last moment did not hear of it
             assert work.done()
-            assert isinstance(work.exception(), EngineUnavailable | JobFinished | None)
+            assert isinstance(work.exception(), EngineUnavailable | ServerFailed | JobFinished | None)
         self.line = []
         changes = self.store.changes
         for name, row in rows_of(changes).items():
@@ -740,8 +736,7 @@ class Server(RuleBasedStateMachine):
         for name, reward in self.rewards.items():
             row = rows[name]
             assert row.state in ENDED
-            assert row.closed is not None
-            assert row.closed.reward == reward
+            assert row.reward == reward
         assert all(rows[name].state == "aborted" for name in self.given_up)
         pooled = {n for n, row in rows.items() if row.state == "ended" and row.began.kind == "train"}
         assert {sample.episode for sample in waiting} == pooled
@@ -760,7 +755,7 @@ class Server(RuleBasedStateMachine):
         assert [one.step for one in found] == sorted({one.step for one in found})
         for one in found:
             played = [row for row in rows.values() if (row.began.kind, row.began.version) == ("eval", one.step)]
-            rewards = [row.closed.reward for row in played if row.state == "ended" and row.closed is not None]
+            rewards = [row.reward for row in played if row.state == "ended" and row.reward is not None]
             assert one.episodes == self.job.evaluation_episodes <= len(rewards)
             assert min(rewards) <= one.reward <= max(rewards)
 

@@ -24,15 +24,8 @@ from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import StateMachine
-from swarm.store import (
-    BatchScheduled,
-    CallCaptured,
-    CallWithdrawn,
-    Change,
-    CheckpointSaved,
-    EpisodeClosed,
-    Store,
-)
+from swarm.store.changes import BatchScheduled, CallCaptured, CallWithdrawn, Change, CheckpointSaved, EpisodeClosed
+from swarm.store.writer import Store
 from swarm.timelines.node import TrainRow
 from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.conformance.support import saying

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import ServerFailed
-from swarm.store import CallCaptured
 from swarm.store import database as wal
+from swarm.store.changes import CallCaptured
 from swarm.store.database import WalCheckpointer, check_store, connect, count_wal_pages, migrate, open_database
 from swarm.store.tables import METADATA
 from tests.swarm.server.support import eventually

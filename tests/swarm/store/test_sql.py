@@ -9,7 +9,9 @@ import pytest
 
 from swarm.errors import ServerFailed, StoreRefused, StoreUnavailable
 from swarm.job import Job
-from swarm.store import Archive, BatchScheduled, CallCaptured, EpisodeClosed, StoredEvent, StreamRow
+from swarm.store.archive import Archive
+from swarm.store.changes import BatchScheduled, CallCaptured
+from swarm.store.tables import StoredEvent, StreamRow
 from tests.swarm.store.support import began, ended, execute, facts, job, node, opened, played, reopened, train_step
 
 
@@ -87,7 +89,7 @@ async def test_an_ended_episode_comes_back_whole(url: str) -> None:
         await store.write(began("e", task_id="task 7", stream="math", owner="me"))
         for each in (first, child, other):
             await store.write(CallCaptured("e", each))
-        await store.write(EpisodeClosed("e", "ended", 1, reward=-0.25, success=None, weight=0.5, group="task 7#3"))
+        await store.write(ended("e", -0.25, "task 7#3", success=None, weight=0.5))
     (sample,) = (await reopened(url)).pool
     assert (sample.episode, sample.task_id, sample.stream, sample.owner) == ("e", "task 7", "math", "me")
     assert (sample.group, sample.reward, sample.success, sample.weight) == ("task 7#3", -0.25, None, 0.5)

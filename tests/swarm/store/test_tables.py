@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.store import (
-    BatchScheduled,
-    CheckpointEvaluated,
-    CheckpointSaved,
-    StepMeasured,
-    Store,
-    best_of,
-    retention,
-    writer,
-)
-from swarm.store.tables import choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
+from swarm.store import retention, writer
+from swarm.store.changes import BatchScheduled, CheckpointEvaluated, CheckpointSaved, StepMeasured
+from swarm.store.tables import best_of, choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
+from swarm.store.writer import Store
 from swarm.wire import EvaluationSummary
 from tests.swarm.store.support import began, ended, execute, job, opened, played, train_step
 

@@ -6,26 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
 from swarm.errors import StoreRefused, StoreUnavailable
-from swarm.store import (
-    BatchScheduled,
-    CallCaptured,
-    Change,
-    CheckpointSaved,
-    EpisodeClosed,
-    EpisodePrepared,
-    Store,
-    TaskListRow,
-    database,
-    writer,
-)
+from swarm.store import database, writer
+from swarm.store.changes import BatchScheduled, CallCaptured, Change, CheckpointSaved, EpisodeClosed, EpisodePrepared
+from swarm.store.tables import TaskListRow
+from swarm.store.writer import Store
 from tests.swarm.server.support import eventually
-from tests.swarm.store.support import began, ended, execute, node, opened, played, reopened
+from tests.swarm.store.support import began, ended, execute, node, opened, played, reopened, sample
 
 CUT = sa.text(
     "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -212,11 +205,11 @@ FULL = ["PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"]
     [
         (BatchScheduled(1, ("a",)), FULL),
         (CheckpointSaved(0, "step-0"), FULL),
-        (EpisodePrepared("b", 1.0, None, 1.0, None, None), FULL),
+        (EpisodePrepared(sample("b")), FULL),
         (TaskListRow("a", "0" * 64, ("x",)), FULL),
-        (EpisodeClosed("b", "ended", 1, 1.0, None, 1.0, "t#1", team=True), FULL),
+        (replace(ended("b"), team=True), FULL),
         (EpisodeClosed("b", "aborted", 1, reason="its team aborted", team=True), FULL),
-        (EpisodeClosed("b", "ended", 1, 1.0, None, 1.0, "t#1"), []),
+        (ended("b"), []),
         (CallCaptured("b", node(0)), []),
     ],
 )

@@ -17,7 +17,7 @@ from swarm.backends.protocols import Batch
 from swarm.client import AsyncSwarmClient
 from swarm.rollout.state import GenerationGate
 from swarm.rollout.task_sampler import Group
-from swarm.store import Sample
+from swarm.store.tables import Sample
 from swarm.timelines import Drift, Node
 from swarm.training import loop
 from swarm.training.checkpoints import Checkpoints
