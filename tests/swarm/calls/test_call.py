@@ -135,12 +135,6 @@ async def test_a_request_that_is_sent_again_finds_its_generation(served: Served,
     assert kinds(served) == {"CallCaptured": 1}
 
 
-async def test_a_reply_that_was_served_is_served_again_to_who_did_not_get_it(served: Served) -> None:
-    client = Client(served, await served.begin())
-    assert await client.ask(0) == await client.ask(1) == await client.ask(2)
-    assert len(only(served).tree.nodes) == 1
-
-
 async def test_requests_that_were_not_sent_again_are_calls_of_their_own(served: Served) -> None:
     client = Client(served, await served.begin())
     replies = [await client.ask(sent_before) for sent_before in (None, 0, 0, None)]
@@ -167,20 +161,6 @@ async def test_a_retry_takes_the_call_that_lost_its_client_and_not_its_sibling(s
             served.backend.engine.release()
             assert text(await stayed) == "number 0"
             assert text(await back) == "number 1"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stream: bool) -> None:
-    client, store = Client(served, await served.begin()), served.rollout.store
-    assert isinstance(store, Store)
-    store.hold()
-    async with client.asking(stream=stream) as call:
-        await eventually(lambda: store.writing, bool)
-        assert not call.done()
-        assert only(served).tree.nodes == []
-        store.release()
-        await call
-    assert len(only(served).tree.nodes) == 1
 
 
 async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served: Served) -> None:

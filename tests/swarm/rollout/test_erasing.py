@@ -124,9 +124,3 @@ async def test_nothing_is_made_where_nothing_was_trained(tmp_path: Path) -> None
     async with serving(tmp_path, start=False) as served:
         assert await erase(served, "none") == {"erased": [], "left": [], "unknown": ["none"]}
         assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("store")]  # noqa: ASYNC240
-
-
-@pytest.mark.parametrize("episodes", [[], ["e"] * 300])
-async def test_a_request_names_some_episodes_and_not_too_many(served: Served, episodes: list[str]) -> None:
-    answer = await served.post("/owners/erase", served.admin, {"secret": SECRET, "episodes": episodes})
-    assert (answer.status, answer.body["error"]["param"]) == (400, "episodes")

@@ -128,13 +128,6 @@ async def test_who_asks_for_the_head_alone_does_not_hold_the_connection(tmp_path
         await writer.wait_closed()
 
 
-async def test_a_place_that_is_none_is_refused(tmp_path: Path) -> None:
-    async with serving(tmp_path, start=False) as served:
-        for query, field in (("after=7", "after"), ("wait_s=-1", "wait_s"), ("wait_s=nan", "wait_s"), ("x=1", "x")):
-            answer = await served.call("GET", f"/events?{query}", served.admin)
-            assert (answer.status, answer.body["error"]["param"]) == (400, field)
-
-
 @given(st.integers(1, 5), st.integers(0, 12), st.data())
 async def test_nothing_is_lost_unsaid(kept: int, count: int, data: st.DataObject) -> None:
     ring = EventRing(kept)

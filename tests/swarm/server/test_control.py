@@ -184,15 +184,6 @@ async def test_they_are_shown_survive_a_restart_and_reach_the_learner(tmp_path: 
         assert {call for row in episode.rows for call in row.calls} == ({-1, 0} if asked else set())
 
 
-async def test_of_a_team_they_are_prepared_and_committed(served: Served) -> None:
-    lease = await played(served)
-    prepared = await served.verb(lease, "prepare", {"reward": 1.0, "by_agent": {"solver": 0.5}})
-    assert prepared.body["state"] == "prepared"
-    assert (await served.verb(lease, "commit")).body["state"] == "ended"
-    record = (await served.get(f"/episodes/{lease['episode_id']}"))["record"]
-    assert [call["reward"] for call in record] == [0.5, 1.0, 1.0]
-
-
 def overlapping(**fields: Any) -> Job:
     return job(**{"steps": 3, "max_staleness": 1, **fields})
 

@@ -165,25 +165,6 @@ async def test_an_export_that_cannot_be_is_refused_before_its_first_byte(served:
     assert (await served.call("GET", "/samples", served.server.keys.role_key("viewer"))).status == 403
 
 
-async def test_an_export_counts_what_went_with_old_checkpoints(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    leases = [await served.begin("t", kind="eval") for _ in range(2)]
-    for lease in leases:
-        await served.chat(lease, "one")
-    whole = Inspection.tokens
-
-    async def collected(self: Inspection, name: str) -> EpisodeRecord:
-        found = await whole(self, name)
-        return found.model_copy(update={"record": ()}) if name == leases[0]["episode_id"] else found
-
-    monkeypatch.setattr(Inspection, "tokens", collected)
-    key = {"authorization": f"Bearer {served.admin}"}
-    for form in ("openenv", "parquet"):
-        async with served.http.get(f"{served.url}/samples?format={form}", headers=key) as answer:
-            told = json.loads(answer.headers["X-Ajet-Export"])
-            await answer.read()
-        assert (told["episodes"], told["pruned"]) == (1, 1)
-
-
 RENDERER = FakeRenderer()
 
 

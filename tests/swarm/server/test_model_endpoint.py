@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 
 from swarm.backends.fake import FakeBackend, FakeRenderer
@@ -125,22 +124,6 @@ async def test_a_form_the_engine_cannot_hold_is_the_request_s_fault(tmp_path: Pa
         assert served.rollout.gate.in_flight == 0
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_log_probs_come_with_as_many_alternatives_as_were_asked_for(served: Served, stream: bool) -> None:
-    lease = await served.begin()
-    found: list[Any] = []
-    if stream:
-        _, events = await lines(served, lease, logprobs=True, top_logprobs=2)
-        for event in events[:-1]:
-            logprobs = json.loads(event.removeprefix("data: "))["choices"][0]["logprobs"]
-            found += logprobs["content"] if logprobs else []
-    else:
-        answer = await served.chat(lease, "hi", logprobs=True, top_logprobs=2)
-        found = answer.body["choices"][0]["logprobs"]["content"]
-    assert [token["logprob"] for token in found] == list(nodes(served)[0].logprobs)
-    assert [len(token["top_logprobs"]) for token in found] == [2] * len(found)
-
-
 @pytest.mark.parametrize(
     ("arguments", "status"), [('{"a": "\\ud800"}', 200), (f'{{"a": {"[" * 987 + "]" * 987}}}', 400)]
 )
@@ -188,38 +171,6 @@ async def test_an_agent_s_session_header_never_takes_the_place_of_the_key(served
     assert (await served.chat(mine, headers={"x-session-id": other["episode_id"]})).status == 200
     sizes = {episode.id: len(episode.tree.nodes) for episode in served.rollout.leases}
     assert sizes == {mine["episode_id"]: 1, other["episode_id"]: 0}
-
-
-@contextlib.asynccontextmanager
-async def waiting(served: Served, lease: dict[str, Any]) -> AsyncIterator[aiohttp.StreamReader]:
-    """Open a stream that waits at the gate, until it has said twice that it lives."""
-    served.rollout.gate.shut()
-    headers = {"authorization": f"Bearer {lease['api_key']}"}
-    body = {"model": MODEL, "messages": ASK, "stream": True}
-    async with served.http.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers) as response:
-        assert (response.status, response.content_type) == (200, "text/event-stream")
-        for _ in range(2):
-            await response.content.readuntil(b": keep-alive\n\n")
-        yield response.content
-
-
-async def test_a_stream_that_waits_says_that_it_lives(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "yes", patience=StreamTimeouts(keep_alive_s=0.02)) as served:
-        async with waiting(served, await served.begin()) as content:
-            served.rollout.gate.open()
-            events = (await content.read()).decode().split("\n\n")
-        assert events[-2:] == ["data: [DONE]", ""]
-        assert any('"content":"yes"' in event for event in events)
-
-
-async def test_a_stream_that_has_begun_ends_with_its_error(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "yes", patience=StreamTimeouts(keep_alive_s=0.02)) as served:
-        lease = await served.begin()
-        async with waiting(served, lease) as content:
-            assert (await served.verb(lease, "abort", {})).status == 200
-            rest = (await content.read()).decode()
-    assert '"code":"episode_ended"' in rest
-    assert "[DONE]" not in rest
 
 
 class Toolless(FakeRenderer):

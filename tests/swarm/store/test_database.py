@@ -141,12 +141,6 @@ def test_no_message_shows_a_password() -> None:
     assert "geheim" not in str(refusal.value)
 
 
-def test_sqlite_writes_ahead_and_syncs_at_checkpoints(sqlite_url: str) -> None:
-    with connect(sqlite_url).connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1
-
-
 @pytest.mark.parametrize("at", ["ALTER TABLE checkpoints ADD COLUMN reward", "UPDATE alembic_version"])
 def test_what_is_cut_short_changes_nothing_and_is_done_the_next_time(url: str, at: str) -> None:
     engine = as_first(url)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from itertools import starmap
@@ -256,20 +254,3 @@ def test_a_quiet_moment_frees_old_cycles_where_enough_came_to_be(
     finally:
         gc.enable()
         gc.collect()
-
-
-LOAD = """
-import gc
-from swarm.training.loop import collect_rarely
-collect_rarely()
-looks = []
-gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))
-kept = [[number] for number in range(1_000_000)]
-print(*sorted(set(looks)))
-"""
-
-
-@pytest.mark.slow
-def test_without_a_quiet_moment_only_younger_objects_are_looked_at() -> None:
-    said = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["0", "1"]
