@@ -234,7 +234,6 @@ class Call:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _capture(self) -> None:
-        """Write all answers, or none: a store that refuses leaves no trace."""
         self._nodes = [
             self._episode.tree.make_node(
                 answer.prompt,
@@ -257,7 +256,6 @@ class Call:
         self._wake()
 
     def _reach(self, state: CallState) -> None:
-        """Go on to a state, unless the call was given up meanwhile."""
         if self._error is not None:
             raise self._error
         self.state = state
@@ -309,7 +307,6 @@ class Call:
         self._changed = asyncio.Event()
 
     async def _wait_for_change(self) -> None:
-        """Wait for the next change; raise what the call failed with."""
         if self._error is None:
             await self._changed.wait()
         if self._error is not None:

@@ -198,7 +198,6 @@ def _messages(found: list[Any] | None) -> tuple[Message, ...]:
 
 
 def _message(fields: Fields, called: set[str]) -> Message:
-    """Return one message; `called` are the ids of the tool calls before it, and gets its own."""
     role = fields.required_choice("role", tuple(_ROLES), f"one of {', '.join(_ROLES)}")
     message: dict[str, Any] = {"role": _ROLES[role]}
     content = fields.take("content")
@@ -367,7 +366,6 @@ def _head(name: str, kind: str, model: str, request: CompletionRequest, version:
 
 
 def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
-    """Return the tokens of all answers, which share one prompt."""
     prompt, answers = replies[0].prompt_tokens, sum(reply.sampled_tokens for reply in replies)
     return {
         "prompt_tokens": prompt,

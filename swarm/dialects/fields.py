@@ -89,7 +89,6 @@ class Fields:
         return found
 
     def number(self, name: str, least: float, most: float) -> float | None:
-        """Return a number within bounds, both included."""
         found = self.take(name)
         if found is None:
             return None

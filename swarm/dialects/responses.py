@@ -258,7 +258,6 @@ def _parse_sampling(fields: Fields, format_: Mapping[str, Any]) -> RequestedSamp
 
 
 def _text(text: Fields | None) -> tuple[Mapping[str, Any], str | None]:
-    """Return the format of the answer, and how wordy it is asked to be, if that is not the default."""
     if text is None:
         return _PLAIN_FORMAT, None
     found, verbosity = text.inner("format"), text.choice("verbosity", ("low", "medium", "high"))

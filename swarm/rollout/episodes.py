@@ -235,7 +235,6 @@ class Leases:
         raise EpisodeEnded(f"episode {name} is {state}; begin a new one")
 
     def find_and_renew(self, claims: Claims) -> LeasedEpisode:
-        """Return the open episode of a key and renew its lease; raise as `find` does."""
         episode = self.find(claims)
         assert episode is not None  # `find` returns None for `repeats` alone
         if episode.settling is not None:
@@ -428,7 +427,6 @@ class EpisodeRegistry:
         self.changed.set()
 
     def note_streams(self) -> None:
-        """Note where the streams stand that moved."""
         self.store.note(*self.groups.streams.take_moved())
 
     def make_sample(self, episode: LeasedEpisode, request: EndRequest) -> Sample:

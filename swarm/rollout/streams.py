@@ -256,7 +256,6 @@ class Streams:
         return rows
 
     def owner(self, stream: str) -> str:
-        """Return whose places those of the stream are."""
         return stream if self._round_robin is not None else ANYONE
 
     def _by_owner(self, counts: Counter[str]) -> Counter[str]:

@@ -94,7 +94,6 @@ class Inspection:
         return EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
 
     async def episode(self, name: str) -> EpisodeRecord:
-        """Return one episode with every token; NotFound if there is none of this name."""
         record, renderer = await self.tokens(name), self.renderer
         return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
 
@@ -111,7 +110,6 @@ class Inspection:
         return written._replace(names=[*written.names, *(name for name in live if name not in known)])
 
     async def tokens(self, name: str) -> EpisodeRecord:
-        """Return one episode with every id, without texts; NotFound if there is none of this name."""
         training = self._training()
         for episode in training.rollout.leases if training is not None else ():
             if episode.id == name:

@@ -109,7 +109,6 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
 
 
 def _straggler_waits(training: Training, playing: list[LeasedEpisode]) -> Iterator[StepWait]:
-    """Yield what a batch with all its places taken waits for: the episodes in play, named after the oldest."""
     awaited = training.rollout.groups.awaited
     late = sorted((e for e in playing if e.id in awaited), key=lambda episode: episode.begun_at)
     prepared = sum(one.id in awaited for one in training.rollout.leases.prepared)
@@ -122,7 +121,6 @@ def _straggler_waits(training: Training, playing: list[LeasedEpisode]) -> Iterat
 
 
 def _missing_waits(training: Training, leases: list[LeasedEpisode]) -> Iterator[StepWait]:
-    """Yield the episodes that the batch lacks, by stream where streams have shares, the most first."""
     groups, job, playing = training.rollout.groups, training.job, Counter(episode.stream for episode in leases)
     lacking = groups.streams.count_missing(groups.done)
     size = 1 if job.batch_rule == "episodes" else job.group_size
@@ -166,7 +164,6 @@ def model_in_words(model: ModelSpec) -> str:
 
 
 def _describe_training(training: Training) -> dict[str, Any]:
-    """Return what a snapshot shows of a training, by field."""
     rollout, pace, metrics = training.rollout, training.pace, training.metrics
     counts, leases = rollout.counts, list(rollout.leases)
     pace.record_tokens(rollout.sampled_tokens)

@@ -293,7 +293,6 @@ class RowWriter:
         self.connection.execute(sa.insert(type(rows[0]).__table__), values)  # type: ignore[arg-type]
 
     def close(self, change: EpisodeClosed) -> dict[str, Any]:
-        """Return what a closing sets."""
         self._serials.pop(change.episode, None)
         self.marks.closed += 1
         values = {name: getattr(change, name) for name in ("episode", "state", "fencing_token", "reason")}

@@ -92,7 +92,6 @@ class EpisodeReader(ABC):
         return await self._read(lambda connection, of: episodes(connection, of, limit)) or EpisodeList(episodes=())
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
         return await self._read(lambda connection, of: find_episode(connection, of, episode))
 
     async def list_exportable(self) -> ExportableEpisodes:
@@ -281,7 +280,6 @@ def _closing(state: str) -> Closing:
 
 
 def _fencing_tokens(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
-    """Return the latest closed episodes, oldest first."""
     query = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason)
     closed = query.where(_E.training == training, _E.closed.is_not(None)).order_by(_E.closed.desc())
     rows = connection.execute(closed.limit(CLOSED_KEPT)).all()

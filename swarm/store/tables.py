@@ -100,7 +100,6 @@ class Base(MappedAsDataclass, DeclarativeBase):
     type_annotation_map = {str: PlainText(), int: sa.Integer(), float: sa.Double(), bool: sa.Boolean()}  # noqa: RUF012
 
     def values(self) -> dict[str, Any]:
-        """Return what is given, by the keys of the columns."""
         return {key: value for key, value in vars(self).items() if key != "_sa_instance_state"}
 
 
@@ -193,7 +192,6 @@ class Sample:
     """Of all its calls, or none where each is worth `reward` and nobody said which agent made it."""
 
     def columns(self, *names: str) -> dict[str, Any]:
-        """Return these columns of it."""
         return {name: getattr(self, name) for name in names}
 
     @property

@@ -191,7 +191,6 @@ class Writer:
         return self._connection
 
     def _is_committed(self) -> bool:
-        """Return whether the group whose commit failed is in the database all the same."""
         until = time.monotonic() + DOUBT_S
         while True:
             try:
@@ -261,8 +260,6 @@ def _read_written(connection: sa.Connection, training: int) -> int:
 
 
 def _resolve_futures(items: Sequence[WriteRequest], error: Exception | None) -> None:
-    """Tell those who wait for the items, each on its own loop."""
-
     def resolve(futures: Sequence[asyncio.Future[None]]) -> None:
         for future in futures:
             if future.done():  # its caller was cancelled

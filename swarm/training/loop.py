@@ -243,7 +243,6 @@ class Training:
         self._spawn(self._train(backend), "training")
 
     async def _recover(self, backend: Backend) -> None:
-        """Bring weights, step and rollout to where the store says they were."""
         found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
         loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
         if loaded:  # what was made or loaded first serves already
@@ -347,7 +346,6 @@ class Training:
         return groups
 
     async def _take_overlapping_batch(self) -> tuple[Group, ...]:
-        """Wait for a batch; the next one is rolled out already, and goes on."""
         await self.rollout.drain.wait_until(lambda: self.rollout.groups.full)
         self.rollout.drain.begin()
         await self.rollout.drain.wait_until(lambda: self.rollout.groups.complete)
@@ -386,7 +384,6 @@ class Training:
             await self._in_thread(partial(self._checkpoints.commit, step, name))
 
     async def _schedule(self, groups: tuple[Group, ...], spent: StepMeasured) -> None:
-        """Write down what the next step's batch is and took, together with where that leaves the streams."""
         scheduled = BatchScheduled(spent.step, tuple(sample.episode for sample in list_samples(groups)))
         streams = self.rollout.groups.streams
         await self._write_durably(spent.step, lambda: (scheduled, spent, *streams.list_rows()))
@@ -399,7 +396,6 @@ class Training:
         await self._retry_until_room(f"step {step} waits for the store", lambda: self.store.write(*changes()))
 
     async def _retry_until_room(self, waits: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work, however long there is no room for it; until then `waiting` tells what it `waits` for."""
         pause, most = RETRY_S
         while True:
             try:
@@ -438,7 +434,6 @@ class Training:
             log.warning("event=flat_rewards step=%d reason=%r", self.step, self.flat)
 
     def _serve(self, backend: Backend) -> None:
-        """Note that the weights of the last update serve."""
         self.version = backend.engine.version
         self.rollout.finish_update(self.version)
 
@@ -491,7 +486,6 @@ class Training:
 
 
 def _groups(samples: Sequence[Sample]) -> tuple[Group, ...]:
-    """Return settled samples as the groups they were taken in."""
     groups: dict[str, Group] = {}
     for sample in samples:
         group = groups.setdefault(sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0))
