@@ -35,7 +35,7 @@ from swarm.job import TINY_CONTEXT, Job, TinyModel
 from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
-from swarm.store import CallCaptured, CallWithdrawn
+from swarm.store.changes import CallCaptured, CallWithdrawn
 from swarm.timelines import Node, Prompt
 
 log = logging.getLogger(__name__)
@@ -136,11 +136,9 @@ class Call:
             rollout.counts[f"left_out_{name}"] += 1
             if rollout.counts[f"left_out_{name}"] == 1:
                 log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
-        plan = sampling_plan(request, episode.kind, rollout.registry, inference.backend, prompt.prompt_text)
-        plan = plan.limit_to_context(rollout.registry.job, request.sampling.max_tokens, len(prompt.prompt_ids))
-        return cls(
-            rollout.registry, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s
-        )
+        plan = sampling_plan(request, episode.kind, rollout, inference.backend, prompt.prompt_text)
+        plan = plan.limit_to_context(rollout.job, request.sampling.max_tokens, len(prompt.prompt_ids))
+        return cls(rollout, inference.backend, episode, prompt, plan, n=request.n, agent=agent, grace_s=grace_s)
 
     @property
     def waiting(self) -> bool:
@@ -236,7 +234,6 @@ class Call:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _capture(self) -> None:
-        """Write all answers, or none: a store that refuses leaves no trace."""
         self._nodes = [
             self._episode.tree.make_node(
                 answer.prompt,
@@ -259,7 +256,6 @@ class Call:
         self._wake()
 
     def _reach(self, state: CallState) -> None:
-        """Go on to a state, unless the call was given up meanwhile."""
         if self._error is not None:
             raise self._error
         self.state = state
@@ -311,7 +307,6 @@ class Call:
         self._changed = asyncio.Event()
 
     async def _wait_for_change(self) -> None:
-        """Wait for the next change; raise what the call failed with."""
         if self._error is None:
             await self._changed.wait()
         if self._error is not None:

@@ -178,7 +178,6 @@ class TextStream:
             self._start, self._stable = self._stable, end
 
     def _release(self, most: int) -> str:
-        """Return the text through `most` that was not given yet, and none of a stop string."""
         text = self._text + self._waiting
         stops = [(place, stop) for stop in self._stops if (place := text.find(stop, self._given)) >= 0]
         if stops:
@@ -364,7 +363,6 @@ class AnswerGeneration:
                 self._emit(said)
 
     def _next_tokens(self) -> tuple[Token, ...]:
-        """Return the tokens that go with the next piece, where they are wanted."""
         if not self._plan.tokens:
             return ()
         known = None if self._one_call is None else self._one_call.length

@@ -212,7 +212,6 @@ def _sampling_fields(requested: RequestedSampling, job: Job, *, as_job: bool) ->
 
 
 def _grammar(request: CompletionRequest, backend: Backend, prompt: str) -> str | None:
-    """Return the grammar that holds an answer to a forced tool call, or to a response format; None for neither."""
     forced, schema = request.tool_choice.mode == "required", request.sampling.json_schema
     if not forced and schema is None:
         return None

@@ -41,7 +41,7 @@ from swarm.dialects.fields import (
     join_text,
     read_call_id,
 )
-from swarm.errors import NotFound, SwarmError
+from swarm.errors import SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
 
 MOST_ANSWERS = 128
@@ -71,9 +71,7 @@ _ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "med
 
 def parse(body: bytes, model: str) -> CompletionRequest:
     fields = body_fields(body)
-    name = fields.required_text("model")
-    if name != model:
-        raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
+    fields.require_model(model)
     messages, stream = _messages(fields.items("messages")), fields.flag("stream") or False
     if fields.empty:  # as most requests are
         return CompletionRequest(messages, stream=stream)
@@ -200,7 +198,6 @@ def _messages(found: list[Any] | None) -> tuple[Message, ...]:
 
 
 def _message(fields: Fields, called: set[str]) -> Message:
-    """Return one message; `called` are the ids of the tool calls before it, and gets its own."""
     role = fields.required_choice("role", tuple(_ROLES), f"one of {', '.join(_ROLES)}")
     message: dict[str, Any] = {"role": _ROLES[role]}
     content = fields.take("content")
@@ -271,8 +268,7 @@ class ChatDialect:
 
     echoes = False
 
-    def parse(self, body: bytes, model: str) -> CompletionRequest:
-        return parse(body, model)
+    parse = staticmethod(parse)
 
     def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
         choices = [_choice(number, request, reply) for number, reply in enumerate(replies)]
@@ -370,7 +366,6 @@ def _head(name: str, kind: str, model: str, request: CompletionRequest, version:
 
 
 def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
-    """Return the tokens of all answers, which share one prompt."""
     prompt, answers = replies[0].prompt_tokens, sum(reply.sampled_tokens for reply in replies)
     return {
         "prompt_tokens": prompt,

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard, TypeVar
 from pydantic_core import from_json
 
 from swarm.dialects.base import ToolChoice
-from swarm.errors import HALF_A_CHARACTER, InvalidRequest
+from swarm.errors import HALF_A_CHARACTER, InvalidRequest, NotFound
 from swarm.rendering.messages import Message, Tool
 
 T = TypeVar("T")
@@ -61,6 +61,11 @@ class Fields:
             raise field_error(self.at(name), "expected a string, found none")
         return found
 
+    def require_model(self, served: str) -> None:
+        name = self.required_text("model")
+        if name != served:
+            raise NotFound(f"expected model {served!r}, found {name!r}", param="model")
+
     def flag(self, name: str) -> bool | None:
         return self._take_typed(name, bool, "true or false")
 
@@ -84,7 +89,6 @@ class Fields:
         return found
 
     def number(self, name: str, least: float, most: float) -> float | None:
-        """Return a number within bounds, both included."""
         found = self.take(name)
         if found is None:
             return None

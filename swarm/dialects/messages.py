@@ -50,7 +50,7 @@ from swarm.dialects.fields import (
     read_call_id,
     read_tools,
 )
-from swarm.errors import ContextExceeded, InvalidRequest, NotFound, SwarmError
+from swarm.errors import ContextExceeded, InvalidRequest, SwarmError
 from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
 
 
@@ -121,9 +121,7 @@ def parse_count(body: bytes, model: str) -> CompletionRequest:
 
 def _parse_shared(fields: Fields, model: str) -> CompletionRequest:
     refuse_thread(fields)
-    name = fields.required_text("model")
-    if name != model:
-        raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
+    fields.require_model(model)
     system, turns = _system(fields.take("system"), "system"), fields.items("messages")
     tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
     choice, parallel = _tool_choice(fields.inner("tool_choice"))
@@ -485,8 +483,7 @@ class MessagesDialect:
 
     echoes = False
 
-    def parse(self, body: bytes, model: str) -> CompletionRequest:
-        return parse(body, model)
+    parse = staticmethod(parse)
 
     def format_reply(self, name: str, model: str, request: CompletionRequest, replies: Sequence[Reply]) -> bytes:
         (reply,) = replies

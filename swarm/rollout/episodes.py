@@ -34,7 +34,9 @@ from swarm.rendering.messages import Renderer
 from swarm.rollout.groups import Groups
 from swarm.rollout.keys import Claims
 from swarm.rollout.state import Admission, BeginQuota, GenerationGate, StateMachine
-from swarm.store import EpisodeClosed, Sample, Store
+from swarm.store.changes import EpisodeClosed
+from swarm.store.tables import Sample
+from swarm.store.writer import Store
 from swarm.timelines import CallTree, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, ServerState
 
@@ -46,7 +48,7 @@ Outcome = tuple[float, bool | None]
 RETRY_AFTER_S = 1.0
 LOST_KEPT = 50
 REASON_KEPT = 500
-"""Characters of the reason of an episode that was given up, which are a client's own words."""
+"""Characters of a reason, which are a client's own words, and of a refusal's message."""
 SETTLING_S = 30.0
 """Seconds after which those who wait for a store that does not answer are told so."""
 _MOST_SHOWN = 20
@@ -233,7 +235,6 @@ class Leases:
         raise EpisodeEnded(f"episode {name} is {state}; begin a new one")
 
     def find_and_renew(self, claims: Claims) -> LeasedEpisode:
-        """Return the open episode of a key and renew its lease; raise as `find` does."""
         episode = self.find(claims)
         assert episode is not None  # `find` returns None for `repeats` alone
         if episode.settling is not None:
@@ -426,7 +427,6 @@ class EpisodeRegistry:
         self.changed.set()
 
     def note_streams(self) -> None:
-        """Note where the streams stand that moved."""
         self.store.note(*self.groups.streams.take_moved())
 
     def make_sample(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
@@ -506,7 +506,7 @@ class EpisodeRegistry:
     def drop(self, samples: Iterable[Sample], reason: str) -> None:
         for sample in samples:
             self._count_lost("drop", sample.episode, sample.stream, sample.owner, reason)
-            self.store.note(closing_record(sample, "dropped", reason))
+            self.store.note(EpisodeClosed(sample.episode, "dropped", reason=reason))
 
     def fence(self, episode: LeasedEpisode, reason: str) -> None:
         self._count_lost("fence", episode.id, episode.stream, episode.owner, reason)
@@ -550,12 +550,3 @@ class EpisodeRegistry:
 
 def untrained_reason(sample: Sample) -> str:
     return "no_trained_calls" if sample.nodes else "no_calls"
-
-
-def closing_record(
-    sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, fencing_token: int = 1
-) -> EpisodeClosed:
-    return EpisodeClosed(
-        sample.episode, state, fencing_token, sample.reward, sample.success, sample.weight, sample.group or None,
-        reason, sample.task_index, call_rewards=sample.call_rewards,
-    )  # fmt: skip

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swarm.job import Job
-from swarm.rollout.staleness import BatchPlace, BatchSelection, EpisodeAges
+from swarm.rollout.staleness import BatchSelection, EpisodeAges
 from swarm.rollout.streams import Streams
 from swarm.rollout.task_sampler import Group, TaskAssignments, bytes_of
-from swarm.store import Sample, TaskListRow
+from swarm.store.tables import Sample, TaskListRow
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class Groups:
         if not self.ages.bounded:
             return self._of.keys() - self._ended.keys()
         selection = self._fill_batch()[0]
-        waited = [unit for unit in self._units() if selection.fits(self._place(*unit))]
+        waited = [unit for unit in self._units() if selection.fits(*self._place(*unit))]
         return {episode for group, episodes in waited for episode in episodes if episode in group.open}
 
     @property
@@ -386,7 +386,7 @@ class Groups:
         return selection, [
             unit
             for unit in self._list_done()
-            if selection.take(self._place(unit, unit.episodes if isinstance(unit, Group) else [unit.episode]))
+            if selection.take(*self._place(unit, unit.episodes if isinstance(unit, Group) else [unit.episode]))
         ]
 
     def _oldest_first(self) -> list[str]:
@@ -398,8 +398,8 @@ class Groups:
             return [(group, [episode]) for group in self._alive for episode in group.episodes]
         return [(group, group.episodes) for group in self._alive]
 
-    def _place(self, unit: Group | Sample, episodes: Iterable[str]) -> BatchPlace:
-        return self.streams.place(unit.stream, self.ages.slack(episodes))
+    def _place(self, unit: Group | Sample, episodes: Iterable[str]) -> tuple[str, int]:
+        return self.streams.owner(unit.stream), self.ages.slack(episodes)
 
     def _adopt(self, stream: str, index_of: Callable[[str], int | None]) -> None:
         for group in [group for group in self.orphaned if group.stream == stream and group.task_index is None]:

@@ -30,11 +30,11 @@ from swarm.errors import (
 )
 from swarm.job import Job
 from swarm.rollout.episodes import (
+    REASON_KEPT,
     RETRY_AFTER_S,
     ClosedEpisode,
     EpisodeRegistry,
     LeasedEpisode,
-    closing_record,
     untrained_reason,
 )
 from swarm.rollout.keys import Claims
@@ -42,7 +42,10 @@ from swarm.rollout.state import StateMachine
 from swarm.rollout.sweeps import Drain, Sweeper
 from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Teams
-from swarm.store import EpisodeErased, EpisodeRow, RecoveredState, Store, TaskListRow
+from swarm.store.changes import EpisodeClosed, EpisodeErased
+from swarm.store.reading import RecoveredState
+from swarm.store.tables import EpisodeRow, TaskListRow
+from swarm.store.writer import Store
 from swarm.timelines import CallTree
 from swarm.wire import (
     Ack,
@@ -66,64 +69,59 @@ log = logging.getLogger(__name__)
 
 _ADMITTING = frozenset({ServerState.ROLLING, ServerState.ROLLING_POST})
 _COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
-_TOLD = 500
-"""Characters of a refusal's message that are kept."""
 
 
-class Rollout:
+class Rollout(EpisodeRegistry):
     """Episodes of one loaded job, from begin to the batch. Lives on one event loop."""
 
     def __init__(
         self, job: Job, machine: StateMachine, store: Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.registry = registry = EpisodeRegistry(job, machine, store, clock)
-        self.leases, self.groups = registry.leases, registry.groups
-        self.gate, self.counts = registry.gate, registry.counts
-        self.teams = Teams(registry)
-        self.drain = Drain(registry)
-        self._sweeper = Sweeper(registry, self.teams)
+        super().__init__(job, machine, store, clock)
+        self.teams = Teams(self)
+        self.drain = Drain(self)
+        self._sweeper = Sweeper(self, self.teams)
         self._listing = asyncio.Lock()
 
     async def begin(self, request: BeginRequest) -> LeasedEpisode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
-        episode = await self.registry.admission.admit(lambda: self._try_begin(request), request.wait_s)
+        episode = await self.admission.admit(lambda: self._try_begin(request), request.wait_s)
         if episode is not None:
             return episode
         self.counts["throttled"] += 1
-        if self.registry.machine.state is ServerState.BOOTING:
+        if self.machine.state is ServerState.BOOTING:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
-        pending = self.registry.pending_evaluations
-        if request.kind == "train" and pending:
+        if request.kind == "train" and self.pending_evaluations:
             raise Throttled(
-                f"training waits for {pending} evaluation episodes of version {self.registry.version} (the job's "
-                "evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try again",
+                f"training waits for {self.pending_evaluations} evaluation episodes of version {self.version} (the "
+                "job's evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try "
+                "again",
                 retry_after=RETRY_AFTER_S,
             )
-        next_one = f"the next task of stream {request.stream!r}"
-        what = next_one if request.task_id is None else f"task {request.task_id!r}"
+        what = f"the next task of stream {request.stream!r}" if request.task_id is None else f"task {request.task_id!r}"
         raise Throttled(
             f"no room for {what} in the present step; try again, with a longer `wait_s`", retry_after=RETRY_AFTER_S
         )
 
     def _try_begin(self, request: BeginRequest) -> LeasedEpisode | None:
-        registry, state = self.registry, self.registry.machine.state
+        state = self.machine.state
         if state is ServerState.FAILED:
-            raise ServerFailed(f"the server FAILED: {registry.machine.reason}")
-        if request.kind == "train" and registry.finished:
-            raise JobFinished(f"the job's {registry.job.steps} steps are done; only evaluation episodes begin now")
+            raise ServerFailed(f"the server FAILED: {self.machine.reason}")
+        if request.kind == "train" and self.finished:
+            raise JobFinished(f"the job's {self.job.steps} steps are done; only evaluation episodes begin now")
         if state in _COMING:
             return None
         if state not in _ADMITTING:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
-        if request.kind == "train" and (registry.pending_evaluations or registry.ending):
+        if request.kind == "train" and (self.pending_evaluations or self.ending):
             return None
-        if (refusal := registry.begin_quota.find_refusal(request.owner)) is not None:
+        if (refusal := self.begin_quota.find_refusal(request.owner)) is not None:
             self.counts["throttled"] += 1
             raise refusal
         if request.kind == "eval":
             assert request.task_id is not None  # `BeginRequest` sees to it
             episode = self._open(request, request.task_id)
-            registry.begin_evaluation(episode)
+            self.begin_evaluation(episode)
             return episode
         self.groups.streams.check(request.stream)
         task_index = None
@@ -135,55 +133,54 @@ class Rollout:
         if group is None:
             return None
         episode = self._open(request, group.task_id, group, task_index)
-        registry.changed.set()
+        self.changed.set()
         return episode
 
     def _open(
         self, request: BeginRequest, task_id: str, group: Group | None = None, task_index: int | None = None
     ) -> LeasedEpisode:
-        registry = self.registry
-        if registry.renderer is None:
+        if self.renderer is None:
             raise RuntimeError("episodes begin only after the backend started")
         self.counts["begun"] += 1
-        registry.begin_quota.spend(request.owner)
-        name = f"{registry.incarnation}-{self.counts['begun']:07d}"
+        self.begin_quota.spend(request.owner)
+        name = f"{self.incarnation}-{self.counts['begun']:07d}"
         if group is not None:
             self.groups.join(group, name, task_index)
         row = EpisodeRow(
             name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
-            registry.version, self.groups.assignments.index_of(name), request.code,
+            self.version, self.groups.assignments.index_of(name), request.code,
         )  # fmt: skip
         # together: a turn begins with its first episode
-        registry.store.note(row, *self.groups.streams.take_moved())
-        return self.leases.begin(name, request, task_id, CallTree(registry.renderer), registry.version)
+        self.store.note(row, *self.groups.streams.take_moved())
+        return self.leases.begin(name, request, task_id, CallTree(self.renderer), self.version)
 
     async def end(self, claims: Claims, request: EndRequest) -> EndAck:
         """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded. Returns
         when the end is durable; raises StoreUnavailable, with the episode still open, if that fails."""
-        self.registry.require_recovered()
+        self.require_recovered()
         digest = hash(request.model_dump_json())
         episode = self.leases.find(claims, repeats="ended")
         if episode is not None:
-            await self.registry.settle(episode, lambda: self._end(episode, request, digest))
+            await self.settle(episode, lambda: self._end(episode, request, digest))
             self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
         return self.leases.acknowledge_end(claims.episode, digest)
 
     async def _end(self, episode: LeasedEpisode, request: EndRequest, digest: int) -> None:
-        sample = self.registry.make_sample(episode, request)
-        await self.registry.store.write(closing_record(sample, "ended", fencing_token=episode.fencing_token))
-        dropped = self.registry.find_drop_reason(sample) if episode.kind == "train" else None
+        sample = self.make_sample(episode, request)
+        await self.store.write(EpisodeClosed(episode.id, "ended", episode.fencing_token, sample))
+        dropped = self.find_drop_reason(sample) if episode.kind == "train" else None
         self.leases.close(episode, "ended", end=digest, reason=dropped)
         if episode.kind == "train":
-            self.registry.collect(sample)
+            self.collect(sample)
         else:
             self.counts["ended"] += 1
             self.counts["evaluated"] += 1
-            self.registry.end_evaluation(episode, (request.reward, request.success))
+            self.end_evaluation(episode, (request.reward, request.success))
 
     async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> Ack:
         """Give an episode up, a prepared one durably; the same abort again changes nothing. `failed`: its agent did not
         get to the end of its task, which is skipped if that is so again and again."""
-        self.registry.require_recovered()
+        self.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
             await self.teams.decide(prepared, ended=False, reason=reason)
@@ -192,12 +189,12 @@ class Rollout:
             raise EpisodeEnded(f"episode {episode.id} is being ended")
         if episode is not None:
             log.info("event=abort episode=%s owner=%r reason=%r", episode.id, episode.owner, reason[:200])
-            self.registry.give_up(episode, "aborted", reason, failed=failed)
-            self.registry.notify()
+            self.give_up(episode, "aborted", reason, failed=failed)
+            self.notify()
         return Ack(episode_id=claims.episode, state="aborted")
 
     def heartbeat(self, claims: Claims) -> Ack:
-        self.registry.require_recovered()
+        self.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
             self.leases.renew(prepared)
@@ -206,7 +203,7 @@ class Rollout:
 
     def renew_episode(self, claims: Claims) -> LeasedEpisode:
         """Return the open episode of a key and renew its lease; raise what a late owner is told."""
-        self.registry.require_recovered()
+        self.require_recovered()
         return self.leases.find_and_renew(claims)
 
     def count_refusal(self, claims: Claims, error: SwarmError) -> None:
@@ -214,25 +211,25 @@ class Rollout:
         self.counts[f"refused_{error.code}"] += 1
         with contextlib.suppress(SwarmError):  # it is over: its owner was told so
             episode = self.leases.find_and_renew(claims)
+            episode.refusal = self.refusal = error.message[:REASON_KEPT]
             if not episode.refusals[error.code]:
-                log.warning("event=refused episode=%s code=%s error=%r", episode.id, error.code, error.message[:_TOLD])
+                log.warning("event=refused episode=%s code=%s error=%r", episode.id, error.code, episode.refusal)
             episode.refusals[error.code] += 1
-            episode.refusal = self.registry.refusal = error.message[:_TOLD]
 
     def release(self, request: ReleaseRequest) -> Released:
         """Fence the open episodes of a client that is over, as who knows its secret says."""
-        self.registry.require_recovered()
+        self.require_recovered()
         mark = fingerprint(request.secret)
         left = [e for e in self.leases if e.settling is None and mark in e.owner.split(":")]
         for episode in left:
-            self.registry.fence(episode, request.reason)
-        self.registry.notify()
+            self.fence(episode, request.reason)
+        self.notify()
         return Released(episodes=len(left))
 
     async def erase(self, request: EraseRequest) -> Erasure:
         """Erase what can be erased now; raise StoreUnavailable where the store takes nothing: ask again."""
-        self.registry.require_recovered()
-        store, mark = self.registry.store, fingerprint(request.secret)
+        self.require_recovered()
+        store, mark = self.store, fingerprint(request.secret)
         episodes = tuple(dict.fromkeys(request.episodes))
         await store.write()  # what was noted before is there to be read
         own = []
@@ -242,10 +239,10 @@ class Rollout:
                 own.append(name)
         record = None
         for episode in [e for e in self.leases if e.id in own and e.settling is None]:
-            self.registry.give_up(episode, "aborted", "erased")
-        self.registry.drop(self.groups.drop_samples(own), "erased")
-        self.registry.note_streams()
-        self.registry.notify()
+            self.give_up(episode, "aborted", "erased")
+        self.drop(self.groups.drop_samples(own), "erased")
+        self.note_streams()
+        self.notify()
         if own:
             await store.write(*map(EpisodeErased, own))
         left = []
@@ -262,7 +259,7 @@ class Rollout:
 
     async def list_tasks(self, request: TaskList) -> TaskListKnown:
         """Give a stream its task list, durably; JobConflict where it has another one."""
-        self.registry.require_recovered()
+        self.require_recovered()
         self.groups.streams.check(request.stream)
         async with self._listing:
             sampler, ids = self.groups.streams.samplers.get(request.stream), request.ids
@@ -276,57 +273,57 @@ class Rollout:
                         param="ids",
                     )
                 listed = TaskListRow(request.stream, request.digest, ids)
-                await self.registry.store.write(listed)
+                await self.store.write(listed)
                 self.groups.list_tasks(listed)
-                self.registry.note_streams()
+                self.note_streams()
             return TaskListKnown(stream=request.stream, known=sampler is not None or ids is not None)
 
     async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
         """Give streams new shares, from the next group that begins, once they are durable. They are written before they
         hold, and again after: what moved between may have been noted with the old ones."""
-        self.registry.require_recovered()
-        await self.registry.store.write(*self.groups.streams.list_rows(shares=shares))
+        self.require_recovered()
+        await self.store.write(*self.groups.streams.list_rows(shares=shares))
         self.groups.set_shares(shares)
         moved = self.groups.streams.take_moved()
-        await self.registry.store.write(*moved)
+        await self.store.write(*moved)
         log.info("event=shares %s", " ".join(f"{row.name}={row.share}" for row in moved))
-        self.registry.notify()
+        self.notify()
         return self.streams()
 
     def streams(self) -> StreamList:
-        self.registry.require_recovered()
+        self.require_recovered()
         alive = Counter(group.stream for group in self.groups)
         return StreamList(streams=self.groups.streams.status(alive, self.groups.count_missing()))
 
     def recover(self, recovered: RecoveredState) -> None:
         """Go on from what a former life of the server wrote; called once, before anything begins."""
-        registry, groups = self.registry, self.groups
+        groups = self.groups
         self.counts.update(recovered.counts)
         self.counts["begun"] = groups.groups_named = recovered.begun
         groups.finish_update(recovered.step)  # what was settled and not learned is learned before anything begins
         for name, (fencing_token, state, _) in recovered.fencing_tokens.items():
             self.leases.remember(name, ClosedEpisode("ended" if state == "dropped" else state, fencing_token))
-        groups.streams.recover(recovered.streams, registry.job.streams, recovered.lists, recovered.stream_order)
+        groups.streams.recover(recovered.streams, self.job.streams, recovered.lists, recovered.stream_order)
         groups.assignments.restore_counts(recovered.played)
         for sample in recovered.prepared:
             self.leases.prepare(sample)
         empty, filtered = groups.recover(recovered.pool, recovered.prepared)
         for sample in empty:
-            registry.drop([sample], untrained_reason(sample))
-        registry.drop(filtered, "constant_group")
-        registry.drop_outdated()
-        registry.drop(groups.drop_heavy(), "pool_bytes")
-        registry.note_streams()
-        registry.notify()
+            self.drop([sample], untrained_reason(sample))
+        self.drop(filtered, "constant_group")
+        self.drop_outdated()
+        self.drop(groups.drop_heavy(), "pool_bytes")
+        self.note_streams()
+        self.notify()
 
     def sweep(self) -> None:
         self._sweeper.sweep()
-        self.registry.notify()
+        self.notify()
 
     def finish_update(self, version: int) -> None:
-        self.registry.version = version
+        self.version = version
         self.groups.finish_update(version)
-        self.registry.notify()
+        self.notify()
 
     def metrics(self) -> dict[str, float]:
         """Return the counters since the training began (`lease/<name>`), and gauges of pool and streams."""
@@ -341,18 +338,18 @@ class Rollout:
 
         None at all where training is `ending` with them.
         """
-        self.registry.pending_evaluations = episodes
-        self.registry.ending = ending
-        self.registry.evaluations = {}
+        self.pending_evaluations = episodes
+        self.ending = ending
+        self.evaluations = {}
 
     def finish(self) -> None:
         """The last step is done: what still waits, or ends from now on, is dropped."""
-        self.registry.finished = True
-        self.registry.drop(self.groups.drop_all(), "job_finished")
+        self.finished = True
+        self.drop(self.groups.drop_all(), "job_finished")
 
     def fail(self, error: SwarmError) -> None:
         """Answer everyone who waits, and every later call, with `error`."""
         self.gate.fail(error)
         for episode in self.leases:
             self.leases.interrupt(episode, error)
-        self.registry.notify()
+        self.notify()

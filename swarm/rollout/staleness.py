@@ -17,29 +17,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from swarm.timelines import Node
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlace:
-    """A place that is taken: of which stream, and how many batches may go before it is learned."""
-
-    stream: str
-    slack: int = 0
-
-
 class BatchSelection:
-    """Fills the next batch with what is done, place by place. `batches` are the places of the next ones, by stream (at
-    least one), `needed` is how many make a batch."""
+    """Fills the next batch with what is done, place by place: each of a stream, with its slack. `batches` are the
+    places of the next ones, by stream (at least one), `needed` is how many make a batch."""
 
-    def __init__(self, batches: Sequence[Counter[str]], needed: int, alive: Iterable[BatchPlace]) -> None:
+    def __init__(self, batches: Sequence[Counter[str]], needed: int, alive: Iterable[tuple[str, int]]) -> None:
         """Reserve what the places alive need; none are named where age does not matter."""
         by_slack: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        for place in alive:
-            by_slack[place.stream][place.slack] += 1
+        for stream, slack in alive:
+            by_slack[stream][slack] += 1
         self._missing = needed
         self._room = {stream: _room([batch[stream] for batch in batches], by_slack[stream]) for stream in batches[0]}
 
@@ -47,14 +38,14 @@ class BatchSelection:
     def whole(self) -> bool:
         return self._missing == 0
 
-    def fits(self, place: BatchPlace) -> bool:
-        room = self._room.get(place.stream)
-        return room is not None and place.slack >= 0 and all(room[: place.slack + 1])
+    def fits(self, stream: str, slack: int) -> bool:
+        room = self._room.get(stream)
+        return room is not None and slack >= 0 and all(room[: slack + 1])
 
-    def take(self, place: BatchPlace) -> bool:
-        if not self.fits(place):
+    def take(self, stream: str, slack: int) -> bool:
+        if not self.fits(stream, slack):
             return False
-        room, upto = self._room[place.stream], place.slack + 1
+        room, upto = self._room[stream], slack + 1
         room[:upto] = [left - 1 for left in room[:upto]]
         self._missing -= 1
         return True

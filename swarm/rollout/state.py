@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from swarm.errors import SwarmError, Throttled
+from swarm.store.tables import StoredEvent
 from swarm.wire import ServerState
 
 T = TypeVar("T")
@@ -201,55 +200,28 @@ TRANSITIONS: Mapping[ServerState, frozenset[ServerState]] = {
     _S.WEIGHT_SYNCING: frozenset({_S.ROLLING, _S.FAILED, _S.OFFLINE}),
     _S.FAILED: frozenset({_S.OFFLINE}),
 }
-EVENTS_KEPT = 4096
-
-
-class IllegalTransition(RuntimeError):
-    """The table has no such transition; the state is unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One change of state; `at` is Unix time in seconds, `reason` is set for FAILED alone."""
-
-    source: ServerState
-    target: ServerState
-    at: float
-    reason: str | None = None
 
 
 class StateMachine:
-    """Holds the state; `to` is the only way to change it, and tells `listener` after each change."""
+    """Holds the state; `transition_to` is the only way to change it, and tells `listener` after each change."""
 
-    def __init__(
-        self, listener: Callable[[Transition], None] = lambda change: None, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, listener: Callable[[StoredEvent], None] = lambda change: None) -> None:
         self._listener = listener
-        self._clock = clock
-        self._state = ServerState.OFFLINE
-        self._reason: str | None = None
-        self.events: deque[Transition] = deque(maxlen=EVENTS_KEPT)
-        """The latest transitions, oldest first."""
-
-    @property
-    def state(self) -> ServerState:
-        return self._state
-
-    @property
-    def reason(self) -> str | None:
+        self.state = ServerState.OFFLINE
+        self.reason: str | None = None
         """Why the server FAILED; None in every other state."""
-        return self._reason
 
-    def transition_to(self, target: ServerState, reason: str | None = None) -> None:
-        """Change the state; raise IllegalTransition if the table has no such change or FAILED lacks a reason."""
-        if target not in TRANSITIONS[self._state]:
-            allowed = ", ".join(sorted(TRANSITIONS[self._state]))
-            raise IllegalTransition(f"{self._state} -> {target} is not a transition; from here: {allowed}")
+    def transition_to(self, target: ServerState, reason: str | None = None) -> StoredEvent:
+        """Change the state; return what is told of it. Raises RuntimeError, with the state unchanged, if the table has
+        no such change or FAILED lacks a reason."""
+        if target not in TRANSITIONS[self.state]:
+            allowed = ", ".join(sorted(TRANSITIONS[self.state]))
+            raise RuntimeError(f"{self.state} -> {target} is not a transition; from here: {allowed}")
         if (target is ServerState.FAILED) != bool(reason):
-            raise IllegalTransition(f"expected a reason exactly for FAILED, found {reason!r} for {target}")
+            raise RuntimeError(f"expected a reason exactly for FAILED, found {reason!r} for {target}")
         if reason is not None:  # it may name a file whose name is no Unicode, and a status has to be sent
             reason = reason.encode("utf-8", "backslashreplace").decode()
-        change = Transition(self._state, target, self._clock(), reason)
-        self._state, self._reason = target, reason
-        self.events.append(change)
+        change = StoredEvent("state", time.time(), {"from": self.state, "to": target, "reason": reason})
+        self.state, self.reason = target, reason
         self._listener(change)
+        return change

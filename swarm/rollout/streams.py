@@ -21,9 +21,9 @@ from fractions import Fraction
 from math import lcm
 
 from swarm.errors import InvalidRequest, JobConflict
-from swarm.rollout.staleness import BatchPlace, BatchSelection
+from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.task_sampler import TaskSampler
-from swarm.store import StreamRow, TaskListRow
+from swarm.store.tables import StreamRow, TaskListRow
 from swarm.wire import StreamStatus
 
 MOST_CHARTED = 32
@@ -127,16 +127,13 @@ class Streams:
         self._deal()
 
     def admits(self, stream: str, taken: Counter[str]) -> bool:
-        owner = self._owner(stream)
+        owner = self.owner(stream)
         return self._by_owner(taken)[owner] < self._dealt[owner]
 
     def all_taken(self, taken: Counter[str]) -> bool:
         return not self._dealt - self._by_owner(taken)
 
-    def place(self, stream: str, slack: int = 0) -> BatchPlace:
-        return BatchPlace(self._owner(stream), slack)
-
-    def selection(self, alive: Iterable[BatchPlace] = ()) -> BatchSelection:
+    def selection(self, alive: Iterable[tuple[str, int]] = ()) -> BatchSelection:
         """Return the next batch, to be filled; where age matters, `alive` are all places that are taken."""
         starts = range(0, max(1, self._batches) * self._needed, self._needed)
         batches = [Counter(self._window[start : start + self._needed]) for start in starts]
@@ -258,7 +255,7 @@ class Streams:
             rows.append(StreamRow(name, share, progress.cursor, progress.trained, credit.get(name, 0.0), *standing))
         return rows
 
-    def _owner(self, stream: str) -> str:
+    def owner(self, stream: str) -> str:
         return stream if self._round_robin is not None else ANYONE
 
     def _by_owner(self, counts: Counter[str]) -> Counter[str]:

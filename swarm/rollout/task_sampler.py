@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarm.errors import JobConflict
-from swarm.store import Sample, TaskListRow
+from swarm.store.tables import Sample, TaskListRow
 from swarm.timelines import Node
 
 _CONTEXT_BYTES = 40

@@ -18,13 +18,13 @@ import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
-from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode, PreparedEpisode, State, closing_record
+from swarm.rollout.episodes import EpisodeRegistry, LeasedEpisode, PreparedEpisode, State
 from swarm.rollout.keys import Claims
-from swarm.store import EpisodeClosed, EpisodePrepared
+from swarm.store.changes import EpisodeClosed, EpisodePrepared
 from swarm.wire import Ack, PrepareRequest
 
 log = logging.getLogger(__name__)
@@ -111,10 +111,9 @@ class Teams:
                 self._registry.free_place(prepared)
 
     async def _prepare(self, episode: LeasedEpisode, request: PrepareRequest) -> None:
-        decider: dict[str, Any] = {"decider": request.decider, "decider_token": request.decider_token}
-        sample = replace(self._registry.make_sample(episode, request), **decider)
-        reward = (episode.id, sample.reward, sample.success, sample.weight)
-        await self._registry.store.write(EpisodePrepared(*reward, **decider, call_rewards=sample.call_rewards))
+        sample = self._registry.make_sample(episode, request)
+        sample = replace(sample, decider=request.decider, decider_token=request.decider_token)
+        await self._registry.store.write(EpisodePrepared(sample))
         self._leases.prepare(sample, episode.fencing_token)
 
     async def _commit(self, prepared: PreparedEpisode) -> None:
@@ -122,8 +121,8 @@ class Teams:
         place = groups.group_of(prepared.id) or groups.join_late(prepared.id, sample.task_id, sample.stream)
         task_index = groups.assignments.index_of(prepared.id)
         ended = replace(sample, group=place.name, decider=None, decider_token=None, task_index=task_index)
-        closed = closing_record(ended, "ended", fencing_token=prepared.fencing_token)
-        await self._registry.store.write(replace(closed, team=True))
+        closed = EpisodeClosed(prepared.id, "ended", prepared.fencing_token, ended, team=True)
+        await self._registry.store.write(closed)
         self._leases.close(prepared, "ended")
         self._registry.collect(ended)
 

@@ -27,8 +27,8 @@ from swarm.environments.registry import add_folder
 from swarm.errors import ServerFailed, SwarmError
 from swarm.plugins import seconds
 from swarm.rollout.keys import Keys, ServerDirectory
-from swarm.server.app import make_app
 from swarm.server.connections import LimitedHttp, raise_file_limit
+from swarm.server.routes import make_app
 from swarm.server.service import SwarmServer, default_store
 from swarm.store.database import check_store
 from swarm.training.loop import collect_rarely

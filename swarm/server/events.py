@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 
-from swarm.store import StoredEvent
+from swarm.store.tables import StoredEvent
 from swarm.wire import ServerEvent
 
 EVENTS_KEPT = 1024

@@ -18,9 +18,7 @@ import json
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import IO, Any, Literal
 
 from starlette.responses import StreamingResponse
@@ -29,23 +27,17 @@ from starlette.types import Message, Receive, Scope, Send
 from swarm.backends.protocols import NO_ROOM
 from swarm.calls.generation import read_message
 from swarm.errors import InvalidRequest, NotFound, StoreUnavailable, Throttled
+from swarm.rendering.messages import Renderer
 from swarm.server.inspection import Inspection
-from swarm.store import ExportableEpisodes
+from swarm.store.reading import ExportableEpisodes
 from swarm.wire import EXPORT_HEADER, CallRecord, EpisodeRecord, ExportCounts
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDecoder:
-    """What reads ids: as text, special tokens and all, and as the chat message that answers a prompt's text."""
-
-    text: Callable[[Sequence[int]], str]
-    message: Callable[[str, Sequence[int]], Mapping[str, Any]]
-
-
-def training_trace(record: EpisodeRecord, reading: TokenDecoder | None = None) -> dict[str, Any]:
-    """Return the episode as a TrainingTrace, with words where ids can be read; calls that sampled nothing go."""
+def training_trace(record: EpisodeRecord, renderer: Renderer | None = None) -> dict[str, Any]:
+    """Return the episode as a TrainingTrace, with words where there is a renderer to read ids; calls that sampled
+    nothing go."""
     turns: list[dict[str, Any]] = [
         {
             "node_id": f"{record.id}/{call.index}",
@@ -61,7 +53,7 @@ def training_trace(record: EpisodeRecord, reading: TokenDecoder | None = None) -
                 "trained": call.trained,
                 **({} if call.reward is None else {"call_reward": call.reward}),
                 **({} if call.agent is None else {"agent": call.agent}),
-                **_decode_call(call, prompt, reading),
+                **_decode_call(call, prompt, renderer),
                 **record.model_dump(mode="json", include=_OF_THE_EPISODE),
             },
         }
@@ -80,12 +72,11 @@ def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]
         yield call, prompt
 
 
-def _decode_call(call: CallRecord, prompt: Sequence[int], reading: TokenDecoder | None) -> dict[str, Any]:
-    if reading is None:
+def _decode_call(call: CallRecord, prompt: Sequence[int], renderer: Renderer | None) -> dict[str, Any]:
+    if renderer is None:
         return {}
-    shown = reading.text(prompt)
-    message = reading.message(shown, call.sampled.ids)
-    return {"prompt_text": shown, "sampled_text": reading.text(call.sampled.ids), "message": message}
+    shown, said = (renderer.decode(ids, special=True) for ids in (prompt, call.sampled.ids))
+    return {"prompt_text": shown, "sampled_text": said, "message": read_message(renderer, shown, call.sampled.ids)}
 
 
 _OF_THE_EPISODE = {"task_id", "stream", "kind", "state", "reason", "group", "step", "reward", "success", "code"}
@@ -95,8 +86,8 @@ _ROWS_A_GROUP = 256
 class ParquetExport:
     """Writes one parquet file to an open binary file; `close` makes it whole."""
 
-    def __init__(self, file: IO[bytes], reading: TokenDecoder | None = None) -> None:
-        self._reading = reading
+    def __init__(self, file: IO[bytes], renderer: Renderer | None = None) -> None:
+        self._renderer = renderer
         try:
             import pyarrow
             import pyarrow.parquet
@@ -134,7 +125,7 @@ class ParquetExport:
     def write(self, record: EpisodeRecord) -> None:
         shared = record.model_dump(exclude={"record", "id", "calls", "tokens", "refusals", "refusal"})
         for call, prompt in prompts(record):
-            texts = _decode_call(call, prompt, self._reading)
+            texts = _decode_call(call, prompt, self._renderer)
             self._rows.append(
                 {
                     "episode": record.id,
@@ -169,12 +160,12 @@ class ParquetExport:
 class LinesExport:
     """Writes a training trace a line."""
 
-    def __init__(self, file: IO[bytes], reading: TokenDecoder | None = None) -> None:
+    def __init__(self, file: IO[bytes], renderer: Renderer | None = None) -> None:
         self._file = file
-        self._reading = reading
+        self._renderer = renderer
 
     def write(self, record: EpisodeRecord) -> None:
-        self._file.write(json.dumps(training_trace(record, self._reading), separators=(",", ":")).encode() + b"\n")
+        self._file.write(json.dumps(training_trace(record, self._renderer), separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:
         self._file.flush()
@@ -223,12 +214,10 @@ class Exporter:
                     f"episode {record.id} has no tokens: it made no call, or they went with an old checkpoint"
                 )
         counts = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
-        renderer, reading = self._inspection.renderer, None
-        if renderer is not None:
-            reading = TokenDecoder(partial(renderer.decode, special=True), partial(read_message, renderer))
+        renderer = self._inspection.renderer
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its `Export`
         try:
-            writer = ParquetExport(file, reading) if form == "parquet" else LinesExport(file, reading)
+            writer = ParquetExport(file, renderer) if form == "parquet" else LinesExport(file, renderer)
             async for record in self._read_records(kept.names, counts):
                 await asyncio.to_thread(writer.write, record)
             await asyncio.to_thread(writer.close)

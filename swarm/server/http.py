@@ -354,7 +354,6 @@ class _JsonRequest(Request):
 
 
 def _limit_body(receive: Receive, most: int) -> Receive:
-    """Return a `receive` that refuses a body without a length once it is too large."""
     size = 0
 
     async def receive_limited() -> Message:

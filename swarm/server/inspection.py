@@ -17,8 +17,7 @@ from swarm.errors import EngineUnavailable, NotFound, ServerFailed
 from swarm.rendering.messages import Renderer
 from swarm.rollout.episodes import LeasedEpisode
 from swarm.server.service import SwarmServer
-from swarm.store import ExportableEpisodes
-from swarm.store.reading import call_record
+from swarm.store.reading import ExportableEpisodes, call_record
 from swarm.training.loop import Training
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
 
@@ -95,14 +94,13 @@ class Inspection:
         return EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
 
     async def episode(self, name: str) -> EpisodeRecord:
-        """Return one episode with every token; NotFound if there is none of this name."""
         record, renderer = await self.tokens(name), self.renderer
         return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
 
     @property
     def renderer(self) -> Renderer | None:
         training = self._training()
-        return None if training is None else training.rollout.registry.renderer
+        return None if training is None else training.rollout.renderer
 
     async def list_exportable(self) -> ExportableEpisodes:
         """Return which episodes can be exported, the open ones that are not written last."""
@@ -112,7 +110,6 @@ class Inspection:
         return written._replace(names=[*written.names, *(name for name in live if name not in known)])
 
     async def tokens(self, name: str) -> EpisodeRecord:
-        """Return one episode with every id, without texts; NotFound if there is none of this name."""
         training = self._training()
         for episode in training.rollout.leases if training is not None else ():
             if episode.id == name:

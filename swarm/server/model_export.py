@@ -31,7 +31,7 @@ from swarm.models.card import CARD, MeasuredSuccess, ModelCard
 from swarm.rendering.messages import BackendError
 from swarm.rollout.keys import Keys
 from swarm.server.service import SwarmServer, default_store
-from swarm.store import Archive, TrainingSummary
+from swarm.store.archive import Archive, TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary
 
 LATEST, BEST = "latest", "best"

@@ -1,33 +1,54 @@
-"""Routes of the control plane: who may call, what goes in and what comes out; the OpenAPI document is made of them."""
+"""Routes of the server: who may call, what goes in and what comes out; the OpenAPI document is made of them.
+
+Of the model's routes, raw ones of three dialects, no signature tells: they are described apart. A dialect takes more
+than is named there; a field that it does not take is refused by its name.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import to_json
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from swarm.dialects.chat import model_card
+from swarm.dialects.chat import ChatDialect, model_card
+from swarm.dialects.messages import MessagesDialect
+from swarm.dialects.responses import ResponsesDialect
 from swarm.errors import NotFound
 from swarm.job import Job
 from swarm.rollout.keys import Claims
+from swarm.server.connections import FailureLimiter
 from swarm.server.events import EVENT_ID
 from swarm.server.export import MEDIA, Exporter, ExportFormat
-from swarm.server.http import ControlRoute, DisconnectWatcher, Permission, error_responses, json_response
+from swarm.server.http import (
+    KEY_HEADER,
+    REFUSALS,
+    ControlRoute,
+    DisconnectWatcher,
+    Guard,
+    Permission,
+    error_responses,
+    json_response,
+    on_any_error,
+)
 from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
-from swarm.server.openapi import ANTHROPIC_ERROR, KEY_SCHEMES, MODEL_PATHS
-from swarm.server.prometheus import MEDIA as PROMETHEUS
-from swarm.server.prometheus import exposition
+from swarm.server.model_endpoint import STREAM_TIMEOUTS, CountEndpoint, ModelEndpoint, StreamTimeouts
 from swarm.server.service import SwarmServer
-from swarm.server.watching import HistoryQuery, history, snapshot_of
+from swarm.server.watching import PROMETHEUS, HistoryQuery, exposition, history, snapshot_of
 from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import (
     AbortRequest,
@@ -320,6 +341,126 @@ async def describe_model(model: Annotated[str, Path(min_length=1)], server: Serv
     return model_card(served_model)
 
 
+JsonSchema = Mapping[str, Any]
+
+
+def _object(required: str, **properties: JsonSchema) -> dict[str, Any]:
+    return {"type": "object", "required": required.split(), "properties": properties}
+
+
+_OBJECTS: JsonSchema = {"type": "array", "items": {"type": "object"}}
+_TEXT_OR_OBJECTS: JsonSchema = {"anyOf": [{"type": "string"}, _OBJECTS]}
+_TEXT: JsonSchema = {"type": "string"}
+_TEMPERATURE: JsonSchema = {"type": ["number", "null"], "minimum": 0, "maximum": 5}
+_COUNT: JsonSchema = {"type": ["integer", "null"], "minimum": 1}
+_FLAG: JsonSchema = {"type": ["boolean", "null"]}
+_TOOLS: JsonSchema = {"type": ["array", "null"], "items": {"type": "object"}}
+_ROLE: JsonSchema = {"type": "string", "enum": ["developer", "system", "user", "assistant", "tool"]}
+_MESSAGES: JsonSchema = {"type": "array", "minItems": 1, "items": _object("role content", role=_ROLE, content=_TEXT)}
+_COUNTED: dict[str, JsonSchema] = {
+    "model": _TEXT,
+    "messages": _MESSAGES,
+    "system": _TEXT_OR_OBJECTS,
+    "tools": _OBJECTS,
+}
+
+ANTHROPIC_ERROR = _object("type error", type={"const": "error"}, error=_object("type message", message=_TEXT))
+KEY_SCHEMES: JsonSchema = {
+    name: {"type": "http", "scheme": "bearer", "description": told}
+    for name, told in (
+        ("role", "a role token: admin, client or viewer"),
+        ("model", "a lease's `api_key`"),
+        ("lease", "a lease's `lease_token`"),
+    )
+}
+
+
+def _post(name: str, summary: str, body: JsonSchema, answer: JsonSchema, *, error: str, streams: bool) -> JsonSchema:
+    wrong = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
+    content: dict[str, Any] = {"application/json": {"schema": answer}, **({"text/event-stream": {}} if streams else {})}
+    statuses = (400, 401, 403, 404, 409, 410, 413, 429, 500, 503)
+    return {
+        "post": {
+            "operationId": name,
+            "summary": summary,
+            "security": [{"model": []}],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+            "responses": {
+                "200": {"description": "done", "content": content},
+                **{str(code): {"description": HTTPStatus(code).phrase, "content": wrong} for code in statuses},
+            },
+        }
+    }
+
+
+MODEL_PATHS: Mapping[str, JsonSchema] = {
+    "/v1/chat/completions": _post(
+        "chat",
+        "OpenAI's chat completions.",
+        _object(
+            "model messages",
+            model=_TEXT,
+            messages=_MESSAGES,
+            max_tokens=_COUNT,
+            temperature=_TEMPERATURE,
+            top_p={"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
+            stop={"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}]},
+            seed={"type": ["integer", "null"]},
+            n=_COUNT,
+            logprobs=_FLAG,
+            stream=_FLAG,
+            tools=_TOOLS,
+        ),
+        _object(
+            "id object created model choices usage",
+            object={"const": "chat.completion"},
+            choices={"type": "array", "minItems": 1},
+        ),
+        error="Error",
+        streams=True,
+    ),
+    "/v1/responses": _post(
+        "responses",
+        "OpenAI's responses.",
+        _object(
+            "model input",
+            model=_TEXT,
+            input=_TEXT_OR_OBJECTS,
+            instructions={"type": ["string", "null"]},
+            max_output_tokens=_COUNT,
+            temperature=_TEMPERATURE,
+            stream=_FLAG,
+            tools=_TOOLS,
+        ),
+        _object("id object model output status", object={"const": "response"}, output={"type": "array"}),
+        error="Error",
+        streams=True,
+    ),
+    "/v1/messages": _post(
+        "messages",
+        "Anthropic's messages.",
+        _object(
+            "model messages max_tokens",
+            **_COUNTED,
+            max_tokens={"type": "integer", "minimum": 1},
+            temperature={"type": "number", "minimum": 0, "maximum": 1},
+            stream={"type": "boolean"},
+        ),
+        _object("id type role model content stop_reason usage", type={"const": "message"}, role={"const": "assistant"}),
+        error="AnthropicError",
+        streams=True,
+    ),
+    "/v1/messages/count_tokens": _post(
+        "count_tokens",
+        "Count the tokens the model would read; nothing is recorded.",
+        _object("model messages", **_COUNTED),
+        _object("input_tokens", input_tokens={"type": "integer", "minimum": 1}),
+        error="AnthropicError",
+        streams=False,
+    ),
+}
+
+
 @router.get("/openapi.json", dependencies=ANYONE, name="openapi", response_model=dict[str, Any])
 async def describe_api() -> Response:
     """Return this document."""
@@ -347,3 +488,48 @@ def openapi() -> dict[str, Any]:
     document["components"]["securitySchemes"] = KEY_SCHEMES
     document["paths"].update(MODEL_PATHS)
     return document
+
+
+def make_app(server: SwarmServer, timeouts: StreamTimeouts = STREAM_TIMEOUTS) -> FastAPI:
+    """Return the application around a server; no documentation pages, which would answer without a key."""
+    app = _App(openapi_url=None, redirect_slashes=False)
+    app.state.server = server
+    app.state.exporter = Exporter(Inspection(server))
+    app.state.keep_alive_s = timeouts.keep_alive_s
+    for kind, handler in REFUSALS.items():
+        app.add_exception_handler(kind, handler)
+    app.add_exception_handler(Exception, on_any_error)
+    failures = FailureLimiter()
+    app.add_middleware(Guard, keys=server.keys, failures=failures)
+    app.router.routes += router.routes  # not included: that would match each request twice
+    endpoints: tuple[tuple[str, ModelEndpoint | CountEndpoint], ...] = (
+        ("/v1/chat/completions", ModelEndpoint(server, ChatDialect(), timeouts)),
+        ("/v1/responses", ModelEndpoint(server, ResponsesDialect(), timeouts)),
+        ("/v1/messages", ModelEndpoint(server, MessagesDialect(), timeouts)),
+        ("/v1/messages/count_tokens", CountEndpoint(server)),
+    )
+    for path, endpoint in endpoints:
+        anthropic = path.startswith("/v1/messages")
+        key_header = KEY_HEADER if anthropic else None
+        guarded = Guard(ExceptionMiddleware(endpoint, REFUSALS), server.keys, failures, endpoint.tell, key_header)
+        app.router.routes.append(Route(path, endpoint=guarded, methods=["POST"]))
+        app.lean[path] = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
+        if anthropic:  # its client may have been given a base URL with `/v1`
+            app.lean[f"/v1{path}"] = app.lean[path]
+    return app
+
+
+class _App(FastAPI):
+    """Sends model calls past the framework's router and telemetry, which cost a few percent of such a call."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.lean: dict[str, ASGIApp] = {}
+        """What answers a POST to a path, all by itself."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        lean = self.lean.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if lean is None:
+            await super().__call__(scope, receive, send)
+        else:
+            await lean(scope, receive, send)

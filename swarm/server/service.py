@@ -16,9 +16,12 @@ from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, BrokenEntryPoint, backend
 from swarm.rendering.messages import BackendError
 from swarm.rollout.episodes import RETRY_AFTER_S
 from swarm.rollout.keys import Keys, ServerDirectory
-from swarm.rollout.state import StateMachine, Transition
+from swarm.rollout.state import StateMachine
 from swarm.server.events import EventRing
-from swarm.store import Archive, EpisodeReader, StoredEvent, best_of, erase_archived, open_store
+from swarm.store.archive import Archive, erase_archived
+from swarm.store.reading import EpisodeReader
+from swarm.store.tables import StoredEvent, best_of
+from swarm.store.writer import open_store
 from swarm.training.checkpoints import list_checkpoints
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
@@ -184,7 +187,7 @@ class SwarmServer:
             if self.machine.state is not ServerState.OFFLINE:
                 return
             self._kept.record_engine_on(job)
-            self.machine.transition_to(ServerState.BOOTING)
+            booting = self.machine.transition_to(ServerState.BOOTING)
             try:
                 store, recovered = await asyncio.to_thread(open_store, self._store, job, self._kept.installation())
             except Exception as error:
@@ -193,7 +196,7 @@ class SwarmServer:
                 raise ServerFailed(f"the server FAILED: {reason}") from error
             if recovered.fresh_start is not None:
                 log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), recovered.fresh_start)
-            store.note(_event(self.machine.events[-1]))
+            store.note(booting)
             self._training = Training(
                 job,
                 self.machine,
@@ -282,8 +285,8 @@ class SwarmServer:
                 "open_episodes": len(rollout.leases),
                 "collected_episodes": rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
-                "awaited_evaluations": rollout.registry.unplayed,
-                "evaluation_episodes": rollout.registry.pending_evaluations,
+                "awaited_evaluations": rollout.unplayed,
+                "evaluation_episodes": rollout.pending_evaluations,
                 "evaluation": training.evaluation,
                 "best": training.best,
                 "stillness": training.zero_lr_check,
@@ -298,12 +301,13 @@ class SwarmServer:
     def checkpoints_of(self, digest: str) -> Path:
         return self._directory / "checkpoints" / digest[:12]
 
-    def _on_transition(self, change: Transition) -> None:
-        reason = f" reason={change.reason!r}" if change.reason else ""
-        log.info("event=state from=%s to=%s%s", change.source, change.target, reason)
-        self.events.add(_event(change))
+    def _on_transition(self, change: StoredEvent) -> None:
+        told = change.details
+        reason = f" reason={told['reason']!r}" if told["reason"] else ""
+        log.info("event=state from=%s to=%s%s", told["from"], told["to"], reason)
+        self.events.add(change)
         if self._training is not None:
-            self._training.store.note(_event(change))
+            self._training.store.note(change)
 
 
 def default_store(directory: Path) -> str:
@@ -311,7 +315,3 @@ def default_store(directory: Path) -> str:
     if "?" in str(directory.absolute()):
         raise ServerFailed(f"expected a server directory without ? in its path, found {directory.absolute()}")
     return f"sqlite:///{directory.absolute() / 'store.sqlite3'}"
-
-
-def _event(change: Transition) -> StoredEvent:
-    return StoredEvent("state", change.at, {"from": change.source, "to": change.target, "reason": change.reason})

@@ -1,8 +1,13 @@
-"""Watching a server: its snapshot, why a step waits, its history.
+"""Watching a server: its snapshot, why a step waits, its history, its metrics for Prometheus.
 
 What a step waits for is told in the order of what to do: what keeps everything from going on first, then an evaluation
 or a full disk, then the episodes that a batch lacks, by stream, with the stragglers of a full one. A snapshot is one
 pass over open episodes and groups, then the largest of each: its cost grows with them, its size does not.
+
+Prometheus' metrics are read from the live server at each scrape. Each family says in its HELP what it is. Counters are
+since the training began (`ajet_calls`, `ajet_throttled` and what befell calls: since the engine was started);
+`ajet_episodes_begun_total` is always the sum of `ajet_leases` and `ajet_episodes_total`. While the engine is off there
+is no training, and no family that tells of one. All belongs to the server's event loop.
 """
 
 from __future__ import annotations
@@ -10,20 +15,24 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, ConfigDict, Field
 
-from swarm.errors import NotFound
+from swarm.errors import EngineUnavailable, NotFound
 from swarm.job import ModelSpec, TinyModel
 from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.rollout import Rollout
 from swarm.server.service import SwarmServer
 from swarm.snapshot import DropSnapshot, HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
 from swarm.training.loop import Training
 from swarm.training.metrics import finite_metrics
-from swarm.wire import ServerState
+from swarm.wire import ServerState, Status, StreamStatus
 
 
 class HistoryQuery(BaseModel):
@@ -78,8 +87,8 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
     if state is ServerState.FAILED:
         return (StepWait(what="failed", text=reason or "the server failed"),)
     rollout = training.rollout
-    if rollout.registry.pending_evaluations:
-        awaited, played = rollout.registry.unplayed, sum(episode.kind == "eval" for episode in rollout.leases)
+    if rollout.pending_evaluations:
+        awaited, played = rollout.unplayed, sum(episode.kind == "eval" for episode in rollout.leases)
         who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
         text = f"{awaited} evaluation episodes of version {training.version} ({who})"
         return (StepWait(what="evaluation", text=text, count=awaited),)
@@ -100,20 +109,18 @@ def why_waiting(state: ServerState, reason: str | None, training: Training | Non
 
 
 def _straggler_waits(training: Training, playing: list[LeasedEpisode]) -> Iterator[StepWait]:
-    """Yield what a batch with all its places taken waits for: the episodes in play, named after the oldest."""
     awaited = training.rollout.groups.awaited
     late = sorted((e for e in playing if e.id in awaited), key=lambda episode: episode.begun_at)
     prepared = sum(one.id in awaited for one in training.rollout.leases.prepared)
     if prepared:
         yield StepWait(what="episodes", text=f"{prepared} episodes whose teams have not decided", count=prepared)
     if late:
-        age = max(0.0, training.rollout.registry.clock() - late[0].begun_at)
+        age = max(0.0, training.rollout.clock() - late[0].begun_at)
         text = f"{len(late)} episodes in play, the oldest for {age:.0f} s ({late[0].owner}, stream {late[0].stream})"
         yield StepWait(what="straggler", text=text, stream=late[0].stream, count=len(late), age_s=age)
 
 
 def _missing_waits(training: Training, leases: list[LeasedEpisode]) -> Iterator[StepWait]:
-    """Yield the episodes that the batch lacks, by stream where streams have shares, the most first."""
     groups, job, playing = training.rollout.groups, training.job, Counter(episode.stream for episode in leases)
     lacking = groups.streams.count_missing(groups.done)
     size = 1 if job.batch_rule == "episodes" else job.group_size
@@ -157,11 +164,10 @@ def model_in_words(model: ModelSpec) -> str:
 
 
 def _describe_training(training: Training) -> dict[str, Any]:
-    """Return what a snapshot shows of a training, by field."""
     rollout, pace, metrics = training.rollout, training.pace, training.metrics
-    registry, counts, leases = rollout.registry, rollout.counts, list(rollout.leases)
-    pace.record_tokens(registry.sampled_tokens)
-    owners, streams = _owners(leases, registry.clock()), _streams(training, leases)
+    counts, leases = rollout.counts, list(rollout.leases)
+    pace.record_tokens(rollout.sampled_tokens)
+    owners, streams = _owners(leases, rollout.clock()), _streams(training, leases)
     seconds = metrics.get("timing_s/step")
     step_s = pace.step_s if pace.step_s is not None else seconds
     return {
@@ -170,19 +176,19 @@ def _describe_training(training: Training) -> dict[str, Any]:
         "streams_left_out": max(0, len(streams) - MOST_STREAMS),
         "owners": tuple(owners[:MOST_OWNERS]),
         "owners_left_out": max(0, len(owners) - MOST_OWNERS),
-        "line": len(registry.admission),
-        "line_age_s": registry.admission.age_s,
-        "sampled_tokens": registry.sampled_tokens,
+        "line": len(rollout.admission),
+        "line_age_s": rollout.admission.age_s,
+        "sampled_tokens": rollout.sampled_tokens,
         "sampled_per_s": pace.sampled_per_s,
         "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
         "episodes": {name: counts[name] for name in ("begun", "ended", "trained", "evaluated", "aborted", "fenced")},
         "drops": select_prefix(counts, "drop_"),
         "flat": training.flat,
         "refusals": select_prefix(counts, "refused_"),
-        "refusal": registry.refusal,
-        "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(registry.lost)[: -MOST_DROPS - 1 : -1]),
+        "refusal": rollout.refusal,
+        "recent_drops": tuple(DropSnapshot(**one._asdict()) for one in list(rollout.lost)[: -MOST_DROPS - 1 : -1]),
         "side_conversations": counts["side_conversations"],
-        "skipped_tasks": dict(registry.skipped),
+        "skipped_tasks": dict(rollout.skipped),
     }
 
 
@@ -225,3 +231,110 @@ def _streams(training: Training, leases: Iterable[LeasedEpisode]) -> list[Stream
         for stream in groups.streams.status(begun, groups.count_missing())
     ]
     return sorted(found, key=lambda stream: (-stream.episodes_open, -stream.groups_open, stream.name))
+
+
+PROMETHEUS = CONTENT_TYPE_PLAIN_0_0_4
+_GAUGES: tuple[tuple[str, str, Callable[[Status, Rollout], float | None]], ...] = (
+    ("step", "Training steps done.", lambda status, _: status.step),
+    ("policy_version", "Version of the weights that serve.", lambda status, _: status.policy_version),
+    ("updating", "1 while a batch is learned or its checkpoint saved.", lambda status, _: status.updating),
+    ("finished", "1 once the last step is done.", lambda status, _: status.finished),
+    ("waiting", "1 while a step waits for store, disk or an evaluation.", lambda status, _: status.waiting is not None),
+    ("line", "Begins that wait for room.", lambda _, rollout: len(rollout.admission)),
+    ("line_age_seconds", "For how long the first of them has.", lambda _, rollout: rollout.admission.age_s),
+    ("collected_episodes", "Ended episodes waiting for their batch.", lambda status, _: status.collected_episodes),
+    ("needed_episodes", "Episodes a batch takes.", lambda status, _: status.needed_episodes),
+    ("pool_bytes", "Bytes the waiting episodes hold.", lambda _, rollout: rollout.groups.bytes),
+    (
+        "pool_limit_bytes",
+        "Bytes beyond which the oldest are dropped.",
+        lambda _, rollout: rollout.job.pool_bytes,
+    ),
+    (
+        "calls_in_flight",
+        "Calls of open episodes being answered.",
+        lambda _, rollout: sum(len(episode.calls) for episode in rollout.leases),
+    ),
+    ("generations_in_flight", "Answers the engine works on.", lambda _, rollout: rollout.gate.in_flight),
+)
+_COUNTS = {
+    "begun": ("episodes_begun", "Episodes begun."),
+    "trained": ("episodes_trained", "Episodes given to the learner."),
+    "evaluated": ("episodes_evaluated", "Evaluation episodes that ended."),
+    "throttled": ("throttled", "Begins that found no room."),
+    "calls": ("calls", "Answers asked of the engine."),
+    "tokens_beyond_end": ("tokens_beyond_end", "Ids sampled beyond the end of an answer, and forgotten."),
+}
+"""Counts of the rollout that are a family each."""
+_COUNTS_BY_PREFIX = {
+    "drop_": ("drops", "reason", "Episodes that ended and are not trained, or were fenced."),
+    "calls_": ("call_events", "event", "Calls that failed, were cancelled, withdrawn, coalesced or are untrained."),
+    "refused_": ("refused_calls", "code", "Model calls that were refused."),
+    "left_out_": ("left_out", "what", "Requests with something that no model here can be given."),
+    "neutralised_": ("neutralised", "field", "Calls whose field was held to the job's sampling."),
+}
+"""Counts of the rollout that are a label's value each, by how their names begin."""
+_STREAMS: tuple[tuple[str, str, Callable[[StreamStatus], float | None]], ...] = (
+    ("share", "The stream's part of each batch.", lambda stream: stream.share),
+    ("cursor", "Groups played to their end.", lambda stream: stream.cursor),
+    ("groups_open", "Groups of the present step.", lambda stream: stream.groups_open),
+    ("groups_trained", "Groups given to the learner.", lambda stream: stream.groups_trained),
+    ("lacking", "Places of unfinished groups nobody plays.", lambda stream: sum(stream.unfinished.values())),
+)
+
+
+class ServerCollector:
+    """A collector of prometheus_client around one server; register it nowhere else than in its own process."""
+
+    def __init__(self, server: SwarmServer) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        status, training = self._server.status(), self._server.opened
+        states = {state.value: float(state is status.state) for state in ServerState}
+        yield _labelled(GaugeMetricFamily, "server_state", "1 for the present state.", "state", states)
+        try:
+            job = self._server.job
+            yield InfoMetricFamily("ajet_job", "The loaded job.", {"digest": job.digest(), "backend": job.backend})
+            yield GaugeMetricFamily("ajet_steps", "Training steps the job asks for.", job.steps)
+        except NotFound:
+            pass  # none is loaded
+        if training is None:
+            return
+        rollout = training.rollout
+        for name, told, measure in _GAUGES:
+            yield GaugeMetricFamily(f"ajet_{name}", told, float(measure(status, rollout) or 0.0))
+        best = {} if status.best is None else status.best.model_dump(exclude_none=True)
+        told = "The best evaluation, whose checkpoint is kept; its score is optimistic."
+        yield _labelled(GaugeMetricFamily, "best", told, "what", best)
+        held = len(rollout.leases.prepared)
+        leases = {"open": status.open_episodes - held, "prepared": held}
+        yield _labelled(GaugeMetricFamily, "leases", "Episodes that are open or prepared.", "state", leases)
+        for count, (name, told) in _COUNTS.items():
+            yield CounterMetricFamily(f"ajet_{name}", told, rollout.counts[count])
+        outcomes = {outcome: rollout.counts[outcome] for outcome in ("ended", "aborted", "fenced")}
+        yield _labelled(CounterMetricFamily, "episodes", "Episodes that are over.", "outcome", outcomes)
+        for prefix, (name, label, told) in _COUNTS_BY_PREFIX.items():
+            yield _labelled(CounterMetricFamily, name, told, label, select_prefix(rollout.counts, prefix))
+        told = "Metrics of the last finished step."
+        yield _labelled(GaugeMetricFamily, "training", told, "metric", training.metrics)
+        try:
+            streams = rollout.streams().streams
+        except EngineUnavailable:  # while it boots they are not read back yet
+            return
+        for name, told, measured in _STREAMS:
+            values = {stream.name: value for stream in streams if (value := measured(stream)) is not None}
+            yield _labelled(GaugeMetricFamily, f"stream_{name}", told, "stream", values)
+
+
+def exposition(server: SwarmServer) -> bytes:
+    return generate_latest(ServerCollector(server))
+
+
+def _labelled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, told: str, label: str, values: Mapping[str, float]
+) -> Metric:
+    family = kind(f"ajet_{name}", told, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 import sqlalchemy as sa
 
-from swarm.backends.protocols import CallReward
+from swarm.errors import StoreRefused
 from swarm.store.retention import erase_tokens, read_evaluations
 from swarm.store.tables import (
     CHECKPOINTS,
@@ -30,6 +30,7 @@ from swarm.store.tables import (
     STREAMS,
     Base,
     EpisodeRow,
+    Sample,
     StoredEvent,
     StreamRow,
     TaskListRow,
@@ -42,12 +43,9 @@ from swarm.wire import EvaluationSummary
 
 Closing = Literal["ended", "aborted", "fenced", "dropped"]
 _NODES_AT_ONCE = 32
+_REWARD = ("reward", "success", "weight", "call_rewards")
 _E = EPISODES.c
 _THIS = sa.and_(_E.training == sa.bindparam("of"), _E.episode == sa.bindparam("this"))
-
-
-class ContradictoryChanges(ValueError):
-    """The changes contradict what is written; they cannot be written however often one tries."""
 
 
 @dataclass(slots=True)
@@ -115,42 +113,35 @@ class CallWithdrawn(Update):
 
 @dataclass(frozen=True)
 class EpisodePrepared(Update):
-    """An episode of a team has its reward, but waits for the team's decision. It may be asked of `decider`."""
+    """An episode of a team has its reward, but waits for the team's decision. It may be asked of its decider."""
 
-    episode: str
-    reward: float
-    success: bool | None
-    weight: float
-    decider: str | None
-    decider_token: str | None
-    call_rewards: tuple[CallReward, ...] = ()
+    sample: Sample
+
+    @property
+    def episode(self) -> str:
+        return self.sample.episode
 
     @classmethod
     def write(cls, to: RowWriter, changes: Sequence[Self]) -> None:
         to.check_begun(changes)
-        to.update_episodes([{**vars(change), "state": "prepared"} for change in changes])
+        names = ("episode", *_REWARD, "decider", "decider_token")
+        to.update_episodes([{**change.sample.columns(*names), "state": "prepared"} for change in changes])
 
 
 @dataclass(frozen=True)
 class EpisodeClosed(Update):
-    """An episode is over: ended with a reward, aborted, fenced, or (after its end) dropped from the pool.
+    """An episode is over: ended with a `sample`, aborted, fenced, or (after its end) dropped from the pool.
 
-    `fencing_token` is the one that is valid from now on; `group` the group it ended in, `task_index` the turn it ended
-    for; `reason` why it was given up. `team`: it was prepared, and what is told of it must stand whatever happens, a
-    loss of power too.
+    `fencing_token` is the one that is valid from now on; `reason` why it was given up. `team`: it was prepared, and
+    what is told of it must stand whatever happens, a loss of power too.
     """
 
     episode: str
     state: Closing
-    fencing_token: int
-    reward: float | None = None
-    success: bool | None = None
-    weight: float = 1.0
-    group: str | None = None
+    fencing_token: int = 1
+    sample: Sample | None = None
     reason: str | None = None
-    task_index: int | None = None
     team: bool = False
-    call_rewards: tuple[CallReward, ...] = ()
 
     @classmethod
     def write(cls, to: RowWriter, changes: Sequence[Self]) -> None:
@@ -195,7 +186,7 @@ class BatchScheduled(Update):
             settled = (_E.training == to.training, _E.step == change.step)
             count = sa.select(sa.func.count()).select_from(EPISODES).where(*settled)
             if (free := to.connection.execute(count).scalar_one()) != len(change.episodes):
-                raise ContradictoryChanges(
+                raise StoreRefused(
                     f"step {change.step}: expected {len(change.episodes)} ended episodes that are in no step, "
                     f"found {free}"
                 )
@@ -302,13 +293,11 @@ class RowWriter:
         self.connection.execute(sa.insert(type(rows[0]).__table__), values)  # type: ignore[arg-type]
 
     def close(self, change: EpisodeClosed) -> dict[str, Any]:
-        """Return what a closing sets."""
         self._serials.pop(change.episode, None)
         self.marks.closed += 1
-        names = ["episode", "state", "fencing_token", "reason"]
-        if change.state == "ended":
-            names += ("reward", "success", "weight", "group", "task_index", "call_rewards")
-        values = {name: getattr(change, name) for name in names}
+        values = {name: getattr(change, name) for name in ("episode", "state", "fencing_token", "reason")}
+        if change.sample is not None:
+            values |= {**change.sample.columns(*_REWARD, "task_index"), "group": change.sample.group or None}
         return {**values, "closed": self.marks.closed, "closed_after": self.marks.step}
 
     def update_episodes(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -328,7 +317,7 @@ class RowWriter:
         self.connection.execute(sa.delete(CHECKPOINTS).where(here, CHECKPOINTS.c.step.not_in(kept)))
 
     def check_begun(self, changes: Sequence[EpisodePrepared | EpisodeClosed]) -> None:
-        """Raise ContradictoryChanges for an episode that is not written: an update of nothing would be no error."""
+        """Raise StoreRefused for an episode that is not written: an update of nothing would be no error."""
         for change in changes:
             self.serial(change.episode)
 
@@ -338,7 +327,7 @@ class RowWriter:
             query = sa.select(_E.serial).where(_THIS)
             serial = self.connection.execute(query, {"of": self.training, "this": episode}).scalar()
         if serial is None:
-            raise ContradictoryChanges(f"episode {episode} never began")
+            raise StoreRefused(f"episode {episode} never began")
         return serial
 
 

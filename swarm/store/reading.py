@@ -14,7 +14,17 @@ from swarm.backends.protocols import CallReward
 from swarm.store.changes import Closing, HighWaterMarks
 from swarm.store.database import columns_of
 from swarm.store.retention import CALLS, TOKENS, OpenedTraining, oldest_needed, read_evaluations
-from swarm.store.tables import CHECKPOINTS, EPISODES, NODES, STEPS, StreamRow, TaskListRow, unpack_floats, unpack_ints
+from swarm.store.tables import (
+    CHECKPOINTS,
+    EPISODES,
+    NODES,
+    STEPS,
+    Sample,
+    StreamRow,
+    TaskListRow,
+    unpack_floats,
+    unpack_ints,
+)
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
 
@@ -26,47 +36,6 @@ CLOSED_KEPT = 65_536
 """Closed episodes a restarted server can tell precisely about."""
 _SERIALS_AT_ONCE = 500
 _E = EPISODES.c
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """A training episode with a reward, whole enough to be trained. Its fields but `nodes` are columns."""
-
-    episode: str
-    task_id: str
-    stream: str
-    owner: str
-    group: str
-    reward: float
-    success: bool | None
-    weight: float
-    nodes: tuple[Node, ...]
-    decider: str | None = None
-    """Set for one that is prepared: where the team's decision can be asked."""
-    decider_token: str | None = None
-    task_index: int | None = None
-    """Its turn in the stream's task list; None where it counts for none."""
-    code: str | None = None
-    """sha256 of its agent's files; None where its client did not say."""
-    call_rewards: tuple[CallReward, ...] = ()
-    """Of all its calls, or none where each is worth `reward` and nobody said which agent made it."""
-
-    @property
-    def teaches(self) -> bool:
-        """Some call of it is trained."""
-        return any(node.trained for node in self.nodes)
-
-    @property
-    def side_conversations(self) -> int:
-        """Return how many trained conversations began beside the first one, where no call says which agent made it."""
-        began = sum(node.trained and node.drift is Drift.START for node in self.nodes)
-        return 0 if any(node.agent for node in self.nodes) else max(0, began - 1)
-
-    @property
-    def trained_rewards(self) -> tuple[CallReward, ...]:
-        """The rewards of its trained calls."""
-        trained = {node.index for node in self.nodes if node.trained}
-        return tuple(each for each in self.call_rewards if each.call in trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +92,6 @@ class EpisodeReader(ABC):
         return await self._read(lambda connection, of: episodes(connection, of, limit)) or EpisodeList(episodes=())
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
         return await self._read(lambda connection, of: find_episode(connection, of, episode))
 
     async def list_exportable(self) -> ExportableEpisodes:
@@ -312,7 +280,6 @@ def _closing(state: str) -> Closing:
 
 
 def _fencing_tokens(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
-    """Return the latest closed episodes, oldest first."""
     query = sa.select(_E.episode, _E.fencing_token, _E.state, _E.reason)
     closed = query.where(_E.training == training, _E.closed.is_not(None)).order_by(_E.closed.desc())
     rows = connection.execute(closed.limit(CLOSED_KEPT)).all()

@@ -16,12 +16,14 @@ import math
 import sys
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from swarm.backends.protocols import CallReward
+from swarm.timelines import Drift, Node
 from swarm.wire import EvaluationSummary
 
 T = TypeVar("T", int, float)
@@ -98,7 +100,6 @@ class Base(MappedAsDataclass, DeclarativeBase):
     type_annotation_map = {str: PlainText(), int: sa.Integer(), float: sa.Double(), bool: sa.Boolean()}  # noqa: RUF012
 
     def values(self) -> dict[str, Any]:
-        """Return what is given, by the keys of the columns."""
         return {key: value for key, value in vars(self).items() if key != "_sa_instance_state"}
 
 
@@ -165,6 +166,50 @@ class EpisodeRow(Base):
     task_index: Mapped[int | None] = mapped_column("turn", Big, key="task_index", default=None)
     call_rewards: Mapped[tuple[CallReward, ...] | None] = mapped_column(Rewards, init=False)
     code: Mapped[str | None] = mapped_column(default=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """A training episode with a reward, whole enough to be trained. Its fields but `nodes` are columns."""
+
+    episode: str
+    task_id: str
+    stream: str
+    owner: str
+    group: str
+    reward: float
+    success: bool | None
+    weight: float
+    nodes: tuple[Node, ...]
+    decider: str | None = None
+    """Set for one that is prepared: where the team's decision can be asked."""
+    decider_token: str | None = None
+    task_index: int | None = None
+    """Its turn in the stream's task list; None where it counts for none."""
+    code: str | None = None
+    """sha256 of its agent's files; None where its client did not say."""
+    call_rewards: tuple[CallReward, ...] = ()
+    """Of all its calls, or none where each is worth `reward` and nobody said which agent made it."""
+
+    def columns(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def teaches(self) -> bool:
+        """Some call of it is trained."""
+        return any(node.trained for node in self.nodes)
+
+    @property
+    def side_conversations(self) -> int:
+        """Return how many trained conversations began beside the first one, where no call says which agent made it."""
+        began = sum(node.trained and node.drift is Drift.START for node in self.nodes)
+        return 0 if any(node.agent for node in self.nodes) else max(0, began - 1)
+
+    @property
+    def trained_rewards(self) -> tuple[CallReward, ...]:
+        """The rewards of its trained calls."""
+        trained = {node.index for node in self.nodes if node.trained}
+        return tuple(each for each in self.call_rewards if each.call in trained)
 
 
 class NodeRow(Base):

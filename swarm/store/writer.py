@@ -29,7 +29,6 @@ from swarm.store import database, reading, retention
 from swarm.store.changes import (
     Change,
     CheckpointSaved,
-    ContradictoryChanges,
     EpisodeClosed,
     RowWriter,
     must_survive_power_loss,
@@ -192,7 +191,6 @@ class Writer:
         return self._connection
 
     def _is_committed(self) -> bool:
-        """Return whether the group whose commit failed is in the database all the same."""
         until = time.monotonic() + DOUBT_S
         while True:
             try:
@@ -219,7 +217,7 @@ class Writer:
 
     def _refuse(self, item: WriteRequest, error: Exception) -> None:
         log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
-        said = str(error) if isinstance(error, ContradictoryChanges) else f"{type(error).__name__}: {error}"
+        said = error.message if isinstance(error, StoreRefused) else f"{type(error).__name__}: {error}"
         if item.done is None:
             self._break(f"a note was refused, and so is lost: {said}", [])
         _resolve_futures([item], StoreRefused(self._describe_failure(said)))
@@ -262,8 +260,6 @@ def _read_written(connection: sa.Connection, training: int) -> int:
 
 
 def _resolve_futures(items: Sequence[WriteRequest], error: Exception | None) -> None:
-    """Tell those who wait for the items, each on its own loop."""
-
     def resolve(futures: Sequence[asyncio.Future[None]]) -> None:
         for future in futures:
             if future.done():  # its caller was cancelled

@@ -35,19 +35,10 @@ from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import LeaseClock, StateMachine
 from swarm.rollout.task_sampler import Group
 from swarm.rollout.teams import Resolver
-from swarm.store import (
-    FINISHED,
-    BatchScheduled,
-    Change,
-    CheckpointEvaluated,
-    CheckpointSaved,
-    RecoveredState,
-    Sample,
-    StepMeasured,
-    Store,
-    StoredEvent,
-    best_of,
-)
+from swarm.store.changes import BatchScheduled, Change, CheckpointEvaluated, CheckpointSaved, StepMeasured
+from swarm.store.reading import FINISHED, RecoveredState
+from swarm.store.tables import Sample, StoredEvent, best_of
+from swarm.store.writer import Store
 from swarm.training.checkpoints import Checkpoints
 from swarm.training.metrics import (
     EngineWork,
@@ -202,7 +193,7 @@ class Training:
 
     @property
     def finished(self) -> bool:
-        return self.rollout.registry.finished
+        return self.rollout.finished
 
     def start(self) -> None:
         self._spawn(self._boot(), "boot")
@@ -240,7 +231,7 @@ class Training:
         self._spawn(self._watch(backend), "watchdog")  # a backend may die while it boots
         await backend.start()
         await self._tracker.open(lambda: self._make_tracker(self.job))
-        self.rollout.registry.renderer = backend.renderer
+        self.rollout.renderer = backend.renderer
         await self._recover(backend)
         self._serving = InferenceContext(self.rollout, backend, PromptBuilder(backend.renderer))
         self.provenance = dict(backend.provenance)
@@ -252,7 +243,6 @@ class Training:
         self._spawn(self._train(backend), "training")
 
     async def _recover(self, backend: Backend) -> None:
-        """Bring weights, step and rollout to where the store says they were."""
         found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
         loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
         if loaded:  # what was made or loaded first serves already
@@ -316,22 +306,22 @@ class Training:
         await self._await_evaluation()
         if not self.finished:
             self.rollout.finish()
-            self.rollout.registry.notify()
+            self.rollout.notify()
         await self._tracker.finish()
         log.info("event=finished steps=%d", self.step)
 
     async def _await_evaluation(self) -> None:
-        if not (awaited := self.rollout.registry.pending_evaluations):
+        if not (awaited := self.rollout.pending_evaluations):
             return
         began = self._now()
         what = f"step {self.step + 1}" if self.step < self.job.steps else "the end"
         self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.version}"
         log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
-        await self.rollout.drain.wait_until(lambda: not self.rollout.registry.pending_evaluations)
+        await self.rollout.drain.wait_until(lambda: not self.rollout.pending_evaluations)
         self.waiting = None
         log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
         if self.job.keeps_best_of(self.step):
-            await self._keep_best(summarise_evaluation(self.step, self.rollout.registry.evaluated))
+            await self._keep_best(summarise_evaluation(self.step, self.rollout.evaluated))
 
     async def _keep_best(self, found: EvaluationSummary) -> None:
         """Write down what an evaluation of the present step's weights came to, and keep the best checkpoint."""
@@ -356,7 +346,6 @@ class Training:
         return groups
 
     async def _take_overlapping_batch(self) -> tuple[Group, ...]:
-        """Wait for a batch; the next one is rolled out already, and goes on."""
         await self.rollout.drain.wait_until(lambda: self.rollout.groups.full)
         self.rollout.drain.begin()
         await self.rollout.drain.wait_until(lambda: self.rollout.groups.complete)
@@ -395,7 +384,6 @@ class Training:
             await self._in_thread(partial(self._checkpoints.commit, step, name))
 
     async def _schedule(self, groups: tuple[Group, ...], spent: StepMeasured) -> None:
-        """Write down what the next step's batch is and took, together with where that leaves the streams."""
         scheduled = BatchScheduled(spent.step, tuple(sample.episode for sample in list_samples(groups)))
         streams = self.rollout.groups.streams
         await self._write_durably(spent.step, lambda: (scheduled, spent, *streams.list_rows()))
@@ -408,7 +396,6 @@ class Training:
         await self._retry_until_room(f"step {step} waits for the store", lambda: self.store.write(*changes()))
 
     async def _retry_until_room(self, waits: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work, however long there is no room for it; until then `waiting` tells what it `waits` for."""
         pause, most = RETRY_S
         while True:
             try:
@@ -447,12 +434,11 @@ class Training:
             log.warning("event=flat_rewards step=%d reason=%r", self.step, self.flat)
 
     def _serve(self, backend: Backend) -> None:
-        """Note that the weights of the last update serve."""
         self.version = backend.engine.version
         self.rollout.finish_update(self.version)
 
     def _engine_work(self) -> EngineWork:
-        return EngineWork(self.rollout.gate.busy_s, self.rollout.registry.sampled_tokens)
+        return EngineWork(self.rollout.gate.busy_s, self.rollout.sampled_tokens)
 
     def _start_rollout(self) -> None:
         self.updating = False
@@ -464,7 +450,7 @@ class Training:
         if self._machine.state is not ServerState.ROLLING:
             self._machine.transition_to(ServerState.ROLLING)
         self.rollout.gate.open()
-        self.rollout.registry.notify()
+        self.rollout.notify()
 
     async def _watch(self, backend: Backend) -> None:
         while True:
@@ -479,7 +465,7 @@ class Training:
         while True:
             await asyncio.sleep(every)
             self.rollout.sweep()
-            self.pace.record_tokens(self.rollout.registry.sampled_tokens)
+            self.pace.record_tokens(self.rollout.sampled_tokens)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         self._learning = learning = asyncio.ensure_future(asyncio.to_thread(work))
@@ -500,7 +486,6 @@ class Training:
 
 
 def _groups(samples: Sequence[Sample]) -> tuple[Group, ...]:
-    """Return settled samples as the groups they were taken in."""
     groups: dict[str, Group] = {}
     for sample in samples:
         group = groups.setdefault(sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0))

@@ -46,7 +46,7 @@ from typing import NamedTuple
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.rollout.task_sampler import Group
-from swarm.store import Sample
+from swarm.store.tables import Sample
 from swarm.timelines import Drift, linear_rows, select_trained, token_counts, tree_tokens, unmerged_rows
 from swarm.wire import stream_label
 
@@ -65,7 +65,6 @@ class FlatRewards:
         self._steps = 0
 
     def observe(self, metrics: Mapping[str, float]) -> str | None:
-        """Take a step's metrics; return what is wrong, where it has been so for some steps."""
         mean = metrics["critic/rewards/mean"]
         low = min(self._range[0], metrics["critic/rewards/min"])
         high = max(self._range[1], metrics["critic/rewards/max"])
@@ -189,7 +188,6 @@ def _merge(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _stream_metrics(groups: Sequence[Group], of: int) -> dict[str, float]:
-    """Return what one stream came to; `of`: groups of the whole batch."""
     samples = list_samples(groups)
     sizes = _sizes(samples)
     return {

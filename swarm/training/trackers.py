@@ -85,7 +85,6 @@ class WandbTracker:
         self._run: Any = self._online(given) if tracking.mode == "online" else self._offline(given)
 
     def _online(self, given: Mapping[str, Any]) -> Any:
-        """Begin a run that W&B's client sends by itself; offline where W&B does not answer."""
         import wandb
 
         try:

@@ -60,8 +60,6 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.clock = _processes.Value("d", 0.0)
-        """Seconds by which the server's wall clock is off."""
         self.lives = 0
         self._port = 0
         self._process: Any = None
@@ -80,7 +78,7 @@ class Server:
 
     async def start(self, fault: Fault | None = None, pages: int | None = None) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        arguments = (self.directory, self._port, fault, pages, self.clock)
+        arguments = (self.directory, self._port, fault, pages)
         self._process = _processes.Process(target=_serve, args=arguments, daemon=True)
         await asyncio.to_thread(self._process.start)
         self.lives += 1

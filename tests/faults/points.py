@@ -5,14 +5,13 @@
     before_Y_reply, after_Y_reply    Y: call, begin, end, abort, heartbeat, ...: a reply, before its first byte is
                          handed to the network and after its last one was
     before_generation, in_generation, after_generation
-    before_update, after_update, before_save, before_rename, after_save, boot
+    before_update, after_update, before_save, before_rename, after_save
 
-At one of them, once, a server may die (SIGKILL to itself: nothing is flushed, nobody is told) or its backend break.
+At one of them, once, a server dies (SIGKILL to itself: nothing is flushed, nobody is told).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections import Counter
@@ -20,51 +19,34 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch, Chunk, GenerationRequest
-from swarm.rendering.messages import BackendError
-from swarm.store import Change, EpisodeClosed, Store
+from swarm.store.changes import Change, EpisodeClosed
+from swarm.store.writer import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens the `nth` time (from 1) that `point` is reached.
-
-    kill: the process gets SIGKILL. break: the backend raises there. die: it says that it is dead when it is asked, and
-    what it does at that moment (a boot, a generation) never comes to an end.
-    """
+    """The process gets SIGKILL the `nth` time (from 1) that `point` is reached."""
 
     point: str
     nth: int = 1
-    what: Literal["kill", "break", "die"] = "kill"
 
 
 class Points:
     def __init__(self, fault: Fault | None) -> None:
         self._fault = fault
         self._reached: Counter[str] = Counter()
-        self.dead: str | None = None
 
     def reach(self, point: str) -> None:
         self._reached[point] += 1
-        fault = self._fault
-        if fault is None or fault.point != point or fault.nth != self._reached[point]:
-            return
-        if fault.what == "kill":
+        if self._fault == Fault(point, self._reached[point]):
             os.kill(os.getpid(), signal.SIGKILL)
-        self.dead = f"it broke at {point}"
-        if fault.what == "break":
-            raise BackendError(self.dead)
-
-    async def reach_or_wait(self, point: str) -> None:
-        self.reach(point)
-        if self.dead is not None:
-            await asyncio.Event().wait()
 
 
 class FaultyStore:
@@ -107,16 +89,9 @@ class FaultyBackend(FakeBackend):
         learner.update = _updating(learner.update, points)
         learner.save = _saving(learner.save, points)
 
-    async def start(self) -> None:
-        await self._points.reach_or_wait("boot")
-        await super().start()
-
     def publish(self) -> None:
         self._points.reach("before_publish")
         super().publish()
-
-    def failure(self) -> str | None:
-        return self._points.dead or super().failure()
 
 
 Generate = Callable[[GenerationRequest], AsyncGenerator[Chunk, None]]
@@ -124,13 +99,13 @@ Generate = Callable[[GenerationRequest], AsyncGenerator[Chunk, None]]
 
 def _generating(generate: Generate, points: Points) -> Generate:
     async def generating(request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
-        await points.reach_or_wait("before_generation")
+        points.reach("before_generation")
         async with aclosing(generate(request)) as chunks:
             async for chunk in chunks:
                 if chunk.finish is not None:
-                    await points.reach_or_wait("after_generation")
+                    points.reach("after_generation")
                 yield chunk
-                await points.reach_or_wait("in_generation")
+                points.reach("in_generation")
 
     return generating
 

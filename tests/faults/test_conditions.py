@@ -1,4 +1,4 @@
-"""What surrounds a server fails: its disk is full, its clock jumps, its process stands still, its network loses."""
+"""What surrounds a server fails: its disk is full, its network repeats, reorders and loses."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from swarm.client import AsyncSwarmClient, Episode, NamedTask
-from swarm.errors import LeaseLost
-from tests.faults.harness import SAID, Books, Client, Server, check, job, moments, play_to_the_end, running
+from tests.faults.harness import Books, Client, Server, check, job, moments, play_to_the_end, running
 
 pytestmark = pytest.mark.slow
 
 WANTED = job()
 PAGES = 100
 LONG = " ".join(str(number) for number in range(3000))
-STALL_S = 2.5
 LONGEST_S = 0.05
 """Longest delay of a request; requests overtake each other because each has its own."""
 
@@ -39,16 +36,6 @@ async def full(server: Server, client: Client, books: Books) -> asyncio.Task[Non
     raise AssertionError("unreachable")
 
 
-async def test_clients_of_a_full_disk_are_told_and_go_on_once_there_is_room(tmp_path: Path) -> None:
-    books = Books()
-    async with running(tmp_path, pages=PAGES) as server, Client(server, books, text=LONG) as client:
-        playing = await full(server, client, books)
-        server.signal(signal.SIGUSR1)
-        await playing
-        await check(books, WANTED, server)
-        assert "disk is full" in server.log
-
-
 async def test_a_server_killed_while_its_disk_is_full_recovers_what_it_acknowledged(tmp_path: Path) -> None:
     books = Books()
     async with running(tmp_path, pages=PAGES) as server, Client(server, books, text=LONG) as client:
@@ -59,55 +46,6 @@ async def test_a_server_killed_while_its_disk_is_full_recovers_what_it_acknowled
         await client.train(WANTED)
         await playing
         await check(books, WANTED, server)
-
-
-@pytest.mark.parametrize("hours", [5.0, -5.0])
-async def test_a_jump_of_the_clock_expires_no_lease_and_keeps_none_alive(tmp_path: Path, hours: float) -> None:
-    wanted, books = job(lease_ttl_s=1.0), Books()
-    async with running(tmp_path) as server, Client(server, books) as client:
-        await client.train(wanted)
-        kept = await client.swarm.begin(NamedTask("a"))
-        silent = await client.swarm.begin(NamedTask("a"))
-        server.clock.value = hours * 3600.0
-        async for _ in moments():
-            await kept.heartbeat()
-            if (await client.swarm.status()).open_episodes == 1:
-                break
-        with pytest.raises(LeaseLost):
-            await silent.heartbeat()
-        await kept.chat(SAID)
-        server.clock.value = 0.0
-        await kept.heartbeat()
-        await kept.abort()
-        await play_to_the_end(client)
-        await check(books, wanted, server)
-
-
-async def test_a_stall_of_the_server_fences_no_episode_whose_heartbeats_wait_in_its_sockets(tmp_path: Path) -> None:
-    """Four plays, with agents that only send heartbeats meanwhile; the batch is full, so both clocks would run."""
-    begun, over = asyncio.Queue[str](), asyncio.Event()
-
-    async def agent(episode: Episode[Any]) -> float:
-        await episode.chat(SAID)
-        begun.put_nowait(episode.id)
-        if begun.qsize() > 2:  # the first two end at once: the others are stragglers
-            await over.wait()
-        return 1.0
-
-    async with running(tmp_path) as server, AsyncSwarmClient(server.url, server.token) as client:
-        await client.ensure_training(job(steps=1, lease_ttl_s=1.0, drain_timeout_s=1.0))
-        playing = asyncio.create_task(client.rollout(agent, [NamedTask("a"), NamedTask("b")], concurrency=4))
-        async for _ in moments():
-            if begun.qsize() == 4 and (await client.status()).open_episodes == 2:
-                break
-        server.signal(signal.SIGSTOP)
-        await asyncio.sleep(STALL_S)
-        server.signal(signal.SIGCONT)
-        assert (await client.status()).open_episodes == 2
-        over.set()
-        summary = await playing
-    assert (summary.episodes, summary.dropped) == (4, {})
-    assert "event=fence" not in server.log
 
 
 class Proxy:
@@ -165,11 +103,10 @@ class Proxy:
             return web.Response(body=await reply.read(), status=reply.status, headers=kept)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_repeated_reordered_and_lost_requests_count_once(tmp_path: Path, seed: int) -> None:
+async def test_repeated_reordered_and_lost_requests_count_once(tmp_path: Path) -> None:
     wanted, books = job(lease_ttl_s=0.4, drain_timeout_s=0.4), Books()
     async with running(tmp_path) as server:
-        proxy = Proxy(server.url, seed)
+        proxy = Proxy(server.url, seed=1)
         async with proxy.open() as url, Client(server, books, url=url) as client:
             await client.train(wanted)
             await play_to_the_end(client, workers=6)

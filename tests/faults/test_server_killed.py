@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
-from swarm.errors import SwarmError, Unreachable
+from swarm.errors import SwarmError
 from swarm.job import Job
 from tests.faults.harness import Books, Client, Server, asks_twice, check, job, play_to_the_end, running
 from tests.faults.points import Fault
@@ -101,16 +101,3 @@ async def test_a_rollout_rides_out_a_restart(tmp_path: Path, point: str, agent: 
         status = await client.status()
         assert status.finished
         assert summary.episodes == status.metrics["lease/trained"] == 160  # who played it knows that it counts
-
-
-async def test_a_rollout_ends_when_its_server_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarm.client.rollout.ENGINE_OFF_S", 0.3)
-    async with (
-        running(tmp_path, Fault("in_generation", nth=3)) as server,
-        AsyncSwarmClient(server.url, server.token) as client,
-    ):
-        await client.ensure_training(WANTED)
-        with pytest.raises(Unreachable):
-            await client.rollout(asks_twice, [NamedTask("a")], concurrency=4)

@@ -17,7 +17,7 @@ from research.runs.wandb_log import find_log, read_log
 from swarm.job import Job, TinyModel
 from swarm.rollout.keys import ServerDirectory
 from swarm.server.service import default_store, make_backend
-from swarm.store import open_store
+from swarm.store.writer import open_store
 from swarm.training.metrics import make_batch
 from tests.research.runs.trials import STEPS, Tries, eventually
 

@@ -135,19 +135,6 @@ async def test_what_no_context_can_hold_is_refused_before_it_is_sent(tmp_path: P
         writer.close()
 
 
-async def test_a_body_in_chunks_is_held_to_the_same_length(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(max_context=256)) as served:
-        lease = await served.begin()
-
-        async def pieces() -> AsyncIterator[bytes]:
-            for _ in range(20):
-                yield b" " * 100_000
-
-        refused = await served.call("POST", "/v1/chat/completions", lease["api_key"], raw=pieces())
-        assert refused.code == "context_length_exceeded"
-        assert served.rollout.counts["calls"] == 0
-
-
 def asking(**sampling: Any) -> CompletionRequest:
     return CompletionRequest((), sampling=RequestedSampling(**sampling))
 

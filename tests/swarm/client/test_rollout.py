@@ -175,7 +175,7 @@ async def test_a_task_whose_plays_all_fail_is_skipped_counted_named(served: Serv
         return raises() if episode.task.id == "b" else 1.0
 
     summary = await client.rollout(agent, [*TASKS, NamedTask("c")], concurrency=2)
-    ledger = served.server.training.rollout.registry
+    ledger = served.server.training.rollout
     assert (summary.episodes, set(ledger.skipped)) == (12, {"b"})
     assert ledger.counts["tasks_skipped"] == ledger.skipped["b"] > 0
 
@@ -310,7 +310,7 @@ async def test_a_fenced_play_is_counted_and_played_again(served: Served, client:
         rollout = served.server.training.rollout
         if not rollout.counts["fenced"]:
             (found,) = [open_ for open_ in rollout.leases if open_.id == episode.id]
-            rollout.registry.fence(found, "lease_expired")
+            rollout.fence(found, "lease_expired")
             with pytest.raises(LeaseLost):
                 await episode.chat(HI)
         return 1.0

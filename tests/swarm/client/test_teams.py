@@ -377,7 +377,7 @@ async def test_a_lease_lost_at_one_member_gives_the_others_up_too(both: Pair) ->
         rollout = both.rollout("listener")
         if not rollout.counts["fenced"]:
             (found,) = [open_ for open_ in rollout.leases if open_.id == team["listener"].id]
-            rollout.registry.fence(found, "lease_expired")
+            rollout.fence(found, "lease_expired")
         return await play(team)
 
     summary = await Team.rollout(both.clients, TASKS, agent, concurrency=CONCURRENCY)

@@ -285,7 +285,7 @@ async def test_errors_are_the_sdk_s_own_classes(
         assert over.status_code == 410
         fenced = await served.begin()
         (episode,) = served.server.training.rollout.leases
-        served.server.training.rollout.registry.fence(episode, "lease_expired")
+        served.server.training.rollout.fence(episode, "lease_expired")
         lost = await refusal(errors.ConflictError, fenced, retries=5)
         assert lost.code == "lease_lost" if name == "openai" else lost.type == "conflict_error"
         unknown = {**lease, "api_key": "sk-none"}
@@ -340,7 +340,7 @@ async def test_a_stream_that_breaks_raises(tmp_path: Path, sdk_of: Client) -> No
                 events = await sdk.messages.create(model=MODEL, max_tokens=4000, messages=HI, stream=True)
             async for event in events:
                 if event.type in ("response.output_text.delta", "content_block_delta") and event.type not in seen:
-                    served.server.training.rollout.registry.fence(episode, "lease_expired")
+                    served.server.training.rollout.fence(episode, "lease_expired")
                 seen.append(event.type)
 
         async with sdk_of(lease) as sdk:

@@ -26,7 +26,7 @@ from swarm.errors import (
     SwarmError,
     Throttled,
 )
-from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
+from swarm.rendering.messages import Piece, ToolCall, Words
 from swarm.timelines.matching import canonical
 from tests.golden import assert_golden
 from tests.lazily import lazy
@@ -255,28 +255,6 @@ def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
     assert parse(**fields) == parse()
 
 
-def test_what_a_coding_agent_sends_is_read() -> None:
-    cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    thought = {"type": "thinking", "thinking": "hm", "signature": signature("hm"), **cached}
-    call = {"type": "tool_use", "id": "call0", "name": "add", "input": {"a": 1}, **cached}
-    answered = {"type": "tool_result", "tool_use_id": "call0", "content": [{"type": "text", "text": "1", **cached}]}
-    ask = parse(
-        system=[{"type": "text", "text": "be brief", **cached}],
-        messages=[
-            {"role": "user", "content": [{"type": "text", "text": "hi", **cached}]},
-            {"role": "assistant", "content": [thought, call]},
-            {"role": "user", "content": [{**answered, **cached}]},
-        ],
-        tools=[{**TOOL, **cached, "eager_input_streaming": True, "defer_loading": False}],
-        thinking={"type": "adaptive"},
-        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        metadata={"user_id": "u"},
-        stream=True,
-    )
-    assert [message["role"] for message in ask.messages] == ["system", "user", "assistant", "tool"]
-    assert ask.stream
-
-
 def test_a_count_shows_the_model_what_a_call_would() -> None:
     asked = {"model": MODEL, "messages": [USER], "system": "be brief", "tools": [TOOL]}
     counted = parse_count(json.dumps(asked).encode(), MODEL)
@@ -318,17 +296,6 @@ def test_a_prompt_that_is_too_long_is_told_in_the_words_agents_look_for() -> Non
     told = json.loads(DIALECT.error(ContextExceeded("expected 200 tokens", param="messages")))["error"]
     assert_golden(told["message"])
     assert (told["type"], told["code"]) == ("invalid_request_error", "context_length_exceeded")
-
-
-def test_a_ping_keeps_a_stream_alive() -> None:
-    writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
-    assert events(writer.keep_alive()) == [{"type": "ping"}]
-
-
-def test_thinking_is_signed_at_the_end_of_its_block() -> None:
-    seen = streamed(DIALECT, body(), [Reasoning("h"), Reasoning("m"), Words("so")], reply([Words("so")]))
-    signed = [event["delta"] for event in seen if event.get("delta", {}).get("type") == "signature_delta"]
-    assert signed == [{"type": "signature_delta", "signature": signature("hm")}]
 
 
 def test_tools_that_the_provider_would_run_are_left_out_and_told_once_a_kind() -> None:

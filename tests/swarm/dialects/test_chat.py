@@ -102,10 +102,6 @@ def test_alternatives_of_zero_still_ask_for_log_probs() -> None:
     assert parse(logprobs=True).logprobs == 0
 
 
-def test_stream_options_without_a_stream_are_no_error() -> None:
-    assert not parse(stream_options={"include_usage": True}).stream
-
-
 def test_messages_are_read_as_templates_want_them() -> None:
     ask = parse(
         {"role": "developer", "content": "Be brief."},

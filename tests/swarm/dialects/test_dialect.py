@@ -237,31 +237,6 @@ def test_whatever_is_sent_is_read_or_refused_by_name(fields: dict[str, Any], ite
         DIALECT.format_reply(NAME, MODEL, ask, [reply([Words("x")])])
 
 
-def test_what_a_coding_agent_sends_is_read() -> None:
-    ask = parse(
-        instructions="be brief",
-        input=[
-            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "in /repo"}]},
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-            {"type": "reasoning", "summary": [], "content": None, "encrypted_content": seal("hm")},
-            call(0),
-            {"type": "function_call_output", "call_id": "call0", "output": "1"},
-        ],
-        tools=[{**TOOL, "strict": False}],
-        tool_choice="auto",
-        parallel_tool_calls=False,
-        reasoning=None,
-        store=False,
-        stream=True,
-        include=["reasoning.encrypted_content"],
-        prompt_cache_key="thread",
-        client_metadata={"version": "1"},
-    )
-    assert [message["role"] for message in ask.messages] == ["system", "system", "user", "assistant", "tool"]
-    assert ask.messages[3]["reasoning_content"] == "hm"
-    assert (ask.stream, ask.parallel_tool_calls) == (True, False)
-
-
 def test_another_model_is_not_found() -> None:
     with pytest.raises(NotFound):
         parse(model="other")

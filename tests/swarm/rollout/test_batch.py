@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from swarm.rollout.groups import Groups
-from swarm.rollout.staleness import BatchPlace, BatchSelection
+from swarm.rollout.staleness import BatchSelection
 from swarm.rollout.streams import DeficitRoundRobin
 from swarm.rollout.task_sampler import Group, bytes_of
-from swarm.store import Sample, StreamRow, TaskListRow
+from swarm.store.tables import Sample, StreamRow, TaskListRow
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job
 
@@ -44,12 +44,6 @@ def sample(alive: Groups, name: str, reward: float = 0.0) -> Sample:
 def play(alive: Groups, name: str, task: str, reward: float = 0.0, stream: str = "default") -> list[Sample]:
     assert begin(alive, name, task, stream) is not None
     return alive.end(sample(alive, name, reward))
-
-
-def test_a_task_may_have_a_second_group_once_its_first_is_full() -> None:
-    alive = groups()
-    found = [begin(alive, f"e{number}", "a") for number in range(5)]
-    assert [group and group.name for group in found] == ["a#1", "a#1", "a#2", "a#2", None]
 
 
 def test_a_task_that_fails_more_often_than_it_ends_is_skipped_with_what_was_played_of_it() -> None:
@@ -89,26 +83,6 @@ def test_what_is_whole_beyond_the_batch_comes_first_in_the_next() -> None:
     for number, task in enumerate("ddee", 6):
         play(alive, f"e{number}", task)
     assert [group.name for group in alive.take()] == ["c#3", "d#4"]
-
-
-def test_a_slow_group_does_not_hold_up_a_batch_that_has_surplus() -> None:
-    alive = groups(surplus_groups=1)
-    begin(alive, "slow", "a")
-    for number, task in enumerate("bbcc"):
-        play(alive, f"e{number}", task)
-    assert alive.complete
-    alive.take()
-    alive.end(sample(alive, "slow"))
-    play(alive, "late", "a")
-    assert not alive.complete
-    assert alive.collected == 2
-
-
-def test_under_the_rule_episodes_those_of_a_task_are_one_group_of_any_size() -> None:
-    alive = groups(batch_rule="episodes")
-    for number, task in enumerate("aaab"):
-        play(alive, f"e{number}", task)
-    assert [(group.task_id, len(group.ended)) for group in alive.take()] == [("a", 3), ("b", 1)]
 
 
 STREAMS = "ab"
@@ -326,24 +300,24 @@ TestOverlap.settings = settings(stateful_step_count=40)
 
 
 def selection(*slacks: int, batches: int, needed: int = 2) -> BatchSelection:
-    return BatchSelection([Counter({"s": needed})] * batches, needed, [BatchPlace("s", slack) for slack in slacks])
+    return BatchSelection([Counter({"s": needed})] * batches, needed, [("s", slack) for slack in slacks])
 
 
 def test_a_batch_leaves_room_for_what_later_batches_could_not_all_take() -> None:
     found = selection(1, 1, 1, 1, 2, 2, batches=3)
-    assert not found.take(BatchPlace("s", 2))  # four places have one batch after this one, which takes two
-    assert [found.take(BatchPlace("s", 1)) for _ in range(3)] == [True, True, False]
+    assert not found.take("s", 2)  # four places have one batch after this one, which takes two
+    assert [found.take("s", 1) for _ in range(3)] == [True, True, False]
     assert found.whole
 
 
 def test_what_must_be_learned_now_comes_before_what_was_done_first() -> None:
     found = selection(0, 1, 1, batches=2)
-    assert [found.take(BatchPlace("s", slack)) for slack in (1, 1, 0)] == [True, False, True]
+    assert [found.take("s", slack) for slack in (1, 1, 0)] == [True, False, True]
     assert found.whole
 
 
 def test_what_is_too_old_is_taken_by_no_batch() -> None:
-    assert not selection(-1, 0, batches=2).fits(BatchPlace("s", -1))
+    assert not selection(-1, 0, batches=2).fits("s", -1)
 
 
 @pytest.mark.parametrize(("staleness", "steps", "places"), [(0, 9, 2), (1, 9, 4), (3, 9, 8), (3, 2, 4), (3, 1, 2)])

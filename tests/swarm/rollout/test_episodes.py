@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,9 @@ from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import StateMachine
-from swarm.store import EpisodeClosed, EpisodeRow, RecoveredState, Sample, StreamRow
+from swarm.store.changes import EpisodeClosed
+from swarm.store.reading import RecoveredState
+from swarm.store.tables import EpisodeRow, Sample, StreamRow
 from swarm.timelines import Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, PrepareRequest
 from swarm.wire import ServerState as S
@@ -34,7 +35,7 @@ class Scene:
         self.rollout = Rollout(
             job(**{"lease_ttl_s": 30, "drain_timeout_s": 10, **fields}), self.machine, self.store, self.clock
         )
-        self.rollout.registry.renderer = FakeRenderer()
+        self.rollout.renderer = FakeRenderer()
         for state in states or (S.BOOTING, S.ROLLING):
             self.machine.transition_to(state, "broke" if state is S.FAILED else None)
 
@@ -43,7 +44,7 @@ class Scene:
 
     def call(self, episode: LeasedEpisode) -> None:
         prompt = episode.tree.prompt([{"role": "user", "content": "q"}])
-        version, answer = self.rollout.registry.version, {"role": "assistant", "content": ""}
+        version, answer = self.rollout.version, {"role": "assistant", "content": ""}
         episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
         self.rollout.leases.touch(episode)
 
@@ -76,7 +77,7 @@ async def play(scene: Scene, task: str = "a") -> LeasedEpisode:
 
 
 async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
-    line = scene.rollout.registry.admission
+    line = scene.rollout.admission
     before, begun = len(line), asyncio.create_task(scene.begin(task, wait_s=10))
     async with asyncio.timeout(120):
         while len(line) == before and not begun.done():  # noqa: ASYNC110  -- the line tells nobody
@@ -93,32 +94,32 @@ async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neit
     assert scene.rollout.counts["throttled"] == 1
     await scene.begin("c", kind="eval")
     scene = Scene()
-    scene.rollout.registry.finished = True
+    scene.rollout.finished = True
     with pytest.raises(JobFinished):
         await scene.begin("a")
     await scene.begin("a", kind="eval")
 
 
-async def test_an_abort_gives_the_place_to_the_one_who_waits(scene: Scene) -> None:
-    episodes = await scene.fill()
-    begun = await waiting(scene, "b")
-    await scene.rollout.abort(claims(episodes[3]), "no longer wanted")
-    assert (await begun).task_id == "b"
-    assert scene.rollout.counts["aborted"] == 1
+async def test_what_waits_in_line_is_dropped_when_a_job_is_finished(scene: Scene) -> None:
+    for episode in (await scene.fill())[:2]:
+        await scene.end(episode)
+    begun = await waiting(scene, "c")
+    scene.rollout.finish()
+    scene.rollout.notify()
+    with pytest.raises(JobFinished):
+        await begun
+    assert scene.rollout.counts["drop_job_finished"] == 2
 
 
-async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away(scene: Scene) -> None:
-    episodes = await scene.fill()
-    begun = await waiting(scene, "a")
-    scene.clock.now += 20
-    for alive in episodes[1:]:
-        scene.rollout.heartbeat(claims(alive))
-    scene.clock.now += 11
-    scene.rollout.sweep()
-    assert (await begun).task_id == "a"
-    assert scene.rollout.counts["drop_lease_expired"] == scene.rollout.counts["fenced"] == 1
-    with pytest.raises(LeaseLost):
-        await scene.end(episodes[0])
+async def test_what_waits_in_line_is_lost_when_the_server_was_restarted(scene: Scene) -> None:
+    open_, *_ = await scene.fill()
+    begun = await waiting(scene, "c")
+    scene.machine.transition_to(S.OFFLINE)
+    scene.rollout.fail(EngineUnavailable("the engine was stopped"))
+    with pytest.raises(EngineUnavailable):
+        await begun
+    with pytest.raises(LeaseLost, match="was lost when the server was restarted"):
+        await Scene().end(open_)  # the next life, where its beginning was not written
 
 
 async def test_a_slow_client_has_more_time_before_its_first_call(scene: Scene) -> None:
@@ -206,16 +207,6 @@ async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_
     assert scene.rollout.counts["drop_held_up_batch"] == 3
 
 
-async def test_heartbeats_alone_keep_one_that_told_no_limit_for_ten_minutes_after_its_last_call() -> None:
-    scene, (straggler,) = await draining(3)
-    passes(scene, 300, straggler)
-    scene.call(straggler)
-    passes(scene, 595, straggler)
-    assert scene.rollout.counts["fenced"] == 0
-    passes(scene, 5, straggler)
-    assert scene.rollout.counts["drop_held_up_batch"] == 1
-
-
 async def test_a_batch_in_which_all_are_still_at_work_has_no_stragglers() -> None:
     """However long their tools take, heartbeats or not: the drain time runs once half of the batch is done."""
     scene, (first, second, *others) = await draining(0)
@@ -236,7 +227,7 @@ async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> No
     begun = await waiting(scene, "a")
     assert not begun.done()
     scene.machine.transition_to(S.ROLLING)
-    scene.rollout.registry.notify()
+    scene.rollout.notify()
     assert (await begun).task_id == "a"
     with pytest.raises(EngineUnavailable, match="booting"):
         await Scene(S.BOOTING).begin("a")
@@ -264,7 +255,13 @@ async def test_an_end_is_acknowledged_once_it_is_written_and_meanwhile_nothing_e
     scene.store.release()
     assert (await scene.end(episode, 0.5)).state == "ended"
     (closed,) = scene.closed()
-    assert (closed.episode, closed.state, closed.reward, closed.group) == (episode.id, "ended", 0.5, "a#1")
+    assert closed.sample is not None
+    assert (closed.episode, closed.state, closed.sample.reward, closed.sample.group) == (
+        episode.id,
+        "ended",
+        0.5,
+        "a#1",
+    )
     assert scene.rollout.groups.collected == 1
 
 
@@ -276,7 +273,7 @@ async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused(s
     assert (await scene.end(played, 1.0)).state == (await scene.end(played, 1.0)).state == "ended"
     with pytest.raises(EpisodeEnded):
         await scene.end(played, -1.0)
-    assert [closed.reward for closed in scene.closed() if closed.episode == played.id] == [1.0]
+    assert [closed.sample.reward for closed in scene.closed() if closed.episode == played.id and closed.sample] == [1.0]
 
 
 async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_are_named(scene: Scene) -> None:
@@ -288,26 +285,12 @@ async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_
     assert replace(ended("e", "a#1"), nodes=named).side_conversations == 0
 
 
-async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again(scene: Scene) -> None:
-    episode = await play(scene)
-    scene.clock.now += 29
-    scene.store.fail = "the disk is full"
-    with pytest.raises(StoreUnavailable, match="disk is full"):
-        await scene.end(episode)
-    assert scene.rollout.groups.collected == 0
-    scene.clock.now += 29
-    scene.rollout.sweep()
-    scene.store.fail = None
-    assert (await scene.end(episode)).state == "ended"
-    assert len(scene.closed()) == scene.rollout.groups.collected == 1
-
-
 async def test_whatever_closes_an_episode_is_written_with_its_reason(scene: Scene) -> None:
     aborted, silent, fenced = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
     await scene.rollout.abort(claims(aborted), "no longer wanted")
     await scene.rollout.abort(claims(aborted), "once more")
     await scene.end(silent)
-    scene.rollout.registry.fence(fenced, "lease_expired")
+    scene.rollout.fence(fenced, "lease_expired")
     began = [change for change in scene.store.changes if isinstance(change, EpisodeRow)]
     assert [(change.episode, change.group) for change in began] == [
         (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
@@ -352,13 +335,6 @@ async def test_a_prepared_episode_whose_place_was_given_away_before_the_crash_do
     assert [len(group) for group in scene.rollout.groups] == [2, 1]
     await scene.end(await play(scene))
     assert sorted(len(group.ended) for group in scene.rollout.drain.take()) == [2, 2]
-
-
-async def test_a_group_is_never_named_as_one_that_waits_since_before_the_crash(scene: Scene) -> None:
-    scene.rollout.recover(recovered(scene, pool=[ended("1", "a#2"), ended("2", "a#2")], begun=1))
-    for _ in range(2):
-        await scene.end(await play(scene))
-    assert [len(group.ended) for group in scene.rollout.drain.take()] == [2, 2]
 
 
 async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> None:
@@ -423,7 +399,7 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
         if not apart.is_set():
             apart.set()
             scene.rollout.groups._most_bytes = scene.rollout.groups.bytes - 1
-            scene.rollout.registry.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
+            scene.rollout.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
 
     scene.rollout.drain.quiesce = interrupted  # type: ignore[method-assign]
     taking = asyncio.create_task(scene.rollout.drain.wait_for_batch())
@@ -435,27 +411,6 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
         scene.rollout.groups._most_bytes *= 2
         await scene.end(await play(scene))
         assert [group.name for group in await taking] == ["a#1", "b#2"]
-
-
-async def test_places_of_a_stream_that_plays_nothing_are_held_until_it_plays() -> None:
-    scene = Scene(streams={"a": 1, "b": 1})
-
-    async def played(stream: str) -> None:
-        for _ in range(2):
-            episode = await scene.rollout.begin(BeginRequest(task_id="x", stream=stream))
-            scene.call(episode)
-            await scene.end(episode)
-
-    await played("a")
-    for _ in range(10):
-        scene.clock.now += 1000
-        scene.rollout.sweep()
-        with pytest.raises(Throttled):
-            await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
-    await played("b")
-    assert Counter(group.stream for group in scene.rollout.drain.take()) == {"a": 1, "b": 1}
-    moved = {change.name: change for change in scene.rollout.groups.streams.list_rows()}
-    assert {name: (change.trained, change.credit) for name, change in moved.items()} == {"a": (1, 0.0), "b": (1, 0.0)}
 
 
 async def test_a_place_that_a_stream_without_a_share_left_is_dealt_out_anew() -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.wire import ServerState, fingerprint
 from tests.swarm.server.support import Served, eventually, job, serving
 
@@ -114,26 +112,6 @@ async def test_what_a_training_left_that_does_not_run_is_erased_and_it_goes_on(t
         await served.until(finished=True)
 
 
-async def test_a_task_whose_play_is_erased_while_the_engine_is_off_is_played_again(tmp_path: Path) -> None:
-    """As it would be had the server dropped it, and died then."""
-    wanted, tasks = job(**ROOMY), [NamedTask("a"), NamedTask("b")]
-
-    async def next_of(served: Served, client: AsyncSwarmClient) -> Episode[Any]:
-        episode = await client.begin_next(await client.register_tasks(tasks))
-        await episode.chat([{"role": "user", "content": "hi"}])
-        return episode
-
-    async with serving(tmp_path, wanted) as served:
-        async with AsyncSwarmClient(served.url, served.admin, owner=OWNER) as client:
-            first = await next_of(served, client)
-            await first.end(1.0)
-        await served.server.stop()
-        assert (await erase(served, first.id))["erased"] == [first.id]
-    async with serving(tmp_path, wanted) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        again = [await next_of(served, client) for _ in range(4)]
-        assert [episode.task.id for episode in again] == ["a", "a", "b", "b"]
-
-
 async def test_a_failed_server_erases_what_is_over(tmp_path: Path) -> None:
     async with serving(tmp_path, job(**ROOMY)) as served:
         aborted, pooled = await played(served, "a", reward=None), await played(served, "b")
@@ -146,9 +124,3 @@ async def test_nothing_is_made_where_nothing_was_trained(tmp_path: Path) -> None
     async with serving(tmp_path, start=False) as served:
         assert await erase(served, "none") == {"erased": [], "left": [], "unknown": ["none"]}
         assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("store")]  # noqa: ASYNC240
-
-
-@pytest.mark.parametrize("episodes", [[], ["e"] * 300])
-async def test_a_request_names_some_episodes_and_not_too_many(served: Served, episodes: list[str]) -> None:
-    answer = await served.post("/owners/erase", served.admin, {"secret": SECRET, "episodes": episodes})
-    assert (answer.status, answer.body["error"]["param"]) == (400, "episodes")

@@ -59,19 +59,6 @@ def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> Non
             leases.find(claims, repeats)
 
 
-@pytest.mark.parametrize(("state", "other"), [("ended", "aborted"), ("aborted", "ended")])
-def test_the_same_close_again_is_no_error_and_any_other_call_is(state: Closing, other: Closing) -> None:
-    leases, episode, claims = begun(Clock())
-    leases.close(episode, state)
-    assert leases.find(claims, state) is None
-    later: Closing | None
-    for later in (None, other):
-        with pytest.raises(EpisodeEnded, match=f"is {state}"):
-            leases.find(claims, later)
-    with pytest.raises(EpisodeEnded):
-        leases.find_and_renew(claims)
-
-
 def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episodes, "CLOSED_KEPT", 2)
     leases = Leases(30.0, Clock())
@@ -105,28 +92,6 @@ async def queued(line: Admission[str], count: int) -> None:
     async with asyncio.timeout(120):
         while len(line) < count:  # noqa: ASYNC110  -- the line tells nobody
             await asyncio.sleep(0)
-
-
-async def test_room_at_once_needs_no_line() -> None:
-    room = Room(x=1)
-    assert await room.wait("a", wait_s=0) == "a"
-    assert await room.wait("b", wait_s=0) is None
-    assert await room.wait("b", wait_s=0.01) is None
-    assert len(room.line) == 0
-
-
-async def test_places_go_to_those_who_came_first_and_can_use_them() -> None:
-    room = Room()
-    waiting = [room.wait(name, kind) for name, kind in zip("abcd", "xxyx", strict=True)]
-    await queued(room.line, 4)
-    room.free |= {"x": 1, "y": 1}
-    room.line.admit_waiting()
-    assert [await waiting[0], await waiting[2]] == ["a", "c"], "who cannot use a place does not hold up the line"
-    assert len(room.line) == 2
-    room.free["x"] = 1
-    room.line.admit_waiting()
-    assert await waiting[1] == "b"
-    waiting[3].cancel()
 
 
 async def test_a_refusal_reaches_the_waiter_and_a_place_given_to_one_who_just_left_is_given_back() -> None:

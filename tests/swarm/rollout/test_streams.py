@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from swarm.errors import InvalidRequest
 from swarm.rollout.groups import Groups
 from swarm.rollout.streams import Streams
-from swarm.store import StreamRow
+from swarm.store.tables import StreamRow
 from tests.swarm.rollout.test_batch import play
 from tests.swarm.server.support import Clock, job
-
-SHARES = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50), min_size=1)
 
 
 @given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5), scale=st.integers(1, 3), batches=st.integers(1, 5))
@@ -36,22 +34,6 @@ def window(streams: Streams) -> Counter[str]:
         while streams.admits(name, taken):
             taken[name] += 1
     return taken
-
-
-@given(shares=SHARES, needed=st.integers(1, 12), surplus=st.integers(0, 4), batches=st.integers(1, 6))
-def test_a_restart_between_batches_changes_nothing(
-    shares: dict[str, int], needed: int, surplus: int, batches: int
-) -> None:
-    through = Streams(shares, needed, surplus, 2)
-    written: dict[str, StreamRow] = {}
-    for _ in range(batches):
-        restarted = Streams(shares, needed, surplus, 2)
-        restarted.recover(tuple(written.values()), shares)
-        assert restarted._window == through._window
-        through.take_batch(Counter(through._window[:needed]))
-        written.update({moved.name: moved for moved in through.take_moved()})
-    assert sum(moved.credit for moved in written.values()) == pytest.approx(0, abs=1e-9)
-    assert sum(moved.trained for moved in written.values()) == batches * needed
 
 
 def test_a_stream_without_a_share_is_refused_where_streams_have_shares() -> None:
@@ -123,21 +105,6 @@ def test_whatever_begins_ends_or_is_given_up_no_stream_is_off_its_share_by_a_who
         for name, share in shares.items():
             for counts in (trained, dealt):
                 assert abs(counts[name] - Fraction(share * counts.total(), sum(shares.values()))) < 1
-
-
-@given(order=st.permutations("m" * 4 + "c" * 3 + "w" * 3), batches=st.integers(1, 3), surplus=st.integers(0, 3))
-def test_forty_thirty_thirty_is_exact_however_late_the_slow_stream_is(
-    order: list[str], batches: int, surplus: int
-) -> None:
-    """Groups end in any order, a slow stream's twenty times later: the batch waits, and has its three groups of it."""
-    alive = Groups(job(streams={"m": 40, "c": 30, "w": 30}, episodes_per_step=20, surplus_groups=surplus), Clock())
-    for batch in range(batches):
-        for number, name in enumerate(sorted(order, key=lambda name: name == "w")):
-            assert not alive.complete
-            for late in range(2):
-                play(alive, f"{batch}-{number}-{late}", f"{name}-{batch}-{number}", stream=name)
-        assert alive.complete
-        assert Counter(group.stream for group in alive.take()) == {"m": 4, "c": 3, "w": 3}
 
 
 def test_a_server_that_dies_after_a_stream_lost_its_share_starts_again_and_keeps_its_groups() -> None:

@@ -26,7 +26,6 @@ from swarm.store.database import check_store
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 180.0
-HELLO = {"role": "user", "content": "hi"}
 
 
 def command(folder: Path, *options: str) -> list[str]:
@@ -198,26 +197,6 @@ def test_one_directory_has_one_server_and_a_killed_one_leaves_it_free(
         with running(tmp_path) as (second, url):
             assert json.loads((tmp_path / "server.json").read_text())["pid"] == second.pid
             assert asked(f"{url}/health") == {"status": "ok"}
-
-
-def test_a_killed_server_boots_its_engine_again_and_knows_its_keys(tmp_path: Path) -> None:
-    with running(tmp_path) as (process, url):
-        tokens = train(tmp_path, url)
-        lease = asked(f"{url}/episodes", tokens["client"], {"task_id": "t"})
-        asked(f"{url}/v1/chat/completions", lease["api_key"], {"model": "fake", "messages": [HELLO]})
-        process.kill()
-        process.wait(DEADLINE_S)
-    with running(tmp_path) as (process, url):
-        rolling(url, tokens["admin"])
-        with pytest.raises(urllib.error.HTTPError) as lost:
-            asked(f"{url}/episodes/{lease['episode_id']}/end", lease["lease_token"], {"reward": 1})
-        assert lost.value.code == 409
-        assert json.loads(lost.value.read())["error"]["code"] == "lease_lost"
-        asked(f"{url}/engine/stop", tokens["admin"], {})
-        process.kill()
-        process.wait(DEADLINE_S)
-    with running(tmp_path) as (_, url):
-        assert asked(f"{url}/status", tokens["viewer"])["state"] == "OFFLINE"
 
 
 def test_a_server_that_was_stopped_takes_its_job_up_again_unless_it_is_to_be_idle(tmp_path: Path) -> None:

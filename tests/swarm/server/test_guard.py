@@ -17,7 +17,7 @@ from swarm.server import model_export
 from swarm.server.connections import FAILURES, MOST_PEERS, REFILL_S, FailureLimiter, peer_of
 from swarm.server.http import Guard, authorize
 from swarm.server.model_export import ExportRequest, choose_checkpoint, export_model
-from swarm.store import TrainingSummary
+from swarm.store.archive import TrainingSummary
 from swarm.wire import CheckpointList, CheckpointSummary, EvaluationSummary
 from tests.golden import refused
 from tests.swarm.server.support import Clock
@@ -95,21 +95,6 @@ async def test_the_operators_own_token_waits_like_a_guess_and_no_longer_than_doc
     assert await client.ask(CHOSEN) == 200
     assert await client.ask("wrong") == 401
     assert await client.ask(CHOSEN) == 429
-
-
-def test_allowed_failures_come_back_one_by_one(clock: Clock) -> None:
-    failures = FailureLimiter(clock)
-    for _ in range(FAILURES):
-        assert failures.wait_s("a") == 0
-        failures.note("a")
-    assert failures.wait_s("a") == pytest.approx(REFILL_S)
-    clock.now += REFILL_S / 2
-    assert failures.wait_s("a") == pytest.approx(REFILL_S / 2)
-    clock.now += 10 * FAILURES * REFILL_S
-    for _ in range(FAILURES):
-        assert failures.wait_s("a") == 0
-        failures.note("a")
-    assert failures.wait_s("a") > 0
 
 
 def test_memory_is_constant_and_the_longest_quiet_is_forgotten_first(clock: Clock) -> None:

@@ -66,19 +66,6 @@ async def test_refused_calls_are_seen_by_episode_and_code_open_and_over(served: 
     assert snapshot["refusals"] == refusals
 
 
-async def test_the_list_has_the_newest_first_and_no_more_than_asked_for(served: Served) -> None:
-    leases = [await served.begin(task, kind="eval") for task in ("a", "b", "c")]
-    listed = EpisodeList.model_validate(await served.get("/episodes?limit=2", "viewer")).episodes
-    assert [episode.id for episode in listed] == [leases[2]["episode_id"], leases[1]["episode_id"]]
-    assert listed[0].kind == "eval"
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=10001", "limit=x", "colour=red"])
-async def test_a_wrong_query_names_its_parameter(served: Served, query: str) -> None:
-    answer = await served.call("GET", f"/episodes?{query}", served.admin)
-    assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", query.split("=")[0])
-
-
 async def test_open_episodes_and_those_that_are_over_are_one_list(served: Served) -> None:
     first, second = await served.begin("t"), await served.begin("t")
     await served.chat(first, "one")
@@ -176,25 +163,6 @@ async def test_an_export_that_cannot_be_is_refused_before_its_first_byte(served:
     answer = await served.call("GET", "/samples?format=csv", served.admin)
     assert (answer.status, answer.body["error"]["param"]) == (400, "format")
     assert (await served.call("GET", "/samples", served.server.keys.role_key("viewer"))).status == 403
-
-
-async def test_an_export_counts_what_went_with_old_checkpoints(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    leases = [await served.begin("t", kind="eval") for _ in range(2)]
-    for lease in leases:
-        await served.chat(lease, "one")
-    whole = Inspection.tokens
-
-    async def collected(self: Inspection, name: str) -> EpisodeRecord:
-        found = await whole(self, name)
-        return found.model_copy(update={"record": ()}) if name == leases[0]["episode_id"] else found
-
-    monkeypatch.setattr(Inspection, "tokens", collected)
-    key = {"authorization": f"Bearer {served.admin}"}
-    for form in ("openenv", "parquet"):
-        async with served.http.get(f"{served.url}/samples?format={form}", headers=key) as answer:
-            told = json.loads(answer.headers["X-Ajet-Export"])
-            await answer.read()
-        assert (told["episodes"], told["pruned"]) == (1, 1)
 
 
 RENDERER = FakeRenderer()

@@ -22,8 +22,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from swarm.server.prometheus import exposition
 from swarm.server.routes import openapi
+from swarm.server.watching import exposition
 from swarm.wire import ServerState
 from tests.golden import assert_golden
 from tests.swarm.server.support import Operation, Served, job, operations, serving
@@ -74,7 +74,7 @@ async def test_a_training_is_seen_as_its_status_tells_it(tmp_path: Path) -> None
         await served.chat(evaluated, "hi")
         await served.end(evaluated)
         rollout = served.rollout
-        rollout.registry.fence(next(iter(rollout.leases)), "test")
+        rollout.fence(next(iter(rollout.leases)), "test")
         seen, status = await scraped(served), await served.status()
         assert adds_up(seen)
         assert state(seen) == "ROLLING"
@@ -129,18 +129,6 @@ async def test_shares_and_whatever_a_name_is_made_of_come_through(tmp_path: Path
         seen = await scraped(served)
         assert math.isnan(seen["ajet_training", f"stream/{odd}/reward/mean"])
         assert seen["ajet_training", "x"] == math.inf
-
-
-async def test_calls_and_refusals_are_counted_by_what_befell_them(served: Served) -> None:
-    served.rollout.counts.update(calls_coalesced=2, neutralised_top_p=3, drop_pool_bytes=4)
-    for task in "aabb":
-        await served.begin(task)
-    assert (await served.post("/episodes", served.admin, {"task_id": "c"})).status == 429
-    seen = await scraped(served)
-    assert seen["ajet_call_events_total", "coalesced"] == 2
-    assert seen["ajet_neutralised_total", "top_p"] == 3
-    assert seen["ajet_drops_total", "pool_bytes"] == 4
-    assert (seen["ajet_throttled_total", ""], seen["ajet_leases", "open"]) == (1, 4)
 
 
 EXAMPLES = 12

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -20,29 +20,40 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from swarm.backends.fake import EOS_ID, FakeBackend
 from swarm.backends.protocols import Batch
-from swarm.errors import EpisodeEnded, JobConflict, JobFinished, LeaseLost, StoreUnavailable, SwarmError, Throttled
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    JobConflict,
+    JobFinished,
+    LeaseLost,
+    ServerFailed,
+    StoreUnavailable,
+    SwarmError,
+    Throttled,
+)
 from swarm.job import Job, Tracking
+from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import MOST_S, LeaseClock
 from swarm.rollout.task_sampler import Group, TaskAssignments
 from swarm.server import Keys, SwarmServer, service
-from swarm.store import (
+from swarm.store.changes import (
     BatchScheduled,
     CallCaptured,
     Change,
+    CheckpointEvaluated,
     CheckpointSaved,
     EpisodeClosed,
     EpisodePrepared,
-    EpisodeRow,
-    Store,
-    StreamRow,
-    TaskListRow,
 )
-from swarm.store import open_store as open_sql_store
+from swarm.store.tables import EpisodeRow, Sample, StreamRow, TaskListRow, choose_kept_steps
+from swarm.store.writer import Store
+from swarm.store.writer import open_store as open_sql_store
 from swarm.wire import (
     BeginRequest,
     EndRequest,
+    EvaluationSummary,
     PrepareRequest,
     ReleaseRequest,
     ServerState,
@@ -58,7 +69,7 @@ IDS = ("x", "y", "z")
 ORDERS = (IDS, ("z", "x", "y"))
 OTHERS = ("x", "y")
 SECRETS = {name: name * 32 for name in "pq"}
-OF_THE_MOMENT = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "drop/", "tokens/generated")
+OF_THE_MOMENT = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "drop/", "eval/", "tokens/generated")
 OF_ROLLOUT = ("timing_s/gen", "tokens/generated")
 POINTS = [
     f"{when} {what}"
@@ -69,6 +80,7 @@ POINTS = [
         "TaskListRow",
         "BatchScheduled",
         "CheckpointSaved",
+        "CheckpointEvaluated",
         "update",
         "save",
     )
@@ -152,15 +164,15 @@ class Row:
     began: EpisodeRow
     state: str = "open"
     reason: str | None = None
-    closed: EpisodeClosed | None = None
+    ended: Sample | None = None
 
     @property
     def turn(self) -> int | None:
-        return (
-            self.closed.task_index
-            if self.closed is not None and self.closed.reward is not None
-            else self.began.task_index
-        )
+        return self.began.task_index if self.ended is None else self.ended.task_index
+
+    @property
+    def reward(self) -> float | None:
+        return None if self.ended is None else self.ended.reward
 
 
 def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
@@ -172,10 +184,8 @@ def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
             rows[change.episode].state = "prepared"
         elif isinstance(change, EpisodeClosed):
             row = rows[change.episode]
-            if change.state == "dropped" and row.closed is not None:
-                change = replace(change, task_index=row.turn)
             assert change.state != "dropped" or row.state == "ended", "only what ended is dropped"
-            row.state, row.reason, row.closed = change.state, change.reason, change
+            row.state, row.reason, row.ended = change.state, change.reason, change.sample or row.ended
         elif isinstance(change, BatchScheduled):
             for episode in change.episodes:
                 assert rows[episode].state == "ended", "only what waits is trained, and once"
@@ -190,8 +200,13 @@ def listing(ids: tuple[str, ...], *, with_ids: bool) -> TaskList:
 class Logged:
     def __init__(self) -> None:
         self.steps: list[tuple[int, dict[str, float]]] = []
+        self.evaluated: set[int] = set()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if "eval/episodes" in metrics:
+            self.evaluated.add(step)
+        if all(name.startswith("eval/") for name in metrics):
+            return
         exact = {name: v for name, v in metrics.items() if name in OF_ROLLOUT or not name.startswith(OF_THE_MOMENT)}
         self.steps.append((step, exact))
 
@@ -206,9 +221,12 @@ def playing() -> Any:
         end=st.none() | st.sampled_from(POINTS),
     )  # fmt: skip
     def play(self: Server, streams: str, episodes: int, rewards: int, end: str | None) -> None:
-        """Whole episodes by name, one after another, through the server's death at the `end`."""
+        """Whole episodes by name, one after another, and the evaluations that training waits for between them, through
+        the server's death at the `end`."""
         self.life.end = end
         for number in range(episodes):
+            while self.rollout.pending_evaluations:
+                self.evaluates(float(rewards >> number & 1))
             before = set(self.told)
             self.begin("x", streams[number % len(streams)])
             for name in set(self.told) - before:
@@ -224,27 +242,31 @@ class Server(RuleBasedStateMachine):
     @initialize(
         rule_=st.sampled_from(["groups", "varied_groups", "episodes"]), size=st.integers(2, 3),
         tasks=st.integers(1, 2), surplus=st.integers(0, 1), mixed=st.booleans(), staleness=st.sampled_from([0, 1, 2]),
-        every=st.sampled_from([1, 2, 9]), kept=st.integers(1, 2),
+        every=st.sampled_from([1, 2, 9]), kept=st.integers(1, 2), evaluated=st.sampled_from([None, None, 1, 2, 5]),
     )  # fmt: skip
     def load(
-        self, rule_: str, size: int, tasks: int, surplus: int, mixed: bool, staleness: int, every: int, kept: int
-    ) -> None:
+        self, rule_: str, size: int, tasks: int, surplus: int, mixed: bool, staleness: int, every: int, kept: int,
+        evaluated: int | None,
+    ) -> None:  # fmt: skip
         self.runner = asyncio.Runner()
         self.folder = Path(tempfile.mkdtemp())
         self.job = job(
             batch_rule=rule_, group_size=size, episodes_per_step=size * tasks, surplus_groups=surplus, steps=5,
             lease_ttl_s=TTL_S, drain_timeout_s=10, streams={"a": 2, "b": 1} if mixed else {}, tracking=Tracking(),
-            checkpoint_every=every, checkpoints_kept=kept, max_staleness=staleness,
+            checkpoint_every=every, checkpoints_kept=kept, max_staleness=staleness, eval_every=evaluated,
+            evaluation_episodes=2,
         )  # fmt: skip
         self.clock = Clock()
         self.served = LeaseClock(self.clock)
         self.told: dict[str, set[str]] = {}  # what an episode may be, as far as its client knows
         self.unheard: dict[str, set[str]] = {}  # whose client was not answered before a death: what it was told before
         self.rewards: dict[str, float] = {}
+        self.evaluations: set[str] = set()
         self.given_up: set[str] = set()  # prepared ones whose abort was acknowledged: their teams rely on it
         self.adopted: dict[str, int] = {}  # the turns that plays by name count for since the list was named
         self.batches: dict[int, Any] = {}  # what each step learned when it was first seen
         self.measured: dict[int, Any] = {}
+        self.line: list[tuple[asyncio.Task[LeasedEpisode], str, str]] = []  # who waits, for which task and stream
         self.first = self.lives = 0
         self.runner.run(self.begin_life([]))
 
@@ -310,7 +332,11 @@ class Server(RuleBasedStateMachine):
         training, state = self.server.opened, self.server.machine.state
         assert training is not None
         assert state is not ServerState.FAILED, self.server.machine.reason
+        if training.rollout.pending_evaluations:
+            return False
         on_its_way = state in (ServerState.BOOTING, ServerState.WEIGHT_SYNCING) or training.updating
+        if self.job.keeps_best_of(training.step) and training.step not in self.tracker.evaluated:
+            on_its_way = True  # what an evaluation came to is being written down
         return on_its_way or (training.step < self.job.steps and training.rollout.groups.complete)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -331,6 +357,7 @@ class Server(RuleBasedStateMachine):
         finally:
             if self.life.dead:
                 self.die(self.life.kept)
+            self.hear_line()
 
     def die(self, kept: int, again: str | None = None) -> None:
         """End this life, and begin another one with what is durable, and as many of the notes since. `again` is a point
@@ -338,6 +365,11 @@ class Server(RuleBasedStateMachine):
         self.life.dead = True
         self.store.lose(kept)
         self.runner.run(self.server.stop())
+        self.runner.run(asyncio.sleep(0))
+        for work, _, _ in self.line:  # who was given a place in the last moment did not hear of it
+            assert work.done()
+            assert isinstance(work.exception(), EngineUnavailable | ServerFailed | JobFinished | None)
+        self.line = []
         changes = self.store.changes
         for name, row in rows_of(changes).items():
             if row.state == "open":
@@ -385,10 +417,63 @@ class Server(RuleBasedStateMachine):
 
     @rule(task=st.sampled_from("xy"), stream=st.sampled_from("ab"))
     def begin(self, task: str, stream: str) -> None:
+        held = self.rollout.pending_evaluations
         with contextlib.suppress(Throttled, JobFinished):
             episode = self.do(self.rollout.begin(BeginRequest(task_id=task, stream=stream)))
             assert episode.id not in self.told, "a name is never used again"
+            assert not held, "training waits for an evaluation"
             self.told[episode.id] = {"open"}
+
+    @rule(places=st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from("ab")), min_size=1, max_size=5))
+    def queue(self, places: list[tuple[str, str]]) -> None:
+        """Several ask for a place and wait, in this order; who finds none stays in line."""
+
+        async def stand() -> None:
+            for task, stream in places:
+                wanted = BeginRequest(task_id=task, stream=stream).model_copy(update={"wait_s": 1e6})
+                self.line.append((asyncio.create_task(self.rollout.begin(wanted)), task, stream))
+                await asyncio.sleep(0)
+
+        with self.asking():
+            self.do(stand())
+
+    @precondition(lambda self: self.line)
+    @rule(data=st.data())
+    def leave_line(self, data: st.DataObject) -> None:
+        work, _, _ = self.line.pop(data.draw(st.integers(0, len(self.line) - 1)))
+        work.cancel()
+        with self.asking():
+            self.do(asyncio.sleep(0))
+        assert work.cancelled()
+
+    def hear_line(self) -> None:
+        """Let those in line hear what they were given: places go to the first who can use them."""
+        waiting: set[tuple[str, str]] = set()
+        for work, task, stream in list(self.line):
+            if not work.done():
+                waiting.add((task, stream))
+                continue
+            self.line.remove((work, task, stream))
+            if isinstance(work.exception(), JobFinished):
+                continue
+            episode = work.result()
+            assert (episode.task_id, episode.stream) == (task, stream)
+            assert (task, stream) not in waiting, "who came first is admitted first"
+            assert episode.id not in self.told
+            self.told[episode.id] = {"open"}
+
+    @rule(reward=st.sampled_from([0.0, 1.0]))
+    def evaluate(self, reward: float) -> None:
+        self.evaluates(reward)
+
+    def evaluates(self, reward: float) -> None:
+        wanted = BeginRequest(task_id="t", kind="eval", stream="evaluations", owner="e")
+        with self.asking():
+            episode = self.do(self.rollout.begin(wanted))
+            self.told[episode.id] = {"open"}
+            self.evaluations.add(episode.id)
+            self.calls(episode.id)
+            self.ends(episode.id, reward)
 
     @rule(data=st.data())
     def call(self, data: st.DataObject) -> None:
@@ -491,7 +576,7 @@ class Server(RuleBasedStateMachine):
     @rule(data=st.data(), follower=st.booleans())
     def prepare(self, data: st.DataObject, follower: bool) -> None:
         name = self.chosen(data, "open")
-        if name is None:
+        if name is None or name in self.evaluations:
             return
         link = {"decider": "http://127.0.0.1:9/episodes/x", "decider_token": "t"} if follower else {}
         request = PrepareRequest.model_validate({"reward": 0.5, **link})
@@ -610,14 +695,24 @@ class Server(RuleBasedStateMachine):
 
     @rule(kept=st.sampled_from([0, 1, 3, 9]), damages=st.booleans(), again=st.none() | st.sampled_from(POINTS))
     def dies(self, kept: int, damages: bool, again: str | None) -> None:
-        if damages and len(known := self.saved()) == 2:
-            self.checkpoint(known[1]).unlink()
+        newest = self.saved()[-self.job.checkpoints_kept :]
+        if damages and len(newest) == 2:
+            self.checkpoint(newest[1]).unlink()
         self.die(kept, again)
 
     def saved(self) -> list[int]:
-        return sorted({c.step for c in self.store.changes if isinstance(c, CheckpointSaved)})[
-            -self.job.checkpoints_kept :
-        ]
+        """Return the steps of the checkpoints that the store counts on: the newest, and the best of the evaluated."""
+        kept: set[int] = set()
+        evaluations: dict[int, EvaluationSummary] = {}
+        for change in self.store.changes:
+            if isinstance(change, CheckpointSaved):
+                kept.add(change.step)
+            elif isinstance(change, CheckpointEvaluated):
+                evaluations[change.evaluation.step] = change.evaluation
+            else:
+                continue
+            kept = choose_kept_steps(kept, self.job.checkpoints_kept, evaluations.values())
+        return sorted(kept)
 
     @rule(point=st.sampled_from(POINTS), kept=st.sampled_from([0, 1, 3, 9]))
     def will_die(self, point: str, kept: int) -> None:
@@ -641,10 +736,28 @@ class Server(RuleBasedStateMachine):
         for name, reward in self.rewards.items():
             row = rows[name]
             assert row.state in ENDED
-            assert row.closed is not None
-            assert row.closed.reward == reward
+            assert row.reward == reward
         assert all(rows[name].state == "aborted" for name in self.given_up)
-        assert {sample.episode for sample in waiting} == {n for n, row in rows.items() if row.state == "ended"}
+        pooled = {n for n, row in rows.items() if row.state == "ended" and row.began.kind == "train"}
+        assert {sample.episode for sample in waiting} == pooled
+
+    @invariant()
+    def nobody_waits_while_there_is_a_place_for_them(self) -> None:
+        state, rollout = self.server.machine.state, self.rollout
+        if state is ServerState.ROLLING and not rollout.pending_evaluations and not rollout.ending:
+            assert not rollout.finished or not self.line
+            assert not [task for _, task, stream in self.line if rollout.groups.find_place(task, stream)]
+
+    @invariant()
+    def each_version_is_evaluated_once_and_whole_by_episodes_of_its_own(self) -> None:
+        rows = rows_of(self.store.changes)
+        found = [c.evaluation for c in self.store.changes if isinstance(c, CheckpointEvaluated)]
+        assert [one.step for one in found] == sorted({one.step for one in found})
+        for one in found:
+            played = [row for row in rows.values() if (row.began.kind, row.began.version) == ("eval", one.step)]
+            rewards = [row.reward for row in played if row.state == "ended" and row.reward is not None]
+            assert one.episodes == self.job.evaluation_episodes <= len(rewards)
+            assert min(rewards) <= one.reward <= max(rewards)
 
     @invariant()
     def weights_hold_each_step_once_as_it_was_first_learned(self) -> None:

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from swarm.job import Job
-from swarm.rollout import streams
 from swarm.server.service import default_store
-from swarm.wire import tasks_digest
 from tests.swarm.server.support import MODEL, Clock, Served, job, serving
 from tests.swarm.store.support import execute
 
@@ -48,19 +46,6 @@ async def test_a_finished_job_stays_finished_and_with_more_steps_goes_on_where_i
         assert checkpoints.name == begun.digest()[:12]
         kept = await served.get("/checkpoints")
         assert (kept["job_digest"], [one["step"] for one in kept["checkpoints"]]) == (begun.digest(), [2, 1])
-
-
-async def test_a_training_that_begins_beside_checkpoints_says_so_in_status_and_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = job(checkpoint_every=1)
-    async with serving(tmp_path, first) as served:
-        assert (await served.status())["fresh_start"] is None
-        await served.play_to(1)
-    async with serving(tmp_path, job(checkpoint_every=1, seed=9)) as served:
-        said = (await served.status())["fresh_start"]
-    assert f"checkpoints/{first.digest()[:12]} (step 1; seed 9, not 0)" in said
-    assert said in caplog.text
 
 
 async def test_without_any_checkpoint_that_loads_nothing_is_made_up(tmp_path: Path) -> None:
@@ -197,26 +182,3 @@ async def test_recovered_weights_are_bit_equal_to_uninterrupted_ones(tmp_path: P
     assert any(name.startswith("optimizer/") for name in found)
     different = [name for name, value in truth.items() if not torch.equal(value, found[name])]
     assert different == []
-
-
-@pytest.mark.slow
-async def test_streams_keep_their_curves_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ones have them by the order in which they came, whatever their names and their task lists."""
-    monkeypatch.setattr(streams, "MOST_CHARTED", 2)
-    wanted = job(steps=3, episodes_per_step=6, group_size=2)
-
-    async def step(served: Served, number: int) -> set[str]:
-        for stream in ("web", "shell", "code"):
-            for _ in range(2):
-                await served.play("t", stream=stream)
-        metrics = (await served.until(step=number))["metrics"]
-        return {name.split("/")[1] for name in metrics if name.startswith("stream/")}
-
-    async with serving(tmp_path, wanted) as served:
-        listed = {"stream": "code", "digest": tasks_digest(["t"]), "count": 1, "ids": ["t"]}
-        assert (await served.post("/streams/tasks", served.admin, listed)).status == 200
-        first = await step(served, 1)
-        assert first == {"web", "shell", "others+"}
-    for number in (2, 3):
-        async with serving(tmp_path, wanted) as served:
-            assert await step(served, number) == first

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.client.rollout import MOST_MISPLAYS, AgentMisplays
 from swarm.errors import InvalidRequest
-from swarm.timelines.node import TrainRow
-from swarm.training.metrics import make_batch
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import Served, job, serving
 
@@ -42,15 +35,6 @@ async def ask(served: Served, lease: dict[str, Any], agent: str, way: str = KEY,
     return answer.status, answer.body
 
 
-async def converse(served: Served, lease: dict[str, Any], turns: Turns) -> None:
-    messages: list[dict[str, str]] = []
-    for agent, goes_on in turns:
-        messages = [*(messages if goes_on else []), {"role": "user", "content": "ask"}]
-        status, answer = await ask(served, lease, agent, messages=messages)
-        assert status == 200, answer
-        messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
-
-
 @pytest.mark.parametrize("way", [HEADER, KEY, BOTH])
 async def test_only_the_named_agents_calls_are_trained_however_it_is_named(served: Served, way: str) -> None:
     leases = [await served.begin(task) for task in "ttuu"]
@@ -69,44 +53,6 @@ async def test_only_the_named_agents_calls_are_trained_however_it_is_named(serve
     assert served.rollout.counts["calls_untrained"] == 8
 
 
-@pytest.mark.slow
-@settings(max_examples=4, deadline=None, phases=[Phase.generate])  # a server each: too slow to shrink
-@given(
-    st.lists(
-        st.lists(st.tuples(st.sampled_from(["solver", "judge", "critic", ""]), st.booleans()), min_size=1, max_size=6),
-        min_size=4, max_size=8,
-    ),
-    st.booleans(),
-)  # fmt: skip
-def test_each_token_of_the_named_agents_is_trained_once_and_no_other(plays: list[Turns], merged: bool) -> None:
-    asyncio.run(played_and_trained(plays, merged))
-
-
-async def played_and_trained(plays: list[Turns], merged: bool) -> None:
-    wanted = job(max_tokens=50, train_agents=["solver", "judge"], episodes_per_step=16, group_size=16)
-    with tempfile.TemporaryDirectory() as folder:
-        async with serving(Path(folder), wanted, script=saying(*SAYS)) as served:
-            own = [(await served.begin(), turns) for turns in plays]
-            taught = {}
-            for lease, turns in own:
-                await converse(served, lease, turns)
-                trained = [agent in ("solver", "judge") for agent, _ in turns]
-                assert (await served.end(lease, 1.0)).status == (200 if any(trained) else 400)
-                record = (await served.get(f"/episodes/{lease['episode_id']}"))["record"]
-                assert [call["trained"] for call in record] == trained
-                if any(trained):
-                    taught[lease["episode_id"]] = Counter(
-                        {call["index"]: len(call["sampled"]["ids"]) for call in record if call["trained"]}
-                    )
-            samples = [sample for group in served.rollout.groups for sample in group.ended]
-            learned = {one.episode_id: one for one in make_batch(1, samples, merged=merged).episodes}
-            assert {name: calls_of(one.rows) for name, one in learned.items()} == taught
-
-
-def calls_of(rows: Sequence[TrainRow]) -> Counter[int]:
-    return Counter(call for row in rows for call, mark in zip(row.calls, row.sampled, strict=True) if mark)
-
-
 async def test_an_agent_that_is_not_trained_is_sampled_as_it_likes(served: Served) -> None:
     lease = await served.begin()
     assert (await ask(served, lease, "solver", temperature=0))[0] == 400
@@ -123,13 +69,6 @@ async def test_an_episode_without_a_call_of_those_that_are_trained_is_refused_an
         assert [name in answer.message for name in ("`train_agents`", "'solver'", "'Solver'")] == [True] * 3
     await ask(served, lease, "solver")
     assert (await served.end(lease)).status == 200
-
-
-async def test_an_evaluation_has_any_agents(served: Served) -> None:
-    lease = await served.begin("t", kind="eval")
-    await ask(served, lease, "critic")
-    assert (await served.end(lease)).status == 200
-    assert served.rollout.counts["calls_untrained"] == 0
 
 
 async def test_a_name_is_said_once_and_is_a_name(served: Served) -> None:

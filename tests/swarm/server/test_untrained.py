@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -24,55 +23,21 @@ from swarm.rollout.episodes import LeasedEpisode
 from swarm.rollout.keys import Claims
 from swarm.rollout.rollout import Rollout
 from swarm.rollout.state import StateMachine
-from swarm.store import (
-    BatchScheduled,
-    CallCaptured,
-    CallWithdrawn,
-    Change,
-    CheckpointSaved,
-    EpisodeClosed,
-    Store,
-)
+from swarm.store.changes import BatchScheduled, CallCaptured, CallWithdrawn, Change, CheckpointSaved, EpisodeClosed
+from swarm.store.writer import Store
 from swarm.timelines.node import TrainRow
 from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import DEADLINE_S, MODEL, Answer, Served, eventually, job, serving
 from tests.swarm.store.support import FakeStore
-from tests.swarm.store.test_writer import room_for
 
 LONG = "x" * 20_000
 FULL = OSError(errno.ENOSPC, "No space left on device")
 NO_DESCRIPTOR = OSError(errno.EMFILE, "Too many open files")
 
 
-def is_unavailable(answer: Answer) -> bool:
-    assert answer.status == 200 or (answer.status, answer.code) == (503, "store_unavailable"), answer
-    return answer.status == 503 and "disk is full" in answer.message and float(answer.headers["retry-after"]) > 0
-
-
 def saved(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("checkpoints/*/*"))
-
-
-async def test_what_was_served_before_the_disk_was_full_is_trained_once(tmp_path: Path) -> None:
-    wanted = job(max_context=100_000, checkpoint_every=1)
-    with contextlib.ExitStack() as small:
-        small.enter_context(room_for(200))
-        async with serving(tmp_path, wanted) as served:
-            leases = await served.begin_batch()
-            while not is_unavailable(await served.chat(await served.begin("e", kind="eval"), LONG)):
-                pass
-            assert is_unavailable(await served.chat(leases[0], LONG))
-            ends = [await served.end(lease) for lease in leases[:2]]
-            small.close()
-            for lease in leases:
-                assert (await served.end(lease)).status == 200
-            assert {answer.status for answer in ends} <= {200, 503}
-            await served.until(step=1, state="ROLLING")
-            trained = served.backend.learner.trained
-    assert [sorted(name for name, _ in batch) for _, batch in trained] == [sorted(e["episode_id"] for e in leases)]
-    async with serving(tmp_path, wanted) as served:
-        assert served.backend.learner.trained == [(1, list(map(tuple, batch))) for _, batch in trained]
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -174,12 +139,12 @@ async def new_world(n: int, grace_s: float, streamed: bool) -> World:
         machine.transition_to(state)
     store = FakeStore()
     rollout, backend = Rollout(job(), machine, store), FakeBackend(job(), chunk_size=1)
-    rollout.registry.renderer = backend.renderer
+    rollout.renderer = backend.renderer
     rollout.gate.open()
     episode = await rollout.begin(BeginRequest(task_id="t"))
     prompt = episode.tree.prompt([{"role": "user", "content": "hi"}])
     plan = SamplingPlan(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
-    call = Call(rollout.registry, backend, episode, prompt, plan, n=n, grace_s=grace_s)
+    call = Call(rollout, backend, episode, prompt, plan, n=n, grace_s=grace_s)
     return World(rollout, backend, store, episode, call, streamed)
 
 
@@ -316,44 +281,7 @@ async def test_an_episode_of_such_calls_alone_is_dropped_with_its_reason(served:
     assert lease["episode_id"] not in {one.episode_id for one in served.backend.learner.batches[0].episodes}
 
 
-async def test_it_may_be_sampled_as_an_evaluation_is(served: Served) -> None:
-    """Nothing has to be computed again, so a judge may be asked greedily in a training episode."""
-    lease = await served.begin()
-    refused = await ask(served, lease, 0, temperature=0)
-    assert (refused.status, refused.body["error"]["param"]) == (400, "temperature")
-    assert (await ask(served, lease, 0, way="field", temperature=0, top_p=0.5)).status == 200
-
-
 async def test_a_header_that_says_neither_is_refused_by_its_name(served: Served) -> None:
     lease = await served.begin()
     refused = await served.chat(lease, headers={"x-ajet-train": "no"})
     assert (refused.status, refused.body["error"]["param"]) == (400, "x-ajet-train")
-
-
-async def test_it_is_no_less_untrained_after_a_restart(tmp_path: Path) -> None:
-    wanted = job(max_tokens=50, steps=3)
-    async with serving(tmp_path, wanted, script=saying(*SAYS)) as served:
-        lease = await served.begin()
-        for turn, way in enumerate(("field", None, "header")):
-            await ask(served, lease, turn, way=way)
-        assert (await served.end(lease)).status == 200
-        silent = await served.begin("u")
-        await ask(served, silent, 0, way="field")
-        assert (await served.end(silent)).status == 200
-    async with serving(tmp_path, wanted, script=saying(*SAYS)) as served:
-        for task in "tuu":
-            await served.play(task)
-        await served.until(step=1)
-        assert learned(served, lease) == [["second"]]
-        exported = await served.call("GET", f"/episodes/{lease['episode_id']}", served.admin)
-        assert [call["trained"] for call in exported.body["record"]] == [False, True, False]
-
-
-async def test_it_is_masked_in_exports(served: Served) -> None:
-    lease = await served.begin()
-    for turn, way in enumerate(("field", None)):
-        await ask(served, lease, turn, way=way)
-    await served.end(lease)
-    turns = (await served.get(f"/samples?format=openenv&episode={lease['episode_id']}"))["turns"]
-    assert [sum(turn["loss_mask"]) for turn in turns] == [0, len(b"second") + 1]
-    assert [turn["metadata"]["trained"] for turn in turns] == [False, True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Mapping
@@ -68,17 +67,6 @@ async def test_a_reader_turns_pages_and_names_what_it_wants(tmp_path: Path) -> N
         assert all(name.startswith("stream/default/") for name in found - names)
 
 
-@pytest.mark.parametrize(
-    "query", ["after=-1", "after=x", "limit=0", "limit=501", "keys=", "key=a", f"keys={'a' * 4001}"]
-)
-async def test_a_wrong_question_is_one_clear_error(tmp_path: Path, query: str) -> None:
-    async with serving(tmp_path, start=False) as served:
-        answer = await served.call("GET", f"/history?{query}", served.admin)
-        assert answer.status == 400
-        assert query.partition("=")[0] in answer.message
-        assert (await served.call("GET", "/history")).status == 401
-
-
 async def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
     def backend(wanted: Any) -> FakeBackend:
         made = FakeBackend(wanted)
@@ -130,7 +118,7 @@ async def test_it_tells_who_plays_what_and_since_when(tmp_path: Path) -> None:
         await served.verb(early, "heartbeat")
         await ended(served, await served.begin("b", owner="two"))
         told = await seen(served)
-        served.rollout.registry.fence(next(iter(served.rollout.leases)), "test")
+        served.rollout.fence(next(iter(served.rollout.leases)), "test")
         dropped = await seen(served)
     assert [(owner.owner, owner.open, owner.heard_s, owner.oldest_s) for owner in told.owners] == [
         ("two", 2, 2.0, 2.0),
@@ -154,7 +142,7 @@ async def test_it_is_bounded_whatever_runs_and_says_how_much_it_leaves_out(tmp_p
     async with serving(tmp_path, job(episodes_per_step=2 * many)) as served:
         for number in range(many):
             await served.begin(f"t{number}", owner=f"owner-{number:03d}", stream=f"stream-{number:03d}")
-        ledger = served.rollout.registry
+        ledger = served.rollout
         for episode in list(ledger.leases)[:100]:
             ledger.fence(episode, "test")
         answer = await served.call("GET", "/snapshot", served.admin)
@@ -210,17 +198,6 @@ async def test_an_evaluation_that_is_waited_for_comes_first_with_how_to_play_it(
         assert "(1 in play)" in (await seen(served)).waits[0].text
 
 
-async def test_who_finds_no_room_is_seen_in_line_with_its_age(served: Served) -> None:
-    for task in "aabb":
-        await served.begin(task, owner="o")
-    waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
-    told = await eventually(lambda: seen(served), lambda snapshot: snapshot.line == 1)
-    assert told.line_age_s is not None
-    assert told.line_age_s >= 0
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-
-
 async def test_a_failed_server_says_why_and_one_without_a_job_that_it_is_off(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, AsyncSwarmClient(served.url, served.admin) as client:
         served.server.training.fail("its learner broke")
@@ -229,18 +206,6 @@ async def test_a_failed_server_says_why_and_one_without_a_job_that_it_is_off(tmp
     async with serving(tmp_path / "empty", start=False) as served:
         told = await seen(served)
         assert ([wait.what for wait in told.waits], told.environment) == (["engine"], None)
-
-
-async def test_the_time_left_is_of_the_steps_that_were_done(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(steps=3)) as served:
-        assert (await seen(served)).seconds_left is None
-        await served.play_step()
-        await served.until(step=1, state="ROLLING")
-        told = await seen(served)
-        pace = served.server.training.pace.step_s
-    assert pace is not None
-    assert told.seconds_left == 2 * pace
-    assert told.trained_per_s is not None
 
 
 def test_a_model_is_named_as_a_person_names_it() -> None:

@@ -12,17 +12,10 @@ import sqlalchemy as sa
 
 from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.job import Job
-from swarm.store import (
-    BatchScheduled,
-    CallCaptured,
-    Change,
-    CheckpointSaved,
-    EpisodeClosed,
-    EpisodeRow,
-    RecoveredState,
-    Store,
-    open_store,
-)
+from swarm.store.changes import BatchScheduled, CallCaptured, Change, CheckpointSaved, EpisodeClosed
+from swarm.store.reading import RecoveredState
+from swarm.store.tables import EpisodeRow, Sample
+from swarm.store.writer import Store, open_store
 from swarm.timelines import Drift, Node
 
 HERE = "installation-of-the-tests"
@@ -123,8 +116,13 @@ def played(episode: str, calls: int = 2, **fields: Any) -> Iterator[Change]:
         yield CallCaptured(episode, last)
 
 
-def ended(episode: str, reward: float = 1.0, group: str | None = "t#1") -> EpisodeClosed:
-    return EpisodeClosed(episode, "ended", 1, reward=reward, success=reward > 0, weight=1.0, group=group)
+def sample(episode: str, reward: float = 1.0, group: str | None = "t#1", **fields: Any) -> Sample:
+    plain = {"task_id": "t", "stream": "default", "owner": "o", "success": reward > 0, "weight": 1.0, "nodes": ()}
+    return Sample(episode=episode, reward=reward, group=group or "", **{**plain, **fields})
+
+
+def ended(episode: str, reward: float = 1.0, group: str | None = "t#1", **fields: Any) -> EpisodeClosed:
+    return EpisodeClosed(episode, "ended", sample=sample(episode, reward, group, **fields))
 
 
 async def train_step(store: Store, step: int, *, consumed: bool = True) -> None:

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import ServerFailed
-from swarm.store import CallCaptured
 from swarm.store import database as wal
+from swarm.store.changes import CallCaptured
 from swarm.store.database import WalCheckpointer, check_store, connect, count_wal_pages, migrate, open_database
 from swarm.store.tables import METADATA
 from tests.swarm.server.support import eventually
@@ -141,12 +141,6 @@ def test_no_message_shows_a_password() -> None:
     assert "geheim" not in str(refusal.value)
 
 
-def test_sqlite_writes_ahead_and_syncs_at_checkpoints(sqlite_url: str) -> None:
-    with connect(sqlite_url).connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1
-
-
 @pytest.mark.parametrize("at", ["ALTER TABLE checkpoints ADD COLUMN reward", "UPDATE alembic_version"])
 def test_what_is_cut_short_changes_nothing_and_is_done_the_next_time(url: str, at: str) -> None:
     engine = as_first(url)
@@ -217,12 +211,6 @@ def test_the_pages_of_a_log_are_those_that_sqlite_counts(
             assert found == connection.execute("pragma wal_checkpoint(PASSIVE)").fetchone()[1]
 
 
-def test_no_log_has_no_pages(tmp_path: Path) -> None:
-    assert count_wal_pages(tmp_path / "none") == 0
-    (tmp_path / "empty").touch()
-    assert count_wal_pages(tmp_path / "empty") == 0
-
-
 @pytest.mark.slow
 async def test_the_log_of_a_store_stays_small_and_all_is_there(sqlite_url: str) -> None:
     log = log_of(Path(sa.make_url(sqlite_url).database or ""))
@@ -272,15 +260,3 @@ def test_the_writer_goes_on_while_a_long_reading_keeps_a_log_that_grew_far(readi
         return mover.checkpoints
 
     asyncio.run(eventually(grown, lambda moved: moved >= 3))
-
-
-def test_a_log_that_a_reading_keeps_begins_anew_once_it_is_over(reading: Reading) -> None:
-    path, connection, mover, reader = reading
-    mover.notify_commit()
-    reader.execute("commit")
-    grow(connection, 20)
-    mover.notify_commit()
-    asyncio.run(eventually(lambda: mover.checkpoints > 0, bool))
-    mover.stop()
-    grow(connection, 1)
-    assert count_wal_pages(log_of(path)) < 30

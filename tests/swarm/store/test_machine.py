@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from swarm.errors import StoreRefused
-from swarm.store import (
+from swarm.store.changes import (
     BatchScheduled,
     CallCaptured,
     CallWithdrawn,
@@ -21,12 +21,11 @@ from swarm.store import (
     CheckpointSaved,
     EpisodeClosed,
     EpisodePrepared,
-    RecoveredState,
-    Store,
-    open_store,
 )
+from swarm.store.reading import RecoveredState
+from swarm.store.writer import Store, open_store
 from swarm.timelines import Node
-from tests.swarm.store.support import HERE, began, ended, facts, job, node
+from tests.swarm.store.support import HERE, began, ended, facts, job, node, sample
 
 NO_SHRINK = (Phase.generate,)
 
@@ -113,7 +112,7 @@ class Lives(RuleBasedStateMachine):
     def prepare(self, data: st.DataObject) -> None:
         play = data.draw(st.sampled_from(self.of("open", kind="train")))
         play.state = "prepared"
-        self.write(EpisodePrepared(play.name, 1.0, True, 1.0, "http://x", "token"))
+        self.write(EpisodePrepared(sample(play.name, decider="http://x", decider_token="token")))
 
     @precondition(lambda self: self.of("open", "prepared"))
     @rule(data=st.data(), state=st.sampled_from(["ended", "ended", "ended", "aborted", "fenced"]), drops=st.booleans())

@@ -9,7 +9,9 @@ import pytest
 
 from swarm.errors import ServerFailed, StoreRefused, StoreUnavailable
 from swarm.job import Job
-from swarm.store import Archive, BatchScheduled, CallCaptured, EpisodeClosed, StoredEvent, StreamRow
+from swarm.store.archive import Archive
+from swarm.store.changes import BatchScheduled, CallCaptured
+from swarm.store.tables import StoredEvent, StreamRow
 from tests.swarm.store.support import began, ended, execute, facts, job, node, opened, played, reopened, train_step
 
 
@@ -72,15 +74,6 @@ async def test_a_new_training_beside_checkpoints_of_other_jobs_names_them_and_wh
         assert found.fresh_start is None  # begun before
 
 
-async def test_of_many_trainings_that_a_job_begins_beside_the_furthest_three_are_named(url: str) -> None:
-    for seed, steps in ((2, 1), (3, 2), (4, 2), (5, 2)):
-        await trained(url, job(seed=seed), steps)
-    async with opened(url, job(seed=6)) as (_, found):
-        said = str(found.fresh_start)
-    assert [f"seed 6, not {seed}" in said for seed in (2, 3, 4, 5)] == [False, True, True, True]
-    assert said.endswith("; and 1 more")
-
-
 async def test_a_job_that_keeps_more_checkpoints_goes_on_from_no_step_whose_tokens_are_gone(url: str) -> None:
     await trained(url, job(checkpoints_kept=1), 3)
     found = await reopened(url, job(checkpoints_kept=3))
@@ -96,7 +89,7 @@ async def test_an_ended_episode_comes_back_whole(url: str) -> None:
         await store.write(began("e", task_id="task 7", stream="math", owner="me"))
         for each in (first, child, other):
             await store.write(CallCaptured("e", each))
-        await store.write(EpisodeClosed("e", "ended", 1, reward=-0.25, success=None, weight=0.5, group="task 7#3"))
+        await store.write(ended("e", -0.25, "task 7#3", success=None, weight=0.5))
     (sample,) = (await reopened(url)).pool
     assert (sample.episode, sample.task_id, sample.stream, sample.owner) == ("e", "task 7", "math", "me")
     assert (sample.group, sample.reward, sample.success, sample.weight) == ("task 7#3", -0.25, None, 0.5)
@@ -112,17 +105,6 @@ async def test_of_what_was_written_of_a_stream_the_last_comes_back(url: str) -> 
         StreamRow("code", None, 7, 7, 0.0),
         StreamRow("math", 0.5, 2, 1, -0.25, 3, (0, 2)),
     ]
-
-
-async def test_another_job_has_its_own_training_and_the_first_goes_on_where_it_was(url: str) -> None:
-    first, second = job(seed=1), job(seed=2)
-    async with opened(url, first) as (store, _):
-        await store.write(*played("same-name"), ended("same-name"))
-    async with opened(url, second) as (store, found):
-        assert (found.begun, found.pool) == (0, [])
-        await store.write(*played("same-name", calls=1), ended("same-name", 5.0))
-    assert [sample.reward for sample in (await reopened(url, first)).pool] == [1.0]
-    assert [sample.reward for sample in (await reopened(url, second)).pool] == [5.0]
 
 
 async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None:

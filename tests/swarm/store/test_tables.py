@@ -9,20 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.store import (
-    BatchScheduled,
-    CallCaptured,
-    CheckpointEvaluated,
-    CheckpointSaved,
-    StepMeasured,
-    Store,
-    best_of,
-    retention,
-    writer,
-)
-from swarm.store.tables import choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
+from swarm.store import retention, writer
+from swarm.store.changes import BatchScheduled, CheckpointEvaluated, CheckpointSaved, StepMeasured
+from swarm.store.tables import best_of, choose_kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
+from swarm.store.writer import Store
 from swarm.wire import EvaluationSummary
-from tests.swarm.store.support import began, ended, execute, job, node, opened, played, train_step
+from tests.swarm.store.support import began, ended, execute, job, opened, played, train_step
 
 
 async def with_tokens(store: Store) -> list[str]:
@@ -56,22 +48,6 @@ async def test_what_a_killed_server_left_is_collected_by_the_next(url: str) -> N
         await store.write(began("x"))
         await store.write()
         assert not execute(url, "select * from episodes where calls is null and state = 'consumed'")
-
-
-@pytest.mark.slow
-async def test_the_file_does_not_grow_for_ever(sqlite_url: str) -> None:
-    sizes: list[int] = []
-    async with opened(sqlite_url, job(checkpoints_kept=1)) as (store, _):
-        for step in range(1, 61):
-            name = f"e{step}"
-            await store.write(
-                began(name), *(CallCaptured(name, node(place, size=4000)) for place in range(4)), ended(name)
-            )
-            await store.write(BatchScheduled(step, (name,)))
-            await store.write(CheckpointSaved(step, f"step-{step}"))
-            sizes += [size for (size,) in execute(sqlite_url, "PRAGMA page_count")]
-    assert sizes[-1] <= sizes[5] + 10  # rows of episodes
-    assert sizes[5] > 80  # the tokens of a step alone are 80 pages
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)))
@@ -131,17 +107,6 @@ def test_kept_are_the_newest_and_the_best_of_those_that_are_there(
     if scored:
         most = max(scored.values())
         assert min(step for step, count in scored.items() if count == most) in kept
-
-
-async def test_the_store_keeps_the_best_beside_the_newest_and_knows_it_again(url: str) -> None:
-    wanted = job(checkpoints_kept=1)
-    async with opened(url, wanted) as (store, _):
-        for step, solved in enumerate((2, 5, 5, 1), 1):
-            await train_step(store, step)
-            await store.write(CheckpointEvaluated(evaluation(step, solved)))
-    async with opened(url, wanted) as (_, recovered):
-        assert recovered.checkpoints == [(4, "step-4"), (2, "step-2")]
-        assert recovered.evaluations == [evaluation(2, 5), evaluation(4, 1)]
 
 
 async def test_a_checkpoint_that_is_saved_again_keeps_its_evaluation(url: str) -> None:

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
 from swarm.errors import StoreRefused, StoreUnavailable
-from swarm.store import (
-    BatchScheduled,
-    CallCaptured,
-    Change,
-    CheckpointSaved,
-    EpisodeClosed,
-    EpisodePrepared,
-    Store,
-    TaskListRow,
-    database,
-    writer,
-)
+from swarm.store import database, writer
+from swarm.store.changes import BatchScheduled, CallCaptured, Change, CheckpointSaved, EpisodeClosed, EpisodePrepared
+from swarm.store.tables import TaskListRow
+from swarm.store.writer import Store
 from tests.swarm.server.support import eventually
-from tests.swarm.store.support import began, ended, execute, node, opened, played, reopened
+from tests.swarm.store.support import began, ended, execute, node, opened, played, reopened, sample
 
 CUT = sa.text(
     "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -83,18 +74,6 @@ async def test_a_full_disk_loses_nothing_acknowledged_and_the_store_goes_on_by_i
     assert [call.index for call in sample.nodes] == [*kept, len(kept)]
     said = [record.message.split()[0] for record in caplog.records]
     assert said.count("event=store_unavailable") == said.count("event=store_available") == 1
-
-
-async def test_notes_of_a_failed_group_are_written_before_what_comes_later(sqlite_url: str) -> None:
-    async with on_a_small_disk(sqlite_url) as (store, make_room):
-        await store.write(began("e"))
-        await fill(store, "e")
-        store.note(began("later"))
-        with pytest.raises(StoreUnavailable):
-            await store.write(CallCaptured("later", node(0, size=200 * BIG)))
-        make_room()
-        await store.write(CallCaptured("later", node(0)), ended("later"))
-    assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["later"]
 
 
 async def test_kept_notes_are_tried_again_without_another_write(
@@ -226,11 +205,11 @@ FULL = ["PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"]
     [
         (BatchScheduled(1, ("a",)), FULL),
         (CheckpointSaved(0, "step-0"), FULL),
-        (EpisodePrepared("b", 1.0, None, 1.0, None, None), FULL),
+        (EpisodePrepared(sample("b")), FULL),
         (TaskListRow("a", "0" * 64, ("x",)), FULL),
-        (EpisodeClosed("b", "ended", 1, 1.0, None, 1.0, "t#1", team=True), FULL),
+        (replace(ended("b"), team=True), FULL),
         (EpisodeClosed("b", "aborted", 1, reason="its team aborted", team=True), FULL),
-        (EpisodeClosed("b", "ended", 1, 1.0, None, 1.0, "t#1"), []),
+        (ended("b"), []),
         (CallCaptured("b", node(0)), []),
     ],
 )
@@ -311,51 +290,3 @@ async def test_a_connection_that_is_cut_is_made_anew(url: str) -> None:
         assert len((await store.episodes(5)).episodes) == 2
     engine.dispose()
     assert [sample.episode for sample in (await reopened(url)).pool] == ["a", "b"]
-
-
-KILLED = """
-import asyncio, sys
-from tests.swarm.server.support import eventually
-from tests.swarm.store.support import began, ended, job, node, HERE
-from swarm.store import CallCaptured, open_store
-
-async def play(store, name):
-    await store.write(began(name))
-    for place in range(3):
-        await store.write(CallCaptured(name, node(place)))
-        print(name, place, flush=True)
-    await store.write(ended(name))
-    print(name, "ended", flush=True)
-
-async def main():
-    store, _ = open_store(sys.argv[1], job(), HERE)
-    for round in range(1000):
-        await asyncio.gather(*(play(store, f"{round}-{n}") for n in range(8)))
-
-asyncio.run(main())
-"""
-
-
-def acknowledged_before_a_kill(url: str, after: int) -> list[tuple[str, str]]:
-    """Write in another process, kill it after so many acknowledgements, return all it gave."""
-    process = subprocess.Popen([sys.executable, "-c", KILLED, url], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(after)]
-    process.kill()
-    lines += [line for line in process.stdout if line.endswith("\n")]
-    process.wait()
-    return [(name, what) for name, _, what in (line.strip().partition(" ") for line in lines)]
-
-
-@pytest.mark.slow
-async def test_what_was_acknowledged_survives_a_kill(url: str) -> None:
-    acknowledged = await asyncio.to_thread(acknowledged_before_a_kill, url, 45)
-    found = await reopened(url)
-    pool = {sample.episode for sample in found.pool}
-    assert {name for name, what in acknowledged if what == "ended"} <= pool
-    assert all(len(sample.nodes) == 3 for sample in found.pool)
-    async with opened(url) as (store, _):
-        for name, what in acknowledged:
-            record = await store.episode(name)
-            assert record is not None
-            assert what == "ended" or int(what) < len(record.record)

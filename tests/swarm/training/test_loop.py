@@ -37,13 +37,6 @@ def saved(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("checkpoints/*/step-*")}
 
 
-def damage(folder: Path) -> None:
-    files = list(folder.glob("checkpoints/*/step-000001/*"))
-    assert files
-    for file in files:
-        file.unlink()
-
-
 async def checkpoints(served: Served) -> dict[str, Any]:
     return dict(await served.get("/checkpoints"))
 
@@ -88,64 +81,6 @@ async def test_the_best_checkpoint_outlives_the_newest_ones_until_another_is_bet
         assert (await checkpoints(served))["best"]["step"] == 5, "also while the engine is off"
 
 
-@pytest.mark.slow
-async def test_what_was_evaluated_is_not_evaluated_again_after_a_restart_and_the_best_stays(tmp_path: Path) -> None:
-    wanted = job(steps=6, eval_every=2, evaluation_episodes=2, checkpoints_kept=1, checkpoint_every=1)
-    async with serving(tmp_path, wanted) as served:
-        await evaluated_at(served, 2, True, True)
-        await evaluated_at(served, 4, True, False)
-    async with serving(tmp_path, wanted) as served:
-        status = await served.until(step=4, awaited_evaluations=0)
-        assert (status["best"]["step"], status["evaluation"]["step"]) == (2, 4)
-        assert status["metrics"]["eval/success/mean"] == 0.5
-        assert saved(tmp_path) == {"step-000002", "step-000004"}
-        await evaluated_at(served, 6, False, False)
-        await served.until(finished=True)
-    async with serving(tmp_path, wanted) as served:
-        assert (await served.until(finished=True))["best"]["step"] == 2, "and a finished training stays finished"
-
-
-async def test_an_evaluation_that_the_server_s_death_cut_short_is_played_again_whole(tmp_path: Path) -> None:
-    """Its checkpoint was saved before, and what was played of it counts for nothing."""
-    wanted = job(steps=4, eval_every=1, evaluation_episodes=2, checkpoint_every=100)
-    async with serving(tmp_path, wanted) as served:
-        await due(served, 1, 2)
-        await served.evaluate(True)
-        assert saved(tmp_path) == {"step-000001"}
-    async with serving(tmp_path, wanted) as served:
-        status = await served.until(step=1, awaited_evaluations=2)
-        assert (status["best"], status["evaluation"]) == (None, None)
-        assert [one.step for one in served.backend.learner.batches] == [], "nothing is learned again"
-        await evaluated_at(served, 1, False, False)
-        assert (await served.status())["best"] == {"step": 1, "episodes": 2, "reward": 0.0, "success": 0.0}
-
-
-async def test_an_evaluation_of_fewer_episodes_does_not_win_by_luck_and_the_job_may_ask_for_another_number(
-    tmp_path: Path,
-) -> None:
-    wanted = job(steps=4, eval_every=1, evaluation_episodes=8)
-    async with serving(tmp_path, wanted) as served:
-        await evaluated_at(served, 1, *[True] * 7, False)
-    async with serving(tmp_path, wanted.model_copy(update={"evaluation_episodes": 1})) as served:
-        await evaluated_at(served, 2, True)
-        status = await served.status()
-        assert (status["evaluation"]["success"], status["best"]["step"]) == (1.0, 1)
-
-
-async def test_the_weights_of_a_step_that_is_learned_again_keep_their_evaluation(tmp_path: Path) -> None:
-    """The checkpoint of step 1 was damaged: step 1 is learned from the store, where its evaluation is too."""
-    wanted = job(steps=4, eval_every=1, evaluation_episodes=1, checkpoints_kept=4)
-    async with serving(tmp_path, wanted) as served:
-        await evaluated_at(served, 1, True)
-    damage(tmp_path)
-    async with serving(tmp_path, wanted) as served:
-        status = await served.until(step=1, awaited_evaluations=0)
-        assert [one.step for one in served.backend.learner.batches] == [1]
-        assert (status["best"]["step"], status["evaluation"]["step"]) == (1, 1)
-        history = (await served.get("/history"))["steps"]
-        assert history[0]["metrics"]["eval/success/mean"] == 1.0
-
-
 async def test_evaluations_at_named_steps_keep_no_best_and_tell_nobody_what_they_came_to(tmp_path: Path) -> None:
     """A study's evaluator plays hidden tasks then, and who trains may read the status."""
     wanted = job(steps=3, evaluate_after=(1,), evaluation_episodes=1)
@@ -188,28 +123,6 @@ def test_an_evaluation_knows_success_where_every_episode_said_it(outcomes: Outco
     assert parse_evaluation(7, {"critic/rewards/mean": 1.0}) is None
 
 
-async def begun(served: Served) -> int:
-    return (await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})).status
-
-
-@pytest.mark.parametrize("max_staleness", [0, 1])
-async def test_after_its_step_training_waits_for_the_evaluation_and_then_goes_on(
-    tmp_path: Path, max_staleness: int
-) -> None:
-    wanted = job(steps=3, evaluate_after=(1, 2), evaluation_episodes=3, max_staleness=max_staleness)
-    async with serving(tmp_path, wanted) as served:
-        for step in (1, 2):
-            await due(served, step, 3)
-            assert await begun(served) == 429
-            await served.evaluate(True, True)
-            assert (await served.status())["awaited_evaluations"] == 1
-            assert await begun(served) == 429
-            await served.evaluate(True)
-            await served.until(awaited_evaluations=0, policy_version=step)
-        await served.play_step()
-        assert (await served.until(finished=True))["step"] == 3
-
-
 async def test_who_finds_no_place_and_who_looks_are_told_that_an_evaluation_is_waited_for(tmp_path: Path) -> None:
     async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=2)) as served:
         await due(served, 1, 2)
@@ -239,14 +152,6 @@ async def test_who_evaluates_ends_with_a_server_that_failed_and_after_a_while_wi
     async with AsyncSwarmClient(served.url, "gone") as client, asyncio.timeout(120):
         with pytest.raises(Unreachable):
             await anext(pending_evaluations(client, 64))
-
-
-async def test_an_evaluation_that_began_with_other_weights_is_none_of_the_awaited(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=1)) as served:
-        early = await served.begin("t", kind="eval")
-        await due(served, 1, 1)
-        await served.end(early)
-        assert (await served.status())["awaited_evaluations"] == 1
 
 
 async def test_an_evaluation_longer_than_a_lease_costs_no_group_its_episodes(tmp_path: Path) -> None:
@@ -298,15 +203,3 @@ async def test_the_end_of_an_evaluation_tells_its_tokens_and_says_the_same_again
         first, again = [(await served.post(asked, lease["lease_token"], {"reward": 1.0})).body for _ in range(2)]
     assert spent > 0
     assert first == again == {"episode_id": lease["episode_id"], "state": "ended", "tokens": spent}
-
-
-async def test_a_client_is_told_the_tokens_of_each_play_that_it_evaluates(tmp_path: Path) -> None:
-    tasks = get_environment("guess").tasks("hidden")[:3]
-    async with (
-        serving(tmp_path, job()) as served,
-        AsyncSwarmClient(served.url, served.server.keys.role_key("client")) as client,
-    ):
-        results = await client.evaluate(said, tasks)
-        listed = {episode.task_id: episode.tokens for episode in (await client.episodes()).episodes}
-    assert {result.task_id: result.tokens for result in results} == listed
-    assert all(tokens > 0 for tokens in listed.values())

@@ -65,19 +65,6 @@ def test_a_finished_run_is_whole_on_disk_without_an_account(tmp_path: Path) -> N
     assert not {"requirements.txt", "output.log", "diff.patch"} & {path.name for path in files}
 
 
-def test_wandb_is_told_to_collect_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import wandb
-
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(wandb, "init", lambda **given: asked.update(given))
-    make_tracker(tracked(tmp_path))
-    settings = asked["settings"]
-    off = ("x_disable_stats", "x_disable_meta", "x_disable_machine_info", "disable_code", "disable_git")
-    assert all(getattr(settings, name) is True for name in (*off, "disable_job_creation"))
-    assert (settings.console, settings.save_code, settings.x_save_requirements) == ("off", False, False)
-    assert (asked["mode"], os.environ["WANDB_ERROR_REPORTING"]) == ("offline", "false")
-
-
 def test_what_a_sweep_or_launch_says_of_its_run_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
@@ -127,10 +114,6 @@ def test_the_jobs_own_fields_win_over_the_harnesss_entries(tmp_path: Path) -> No
     config = run_config(tracked(tmp_path))
     assert (config["arm"], config["seed"], config["group_size"]) == ("treatment", 11, 8)
     assert "tracking" not in config
-
-
-def test_a_job_without_tracking_logs_nowhere() -> None:
-    assert isinstance(make_tracker(Job(backend="fake")), NullTracker)
 
 
 class Slow:

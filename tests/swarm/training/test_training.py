@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,15 +207,26 @@ async def test_a_backend_that_cannot_be_made_or_started_fails_with_its_reason(tm
             await served.until(state="FAILED", reason=reason)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_engine_that_breaks_in_a_call_fails_the_server(tmp_path: Path, stream: bool) -> None:
-    def broken(*_: object) -> str:
-        raise BackendError("engine thread died")
+@pytest.mark.parametrize(
+    "place",
+    ["FakeBackend.start", "FakeEngine.generate", "FakeLearner.update", "FakeBackend.publish", "FakeLearner.save"],
+)
+async def test_a_backend_that_breaks_anywhere_fails_the_server_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def broken(*_: object) -> Any:
+        raise BackendError(f"broke at {place}")
 
-    async with serving(tmp_path, script=broken) as served:
-        answer = await served.chat(await served.begin("a"), "hi", stream=stream)
-        assert (answer.status, answer.code) == (500, "server_failed")
-        await served.until(state="FAILED", reason="engine: engine thread died")
+    async with serving(tmp_path, start=False) as served:
+        monkeypatch.setattr(f"swarm.backends.fake.{place}", broken)
+        served.server.load(job(steps=1))
+        await served.server.start()
+        with contextlib.suppress(AssertionError):
+            await served.play_step()
+        status = await served.until(state="FAILED")
+        assert f"broke at {place}" in status["reason"]
+        told = await served.post("/episodes", served.admin, {"task_id": "t", "wait_s": 5})
+        assert (told.code, place in told.message) == ("server_failed", True)
 
 
 async def test_a_tracker_that_breaks_fails_the_server(tmp_path: Path) -> None:
