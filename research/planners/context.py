@@ -18,8 +18,7 @@ from typing import Any, Final, Literal, Protocol
 
 from pydantic import BaseModel
 
-from research.design.known_findings import KnownFinding
-from research.design.prior_findings import load_findings, search_findings
+from research.design.known_findings import KnownFinding, load_findings, search_findings
 from research.installation.base_job import find_fixed_fields
 from research.installation.home import Home
 from research.planners.history import CampaignFacts, Notebook, Quote

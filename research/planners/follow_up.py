@@ -265,7 +265,7 @@ class _FollowUpFinder:
             return
         place = ladder.index(best)
         near = [ladder[index] for index in (place + 1, place - 1) if 0 <= index < len(ladder)]
-        tried = {value for entry in self._asked if entry.field == name for value in entry.values}
+        tried = {value for _, field, values in self._asked if field == name for value in values}
         if untried := tuple(value for value in near if value not in tried)[:MOST_NEIGHBOURS]:
             why = f"{name} = {value_text(best)} was the better value; its neighbours are compared with it."
             yield from self._make_follow_up([Contrast(name, best, untried)], self._last.design.environment, why)

@@ -133,8 +133,8 @@ class _TopicPlan:
     def of(cls, context: PlannerContext, parsed: ParsedTopic) -> _TopicPlan:
         facts = {known.name: known for known in context.fields}
         if not parsed.confirm:
-            values = plan_values(parsed.vary, parsed.held, facts, parsed.claim, parsed.matched, parsed.shape)
-            return cls(context, parsed, values)
+            plan = plan_values(parsed.vary, parsed.held, facts, parsed.claim, parsed.matched, parsed.shape)
+            return cls(context, parsed, plan)
         knobs = []
         for name, candidates in parsed.vary.items():
             field, values = facts[name], check_values(name, candidates)

@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design import prior_findings
-from research.design.known_findings import FindingConditions, KnownFinding, findings_of
-from research.design.prior_findings import FILE, find_contradictions, load_findings, search_findings
+from research.design import known_findings
+from research.design.known_findings import (
+    FILE,
+    FindingConditions,
+    KnownFinding,
+    find_contradictions,
+    findings_of,
+    load_findings,
+    search_findings,
+)
 from research.installation.home import Home
 from research.planners.context import find_related
 from studies import EventLog
@@ -91,8 +98,8 @@ def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypat
     study.two_rounds()
     other.whole()
     read: list[str] = []
-    anew = prior_findings._read_study
-    monkeypatch.setattr(prior_findings, "_read_study", lambda *given: read.append(given[2]) or anew(*given))
+    anew = known_findings._read_study
+    monkeypatch.setattr(known_findings, "_read_study", lambda *given: read.append(given[2]) or anew(*given))
     found = load_findings(home, study.log)
     assert sorted(each.name for each in found.findings) == ["other/1/h1", "s-synthetic/1/h1", "s-synthetic/2/r2h1"]
     assert load_findings(home, study.log) == found
